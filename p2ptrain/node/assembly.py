@@ -1,4 +1,4 @@
-"""Open everything that a node holds, in the order of need, and close it in the opposite one."""
+"""Open everything that a node uses, in order of dependency, and close it in reverse order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from p2ptrain.sync.fragments import fragments
 from p2ptrain.trainer.formats.shapes import layout_of
 
 EVENTS_MAX = 4096
-"""Reports of a thousand peers with room for bursts; own events wait, those of peers are dropped."""
+"""Room for the reports of a thousand peers and for bursts. Own events wait for room; events of
+peers are dropped."""
 
 PLAINTEXT = Caution(
     "NOT-ENCRYPTED",
@@ -45,7 +46,7 @@ PLAINTEXT = Caution(
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The parts, the run that they serve, and the end of the ledger's inbox that reads."""
+    """The parts, the run that they serve, and the receiving end of the ledger's inbox."""
 
     parts: Parts
     run: Run
@@ -54,12 +55,12 @@ class Made:
 
 @asynccontextmanager
 async def assembled(around: Surroundings) -> AsyncIterator[Made]:
-    """The parts of a node that serves a run, closed again when the block is left.
+    """Open the parts of a node for a run; they are closed when the block is left.
 
     Raises:
         ConfigError: the data plane's port cannot be bound, or the amendments cannot be read.
         StoreError: the store or a log cannot be opened.
-        VersionMismatch: the run's parameters lie otherwise than this version places them.
+        VersionMismatch: this version orders the run's parameters differently.
         MachineUnfit: too little memory for the run's vectors.
     """
     run, home = around.run, around.home
@@ -116,14 +117,15 @@ def _store(stack: ExitStack, around: Surroundings) -> Store:
     chunk_bytes = around.run.manifest.policy.chunk_bytes
     store = Store(around.home.store, disk=around.disk, chunk_bytes=chunk_bytes)
     stack.enter_context(store)
-    store.head()  # Read here so that damage is told now, and not when it is first needed.
+    store.head()  # Read here, so that damage is reported now and not at first use.
     return store
 
 
 def _ledger(
     around: Surroundings, arrange: Arrange
 ) -> tuple[Ledger, RecordLog, RecordLog, Origin | None]:
-    """The ledger, its chain, its votes, and where the chain begins; what is odd is journalled."""
+    """Open the ledger, its chain log and its vote log, and find where the chain begins. Recovered
+    damage and a checkpoint are journalled."""
     now, journal = trio.current_time(), around.journal
     ledger, chain_log, votes = open_ledger(
         around.home, around.run, around.identity, now, around.disk, arrange
@@ -140,7 +142,7 @@ def _ledger(
 def _memory(
     stack: ExitStack, layout: Layout, run: Run, *, trains: bool
 ) -> tuple[Outer, Arena | None]:
-    """θ and m, and what a node that trains needs beside them; given back with `stack`."""
+    """Allocate θ and m, and the arena and residuals of a node that trains. `stack` frees them."""
     vectors = OuterState(layout.numel)
     stack.callback(vectors.close)
     if not trains:

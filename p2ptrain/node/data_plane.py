@@ -1,7 +1,7 @@
-"""The data plane of a node: one listener, who answers on it, and where others find it.
+"""The data plane of a node: its listener, the handlers on it, and the endpoint for other peers.
 
-It does not know what is averaged or fetched; probes are served once there are parts to ask whether
-they would be in the way.
+This module does not know what is averaged or fetched. Probes are added later (`assembly`), once the
+parts can tell whether a probe would disturb a reduce.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks
 
 @dataclass(frozen=True, slots=True)
 class DataPlane:
-    """What `Parts` takes of it, under the same names."""
+    """The parts of the data plane; `Parts` holds them under the same names."""
 
     credentials: Credentials
     listener: Listener
     ring_inbox: RingInbox
     uplink: Uplink | None
-    """None without a cap on sending."""
+    """Limits the bytes sent; None without a cap."""
     congestion: Congestion
     endpoint: Endpoint
 
 
 def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> DataPlane:
-    """Take the ring's connections in, and serve chunks of `store`, until `stack` is unwound.
+    """Accept ring connections, and serve chunks of `store`, until `stack` is unwound.
 
-    The ring goes first on a capped uplink.
+    On a capped uplink the ring has priority.
 
     Raises ConfigError: the port cannot be bound.
     """
@@ -64,7 +64,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
     )
     uplink = Uplink(config.limit_up_bytes_per_s) if config.limit_up_bytes_per_s else None
     if uplink is not None:
-        stack.callback(uplink.close)  # before the listener is left, which waits for its threads
+        stack.callback(uplink.close)  # Closed before the listener, which waits for its threads.
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
     fair = None if uplink is None else PeerShares(uplink, Rank.SWARM).take
@@ -74,14 +74,14 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
 
 
 def swarm_limit(uplink: Uplink | None) -> Callable[[int], None] | None:
-    """What asks `uplink` for leave to send what can wait for the ring."""
+    """Return the function that waits for leave to send low-priority bytes; None without a cap."""
     return None if uplink is None else uplink.share(Rank.SWARM).take
 
 
 def _endpoint(
     identity: Identity, credentials: Credentials, listener: Listener, network: Network
 ) -> Endpoint:
-    """Where others reach our data plane: its own address, or where the control plane is reached."""
+    """Return the endpoint that peers dial: the bound address, or the control plane's host."""
     host, port = listener.address
     if host in ("0.0.0.0", "::"):
         host = outward_host(network.addresses(), v6=host == "::")
@@ -89,10 +89,11 @@ def _endpoint(
 
 
 def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
-    """The host in `addresses`, where the control plane is reached, that the data plane shares.
+    """Return the first host in `addresses`, those of the control plane, that the data plane can
+    use.
 
-    A socket on 0.0.0.0 is not reached over IPv6; one on :: is reached over both. Loopback is for
-    nodes that can be reached at nothing else: then all of the run is on this machine.
+    A socket on 0.0.0.0 is not reached over IPv6; a socket on :: is reached over both. A loopback
+    host is returned only if there is no other: then the whole run is on this machine.
     """
     protocols = ("ip4", "ip6") if v6 else ("ip4",)
     split = [address.split("/") for address in addresses]

@@ -1,4 +1,4 @@
-"""`p2ptrain node`: put the parts together, run the tasks, and take them apart again.
+"""`p2ptrain node`: assemble the parts, run the tasks, and close everything again.
 
     home, identity ─► network ─► run ─► admission ─► store, ledger, outer state ─► tasks
 
@@ -49,7 +49,7 @@ from p2ptrain.store import Disk
 
 
 def _leave_as_they_are(parts: Parts) -> None:
-    """A node of the real world has nothing between itself and the world."""
+    """Do nothing: outside of tests, nothing stands between a node and the network."""
 
 
 def run_node(
@@ -58,13 +58,13 @@ def run_node(
     trainers: MakeTrainers = subprocesses,
     dress: Callable[[Parts], None] = _leave_as_they_are,
 ) -> int:
-    """Run a node until it is told to stop. Returns the exit status.
+    """Run a node until it is told to stop, and return the exit status.
 
-    For tests of whole processes: `trainers` make what trains, and `dress` may put something between
-    the parts and the world before they are used.
+    Tests of whole processes use the two callables: `trainers` starts the trainers, and `dress` may
+    wrap the parts before they are used.
 
     Raises:
-        P2PTrainError: it cannot start, or cannot go on; the error says why and what to do.
+        P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
     """
     bound_malloc_arenas()
     home = Home(config.home)
@@ -113,13 +113,13 @@ async def lives(
     trainers: MakeTrainers = subprocesses,
     disk: Disk | None = None,
 ) -> None:
-    """Live; and where this node's branch is left for another chain, once more from there.
+    """Run the node. When its branch is left for another chain, run it again from there.
 
-    `begin` is told the parts of each life before it begins, and None when it is over. Returns if
-    the node was about to leave anyway.
+    `begin` receives the parts at the beginning of each life, and None when that life is over.
+    Returns if the node was leaving anyway.
 
     Raises:
-        P2PTrainError: it cannot start, or cannot go on; the error says why and what to do.
+        P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
     """
     reception = Reception(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
@@ -151,10 +151,10 @@ async def opened(
     *,
     disk: Disk | None = None,
 ) -> AsyncIterator[Made]:
-    """All parts of a node that has been admitted to its run, for `live`; closed when it is left.
+    """Open all parts of a node that its run has admitted, for `live`; they are closed on exit.
 
     Raises:
-        P2PTrainError: it cannot start; the error says why and what to do.
+        P2PTrainError: the node cannot start; the error says why and what to do.
     """
     identity, journal = load_or_create(home.identity), reception.journal
     say(f"you are {label(identity.peer)}")
@@ -201,7 +201,7 @@ async def _join(
     reception: Reception,
     say: find_run.Say,
 ) -> Run:
-    """Know the run, be connected to somebody if there is anybody, and be admitted."""
+    """Learn the run, connect to a peer if one is reachable, and wait for admission."""
     met = met_before(network, home, reception.journal)
     ways_in = [*config.bootstrap, *met]
     known = find_run.known_run(home, config)
@@ -242,16 +242,16 @@ async def _join(
 
 
 def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
-    """Whether this home knows `peer` from its run: by name, or since it was met there before."""
+    """Return whether this home knows `peer` from its run: by name, or because it met it there."""
     return admission.names(peer) or any(peer in address for address in met)
 
 
 async def _check(
     config: NodeConfig, home: Home, run: Run | None, reception: Reception, say: find_run.Say
 ) -> None:
-    """Whether this machine can do what it is about to do; what may become tight is told.
+    """Check that this machine can run the node; warn of resources that may run short.
 
-    Raises MachineUnfit, ConfigError, TrainerError: it cannot.
+    Raises MachineUnfit, ConfigError, TrainerError: it cannot run the node.
     """
     reception.enter(Checking())
     found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
@@ -260,10 +260,11 @@ async def _check(
 
 
 def _say(verbosity: int, text: str) -> None:
-    """Tell whoever watches; the journal has the rest. A terminal obeys nothing of it.
+    """Print a line for the user; the journal has more. Unprintable characters are replaced, so that
+    no text can control the terminal.
 
-    Each line has its date, on a terminal too: a node runs for weeks, and what is found there by
-    grep, or sent to the organiser, is single lines.
+    Each line has its date, on a terminal too: a node runs for weeks, and users search for single
+    lines with grep or send them to the organiser.
     """
     if verbosity >= 0:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)

@@ -1,9 +1,9 @@
-"""Take part in a run's network without taking part in the run: to fetch what it has certified.
+"""Join a run's network only to fetch certified snapshots and updates from it.
 
-An observer follows the ledger as every node does, and checks it as every node does, but it trains
-nothing, loads no θ, and ends when it has what it came for. It must be admitted like any other peer,
-since bulk data goes to those who are. A home whose node is running needs none of this: that node
-holds the newest snapshots already.
+An observer follows and checks the ledger as every node does. It trains nothing, loads no θ, and
+ends once it has what it came for. It must be admitted like any other peer, since bulk data is sent
+to admitted peers only. A home with a running node needs no observer: that node holds the newest
+snapshots already.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ from p2ptrain.observe.states import Serving
 from p2ptrain.suggested_command import to_paste
 
 HEAR_S = 60.0
-"""A heartbeat comes every two seconds; who hears none in a minute is connected to nobody."""
+"""A heartbeat comes every two seconds. A node that hears none in a minute is connected to
+nobody."""
 
 CURRENT_S = 5.0
-"""Two heartbeats of whoever is heard: the first ones may be older than we are, passed on late."""
+"""Two heartbeats: the first ones heard may be older than our connection, passed on late."""
 
 NO_SOURCE_S = 30.0
-"""So long is asked around for what nobody has said to have."""
+"""How long to look for a blob that no peer has announced."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A snapshot that is here whole now, and how many of the updates after it are."""
+    """A fetched snapshot, and the number of later updates that were fetched with it."""
 
     step: int
     digest: Digest
@@ -63,11 +64,11 @@ class Fetched:
 
 
 def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say) -> Fetched:
-    """Have a certified snapshot in the home: "newest", "genesis", a step, or a digest's beginning;
-    and with `updates` all that was committed since.
+    """Fetch a certified snapshot into the home: "newest", "genesis", a step, or a digest's
+    beginning. `updates` fetches all later updates too.
 
     Raises:
-        P2PTrainError: it cannot be had; the error says why and what to do.
+        P2PTrainError: the snapshot cannot be fetched; the error says why and what to do.
     """
     work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, say=say)
     try:
@@ -77,11 +78,11 @@ def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say
 
 
 def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> list[Digest]:
-    """Set these chunks aside and fetch them from peers; returns those that are here again.
+    """Set these chunks aside and fetch them from peers. Return those that were fetched.
 
     Raises:
-        HomeInUse: a node runs here, which does that by itself.
-        P2PTrainError: nobody can be reached, or this store cannot be written to.
+        HomeInUse: a node runs here, and repairs its store by itself.
+        P2PTrainError: no peer can be reached, or this store cannot be written to.
     """
 
     async def work(parts: Parts) -> list[Digest]:
@@ -93,7 +94,7 @@ def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> lis
 
 
 class HomeInUse(IdentityInUse):
-    """A node runs in this very home."""
+    """A node runs in the same home."""
 
 
 def as_observer(config: NodeConfig) -> NodeConfig:
@@ -129,7 +130,7 @@ async def _observe(
 
 
 async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Result:
-    """Do `work` while the ledger is followed.
+    """Run `work` while this process follows the ledger, and return its result.
 
     Raises what `work` raises.
     """
@@ -152,11 +153,10 @@ async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Res
 
 
 async def _be_current(parts: Parts, say: Say) -> None:
-    """Return when the ledger has been as far as anybody's who was heard, and shows what it claims,
-    for `CURRENT_S`.
+    """Return when our ledger has been as long as every counted peer's for `CURRENT_S`.
 
-    Raises NetworkUnreachable, TryLater: for `HEAR_S` nobody such was heard, and no entry came; or
-    all have pruned what is lacking.
+    Raises NetworkUnreachable, TryLater: for `HEAR_S` no counted peer was heard and no entry came;
+    or every peer that is ahead has pruned the entries that are missing here.
     """
     height, give_up_at, behind_at = 0, parts.now() + HEAR_S, parts.now()
     while parts.now() < behind_at + CURRENT_S:
@@ -191,18 +191,19 @@ def _not_counted(parts: Parts) -> list[str]:
 
 
 async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say) -> Fetched:
-    """What `fetch` does, in a network that is up."""
+    """Fetch as `fetch` does, in a network that is already up."""
     await _be_current(parts, say)
     account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
     named = named_by(account, wanted)
     with trio.move_on_after(NO_SOURCE_S):
-        await parts.until_known(parts.ledger.state.step)  # Whoever replays needs to know.
+        # Replays need the amendments.
+        await parts.until_known(parts.ledger.state.step)
     say(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
     if pin:
         await trio.to_thread.run_sync(partial(parts.store.lasting.change, add=named.digest))
     began, count = parts.now(), 0
     later = _updates_since(account, named) if updates else []
-    # The tokenizer first: without it the weights are of no use, and nobody can export them.
+    # The tokenizer first: without it nobody can export or use the weights.
     for digest in (parts.manifest.tokenizer, named.digest, *later):
         report = await fetch_blob(
             parts, digest, shown=digest == named.digest, unwanted=after(parts, NO_SOURCE_S)

@@ -1,4 +1,4 @@
-"""What every process in a run's network does, whether it takes part in the run or observes it."""
+"""The tasks of every process in a run's network, whether it is a node or an observer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TASKS = (
 
 
 def be_present(nursery: trio.Nursery, parts: Parts, run: Run) -> None:
-    """Answer neighbours, and start to hear and be heard, for as long as the nursery lasts."""
+    """Answer neighbours, send and receive gossip, and stay connected while the nursery lasts."""
     answer_hellos(parts, run)
     answer_questions(parts)
     for task in _TASKS:

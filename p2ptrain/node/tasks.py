@@ -1,7 +1,7 @@
-"""A node at work: all its tasks in one nursery, each started when it has what it needs.
+"""Run all tasks of a node in one nursery; each task starts once it has what it needs.
 
-A task that fails ends the node: an error of the user's machine (a full disk, a trainer that keeps
-dying) is told as such, and a bug is not survived by accident.
+A task that fails ends the node. A fault of the user's machine (a full disk, a trainer that keeps
+dying) is reported as such, and a bug is not survived by accident.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from p2ptrain.suggested_command import to_paste
 
 
 async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
-    """Run until cancelled, or until this node's branch is left: returns what to go over to.
-    `trainers` makes what trains; a seed does not ask for it.
+    """Run until cancelled, or until this node leaves its branch. Return the chain to adopt then.
+    `trainers` starts the trainers; a seed does not call it.
 
     Raises:
-        P2PTrainError: something that this node cannot go on without has failed.
+        P2PTrainError: something that this node needs has failed.
     """
     parts, left = made.parts, list[Rejoin]()
 
@@ -82,7 +82,7 @@ async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> R
 
 
 async def _learn_data(parts: Parts) -> None:
-    """The index of the run's data blocks, and its tokenizer."""
+    """Fetch the tokenizer and the index of the run's data blocks, and set `parts.data`."""
     manifest = parts.manifest
     for digest in (manifest.data.index, manifest.tokenizer):
         await fetch.fetch(parts, digest)
@@ -96,7 +96,7 @@ async def _learn_data(parts: Parts) -> None:
 
 
 async def serve_only(parts: Parts) -> None:
-    """A seed has nothing to train: it is ready for every outer step, with no tokens."""
+    """Serve as a seed, which trains nothing: it is ready for every outer step with no tokens."""
     parts.enter(Serving())
     told_step = -1
     while True:
@@ -109,7 +109,7 @@ async def serve_only(parts: Parts) -> None:
 
 
 async def notice_the_end(parts: Parts) -> None:
-    """When the last outer step is behind us, say so, and go on serving what was made."""
+    """Wait for the end of the run and report it. The node then goes on serving the weights."""
     while not (parts.ledger.state.phase is Phase.ENDED and parts.at_head()):
         await parts.changes.wait()
     parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
@@ -126,7 +126,7 @@ async def notice_the_end(parts: Parts) -> None:
 
 
 async def narrate(parts: Parts, say: Say) -> None:
-    """Tell a person what the node does: each change of state, each outer step."""
+    """Print each change of state, warning, request to join, and outer step, until cancelled."""
     told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
     while True:
         state, standing = parts.standing.shown, parts.standing
@@ -151,8 +151,8 @@ async def narrate(parts: Parts, say: Say) -> None:
 
 
 def _news(state: State) -> str:
-    """What must have changed for a state to be told again: never mere numbers, but for a download's
-    tenths, which are worth minutes or hours.
+    """Return a text that changes when the state is worth printing again. Mere numbers do not count,
+    except each tenth of a download, which takes minutes or hours.
     """
     match state:
         case StandingBy():

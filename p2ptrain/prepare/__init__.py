@@ -1,1 +1,1 @@
-"""Everything before a run begins: publish, pack data, and check costs, memory and machine."""
+"""Preparation of a run: publish it, pack its data, and check its costs and this machine."""

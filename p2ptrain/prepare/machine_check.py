@@ -1,12 +1,13 @@
-"""Whether this machine can do what it is about to do, found out before anybody waits for it.
+"""Check that this machine can run a node, before anybody waits for it.
 
-A fault is what cannot work whatever else happens; then the node does not start.  A doubt may turn
-out well, and is told.  So a fault counts what there is in all, and only a doubt what is free now.
-Before a newcomer knows its run, devices and ports alone can be judged; the rest is once it does.
+A fault means that the node cannot work; it does not start then. A doubt may turn out well, and is
+only a warning. So faults are judged by the total memory and disk, and only doubts by what is free
+now. Before a newcomer knows its run, only devices and ports can be judged; the rest is checked
+later.
 
-Not judged here: how many files may be open (`cli.machine` raises that limit first), whether the
-control plane's port is free (it is listened on at once), and what a GPU can hold, which its trainer
-knows and finds a way around (`trainer.fitting`).
+Three things are not judged here. `cli.process_limits` raises the limit on open files first. The
+control plane's port is bound at once. Only the trainer knows what a GPU can hold, and it adapts
+(`trainer.host.micro_batch`).
 """
 
 from __future__ import annotations
@@ -34,40 +35,40 @@ from p2ptrain.trainer.host.cost import trainer_memory
 from p2ptrain.trainer.host.torchrun_trainer import open_door
 
 OTHER_GPUS = ("kfd", "dxg")
-"""There: AMD's driver, and what WSL has for any. Whether torch can use them is for users to say."""
+"""Devices of AMD's driver and of WSL. Users must say whether torch can use such a GPU."""
 
 CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
-"""Under /sys/fs/cgroup, of either version: what a container was given."""
+"""The memory limits of a container, under /sys/fs/cgroup, for both versions of cgroups."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
 CPU_INFO = Path("/proc/cpuinfo")
 
 BF16_FLAGS = frozenset({"avx512bw", "avx_ne_convert", "bf16"})
-"""Of x86 and ARM: where oneDNN multiplies in bf16 for torch. A test asks torch on this machine."""
+"""Flags of x86 and ARM with which oneDNN multiplies in bf16 for torch. A test asks torch itself."""
 
 RANK_SHM_BYTES = 32 << 20
-"""NCCL's buffers between two ranks of one machine; containers have 64 MiB for all unless told."""
+"""NCCL's buffers between two ranks of one machine; a container has 64 MiB for all by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """In bytes."""
+    """The resources of this machine; sizes are in bytes."""
 
     memory: int
-    """That this node could ever have, swap included."""
+    """The most memory that this node could ever have, swap included."""
     memory_free: int
     disk_free: int
     stored: int
-    """What is in the store already."""
+    """Bytes in the store already."""
     shm: int | None
-    """Of /dev/shm, where there is one."""
+    """The size of /dev/shm, if there is one."""
     has_gpu: bool
     takes_gpu: bool
-    """Whether `auto` is a GPU."""
+    """Whether `--device auto` chooses a GPU."""
     has_torch: bool
     has_bf16: bool
-    """Whether the CPU has instructions for it."""
+    """Whether the CPU has instructions for bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +80,12 @@ class Finding:
 
 
 def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
-    """The doubts. Blocks for as long as it takes to look at every file of the store.
+    """Return the doubts. Blocks while it looks at every file of the store.
 
     Raises:
         MachineUnfit: a fault; MEM-HOST, DISK-LOW, GPU-NONE, EXTRA-MISSING.
-        ConfigError: the data plane's port cannot be had.
-        TrainerError: nor can the ranks'.
+        ConfigError: the data plane's port cannot be bound.
+        TrainerError: the ranks' port cannot be bound.
     """
     try_listening(config.data_host, config.data_port)
     if config.ranks_host and not config.seed:
@@ -95,7 +96,7 @@ def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
 
 
 def check_publishing(home: Home, numel: int) -> None:
-    """Whether the first weights of a run of `numel` elements can be made in `home`.
+    """Check that the first weights of a run of `numel` elements can be made in `home`.
 
     Raises MachineUnfit: MEM-HOST, DISK-LOW.
     """
@@ -114,18 +115,18 @@ def _require_none_is_a_fault(found: list[Finding]) -> None:
 
 
 def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[Finding]:
-    """All that is to be said of `machine`. Pure."""
+    """Yield all findings about `machine`. Pure."""
     if not config.seed and not config.ranks_host:
         yield from _devices(config, machine)
     if run is not None:
-        if not config.observes:  # Its θ and m are never written to, and so take no memory.
+        if not config.observes:  # An observer never writes to θ and m, so they take no memory.
             yield from _memory(config, machine, run)
         yield from _disk(config, machine, run)
 
 
 def publishing_findings(machine: Machine, numel: int) -> Iterator[Finding]:
-    """θ is made whole in memory. On disk m takes no more than a chunk: it is zero throughout, and
-    equal chunks are stored once. Pure."""
+    """Yield findings about making the first weights. θ is made in memory as a whole. On disk m
+    takes one chunk: it is zero, and equal chunks are stored once. Pure."""
     theta, room = 4 * numel, machine.disk_free + machine.stored
     if theta > machine.memory:
         yield Finding(
@@ -196,8 +197,8 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]
 
 
 def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
-    """Of so much memory, what a trainer on the CPU may use beside what it and its node keep: half
-    of the rest, for others live here as well, and what it takes is an estimate.
+    """Return the memory that a CPU trainer may use for activations: half of what it and its node
+    leave free. The rest is for other programs, and because the trainer's use is an estimate.
     """
     return max(0, memory - memory_of(run, manifest).total - _of_trainer(manifest)) // 2
 
@@ -208,8 +209,9 @@ def _of_trainer(manifest: RunManifest) -> int:
 
 
 def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
-    """One more snapshot than is kept, since the oldest goes when the next is whole, and two states
-    of the inner optimizer, which are as long, for the same reason.
+    """Yield findings about the disk. It needs room for one more snapshot than is kept, since the
+    oldest is deleted once the next is whole. For the same reason it needs room for two states of
+    the inner optimizer, each as long as a snapshot.
     """
     snapshot = 8 * layout_of(run.manifest.model).numel
     inner = 0 if config.seed or not config.keep_inner else 2 * snapshot
@@ -227,7 +229,7 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
         yield Finding("DISK-LOW", what, f"--keep-snapshots with a smaller number; or {do}")
 
 
-# ── what there is ────────────────────────────────────────────────────────────────────────────────
+# ── measurements ─────────────────────────────────────────────────────────────────────────────────
 
 
 def machine_of(home: Home) -> Machine:
@@ -247,7 +249,8 @@ def machine_of(home: Home) -> Machine:
 
 
 def multiplies_bf16(cpu_info: Path) -> bool:
-    """Whether the processor does; taken for granted where the kernel does not say what it has."""
+    """Return whether the processor multiplies in bf16; True if the kernel does not list its
+    flags."""
     try:
         words = cpu_info.read_text(errors="replace").split()
     except OSError:
@@ -256,17 +259,18 @@ def multiplies_bf16(cpu_info: Path) -> bool:
 
 
 def memory_bytes() -> int:
-    """That this node could ever have, swap left out: the same at every start."""
+    """Return the most memory that this node could ever have, without swap: constant across
+    starts."""
     return min(psutil.virtual_memory().total, container_limit(CGROUP))
 
 
 def memory_free_bytes() -> int:
-    """That a program may still take without swapping."""
+    """Return the memory that a program can still take without swapping."""
     return min(psutil.virtual_memory().available, container_limit(CGROUP))
 
 
 def container_limit(cgroup: Path) -> int:
-    """What this process's container may have; more than any machine has, where nobody says."""
+    """Return the memory limit of this process's container; a huge number if there is none."""
     limits = [1 << 62]
     for name in CGROUP_LIMITS:
         try:
@@ -277,7 +281,7 @@ def container_limit(cgroup: Path) -> int:
 
 
 def stored_bytes(folder: Path) -> int:
-    """Of all files under `folder`; those that go meanwhile do not count."""
+    """Return the size of all files under `folder`; files that disappear meanwhile do not count."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""The memory that a node needs for a model, whoever asks: an organiser's plan, or a volunteer."""
+"""Compute the memory that a node needs for a model, for organisers and volunteers alike."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from p2ptrain.sync.fragments import Fragment
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """In bytes, beside some 150 MB for the process itself (an idle seed has 129)."""
+    """Memory in bytes, beside some 150 MB for the process itself (an idle seed has 129)."""
 
     theta: int
     momentum: int
     local: int
-    """What the trainers have trained, in memory that both share."""
+    """The trainers' local weights, in memory shared with the node."""
     updates: int
-    """The one that is made, and the one that is applied."""
+    """The update that is being made, and the one that is being applied."""
     residual: int
-    """What rounding has lost, and what it loses in a reduce under way, if the codec keeps it."""
+    """Rounding errors kept by error feedback: those owed, and those of the reduce under way."""
     fragment: int
-    """θ and `local` of the fragment that is exchanged, copied where it is not all of one piece; and
-    what is contributed in place of their difference, if the run has `rda`."""
+    """Copies of θ and `local` for an exchanged fragment that is not contiguous; with `rda`, also
+    the contribution in place of their difference."""
     merged: int
-    """What an update is made into to be applied, if the run has `rda`."""
+    """The form in which an update is applied, with `rda`."""
 
     @property
     def total(self) -> int:
@@ -37,14 +37,14 @@ class NodeMemory:
 
     @property
     def of_seed(self) -> int:
-        """It applies every update, and makes none."""
+        """The memory of a seed, which applies every update and makes none."""
         return self.theta + self.momentum + self.updates // 2 + self.merged
 
 
 def node_memory(
     numel: int, update_bytes: int, *, feedback: bool, cut: Sequence[Fragment], merge: Merge
 ) -> NodeMemory:
-    """Of a node that trains; `cut` are all fragments."""
+    """Return the memory of a node that trains; `cut` contains all fragments."""
     vector, is_radial = 4 * numel, merge == "rda"
     longest = max(4 * each.numel for each in cut)
     copied = max((8 * each.numel for each in cut if len(each.ranges) > 1), default=0)
@@ -60,7 +60,7 @@ def node_memory(
 
 
 def memory_of(run: RunId, manifest: RunManifest) -> NodeMemory:
-    """What a node of this run takes."""
+    """Return the memory that a node of this run needs."""
     form = UpdateFormat.of(run, manifest)
     return node_memory(
         form.layout.numel,

@@ -1,8 +1,8 @@
-"""From the data that a run file names to blocks in a store, for `run publish` and `data pack`.
+"""Pack the data that a run file names into blocks in a store, for `run publish` and `data pack`.
 
 `data pack` leaves a folder that a run file can name as its source in turn:
 
-    DIR/data.json   what was made: counts, sizes, digests
+        DIR/data.json   what was made: counts, sizes, digests
     DIR/store/      the blocks, their index, the tokenizer
 
 It is made beside DIR, under DIR.partial, and renamed when it is whole.
@@ -47,9 +47,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DataMade:
-    """What was packed, and where it is in the store. `sequence` and `block_sequences` are the run's
-    context and inner batch. `begin` stands before each document, and is the `document_token` unless
-    documents may look at each other. `documents` says how many begin: a text file is one.
+    """Packed data and its digests in the store.
+
+    `sequence` and `block_sequences` are the run's context and inner batch. The token `begin` stands
+    before each document. It is also the `document_token`, unless documents may attend to each
+    other. `documents` is the number of documents: a text file counts as one.
     """
 
     index: Digest
@@ -78,7 +80,7 @@ class DataMade:
 
 
 def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> DataMade:
-    """The data of this run file in `store`, packed now or taken from a folder of `data pack`.
+    """Put the data of this run file into `store`: pack it, or copy a folder made by `data pack`.
 
     Raises:
         ConfigError: the source is broken or too small, or was packed for other sizes.
@@ -96,7 +98,7 @@ def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say:
 
 
 def _say_what_counts(section: DataSection, made: DataMade, say: Say) -> None:
-    """Of what the run file says and was settled when the folder was packed."""
+    """Warn of settings in the run file that were already fixed when the folder was packed."""
     asked, wanted = section.model_fields_set, section.validation_blocks
     if "validation_blocks" in asked and wanted != made.validation_blocks:
         say(
@@ -109,9 +111,9 @@ def _say_what_counts(section: DataSection, made: DataMade, say: Say) -> None:
 
 
 def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMade:
-    """The same in a new folder `out`, which is there whole or not at all.
+    """Pack the data into a new folder `out`, which appears only when it is whole.
 
-    Raises ConfigError: see `make_data`; or there is something at `out`.
+    Raises ConfigError: see `make_data`; or `out` exists already.
     """
     if out.exists():
         raise ConfigError(f"there is {out} already", do="choose another folder with --out")
@@ -128,7 +130,7 @@ def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMad
 
 @contextmanager
 def _empty_folder(folder: Path) -> Iterator[None]:
-    """`folder` is empty at the start, and gone afterwards, whatever happens."""
+    """Provide `folder` empty, and delete it at the end in every case."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -177,7 +179,7 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
 
 
 def _vocabulary(section: DataSection, source: Source, spec: PackSpec, beside: Path) -> Vocabulary:
-    """The one that is named, or one that is learnt."""
+    """Return the tokenizer that the run file names, or learn one."""
     if section.tokenizer is not None:
         return _named(section, section.tokenizer, beside)
     texts = (piece.text for piece in source.pieces())
@@ -220,7 +222,7 @@ def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> 
 def _require_tokenizer(
     section: DataSection, beside: Path, folder: Path, made: DataMade, packed: bytes
 ) -> None:
-    """The one that the run file names, if it names one, is the one that the data were packed with:
+    """Check that the tokenizer in the run file, if any, is the one that the data were packed with.
     `packed` is its JSON.
     """
     if section.tokenizer is None:
@@ -235,7 +237,7 @@ def _require_tokenizer(
 
 
 def _copy(theirs: StoreReader, store: Store, made: DataMade) -> None:
-    """Every chunk, each checked against its digest when it is read."""
+    """Copy every chunk. Each is checked against its digest when it is read."""
     index = DataIndex.from_bytes(
         theirs.read_blob(made.index),
         train_blocks=made.train_blocks,

@@ -1,7 +1,7 @@
-"""Publishing a run: text to blocks, sizes to first weights, all into the store, and a signature.
+"""Publish a run: pack the data, make the first weights, store both, and sign the manifest.
 
-The order is such that a publish which is cut short leaves no run behind: the manifest is written
-last, and without it the rest is garbage that the next attempt finds and reuses.
+An interrupted publish leaves no run behind. The manifest is written last; without it the rest is
+garbage that the next attempt finds and reuses.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ def publish_run(
     allowed: Sequence[PeerId],
     say: Say,
 ) -> Run:
-    """Make the run that `run_path` describes, and keep all of it in `home`.
+    """Make the run that `run_path` describes, and store all of it in `home`.
 
-    Without founders the organiser is the only one. Founders and the organiser are always allowed.
+    Without founders the organiser is the only founder. Founders and the organiser are always
+    allowed.
 
     Raises:
         ConfigError: the run file is wrong, its text cannot be read or is too short, or the home
-            holds a run already.
-        MachineUnfit: the first weights cannot be made here.
+            contains a run already.
+        MachineUnfit: the first weights cannot be made on this machine.
         StoreError: the store is in use, or the disk is full.
     """
     if home.manifest.exists():
@@ -81,8 +82,8 @@ def publish_run(
 
 
 def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -> Made:
-    """Data and genesis, stored; returns their digests."""
-    check_publishing(home, layout_of(model_spec(run_file)).numel)  # Packing may last for hours.
+    """Make and store the data and the first weights. Return their digests."""
+    check_publishing(home, layout_of(model_spec(run_file)).numel)  # Packing may take hours.
     data = make_data(run_file, folder, store, home.root / "packing", say)
     say(data.words)
     genesis_digest, layout_digest = _store_genesis(run_file, store, say)
@@ -98,9 +99,9 @@ def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -
 
 
 def _store_genesis(run_file: RunFile, store: Store, say: Say) -> tuple[Digest, Digest]:
-    """The snapshot of θ and m before outer step 0, and the digest of the layout.
+    """Store the snapshot of θ and m before outer step 0. Return its digest and the layout's.
 
-    Its `meta` names no run, since the run's id follows from the snapshot's digest.
+    Its `meta` names no run, since the run's id depends on the snapshot's digest.
     """
     spec = model_spec(run_file)
     layout = layout_of(spec)

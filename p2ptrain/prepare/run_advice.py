@@ -1,7 +1,8 @@
-"""What an organiser may regret about a run file, said before anybody is asked to take part.
+"""Warn an organiser of weaknesses of a run file before anybody is asked to take part.
 
-Each lint is a pure function of the run and its costs. A fault cannot work; a warning works, and a
-person should know of it. The bounds come from papers or from our own measurements, and say which.
+Each lint is a pure function of the run and its costs. A run with a fault cannot work; a warning is
+for a run that works. Each bound comes from a paper or from our own measurements, and its comment
+says which.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from p2ptrain.prepare.run_cost import Costs
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 OUTER_STEPS_MIN = 60
-"""With fewer averages of what is trained the gap to data-parallel training explodes (arXiv
-2503.09799)."""
+"""With fewer averages, the gap to data-parallel training grows quickly (arXiv 2503.09799)."""
 
 TOKENS_PER_PARAMETER_MIN = 5.0
-"""Of a model that saw less than this, a smaller one would have learnt more (Chinchilla: 20)."""
+"""With fewer tokens, a smaller model would learn more from them (Chinchilla: 20)."""
 
 WARMUP_SHARE_MAX = 0.2
 UTILISATION_MIN = 0.8
 USUAL_MBIT = 50
 GUESSED_PARAMETERS_MIN = 100_000_000
-"""Below, the time of starting kernels rules, and what a device might do at best says nothing."""
+"""Below this size, kernel launches dominate, and a device's peak rate says nothing."""
 
 SNAPSHOT_TURNS_MIN = 4
-"""So often each fragment should be averaged between two snapshots. Weights look back to the newest
-and no further, so in the first turn after one, one in so many, work may weigh less than it is."""
+"""How often each fragment should be averaged between two snapshots. A participant's weight is
+counted only back to the newest snapshot. So in the first turn after one, older work may weigh too
+little."""
 
 STEP_RATES_MAX = 1.2
-"""So long AdamW's steps are with betas of 0.9 and 0.95, in learning rates; what is bound to less is
-refused though nobody lies."""
+"""The length of AdamW's steps, in learning rates, with betas of 0.9 and 0.95. With a smaller bound,
+honest work is refused."""
 
 INFLUENCE_ROOM = 3.0
-"""Whoever was left out brings the work of two outer steps at once, or more."""
+"""A peer that was left out brings the work of two or more outer steps at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """`is_fault`: it will not work. `field` is where in the run file."""
+    """One finding. `is_fault`: the run cannot work. `field`: its place in the run file."""
 
     field: str
     words: str
@@ -56,9 +57,9 @@ Look = Callable[[RunFile, Costs], Iterator[Lint]]
 def lints_of(
     run: RunFile, costs: Costs, seeds: Sequence[str] = (), *, founders: int = 1
 ) -> list[Lint]:
-    """All that is to be said, faults first, of a run that is published with so many `founders`.
+    """Return all lints of a run with this number of `founders`, faults first.
 
-    Raises ConfigError for a seed that is no address.
+    Raises ConfigError: a seed is not an address.
     """
     found = [lint for look in _LOOKS for lint in look(run, costs)]
     found += founders_lints(run, founders)
@@ -80,7 +81,7 @@ def _seed(text: str) -> Iterator[Lint]:
 
 
 def founders_lints(run: RunFile, founders: int) -> list[Lint]:
-    """What to say of the number of founders: in an open run nobody else ever votes."""
+    """Return the lint about too few founders: in an open run only founders ever vote."""
     least = survives_a_loss(run.policy.quorum)
     if run.run.admission != "open" or founders >= least:
         return []
@@ -117,8 +118,8 @@ def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
 
 
 def is_unknown(costs: Costs) -> bool:
-    """Whether nothing can be said of the time that training takes: nobody has told, and the model
-    is too small to guess.
+    """Return whether the training time is unknown: nobody gave a rate, and the model is too small
+    for a guess.
     """
     return not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN
 

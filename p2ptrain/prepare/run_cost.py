@@ -1,7 +1,7 @@
-"""What a run costs those who take part: memory, disk, bytes for each outer step, and time.
+"""Compute what a run costs its participants: memory, disk, bytes per outer step, and time.
 
-For whoever plans a run. Pure arithmetic on its sizes; what a machine or a line really gives is the
-reader's to say. `trainer.cost` has the trainer's share.
+For planning a run. Pure arithmetic on its sizes: the reader must know what a machine or a line
+really achieves. `trainer.host.cost` has the trainer's share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RATES_MBIT = (10, 50, 200)
 """A slow home line, a usual one, and a good one."""
 
 USUAL_UTILISATION = 0.4
-"""MFU of an H100, where nobody measured: what a well-kept trainer reaches."""
+"""MFU of an H100 where nobody measured: a well-tuned trainer reaches it."""
 
 H100_BYTES = 80 * 10**9
 
@@ -33,28 +33,28 @@ SECONDS_PER_DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One exchange among `peers`: what each sends, and as much comes in."""
+    """One exchange among `peers`. Each peer sends `sent_bytes`, and receives as much."""
 
     peers: int
     sent_bytes: int
 
     def seconds(self, mbit: float) -> float:
-        """At `mbit` Mbit/s up and down; delays and arithmetic come on top."""
+        """Return the duration at `mbit` Mbit/s up and down, without latency and arithmetic."""
         return self.sent_bytes * 8 / (mbit * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run with `peers`, each on a line of `mbit`, each training `inner_s` for an outer step."""
+    """A run with `peers`, each on a line of `mbit`, each training `inner_s` per outer step."""
 
     exchange: Exchange
     mbit: float
     inner_s: float
     outer_steps: int
     tokens: int
-    """Of all peers in all outer steps."""
+    """Tokens of all peers in all outer steps."""
     overlap_s: float = 0.0
-    """For so long training goes on while an exchange is under way."""
+    """Seconds that training goes on while an exchange is under way."""
 
     @property
     def exchange_s(self) -> float:
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def waited_s(self) -> float:
-        """What an exchange keeps trainers from training."""
+        """Seconds per outer step in which trainers wait for the exchange."""
         return max(0.0, self.exchange_s - self.overlap_s)
 
     @property
@@ -71,13 +71,13 @@ class Plan:
 
     @property
     def utilisation(self) -> float:
-        """The part of the time in which trainers train."""
+        """The fraction of the time in which trainers train."""
         return self.inner_s / (self.inner_s + self.waited_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one run, for each peer."""
+    """The costs of one run, for each peer."""
 
     parameters: int
     trainer_bf16: TrainerMemory
@@ -87,14 +87,14 @@ class Costs:
     snapshot_bytes: int
     block_bytes: int
     step_tokens: int
-    """What a peer trains on in an outer step."""
+    """Tokens that a peer trains on in an outer step."""
     step_operations: int
     tokens_per_s: float
-    """Of one peer: as was said, or as so many usual H100 would."""
+    """Training rate of one peer: as given by the user, or as usual H100s would have."""
     h100s: int
-    """That hold its trainer at the least."""
+    """The fewest H100s that can hold its trainer."""
     is_told: bool
-    """Somebody said how fast a peer trains."""
+    """Whether the user gave the training rate."""
     plans: tuple[Plan, ...]
 
     @property
@@ -148,10 +148,11 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
 
 
 def sent_bytes(update_bytes: int, peers: int) -> int:
-    """What each of `peers` sends for an exchange: all parts but its own, there and back."""
+    """Return the bytes that each of `peers` sends for an exchange: all parts but its own, both
+    ways."""
     return 2 * update_bytes * (peers - 1) // peers
 
 
 def block_bytes(run: RunFile) -> int:
-    """The length of one block of data, one inner step's batch."""
+    """Return the bytes of one block of data, one inner step's batch."""
     return encoded_bytes(run.model.vocab, run.inner.batch_sequences, run.model.sequence)

@@ -1,4 +1,4 @@
-"""A run as a person and as a program read it."""
+"""Describe a run, as lines for a person and as facts for a program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def run_facts(run: Run) -> dict[str, object]:
-    """For `--json`."""
+    """Return the facts for `--json`."""
     manifest = run.manifest
     return {
         "run": run.id,
@@ -44,7 +44,8 @@ def _without_quorum(run: Run) -> str:
 
 
 def run_lines(run: Run) -> list[str]:
-    """One screen: whose run it is, what it trains, how, and what an exchange sends."""
+    """Return one screen of lines: the organiser, the model, the settings, and an exchange's
+    traffic."""
     from p2ptrain.archive.update_format import UpdateFormat
     from p2ptrain.names import label
     from p2ptrain.observe.states import size
@@ -81,7 +82,7 @@ def run_lines(run: Run) -> list[str]:
 
 
 def _joining_lines(manifest: RunManifest) -> Iterator[str]:
-    """Nothing where who joins starts with a fresh optimizer and takes nothing of others."""
+    """Yield the line about donors; nothing if joiners start with a fresh optimizer."""
     from p2ptrain.observe.states import size
     from p2ptrain.trainer.formats.shapes import layout_of
 
@@ -94,7 +95,7 @@ def _joining_lines(manifest: RunManifest) -> Iterator[str]:
 
 
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:
-    """Nothing for plain DiLoCo."""
+    """Yield the lines about synchronisation; nothing for plain DiLoCo."""
     late = f"{sync.overlap_steps} inner steps go on meanwhile, and keep {sync.mixing:.0%}"
     if sync.fragments > 1:
         yield f"sync      {sync.fragments} fragments in turns, one in each outer step"

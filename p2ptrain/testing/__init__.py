@@ -1,4 +1,5 @@
-"""For testing p2ptrain and what is built on it: a seeded simulator, groups of ledgers, the demo.
+"""Tools for testing p2ptrain and programs built on it: groups of ledgers, published runs, demo
+nodes.
 
-Public: a fault found in the field is best reported as a seed or a story that reproduces it.
+They are public: a fault found in the field is best reported as a seed or a test that reproduces it.
 """

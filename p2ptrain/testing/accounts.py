@@ -1,4 +1,4 @@
-"""Who trained what, by a ledger's chain; and whether an update is made of just that."""
+"""Derive from a ledger's chain which peer trained which blocks, and check updates against it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from p2ptrain.run import Run
 from p2ptrain.testing.fake_trainer import trace
 
 Credits = dict[PeerId, tuple[int, ...]]
-"""Who trained which blocks."""
+"""The blocks that each peer trained."""
 
 
 def trained_by(chain: Iterable[Certified], run: Run, journals: Iterable[Path]) -> Trained:
-    """Whether all committed blocks of a chain from genesis on were trained once, by these journals
-    of all who took part."""
+    """Check that all committed blocks of a chain from genesis on were trained once, by the journals
+    of all participants."""
     rules = rules_of(run)
     records = (record for journal in journals for record in read_journal(journal))
     return check_trained(genesis(rules), _states_before(rules, chain), records)
@@ -38,7 +38,8 @@ def _states_before(rules: Rules, chain: Iterable[Certified]) -> Iterator[tuple[L
 
 
 class Account:
-    """Who trained what, by a chain that grows at its end: replayed once, since tests ask often."""
+    """Credits of a chain that grows at its end. Entries are replayed once, since tests ask
+    often."""
 
     def __init__(self, chain: list[Certified], run: Run) -> None:
         self.chain = chain
@@ -63,7 +64,7 @@ class Account:
         return self._committed
 
     def leased(self, peer: PeerId) -> set[int]:
-        """All blocks that were this peer's to train at some time."""
+        """Return all blocks that were ever leased to this peer."""
         self.committed()
         return self._leased.get(peer, set())
 
@@ -71,13 +72,13 @@ class Account:
 def update_fault(
     found: NDArray[np.float32], credits: Credits, data: Callable[[int], Digest]
 ) -> str:
-    """What is wrong with an update, or nothing: it is the average of the work of fake trainers on
-    the credited blocks, with the agreed weights, and of nothing else."""
+    """Return what is wrong with an update, in words, or "". It must be the average of the fake
+    trainers' work on the credited blocks, with the agreed weights, and of nothing else."""
     due = np.zeros(len(found), dtype=np.float64)
     for theirs in credits.values():
         due += len(theirs) * sum(trace(data(block), len(found)) for block in theirs)
     due /= sum(len(theirs) for theirs in credits.values())
-    # Each hop rounds to a 254th of a block's largest sum; two hops more than there are peers.
+    # Each hop rounds to 1/254 of a block's largest sum. The bound is more than twice that.
     tolerance = (len(credits) + 1) * np.abs(due).max() / 100
     off = np.abs(found - due).max()
     return "" if off <= tolerance else f"it is off by {off:.3g}, where {tolerance:.3g} is rounding"

@@ -1,8 +1,9 @@
-"""A trainer without torch: a thread that speaks the frames and does arithmetic that can be checked.
+"""A trainer without torch: a thread that speaks the frames and does arithmetic that tests can
+check.
 
-Training on a block subtracts a vector that only this block makes. So θ − local is the sum of the
-vectors of the blocks that were really trained, and a test can tell from the bytes of an update
-whose work on which blocks is in it, and that nothing is in it twice.
+Training on a block subtracts a vector that only this block produces. So θ − local is the sum of the
+vectors of the trained blocks. From the bytes of an update, a test can tell whose work on which
+blocks is in it, and that nothing is in it twice.
 """
 
 from __future__ import annotations
@@ -29,38 +30,40 @@ from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.mixing import mix
 
 STOP_S = 60.0
-"""A thread cannot be killed: it is given the time that a crowded machine may take."""
+"""A thread cannot be killed, so it gets the time that a busy machine may need."""
 
 LOOK_S = 0.02
-"""How soon a trainer that is held notices that it may go on."""
+"""How soon a held trainer notices that it may go on."""
 
 SIZE = 0.01
-"""Of a block's vector, so that float32 keeps many of them apart."""
+"""The scale of a block's vector, so that float32 keeps many of them apart."""
 
 
 def trace(block: Digest, numel: int) -> NDArray[np.float32]:
-    """What training on `block` leaves behind."""
+    """Return the vector that training on `block` subtracts."""
     random = np.random.Generator(np.random.Philox(key=int(block[:16], 16)))
     return random.standard_normal(numel, dtype=np.float32) * np.float32(SIZE)
 
 
 def block_of(path: str) -> Digest:
-    """The chunk that the store keeps at `path`."""
+    """Return the digest of the chunk that the store keeps at `path`."""
     return Digest(Path(path).parent.name + Path(path).name)
 
 
 @dataclass(slots=True)
 class Remote:
-    """A test's hand on the trainers of one node, over all their starts.
+    """A test's control over the trainers of one node, across all their starts.
 
-    `held` stops them before their next inner step, `stops_at` before the first one of that outer
-    step, `stuck` before they read another frame, as in a very long inner step. A trainer is a
-    thread, so such a word holds from its next turn on: `rests` says that it has a block to train
-    and waits, or is stuck. `trained` has the blocks in the order in which they were trained;
-    `dies_in_mid_lease` kills the one that has trained a block and has another to train, `dies` the
-    one that there is; `fault` goes out as a Failed frame, the last one, before an inner step;
-    `poison` is written over the first weight that is published. An inner step takes `inner_step_s`;
-    it says that it did 1,000 tokens a second, waited for `data_wait_s`, and had an MFU of `mfu`.
+    `held` stops them before the next inner step, and `stops_at` before the first inner step of that
+    outer step. `stuck` stops them before they read another frame, as a very long inner step would.
+    A trainer is a thread, so these take effect at its next turn. `rests` is True while it has a
+    block to train and waits, or is stuck.
+
+    `trained` lists the blocks in the order of training. `dies_in_mid_lease` kills a trainer that
+    has trained a block and has another one to train; `dies` kills the current one. `fault` is sent
+    as the last frame, a Failed, before an inner step. `poison` overwrites the first published
+    weight. An inner step takes `inner_step_s`; it reports 1,000 tokens a second, a wait of
+    `data_wait_s`, and an MFU of `mfu`.
     """
 
     trained: list[Digest] = field(default_factory=list)
@@ -80,7 +83,7 @@ class Remote:
     mfu: float | None = None
 
     def waits_before(self, step: int) -> bool:
-        """Whether no inner step of this outer step may begin now."""
+        """Return whether no inner step of this outer step may begin now."""
         return self.held or (self.stops_at is not None and step >= self.stops_at)
 
     def takes_its_life(self, blocks_done: int, *, more: bool) -> bool:
@@ -92,11 +95,11 @@ class Remote:
 
 
 class Died(Exception):
-    """Whoever trains has been killed."""
+    """The trainer has been killed."""
 
 
 class FakeTrainer:
-    """The node's side: what `p2ptrain.node.training.trainer_processes.RunningTrainer` asks for."""
+    """The node's side; implements `p2ptrain.node.training.trainer_processes.RunningTrainer`."""
 
     def __init__(self, parts: Parts, remote: Remote) -> None:
         self.socket, theirs = socket.socketpair()
@@ -144,7 +147,7 @@ class FakeTrainer:
 
 @dataclass
 class FakeTrainers:
-    """Starts them, within a budget, as the real supervisor does."""
+    """Starts fake trainers within a budget, as the real supervisor does."""
 
     parts: Parts
     remote: Remote
@@ -196,7 +199,7 @@ class Loop:
         self._channel.send(frame)
 
     def _turn(self) -> bool:
-        """Obey a frame, or do an inner step. False when it is over."""
+        """Obey a frame, or do an inner step. Return False when it is over."""
         if self._remote.takes_its_life(len(self._trained), more=bool(self._queue)):
             raise Died
         waits = bool(self._queue) and self._remote.waits_before(self._step)
@@ -260,7 +263,8 @@ class Loop:
         self._aside[:] = 0
 
     def _move_with_theta(self) -> None:
-        """Elements that did not move are not touched: x − a + a is not x."""
+        """Add the change of θ to the weights. Unchanged elements are left alone: x − a + a is not
+        x."""
         moved = self._theta != self._anchor
         self._weights[moved] += self._theta[moved] - self._anchor[moved]
         self._anchor[:] = self._theta

@@ -1,8 +1,8 @@
-"""A run's history in a home, made without a network: real entries, updates and snapshots.
+"""Make a run's history in a home without a network: real entries, updates and snapshots.
 
-Its only founder signs every entry with its key, each outer step's update is drawn at random and
-applied with the real kernel, and snapshots are certified by the commit after them. For whoever
-reads homes: audits, retention, benches.
+The run's only founder signs every entry. Each outer step's update is drawn at random and applied
+with the real kernel, and the next commit certifies a snapshot. For tests of code that reads homes:
+audits, retention, benches.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from p2ptrain.trainer.formats.shapes import layout_of
 
 @dataclass(slots=True)
 class History:
-    """What a home was given. `updates` are by outer step, `snapshots` by the step they precede."""
+    """The content written to a home. `updates` are by outer step, `snapshots` by the step after
+    them."""
 
     run: Run
     chain: list[Certified] = field(default_factory=list)
@@ -59,10 +60,10 @@ def make_history(
     *,
     deviation: float = 0.01,
 ) -> History:
-    """`steps` outer steps of `run` in `home`, whose identity must be its only founder's.
+    """Write `steps` outer steps of `run` to `home`, whose identity must be its only founder's.
 
-    The roster of outer step s names what `agreed` says of s, or else the s-th of `amendments`. The
-    elements of the updates have this standard `deviation`.
+    The roster of outer step s agrees on the terms `agreed[s]`, or else on the s-th of `amendments`.
+    `deviation` is the standard deviation of the updates' elements.
     """
     if amendments:
         save_amendments(home.amendments, amendments)

@@ -1,8 +1,8 @@
-"""A handful of ledgers in one place, for telling stories about them message by message.
+"""A few ledgers in one process, for tests that go message by message.
 
-`Group` holds real ledgers, their disks, and the mail between them; the test decides what is
-delivered, lost, or delayed, who crashes, and how much time passes. `certify` makes certified
-entries without any protocol. The signatures are cheap and the same as in the simulator.
+`Group` contains real ledgers, their disks, and the messages between them. The test decides which
+messages are delivered, lost or delayed, which ledger crashes, and how much time passes. `certify`
+makes certified entries without any protocol. The signatures are cheap, as in the simulator.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
 from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000
-"""More mail than this for one story means that the ledgers talk in circles."""
+"""More messages than this in one test mean that the ledgers answer each other for ever."""
 
 
 def digest(text: str) -> Digest:
@@ -57,7 +57,7 @@ def digest(text: str) -> Digest:
 
 
 def peers(names: str) -> tuple[PeerId, ...]:
-    """`peers("a b c")`"""
+    """Return the peer ids in `names`, such as `peers("a b c")`."""
     return tuple(PeerId(name) for name in names.split())
 
 
@@ -71,7 +71,8 @@ def small_rules(
     quorum: QuorumPolicy = "majority",
     branch_after_s: float | None = None,
 ) -> Rules:
-    """With `branch_after_s` who loses its quorum branches off after that time."""
+    """Return rules for tests. With `branch_after_s`, ledgers without a quorum branch after that
+    time."""
     return Rules(
         run=RunId(digest("a run")),
         founders=peers(founders),
@@ -91,7 +92,7 @@ def small_rules(
 
 
 def certify(rules: Rules, state: LedgerState, value: Value, *, round: int = 0) -> Certified:
-    """`value` as the next entry, with the votes of all voters."""
+    """Return `value` as the next entry, with the votes of all voters."""
     entry = Entry(state.height + 1, state.head, value)
     message = vote_message(state.line, entry.height, round, entry.digest)
     votes = tuple(sorted((voter, signature_of(voter, message)) for voter in state.voters))
@@ -99,16 +100,16 @@ def certify(rules: Rules, state: LedgerState, value: Value, *, round: int = 0) -
 
 
 def sealing(state: LedgerState, value: Value) -> Value:
-    """`value` with the digest of the state that it applies to, where it has to name one."""
+    """Return `value`; a commit that certifies a snapshot gets the digest of the current state."""
     if isinstance(value, Commit) and value.snapshot is not None:
         return replace(value, state=state.digest)
     return value
 
 
 def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], LedgerState]:
-    """The certified chain of these values, and the state at its end.
+    """Return the certified chain of these values, and the state at its end.
 
-    Commits that certify a snapshot name the right state, whatever they said.
+    Commits that certify a snapshot get the right state digest.
     """
     chain: list[Certified] = []
     state = genesis(rules)
@@ -121,14 +122,14 @@ def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], Le
 def asked(
     rules: Rules, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
 ) -> Propose:
-    """The proposal of `entry` by whichever founder proposes in `round`."""
+    """Return the proposal of `entry` by the founder that proposes in `round`."""
     voter = proposer(rules.founders, entry.height, round)
     vote = vote_message(rules.run, entry.height, round, entry.digest)
     return Propose(round, entry, signature_of(voter, vote), promises)
 
 
 def accepted(rules: Rules, round: int, entry: Entry) -> Accepted:
-    """What a voter says that has accepted that proposal."""
+    """Return the message of a voter that has accepted that proposal."""
     return Accepted(round, entry, asked(rules, round, entry).signature)
 
 
@@ -140,7 +141,7 @@ class Letter:
 
 
 Postman = Callable[[Letter], bool]
-"""Whether the letter arrives."""
+"""Returns whether the message arrives."""
 
 
 def everything(letter: Letter) -> bool:
@@ -149,7 +150,7 @@ def everything(letter: Letter) -> bool:
 
 @dataclass(slots=True)
 class Group:
-    """Ledgers by name. Nothing is delivered and no time passes unless the story says so."""
+    """Ledgers by name. Nothing is delivered and no time passes unless the test says so."""
 
     rules: Rules
     names: tuple[PeerId, ...] = ()
@@ -168,7 +169,7 @@ class Group:
             self.start(name)
 
     def start(self, name: PeerId | str) -> Ledger:
-        """A process starts, or starts again, from its disk."""
+        """Start, or restart, a ledger from its disk."""
         me = PeerId(name)
         disk = self.disks.setdefault(me, Disk())
         kept = (disk.chain, disk.records, self.now, disk.base)
@@ -179,7 +180,7 @@ class Group:
         return self.arrange(peers)
 
     def prune(self, name: PeerId | str, height: int) -> None:
-        """Its chain begins at the entry at `height` from now on, which certifies a snapshot."""
+        """Prune a chain: it begins at the entry at `height`, which must certify a snapshot."""
         ledger = self.ledgers[PeerId(name)]
         base = base_at(self.rules, ledger.kept, height)
         assert base is not None, "a base is a commit that certifies a snapshot"
@@ -187,7 +188,7 @@ class Group:
         self.disks[ledger.me].prune(base)
 
     def crash(self, name: PeerId | str) -> None:
-        """The process is gone, and the mail to it. Its disk stays."""
+        """Remove the process and the messages to it. Its disk stays."""
         del self.ledgers[PeerId(name)]
         self.mail = [letter for letter in self.mail if letter.receiver != name]
 
@@ -197,7 +198,7 @@ class Group:
     # ── events and mail ──────────────────────────────────────────────────────────────────────────
 
     def tell(self, name: PeerId | str, *events: Event) -> list[Effect]:
-        """These events happen to one ledger. Returns the effects, which are carried out as well."""
+        """Send these events to one ledger. Return the effects, which are also carried out."""
         me, effects = PeerId(name), []
         for event in events:
             effects += self.ledgers[me].handle(event, self.now)
@@ -210,14 +211,14 @@ class Group:
             self.tell(name, *events)
 
     def ready(self, names: str) -> None:
-        """These peers have trained their whole lease, and everybody hears of it."""
+        """Report to all ledgers that these peers have trained their whole lease."""
         for peer in peers(names):
             state = self.ledgers[peer].state
             blocks = len(state.leases[peer])
             self.tell_all(Ready(peer, state.step, 100 * blocks, blocks))
 
     def made(self, update: Digest, names: str) -> None:
-        """These peers have finished the reduce under way, and everybody hears of it."""
+        """Report to all ledgers that these peers have finished the reduce under way."""
         for peer in peers(names):
             state = self.ledgers[peer].state
             assert state.roster is not None
@@ -229,7 +230,7 @@ class Group:
             self.tell(peer, UpdateHeld(update))
 
     def deliver(self, arrives: Postman = everything) -> None:
-        """Deliver all mail, and what it leads to, in order; what does not arrive is lost."""
+        """Deliver all messages and those that follow from them, in order. Others are lost."""
         for _ in range(DELIVERIES_MAX):
             if not self.mail:
                 return
@@ -239,7 +240,7 @@ class Group:
         raise AssertionError("the ledgers talk in circles")
 
     def wait(self, seconds: float, arrives: Postman = everything) -> None:
-        """Time passes; timers ring when they are due, and mail is delivered."""
+        """Let time pass: timers fire when they are due, and messages are delivered."""
         until = self.now + seconds
         for _ in range(DELIVERIES_MAX):
             self.deliver(arrives)

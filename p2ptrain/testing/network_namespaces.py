@@ -1,8 +1,8 @@
-"""The network under the nodes: namespaces joined by a bridge where we may make them, else loopback.
+"""The network under the nodes: namespaces joined by a bridge if we may make them, else loopback.
 
-In namespaces each node has an address and a cable of its own, and a cut is a cable pulled at the
-switch: nothing is refused, nothing is reset, and both ends are left to find out. On loopback there
-is no cable, and cuts are not possible.
+In namespaces each node has an address and a cable of its own. A cut unplugs the cable at the
+switch: no connection is refused or reset, so both ends must detect the cut themselves. On loopback
+there is no cable, and cuts are not possible.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ NETWORK = "10.213.0"
 
 
 def ports(number: int) -> tuple[int, int]:
-    """For control plane and data plane: a node's claim on a port holds for the whole machine,
-    whatever namespace it is in, and another harness may be at work. All are below those that Linux
-    gives to whoever asks for any."""
+    """Return the ports for the control plane and the data plane. A port claim of a node holds for
+    the whole machine, in any namespace, and another test harness may be running. All ports are
+    below those that Linux assigns automatically."""
     first = 10_000 + os.getpid() % 2200 * 10 + 2 * number
     return first, first + 1
 
 
 class Place(Protocol):
-    """Nodes are numbered from 0."""
+    """A network for nodes, which are numbered from 0."""
 
     name: str
     can_cut: bool
     can_limit: bool
 
     def address(self, number: int) -> tuple[str, int, int]:
-        """Host, and the ports of control plane and data plane."""
+        """Return the host, and the ports of control plane and data plane."""
 
     def inside(self, number: int, words: list[str]) -> list[str]:
-        """The command that runs `words` where this node lives."""
+        """Return the command that runs `words` where this node lives."""
 
     def cut(self, number: int) -> None: ...
 
     def heal(self, number: int) -> None: ...
 
     def limit(self, number: int, up_mbit_per_s: float) -> None:
-        """Have the network take no more than so much from this node."""
+        """Limit what the network accepts from this node, in Mbit/s."""
 
 
 class Loopback:
-    """Everybody at 127.0.0.1, on ports of this process's own choosing."""
+    """All nodes at 127.0.0.1, on ports derived from this process's id."""
 
     name = "loopback"
     can_cut = can_limit = False
@@ -71,8 +71,8 @@ class Loopback:
 
 
 class Namespaces:
-    """One namespace for each node, and one that holds the bridge, so that this machine's own
-    network is not touched."""
+    """One namespace for each node, and one for the bridge, so that this machine's own network is
+    not changed."""
 
     name = "network namespaces"
     can_cut = can_limit = True
@@ -137,7 +137,7 @@ def _ip(*words: str) -> None:
 
 @contextmanager
 def opened(nodes: int, *, loopback: bool = False) -> Iterator[Place]:
-    """The best place that this machine allows; taken apart when the block is left."""
+    """Provide namespaces if this machine allows them, else loopback; removed at the end."""
     if loopback or os.geteuid() != 0 or shutil.which("ip") is None:
         yield Loopback()
         return
@@ -145,7 +145,7 @@ def opened(nodes: int, *, loopback: bool = False) -> Iterator[Place]:
     try:
         try:
             made.build()
-        except subprocess.CalledProcessError:  # A container may be root and still not be allowed.
+        except subprocess.CalledProcessError:  # Even root may lack the permission in a container.
             yield Loopback()
         else:
             yield made

@@ -1,7 +1,6 @@
-"""One node of the demo: its process, its journal as it grows, its status.
+"""One node of the demo: its process, its journal and its status.
 
-It is a user of the node and no more: it starts the command, reads files that any user can read, and
-sends signals.
+This module only uses what any user can: it starts the command, reads files, and sends signals.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Event = dict[str, Any]
 STATUS_BYTES_MAX = 1 << 22
 STATUS_S = 5.0
 KILLED_S = 60.0
-"""A process that writes much, and is killed, may wait for its disk."""
+"""A killed process that writes much may have to wait for its disk."""
 
 
 class CommandFailed(Exception):
@@ -31,7 +30,7 @@ class CommandFailed(Exception):
 class DemoNode:
     """A node process in `home`. `events` are the records of its journal read so far.
 
-    `wrapped` makes of a command the one that runs it where the node lives.
+    `wrapped` turns a command into one that runs where the node lives.
     """
 
     def __init__(self, name: str, home: Path) -> None:
@@ -44,7 +43,7 @@ class DemoNode:
         self._partial = b""
 
     def start(self, *arguments: str) -> None:
-        """Run `p2ptrain node` with these arguments; what it prints goes to HOME/output.txt."""
+        """Run `p2ptrain node` with these arguments; its output goes to HOME/output.txt."""
         environment = os.environ | {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
         with (self.home / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
@@ -69,7 +68,7 @@ class DemoNode:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def news(self) -> Iterator[Event]:
-        """The journal's records since the last call, also kept in `events`."""
+        """Yield the journal's records since the last call; they are also appended to `events`."""
         path = self.home / "journal.jsonl"
         if not path.exists():
             return
@@ -84,14 +83,14 @@ class DemoNode:
             yield event
 
     def find(self, kind: str, **fields: object) -> Event | None:
-        """The first record read so far of this kind with these fields."""
+        """Return the first known record of this kind with these fields."""
         for event in self.events:
             if event["event"] == kind and all(event.get(k) == v for k, v in fields.items()):
                 return event
         return None
 
     def status(self) -> dict[str, Any] | None:
-        """The node's own account of itself; None while it cannot be asked."""
+        """Return the node's status; None while it cannot be asked."""
         try:
             with socket.socket(socket.AF_UNIX) as asker:
                 asker.settimeout(STATUS_S)
@@ -104,18 +103,18 @@ class DemoNode:
         return answer if isinstance(answer, dict) else None
 
     def kill(self) -> None:
-        """SIGKILL to the node and its trainers at once, as when a machine loses power."""
+        """Send SIGKILL to the node and its trainers at once, as if the machine lost power."""
         if self.process is not None and self.running:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(KILLED_S)
 
     def stop(self) -> None:
-        """SIGTERM to the node alone: it should leave kindly."""
+        """Send SIGTERM to the node alone, which should then leave in order."""
         if self.process is not None and self.running:
             self.process.send_signal(signal.SIGTERM)
 
     def finish(self, deadline_s: float) -> None:
-        """Stop, wait, and kill whatever is left after `deadline_s`."""
+        """Stop the node, wait, and kill it after `deadline_s`."""
         if self.process is None:
             return
         self.stop()
@@ -126,7 +125,8 @@ class DemoNode:
 
 
 def losses_of(events: Iterable[Event]) -> dict[int, float]:
-    """The loss of θ before each outer step that was measured, over most of the held-out blocks."""
+    """Return the measured loss of θ by outer step, from the report with the most held-out
+    blocks."""
     found: dict[int, Event] = {}
     for event in events:
         if event["event"] != "evaluated":
@@ -138,15 +138,15 @@ def losses_of(events: Iterable[Event]) -> dict[int, float]:
 
 
 def command(*arguments: str) -> list[str]:
-    """The p2ptrain command of this very environment."""
+    """Return the p2ptrain command of this Python environment."""
     return [sys.executable, "-m", "p2ptrain.cli", *arguments]
 
 
 def run_command(*arguments: str) -> str:
-    """The standard output of a `p2ptrain` command that must succeed.
+    """Run a `p2ptrain` command and return its standard output.
 
     Raises:
-        CommandFailed: it did not; with what it said.
+        CommandFailed: it failed; the error has its output.
     """
     done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300)
     if done.returncode:

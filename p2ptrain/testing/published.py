@@ -1,4 +1,4 @@
-"""A small run as its organiser published it, in a home, with its data and its first weights."""
+"""A small published run in a home, with its data and its first weights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHUNK_BYTES = 4096
 
 
 def policy(**changes: object) -> Policy:
-    """Patience for one machine whose cores are shared."""
+    """Return a policy with timeouts for many nodes on one machine."""
     usual = Policy(
         quorum="majority",
         quorum_loss="wait",
@@ -60,7 +60,7 @@ def policy(**changes: object) -> Policy:
 
 @dataclass(frozen=True)
 class Content:
-    """What every run here has: its data and its first weights, in a store in `folder`."""
+    """The data and first weights that every run here has, in a store in `folder`."""
 
     folder: Path
     tokenizer: Digest
@@ -70,7 +70,7 @@ class Content:
 
 @cache
 def content() -> Content:
-    """Made once, since each of a hundred chunks is synced to the disk; then it is copied."""
+    """Make the content once, since each of a hundred chunks is synced to disk; runs copy it."""
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-content-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     theta = first_weights(MODEL, 1)
@@ -89,7 +89,8 @@ def content() -> Content:
 
 
 def block_file(number: int) -> bytes:
-    """A data block of counted-up tokens, which a real trainer can learn from. No two are equal."""
+    """Return a data block of counted-up tokens, which a real trainer can learn. No two are
+    equal."""
     assert 2 * MODEL.sequence == BLOCK_TOKENS
     starts = np.array([[number % MODEL.vocab], [number // MODEL.vocab]])
     rows = (starts + np.arange(MODEL.sequence + 1)) % MODEL.vocab
@@ -150,11 +151,11 @@ def publish(home: Home, *, allowed: Sequence[PeerId] = (), **settings: object) -
 
 
 def share_content(home: Home) -> None:
-    """Give `home` what every run here has."""
+    """Copy the common content into `home`."""
     shutil.copytree(content().folder, home.store, copy_function=_share)
 
 
 def _share(source: str, target: str) -> None:
-    """Chunks never change, so one copy on this disk serves all stores; the rest is copied."""
+    """Link chunks, which never change, so that one copy serves all stores; copy the rest."""
     is_chunk = len(Path(source).name) > 32
     (os.link if is_chunk else shutil.copy2)(source, target)

@@ -1,9 +1,9 @@
-"""Leave our branch for a chain that outranks it: on this disk, between two lives of the node.
+"""Replace our branch on disk by a chain that outranks it, between two lives of the node.
 
-θ and m hold updates that the other chain has not, and nothing leads back from them. So all parts
-are closed first; then the other chain takes the place of ours from where they part, and the node
-begins again from its disk as after any restart, with a certified snapshot and the updates after it.
-The votes stay: each names its line, and still binds us there.
+θ and m contain updates that the other chain does not have, and they cannot be subtracted exactly.
+So all parts are closed first. Then the other chain replaces ours from the fork on. The node starts
+again from its disk as after any restart, with a certified snapshot and the updates after it. The
+votes stay: each vote names its line, and still binds us there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from p2ptrain.store import Disk, RecordLog, Store
 
 
 def take_over(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
-    """Have the chain of `rejoin` in the home, whose node has ended.
+    """Write the chain of `rejoin` to the home of a node that has ended.
 
-    The snapshot goes first: a crash in between leaves our own chain, which is left again later.
-    In the other order a snapshot of the branch could be taken for one of the other chain.
+    The reference to our snapshot is removed first. A crash in between leaves our own chain, and the
+    node leaves it again later. In the other order a snapshot of the branch could be mistaken for
+    one of the other chain.
 
     Raises StoreError: the disk cannot be written to.
     """
@@ -32,7 +33,7 @@ def take_over(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
 
 
 def _forget_snapshot(home: Home, rejoin: Rejoin, disk: Disk | None) -> None:
-    """Start from our own newest snapshot no more, if it was made of entries that are dropped."""
+    """Stop starting from our newest snapshot if it was made of entries that are dropped."""
     first = rejoin.chain[0].entry
     with Store(home.store, disk=disk) as store:
         head = store.head()

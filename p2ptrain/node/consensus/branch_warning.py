@@ -1,4 +1,4 @@
-"""Say in words that a run has branched, and warn of it for as long as this node is on a branch."""
+"""Describe a branch in words, and warn of it for as long as this node is on one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from p2ptrain.observe.cautions import Caution
 
 
 def in_words(text: str, ledger: Ledger) -> str:
-    """What the ledger says of its branch, with names, and how many of the voters are gone."""
+    """Return the ledger's words about its branch, with peer names and the number of lost voters."""
     past = ledger.state.past
     if not text or not past:
         return named(text)
@@ -23,7 +23,7 @@ def in_words(text: str, ledger: Ledger) -> str:
 
 
 def warn(parts: Parts) -> None:
-    """Keep the warning of this node true. For the ledger's own task, after each entry."""
+    """Update the warning of this node. The ledger's task calls this after each entry."""
     words = in_words(branch_words(parts.ledger.state), parts.ledger)
     warnings, caution = parts.standing.warnings, Caution("BRANCH", words)
     if not words:

@@ -1,7 +1,7 @@
-"""Proofs that a voter lied, kept on this disk, and the word that somebody uses our own name.
+"""Keep proofs that a voter lied on this disk, and report that our own identity is in use.
 
-Evidence is worth as much tomorrow as today: it is written down before it is acted on, and told to
-the ledger again after each restart, so that who was evicted for it does not come back.
+Evidence does not expire. It is written down before it is acted on, and given to the ledger again
+after each restart, so that an evicted peer does not come back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2ptrain.store import RecordLog
 
 
 def kept(home: Home) -> list[Accused]:
-    """What this home holds, for the ledger, which checks it.
+    """Return the evidence that this home holds, for the ledger, which checks it.
 
     Raises:
         StoreError: the file is damaged.
@@ -38,7 +38,7 @@ def kept(home: Home) -> list[Accused]:
 
 
 async def keep(parts: Parts, evidence: Evidence) -> None:
-    """Write it down, durably, and tell whoever watches this node."""
+    """Write `evidence` to disk durably, and warn the user."""
     parts.journal.write("accused", peer=evidence.peer, height=evidence.height, words=evidence.words)
     if evidence.peer == parts.me:
         heed_namesake(parts, IdentityInUse(evidence.words))
@@ -58,7 +58,7 @@ def _append(home: Home, record: bytes) -> None:
 
 
 def heed_namesake(parts: Parts, found: IdentityInUse) -> None:
-    """Tell the user that another process has this identity. The ledger has stopped voting."""
+    """Warn the user that another process has this identity. The ledger has stopped voting."""
     parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
     parts.standing.warnings["identity"] = Caution(
         "ID-IN-USE",

@@ -1,7 +1,8 @@
-"""What peers say to this node's ledger, on its way there: who asks too much is not heard.
+"""Pass peers' messages to this node's ledger, with a rate limit on pages of entries.
 
-A page of entries is asked for with some sixty bytes, and takes the ledger's only task about 5 ms to
-make. Whoever is not answered asks somebody else, and comes back; nobody need be told.
+A request for a page of entries has some sixty bytes, and the ledger's only task needs about 5 ms to
+make the page. A peer without an answer asks another peer and comes back later, so a refusal needs
+no reply.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from p2ptrain.node.state.context import Parts
 
 
 def receive(parts: Parts, peer: PeerId, message: Message) -> None:
-    """`peer` has sent this, by letter or by gossip."""
+    """Handle a message of `peer`, which came by unicast or by gossip."""
     if _draws_a_page(parts, message) and not parts.pages.take(peer, 1, parts.now()):
         parts.complain("asks-too-often", peer)
         return
@@ -21,6 +22,7 @@ def receive(parts: Parts, peer: PeerId, message: Message) -> None:
 
 
 def _draws_a_page(parts: Parts, message: Message) -> bool:
-    """Whoever proposes what is decided already is shown that, as if it had asked."""
+    """Return whether the answer is a page. A late proposal counts too: it is answered with the
+    entries that were decided."""
     late = isinstance(message, Prepare | Propose) and message.height <= parts.ledger.state.height
     return late or isinstance(message, EntriesRequest)

@@ -1,9 +1,9 @@
-"""The ledger's core at work: events in, effects out, in the order that safety asks for.
+"""Run the ledger's core: events in, effects out, in the order that safety needs.
 
-One task owns the `Ledger`. It alone calls `handle`, and it carries out the effects of one event
-before it takes the next: a vote is on disk before it is on the wire. Everybody else reads
-`parts.ledger.state` and tells this task what happened. It does not know what a roster or a commit
-leads to; it rings the bell, and the other tasks look.
+One task owns the `Ledger`. Only this task calls `handle`. It carries out the effects of one event
+before it takes the next, so a vote is on disk before it is on the wire. Other tasks read
+`parts.ledger.state` and send this task events. This module does not know what follows from a roster
+or a commit: it wakes the other tasks, and they look.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ from p2ptrain.node.state.threads import durably
 from p2ptrain.peers.protocol_names import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
 
 BATCH_EVENTS = 64
-"""Events that wait are taken together, so that a burst of reports rings the bell once."""
+"""How many waiting events are taken together, so that a burst of reports wakes the tasks once."""
 
 VOTE_RECORDS_MAX = 1024
-"""Then the log of votes is rewritten with the few that still bind us: some 500 kB at most."""
+"""At this number the vote log, then some 500 kB, is rewritten with the few votes that still bind
+us."""
 
 
 LAST_WORDS_S = 1.0
-"""For the entry that healed a branch to reach the others who were on it."""
+"""How long the node waits for the entry that healed a branch to reach the others on it."""
 
 
 async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoin:
-    """Own the ledger, until it ends: returns the chain that is to take its place."""
+    """Own the ledger until it ends. Return the chain that is to replace ours."""
     parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
     due: list[Event] = [
         Allowed(parts.admission.members_allowed()),
@@ -84,10 +85,10 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoi
 
 
 async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
-    """What has come; a Tick if nothing has when the ledger's own deadline is there.
+    """Return the events that have come; a Tick if there is none at the ledger's deadline.
 
-    What waits comes first, however late it is: any event lets the ledger look at its clock, but
-    ticks alone would never tell it what was said.
+    Waiting events come before the Tick, however late it is. Any event lets the ledger look at its
+    clock, but ticks alone would starve the waiting events.
     """
     await trio.lowlevel.checkpoint()
     taken = _waiting(events)
@@ -106,7 +107,7 @@ def _waiting(events: trio.MemoryReceiveChannel[Event]) -> list[Event]:
 
 
 def _in_runs(effects: list[Effect]) -> list[list[Effect]]:
-    """Neighbouring effects of one type together: votes and entries then share a write."""
+    """Group neighbouring effects of one type, so that votes and entries share a write."""
     return [list(run) for _, run in groupby(effects, key=type)]
 
 
@@ -117,7 +118,8 @@ async def _carry_out(
     outboxes: Outboxes,
     nursery: trio.Nursery,
 ) -> None:
-    """One run of effects of the same type, done when this returns. A word of `author` led to it."""
+    """Carry out effects of one type before returning. `author` is the peer whose event caused
+    them."""
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
     if records:
         await durably(parts.votes.append, records)
@@ -136,7 +138,7 @@ async def _carry_out(
             case Announce(message):
                 outboxes.announce(ledger_topic(parts.run), encode(message))
             case FetchUpdate(update, _):
-                # When the task has its turn, the step may have ended.
+                # The outer step may have ended before that task runs.
                 nursery.start_soon(_hold_update, parts, update, parts.ledger.state.step)
             case Accuse(evidence):
                 await evidence_log.keep(parts, evidence)
@@ -156,10 +158,10 @@ async def _speak_last(parts: Parts, rejoin: Rejoin) -> None:
 
 
 async def _compact(parts: Parts) -> None:
-    """Keep the log of votes short. What binds us is in the ledger's own records.
+    """Keep the vote log short. The ledger itself holds the records that still bind us.
 
-    Only between events: a vote may be forgotten once the entry that it led to is durable. Where it
-    cannot be done now, the log grows; or, if it may be damaged, it refuses the next vote.
+    Call this only between events: a vote may be forgotten once the entry that it led to is durable.
+    If the rewrite fails, the log grows; if the log may be damaged, it refuses the next vote.
     """
     if parts.vote_records <= VOTE_RECORDS_MAX:
         return
@@ -173,10 +175,11 @@ async def _compact(parts: Parts) -> None:
 
 
 async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
-    """Get an update of outer step `step` that is to be voted on; say so once its bytes are here and
-    are sound.
+    """Fetch an update of outer step `step` that is to be voted on. Tell the ledger once its bytes
+    are here and sound.
 
-    Given up when the outer step has ended without it: nobody need ever have had such bytes.
+    The fetch ends when the outer step ends without this update: perhaps no peer ever had such
+    bytes.
     """
     if update in parts.holding:
         return
@@ -185,7 +188,7 @@ async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
     opened = roster if roster is not None and roster.step == step else None
 
     def matters() -> bool:
-        """The bound on an update depends on its reduce, so another reduce ends this."""
+        """Return whether this reduce is still under way: the bound on an update depends on it."""
         return parts.ledger.state.step == step and parts.ledger.state.roster == roster
 
     async def inspect() -> None:
@@ -213,7 +216,7 @@ def _listener(parts: Parts) -> Handler:
 
 
 def _account(certified: Certified) -> dict[str, object]:
-    """What the journal says of an entry."""
+    """Return the journal's fields for an entry."""
     value = certified.entry.value
     said: dict[str, object] = {
         "height": certified.entry.height,

@@ -1,12 +1,11 @@
-"""Ledger messages on their way out: one queue and one task a peer, so that a slow peer delays only
-itself.
+"""Send ledger messages: one queue and one task per peer, so that a slow peer delays only itself.
 
-A queue is short and drops what does not fit; a message that cannot be delivered is lost. Both are
-as if the network had lost it, which the ledger's own repetitions repair.
+A queue is short and drops a message that does not fit. A message that cannot be delivered is lost.
+The ledger treats both like loss in the network: it repeats its messages.
 
-What waits is not queued again when the ledger repeats it. Where answers take seconds, repetitions
-would come faster than they go: whatever is new would wait behind all of them, and no round of the
-ledger is long enough for that.
+A message that is already queued is not queued again when the ledger repeats it. Otherwise, where
+answers take seconds, repetitions would fill the queue faster than they leave it. A new message
+would wait behind all of them, longer than any round of the ledger lasts.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 
 QUEUE_MESSAGES = 64
-"""Sixteen rounds of one height's four messages."""
+"""Enough for sixteen rounds of one height, with four messages each."""
 
 SEND_S = 5.0
 PEERS_MAX = 2048
-"""Who have something on its way to them at once."""
+"""The most peers with a queue at the same time."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
 class _Outbox:
-    """`waiting` are the messages in the queue, and the one that is under way: by each, whether it
-    was to be said again meanwhile.
+    """`waiting` contains the queued messages and the one being sent. Its value says whether the
+    ledger repeated the message meanwhile.
     """
 
     queue: trio.MemorySendChannel[bytes]
@@ -48,14 +47,14 @@ class _Outbox:
             self.waiting[message] = False
 
     def done(self, message: bytes, *, arrived: bool) -> None:
-        """It was sent. If it was lost, and said again since, it is tried once more."""
+        """Forget a message that was sent. If it was lost and repeated since, queue it once more."""
         said_again = self.waiting.pop(message)
         if said_again and not arrived:
             self.put(message)
 
 
 class Outboxes:
-    """Tasks run in `nursery` until it is cancelled."""
+    """The queues of all peers. Their tasks run in `nursery` until it is cancelled."""
 
     def __init__(self, parts: Parts, nursery: trio.Nursery) -> None:
         self._parts = parts
@@ -84,7 +83,8 @@ class Outboxes:
     async def _send_all(
         self, peer: PeerId, box: _Outbox, messages: trio.MemoryReceiveChannel[bytes]
     ) -> None:
-        """Until nothing is left: in an open run, names are free, and boxes are not."""
+        """Send until the queue is empty, then free it: in an open run anybody can make new peer
+        ids."""
         with suppress(trio.WouldBlock):
             while True:
                 message = messages.receive_nowait()
@@ -110,12 +110,12 @@ class Outboxes:
             try:
                 await self._parts.network.publish(topic, message)
             except LocalProtocolError as exc:
-                # An entry of hundreds of members: whoever hears of its height asks for it.
+                # An entry of hundreds of members. A peer that learns of its height asks for it.
                 self._parts.complain("not-announced", topic, reason=exc.what)
 
 
 def _fits(queue: trio.MemorySendChannel[Item], item: Item) -> bool:
-    """Whether there was room for it."""
+    """Queue `item`. Return False if there was no room."""
     try:
         queue.send_nowait(item)
     except trio.WouldBlock:

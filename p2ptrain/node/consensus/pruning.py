@@ -1,7 +1,8 @@
-"""Forget the ledger's oldest entries where the user wants that, and say when others have.
+"""Prune the ledger's oldest entries if the user wants that, and report when other peers have.
 
-By default a node keeps everything, so that anybody can check the run from its manifest on. Who
-prunes keeps a base, from which its own restart goes on; see `checkpoints` for newcomers.
+By default a node keeps all entries, so that anybody can check the run from its manifest on. A node
+that prunes keeps a base, from which its own restart goes on; `trusted_checkpoint` is the module for
+newcomers.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.suggested_command import to_paste
 
 PATIENCE_S = 60.0
-"""How long a node waits for somebody who keeps what it lacks, before it gives up."""
+"""How long a node waits for a peer that has the missing entries before it gives up."""
 
 NAMED_MAX = 8
-"""Of those who keep no more what this node lacks: a person asks about one or two of them."""
+"""How many peers that pruned the missing entries are named: a person asks one or two of them."""
 
 
 # ── forgetting ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def prune(parts: Parts) -> None:
-    """Forget what may be forgotten. For the ledger's own task, between events."""
+    """Prune entries as configured. The ledger's task calls this between events."""
     keep, ledger = parts.config.keep_entries, parts.ledger
     if keep is None:
         return
@@ -55,7 +56,7 @@ async def prune(parts: Parts) -> None:
 
 
 def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
-    """The same for a home whose node is stopped. None if there was nothing to forget.
+    """Prune the ledger of a home whose node is stopped. None if there was nothing to prune.
 
     Raises StoreError: the ledger does not verify, or the disk cannot be written to.
     """
@@ -75,7 +76,8 @@ def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None
 def _shortened(
     rules: Rules, kept: Kept, origin: Origin | None, head: Head | None, keep_entries: int
 ) -> Origin | None:
-    """Where the chain may begin: no later than the snapshot from which this home would restart."""
+    """Return where the chain may begin: not after the snapshot from which this home would
+    restart."""
     if head is None or head.run != rules.run or head.snapshot_step is None:
         return None
     height = prunable_to(kept.entries, keep_entries=keep_entries, step_max=head.snapshot_step)
@@ -89,7 +91,7 @@ def _write(log: RecordLog, kept: Kept, origin: Origin) -> None:
 
 
 def origin_in(log: RecordLog) -> Origin | None:
-    """Where the chain in a log that has been verified begins, if not at genesis."""
+    """Return where the chain in a verified log begins; None if at genesis."""
     first = next(iter(log), None)
     return None if first is None else origin_of(first)
 
@@ -98,15 +100,15 @@ def origin_in(log: RecordLog) -> Origin | None:
 
 
 async def notice_pruned(parts: Parts) -> None:
-    """Say so if nobody keeps the entries that this node lacks.
+    """Warn the user if no peer keeps the entries that this node lacks.
 
-    That they exist is the word of those who are ahead and show nothing of it. So it is told to
-    people, and ends nothing, while others stand where this node stands, or while those who say it
-    could not have gone on without the rest.
+    Only claims of peers that are ahead say that these entries exist. So the claims lead to a
+    warning. They do not end the node while other peers stand where it stands, or while the claiming
+    peers could not have gone on without the others.
 
     Raises:
-        TryLater: for some time now all who are further on have pruned them, and nobody was seen
-            where this node is.
+        TryLater: for `PATIENCE_S` every peer that is ahead has claimed to have pruned these
+            entries, and no peer was seen where this node is.
     """
     told = 0
     while True:
@@ -117,7 +119,7 @@ async def notice_pruned(parts: Parts) -> None:
             "LEDGER-PRUNED",
             f"nobody here keeps entry {lacking} of the ledger; " + "; ".join(kept),
         )
-        if told != lacking:  # Once: who says so can take it back, and say it again.
+        if told != lacking:  # Journalled once: a peer can withdraw the claim and repeat it.
             parts.journal.write("nobody-keeps", height=lacking, evidence=kept)
             told = lacking
         with trio.move_on_after(PATIENCE_S):
@@ -131,7 +133,7 @@ async def notice_pruned(parts: Parts) -> None:
 
 
 def _is_left_behind(parts: Parts) -> bool:
-    """Whether all who are heard are ahead, out of reach, or behind: nobody has our head."""
+    """Return whether the peers that pruned are credible and no heard peer has our head."""
     head = parts.ledger.state.head
     in_company = any(view.heartbeat.head == head for view in parts.peers)
     said = parts.ledger.out_of_reach()
@@ -139,9 +141,11 @@ def _is_left_behind(parts: Parts) -> bool:
 
 
 def _is_credible(parts: Parts, said: Collection[PeerId]) -> bool:
-    """Whether the word of these is enough to end this node. Only a quorum of the voters at our head
-    can have decided what comes after it. Who is no voter there, new or not, loses nothing by a lie;
-    a voter waits, since the others may need its vote, and its user is told what those say.
+    """Return whether the claims of these peers are enough to end this node.
+
+    Only a quorum of the voters at our head can have decided the next entry. A node that does not
+    vote there loses nothing by a lie. A voter waits, since the others may need its vote; its user
+    sees the claims.
     """
     state = parts.ledger.state
     if parts.me not in state.voters:
@@ -150,7 +154,7 @@ def _is_credible(parts: Parts, said: Collection[PeerId]) -> bool:
 
 
 def nobody_keeps(parts: Parts) -> TryLater:
-    """That all who seem to be ahead have pruned what is lacking here, and what to do."""
+    """Return the error for entries that every peer ahead of us has pruned, with what to do."""
     said = [
         f"{label(peer)} keeps entries from {answer.up_to + 1} on; "
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"

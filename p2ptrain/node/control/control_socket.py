@@ -1,7 +1,8 @@
-"""The unix socket in a node's home, by which its owner's commands reach it.
+"""Serve the unix socket in a node's home, by which its owner's commands reach the node.
 
-One line of JSON in, one line out. Whoever can open the socket owns the node: the home's mode keeps
-others out. It is there from the node's start on; until the node has parts, `reception` answers.
+A request and its answer are one line of JSON each. A process that can open the socket controls the
+node; the mode of the home keeps other users out. The socket exists from the node's start on; until
+the node has parts, `startup_status` answers.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ ANSWER_S = 30.0
 
 
 async def serve_commands(path: Path, reception: Reception) -> None:
-    """Listen at `path`, for ever."""
+    """Listen at `path` until cancelled."""
     with suppress(FileNotFoundError):
-        path.unlink()  # Left by a node that was killed: the home's lock says that it is gone.
+        path.unlink()  # Left by a killed node: we hold the home's lock, so that node is gone.
     listener = await _bind(path)
     try:
         await trio.serve_listeners(lambda stream: _serve(reception, stream), [listener])
@@ -38,7 +39,7 @@ async def serve_commands(path: Path, reception: Reception) -> None:
 
 
 async def _bind(path: Path) -> trio.SocketListener:
-    """A socket at `path`, by way of its folder, since the kernel takes no path over 107 bytes."""
+    """Bind a socket at `path` by way of its folder: the kernel takes no path over 107 bytes."""
     sock = trio.socket.socket(trio.socket.AF_UNIX)
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -48,7 +49,7 @@ async def _bind(path: Path) -> trio.SocketListener:
             os.close(folder)
         path.chmod(0o600)
         sock.listen(16)
-    except BaseException:  # A start that fails at once cancels this, too.
+    except BaseException:  # A start that fails at once also cancels this task.
         sock.close()
         raise
     return trio.SocketListener(sock)

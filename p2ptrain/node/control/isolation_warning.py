@@ -1,6 +1,7 @@
-"""Say so when no quorum of the voters can be heard: then nothing can be agreed, whatever is done.
+"""Warn when no quorum of the voters can be heard: then nothing can be agreed.
 
-It only tells. What follows is the ledger's: it waits, or branches off where the run says so.
+This module only warns. The ledger decides what follows: it waits, or branches if the run allows
+that.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from p2ptrain.observe.cautions import Caution
 
 LOOK_S = 2.0
 PATIENCE_S = 10.0
-"""Five heartbeats, as after a start: whoever is there was heard by then."""
+"""Five heartbeats, as after a start: every peer that is up was heard by then."""
 
 NAMED_MAX = 8
 
@@ -28,7 +29,7 @@ ALONE = Caution(
 
 
 async def notice_isolation(parts: Parts) -> None:
-    """Keep `standing.isolated` true, for ever."""
+    """Keep `standing.isolated` up to date until cancelled."""
     alone_since: float | None = None
     while True:
         missing = unheard(parts)
@@ -44,7 +45,8 @@ async def notice_isolation(parts: Parts) -> None:
 
 
 def _warn(parts: Parts) -> None:
-    """In words that stay the same while the missing come and go: they are in the state."""
+    """Set or remove the warning. Its words do not name the missing voters, who change; the state
+    does."""
     if parts.standing.isolated:
         parts.standing.warnings[WARNING] = ALONE
     else:
@@ -52,7 +54,7 @@ def _warn(parts: Parts) -> None:
 
 
 def unheard(parts: Parts) -> tuple[PeerId, ...]:
-    """The voters that are down, unheard or on another line, if the others are no quorum."""
+    """Return the voters that are down, unheard or on another line, if the others are no quorum."""
     state = parts.ledger.state
     if state.phase is Phase.ENDED:
         return ()
@@ -65,8 +67,10 @@ def unheard(parts: Parts) -> tuple[PeerId, ...]:
 
 
 def in_words(parts: Parts, missing: tuple[PeerId, ...]) -> str:
-    """Such as "3 of 5 voters cannot be heard: brave-otter (…Xk3f9Q), …". Who is off the allowlist
-    does not come back by itself: the organiser has to let it in again.
+    """Return words like "3 of 5 voters cannot be heard: brave-otter (…Xk3f9Q), …".
+
+    Voters off the allowlist are named separately: they return only if the organiser admits them
+    again.
     """
     names = ", ".join(label(peer) for peer in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if missing[NAMED_MAX:] else ""

@@ -1,8 +1,8 @@
-"""Leave kindly: say goodbye, stay until the others have agreed to go on without us, then go.
+"""Leave in order: say goodbye, wait until the others have agreed to go on without us, then exit.
 
-A voter that simply vanishes costs the others a detection time and counts against their quorum until
-then. One that says goodbye votes once more, for the roster without it. A second Ctrl-C leaves at
-once; the others then notice as they notice any death.
+A voter that vanishes costs the others a detection time, and counts against their quorum until then.
+A voter that says goodbye votes once more, for the roster without it. A second Ctrl-C leaves at
+once; the others then detect it like any failure.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from p2ptrain.observe import states
 
 LEAVE_S = 20.0
 GOODBYE_S = 0.3
-"""For the last heartbeat to reach a neighbour, who passes it on."""
+"""Time for the last heartbeat to reach a neighbour, which passes it on."""
 
 
 class Exit:
-    """What SIGINT and SIGTERM do. `parts` is set once there is somebody to say goodbye to."""
+    """Handles SIGINT and SIGTERM. `parts` is set once there are peers to say goodbye to."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self.parts: Parts | None = None
 
     async def obey_signals(self, node: trio.CancelScope) -> None:
-        """Leave on the first signal; cancel `node` then, or on the second."""
+        """Leave on the first signal. Cancel `node` after that, or at once on the second signal."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 async for _ in signals:
@@ -47,7 +47,7 @@ class Exit:
 
 
 async def leave(parts: Parts) -> None:
-    """Return when the run can do without this node, after `LEAVE_S` at the latest."""
+    """Return when the run can do without this node, or after `LEAVE_S`."""
     parts.standing.leaving = True
     parts.enter(states.Leaving())
     await parts.tell(Leaving(parts.me))
@@ -61,8 +61,10 @@ async def leave(parts: Parts) -> None:
 
 
 def _is_needed(parts: Parts) -> bool:
-    """Whether others need our vote to agree on a roster without us. A learner has no vote, and a
-    founder of an open run keeps its vote as long as it is up: both may just go.
+    """Return whether others need our vote to agree on a roster without us.
+
+    A learner has no vote, and a founder of an open run keeps its vote as long as it is up, so both
+    may leave at once.
     """
     state = parts.ledger.state
     if parts.me not in state.voters or keeps_its_vote(parts.ledger.view.founders, state, parts.me):
@@ -72,7 +74,7 @@ def _is_needed(parts: Parts) -> bool:
 
 
 def farewell(parts: Parts) -> str:
-    """What the person who pressed Ctrl-C is told."""
+    """Return the text for a user who presses Ctrl-C."""
     standing = parts.standing
     lost = ""
     if standing.work is None and standing.inner_step:

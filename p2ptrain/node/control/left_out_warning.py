@@ -1,8 +1,8 @@
-"""Notice that members averaged without this node, and say why: nobody else tells its owner.
+"""Warn the owner, with the reason, when members average without this node.
 
-Nothing is lost then, since the work counts in the next exchange. But who is left out again and
-again works for nothing much, and mostly a person can mend it. What the members knew of this node is
-not told in a roster; the cause is what this node knows of itself at that moment.
+No work is lost then: it counts in the next exchange. But a node that is left out again and again
+works for almost nothing, and its owner can usually fix that. A roster does not say what the members
+knew of this node, so the reason is derived from what this node knows of itself.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ GONE = Caution(
 
 @dataclass(slots=True)
 class Rosters:
-    """What the rosters of exchanges made of this node, one after another."""
+    """Compares the rosters of successive exchanges with this node's own state."""
 
     member: bool = False
-    """At the last look."""
+    """Whether this node was a member at the last look."""
     judged: tuple[int, int] | None = None
     had_us: int | None = None
-    """The outer step of the newest attempt that had this node in it."""
+    """The outer step of the newest attempt that included this node."""
 
     def look(
         self,
@@ -68,9 +68,10 @@ class Rosters:
         *,
         doubted: bool = False,
     ) -> Caution | None:
-        """Return why the exchange that has just opened is without this node; None if there is no
-        new one, if it is with this node, or if nobody expected it there. `doubted`: by what this
-        node remembers of failed attempts, it should sit out itself.
+        """Return why the exchange that has just opened leaves this node out. Return None if no
+        exchange is new, if it includes this node, or if nobody expected this node.
+
+        `doubted`: this node's own record of failed attempts says that it should sit out.
         """
         was_member, self.member = self.member, state.is_member(me)
         before, self.judged = self.judged, opened(state)
@@ -94,15 +95,16 @@ class Rosters:
 
 
 def opened(state: LedgerState) -> tuple[int, int] | None:
-    """The outer step and the attempt of the exchange that is under way, if one is."""
+    """Return the outer step and the attempt of the exchange under way; None if there is none."""
     roster = state.roster
     return (roster.step, roster.attempt) if roster and roster.participants else None
 
 
 async def notice_left_out(parts: Parts) -> None:
-    """Keep the warning true, for ever: it stands until an exchange has this node again.
+    """Keep the warning up to date until cancelled. It stays until an exchange includes this node.
 
-    What opened before this process began is passed over: it was away, and its owner knows that.
+    An exchange that opened before this process began is ignored: the node was away, and its owner
+    knows that.
     """
     state, warnings = parts.ledger.state, parts.standing.warnings
     rosters = Rosters(state.is_member(parts.me), opened(state))

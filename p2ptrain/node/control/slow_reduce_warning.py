@@ -1,7 +1,7 @@
-"""Say so, once, when an exchange lasts twice as long as exchanges of this node usually do.
+"""Warn once when an exchange lasts twice as long as this node's exchanges usually do.
 
-It only tells: whether the members go on without somebody is the ledger's. What is usual is what
-this process has seen, so the first exchanges are never slow.
+This module only warns; the ledger decides whether the members go on without a peer. The usual time
+is measured by this process, so it never calls its first exchanges slow.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ KNOWN_MIN = 3
 KNOWN_MAX = 15
 
 PATIENCE_S = 20.0
-"""Nobody need know of a shorter one, however short they usually are."""
+"""No shorter exchange is reported, however short exchanges usually are."""
 
 UNHEARD_S = 10.0
-"""Five heartbeats: of such a participant it is told how long it has been silent."""
+"""Five heartbeats: a participant silent for longer is named in the warning."""
 
 
 @dataclass(slots=True)
 class Exchanges:
-    """How long the newest ones that ended well took, from the roster on; and the one under way."""
+    """Durations of the newest successful exchanges from their rosters on, and the start of the
+    current one."""
 
     known_s: deque[float] = field(default_factory=lambda: deque(maxlen=KNOWN_MAX))
     since: float | None = None
 
     def look(self, *, under_way: bool, done: bool, now: float) -> float | None:
-        """How long the one under way has lasted, if that is too long. `done`: one has ended well
-        since the last look.
+        """Return how long the current exchange has lasted if that is too long, else None. `done`:
+        an exchange has succeeded since the last look.
         """
         if self.since is not None and (done or not under_way):
             if done:
@@ -59,7 +60,7 @@ class Exchanges:
 
 
 async def notice_slow_exchange(parts: Parts) -> None:
-    """Keep the warning true, for ever: it stands while the exchange does."""
+    """Keep the warning up to date until cancelled. It stays as long as the slow exchange."""
     exchanges, standing, last = Exchanges(), parts.standing, parts.standing.last_reduce
     while True:
         done, last = standing.last_reduce is not last, standing.last_reduce
@@ -76,7 +77,7 @@ async def notice_slow_exchange(parts: Parts) -> None:
 
 
 def caution_about(parts: Parts, lasts_s: float, usual_s: float) -> Caution:
-    """With the participant who has been silent for longest, who may be what is waited for."""
+    """Return the warning. It names the participant silent for longest, which may be the cause."""
     what = f"still exchanging after {duration(lasts_s)}, usual {duration(usual_s)}"
     roster = parts.ledger.state.roster
     views = [parts.peers.get(peer) for peer in roster.peers] if roster else []

@@ -1,4 +1,4 @@
-"""This node's account of itself, made when somebody asks."""
+"""Build this node's status when a user asks for it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from p2ptrain.peers.validation_tally import Validation
 from p2ptrain.ring import ReduceReport
 
 DIGEST_NUMEL_MAX = 1 << 28
-"""Hashing θ and m of more parameters than this takes over a second; snapshots name those states."""
+"""Above this number of parameters, hashing θ and m takes over a second. Snapshots name such
+states."""
 
 ASKING_MAX = 5
-"""Anybody can ask to be let in; `p2ptrain allow list` has them all."""
+"""Anybody can ask for admission, so few requests are shown; `p2ptrain allow list` shows all."""
 
 
 async def status(parts: Parts) -> NodeStatus:
-    """All that a person or a program may want to know, as of now."""
+    """Return everything that a person or a program may want to know, as of now."""
     state, standing = parts.ledger.state, parts.standing
     digest = await _state_digest(parts)
     agreement = parts.ledger.status(parts.now())
@@ -88,7 +89,7 @@ async def status(parts: Parts) -> NodeStatus:
 
 
 async def _state_digest(parts: Parts) -> str:
-    """blake3 of θ and m, computed once an outer step; empty while there is none to show."""
+    """Return blake3 of θ and m, computed once per outer step; empty while there is none to show."""
     outer = parts.outer
     if outer.step is None or outer.moving or outer.vectors.numel > DIGEST_NUMEL_MAX:
         return ""
@@ -112,14 +113,14 @@ def _sending(parts: Parts) -> str:
 
 
 def validated(validation: Validation) -> str:
-    """What members have measured of θ, for a person."""
+    """Return the members' measurements of θ in words."""
     said = f"θ of outer step {validation.step}: loss {validation}"
     missing = ", ".join(map(peer_name, validation.missing))
     return f"{said}; nothing from {missing}" if missing else said
 
 
 def exchanged(report: ReduceReport) -> str:
-    """How a reduce went, for a person."""
+    """Return how a reduce went, in words."""
     said = (
         f"the last took {report.seconds:.2f} s, {report.scatter_s:.2f} s of it to add up; "
         f"{size(report.sent_bytes)} up, {size(report.received_bytes)} down, "

@@ -1,1 +1,1 @@
-"""What peers tell each other all the time: heartbeats, endpoints, paths, allowlists, amendments."""
+"""Gossip among peers, all the time: heartbeats, endpoints, paths, allowlists, amendments."""

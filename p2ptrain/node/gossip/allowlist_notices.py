@@ -1,8 +1,8 @@
-"""Notices of an allowlist that is too long for gossip: whoever lacks it asks somebody who has it.
+"""Handle notices of an allowlist that is too long for gossip: ask the announcing peer for the list.
 
-A notice is a peer's bare word, and a question may take long. So each is put in a task of its own,
-beside the lists that gossip does carry: nobody delays its own removal by announcing lists that it
-cannot show. Who could not is not asked again for a while.
+A notice is an unproven claim, and a question may take long. So each question runs in a task of its
+own and does not delay lists that come by gossip. A peer cannot delay its own removal by announcing
+lists that it does not have. A peer that did not show its list is not asked again for a while.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from p2ptrain.peers.hello_messages import HelloRequest
 NOTICE_BYTES_MAX = 64
 
 ASKED_MAX = 16
-"""Peers that are asked, or about to be."""
+"""The most peers that are being asked, or about to be."""
 
 NEXT_S = 1.0
-"""Each has so long for its answer before the next one is asked, too: usually the first has what all
-of them announce.
+"""How long one peer may take before the next one is asked too: usually the first shows the list
+that all of them announce.
 """
 
 SILENT_S = 60.0
-"""Who did not answer is asked again: it may have been busy. Some fifty who never do keep all places
-taken.
+"""How long a peer that did not answer is left alone; it may have been busy. Some fifty peers that
+never answer could keep all places taken.
 """
 
 LIED_S = 600.0
 KNOWN_MAX = 1024
 
 Question = Callable[[], Awaitable[bool]]
-"""Asks one peer; whether we have a newer list then. Raises StoreError: it cannot be kept."""
+"""Asks one peer. Returns whether we now have a newer list. Raises StoreError: it cannot be kept."""
 
 
 @dataclass(slots=True)
 class Notices:
-    """Whom to ask. It does not know how. `now` may never go back."""
+    """The peers to ask. It does not know how they are asked. `now` must never decrease."""
 
     asked: set[PeerId] = field(default_factory=set)
     resting: dict[PeerId, float] = field(default_factory=dict)
-    """Until when those are not asked who showed nothing."""
+    """Until when each peer that showed no list is left alone."""
 
     def turn(self, peer: PeerId, now: float) -> int | None:
-        """How many are asked before `peer`, if it is to be asked now; it is, until `done`."""
+        """Return how many peers are asked before `peer`, and count it as asked until `done`. Return
+        None if it must not be asked now."""
         rests = now < self.resting.get(peer, now)
         if rests or peer in self.asked or len(self.asked) >= ASKED_MAX:
             return None
@@ -62,7 +63,7 @@ class Notices:
         self.asked.discard(peer)
 
     def leave_alone(self, peer: PeerId, until: float) -> None:
-        """It showed nothing."""
+        """Do not ask `peer` before `until`: it showed nothing."""
         self.resting.pop(peer, None)
         self.resting[peer] = until
         if len(self.resting) > KNOWN_MAX:
@@ -70,9 +71,10 @@ class Notices:
 
 
 def heed(parts: Parts, notices: Notices, peer: PeerId, notice: bytes) -> Question | None:
-    """What to do about a notice, in a task of its own; None if that is nothing.
+    """Return the question that a notice calls for, to be run in a task of its own; None if there is
+    none.
 
-    Raises RemoteProtocolError: it is no notice.
+    Raises RemoteProtocolError: the payload is not a notice.
     """
     sequence = fields(unpack(notice, bytes_max=NOTICE_BYTES_MAX), sequence=int)["sequence"]
     assert isinstance(sequence, int)

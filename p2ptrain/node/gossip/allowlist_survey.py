@@ -1,8 +1,8 @@
-"""What the neighbours know that the organiser's tool must know before it signs another allowlist.
+"""Ask neighbours for their newest allowlist before the organiser signs another one.
 
-Peers take a list only if its number is higher than that of theirs. A home restored from a backup
-holds an old list: the next one after that would have a number that is in use, and whoever holds the
-other of that number would never take it. So the neighbours are asked for theirs first.
+Peers take a list only if its number is higher than that of their own. A home restored from a backup
+has an old list, so its next list would reuse a number. Peers that have the other list with that
+number would never take it. So the neighbours are asked for theirs first.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.hello_messages import HelloRequest
 
 ASKED_MAX = 8
-"""One of them may have missed the newest list; hardly all of so many."""
+"""One of these peers may have missed the newest list; hardly all eight."""
 
 ANSWER_S = 5.0
-"""A person waits for it."""
+"""A person waits for the answer."""
 
 
 async def newest_allowlist(parts: Parts) -> dict[str, object]:
-    """Have the newest list that the neighbours show. Tells the number of the one that is held then,
-    how many have shown theirs, and who of the run there is besides us and who votes.
+    """Adopt the newest list that the neighbours show. Return its number, how many neighbours showed
+    a list, the other members of the run, and its voters.
 
     Raises StoreError: a newer list cannot be kept.
     """

@@ -1,9 +1,8 @@
-"""How amendments get about: gossip for what is new, a hello for whoever lacks what was agreed.
+"""Spread amendments: gossip for new ones, a hello for a peer that lacks an agreed one.
 
-If the members have agreed on an amendment that this node lacks, the node asks for it until it has
-it (a quorum has it, as the ledger's SPEC.md says in S10). Until then nothing of the outer steps
-that the amendment is about is trained, averaged or applied, so only admitted peers are asked,
-voters first. The answer is the organiser's word: only the signature proves an amendment.
+If this node lacks an agreed amendment, it asks until a peer sends it. A quorum has it (the ledger's
+SPEC.md, S10). Until then no outer step under that amendment is trained, averaged or applied, so
+only admitted peers are asked, voters first. Only the organiser's signature proves an amendment.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import amendments_topic
 
 GOSSIPED_MAX = 16
-"""The newest go round, some 8 kB if there are so many; a hello tells all."""
+"""Only the newest are gossiped, some 8 kB for sixteen; a hello reply contains all."""
 
 MISSING = Caution(
     "AMEND-MISSING", "members have agreed on an amendment that this node is still asking for"
@@ -37,20 +36,20 @@ ASK_AGAIN_S = 2.0
 
 
 async def keep_amended(parts: Parts) -> None:
-    """Offer what we have now and then, and ask for what we lack, for ever."""
+    """Offer our amendments at intervals, and ask for missing ones, until cancelled."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_offer, parts)
         nursery.start_soon(_ask_for_missing, parts)
 
 
 async def take_amendments(parts: Parts, peer: PeerId, payload: bytes) -> None:
-    """What a peer gossiped. Raises RemoteProtocolError, RunMismatch."""
+    """Handle amendments gossiped by a peer. Raises RemoteProtocolError, RunMismatch."""
     if parts.amendments.consider(payload, parts.ledger.state.terms):
         await amendments_changed(parts)
 
 
 async def amendments_changed(parts: Parts) -> None:
-    """There are more than before: tell the network and the ledger."""
+    """Tell the network and the ledger that this node has more amendments than before."""
     numbers = [each.amendment.number for each in parts.amendments.held]
     parts.journal.write("amendments", numbers=numbers)
     await _publish(parts)
@@ -70,7 +69,7 @@ async def _publish(parts: Parts) -> None:
 
 
 async def _ask_for_missing(parts: Parts) -> None:
-    """Ask for everything that was agreed, also for steps to come, for ever."""
+    """Ask for every agreed amendment that is missing, also for later steps, until cancelled."""
     while True:
         if _missing(parts) is None:
             parts.standing.warnings.pop("amendment", None)
@@ -94,7 +93,7 @@ def _missing(parts: Parts) -> Terms | None:
 async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
     """Return True if nothing is missing after `peer` has shown its amendments; else None.
 
-    What it shows is kept if the organiser has signed it, needed or not.
+    Amendments that it shows are kept if the organiser has signed them, needed or not.
     """
     try:
         told = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).amendments
@@ -106,7 +105,7 @@ async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
 
 
 def in_words(parts: Parts) -> str:
-    """The amendments that hold or will, and those that are not agreed, or came too late for it."""
+    """Return the agreed amendments in words, and those not agreed or too late to be agreed."""
     state, said = parts.ledger.state, list[str]()
     for terms in state.terms:
         found = parts.amendments.get(terms.digest)

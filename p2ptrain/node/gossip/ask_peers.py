@@ -52,8 +52,8 @@ peers have been asked, of which members come first."""
 
 
 VOTER, MEMBER, ADMITTED, STRANGER = range(4)
-"""Ranks, by how much a peer has to lose: the run has agreed on voters and members, the organiser
-has let in whoever is admitted, and anybody can be a stranger."""
+"""Ranks, by how much a peer has to lose. The run has agreed on voters and members, the organiser
+has admitted the third kind, and anybody can be a stranger."""
 
 
 def rank_of(parts: Parts, peer: PeerId) -> int:
@@ -76,7 +76,8 @@ def whom_to_ask(parts: Parts, *, worst: int) -> list[PeerId]:
 def in_order(peers: Iterable[PeerId], rank: Rank, draw: random.Random) -> list[PeerId]:
     """Return `peers` by rank. Within a rank the order is drawn.
 
-    The order must not follow the peer ids: anybody can make keys until an id sorts first.
+    The order must not follow the peer ids: anybody can make keys until one gives an id that sorts
+    first.
     """
     drawn = sorted(peers)  # A set has no order that the same seed would repeat.
     draw.shuffle(drawn)
@@ -89,10 +90,10 @@ async def first_good(
     """Return the first answer that is not None; None if there is none before the deadline.
 
     `ask` puts the question to one peer, checks the answer, and returns None if the peer does not
-    answer or its answer proves nothing. Other calls of `ask` are cancelled where they wait, once an
-    answer was good: whatever must happen after a good answer belongs behind this call.
+    answer or its answer proves nothing. Once an answer was good, the other calls of `ask` are
+    cancelled where they wait. Code that must run after a good answer belongs after this call.
 
-    Raises whatever P2PTrainError `ask` raises, which ends the question.
+    Raises any P2PTrainError that `ask` raises; it ends the question.
     """
     found: list[Answer] = []
     failed: list[P2PTrainError] = []

@@ -1,4 +1,4 @@
-"""Stay connected to everybody we know of: votes, reports and bulk data go straight between peers.
+"""Stay connected to all known peers: votes, reports and bulk data go straight between peers.
 
 Of two peers the one with the smaller id dials first, so that two do not usually dial each other at
 once. A lost connection is a hint for the failure detector at once, and a reason to dial again.
@@ -21,7 +21,7 @@ from p2ptrain.peers.protocol_names import provider_key
 LOOK_EVERY_S = 1.0
 DIAL_S = 6.0
 OTHERS_TURN_S = 4.0
-"""How long the peer with the larger id leaves the dialling to the other."""
+"""How long the peer with the larger id waits for the other to dial."""
 
 RETRY_FIRST_S = 2.0
 RETRY_MAX_S = 60.0
@@ -31,11 +31,11 @@ FORGET_S = 600.0
 
 
 async def stay_connected(parts: Parts) -> None:
-    """Dial the admitted peers that we know and are not connected to, for ever.
+    """Dial the admitted peers that we know and are not connected to, until cancelled.
 
-    The first peer that comes back after all were lost is a reason to dial the others at once,
-    however long they were silent. Only peers that are vouched for count: a stranger that stays
-    connected does not hide that all were lost.
+    When all peers were lost and the first one is connected again, the others are dialled at once,
+    however long they were silent. Only peers that are vouched for count: a connected stranger must
+    not hide that all were lost.
     """
     due_at: dict[PeerId, float] = {}
     waits_s: dict[PeerId, float] = {}
@@ -78,7 +78,7 @@ async def _dial(parts: Parts, peer: PeerId) -> None:
 
 
 async def bootstrap_again(parts: Parts) -> None:
-    """Go back to the addresses that we were given whenever the run is out of reach, for ever."""
+    """Dial the configured bootstrap addresses whenever the run is out of reach, until cancelled."""
     while True:
         await trio.sleep(10 * LOOK_EVERY_S)
         ways = _ways_back(parts)
@@ -91,12 +91,12 @@ async def bootstrap_again(parts: Parts) -> None:
 
 
 def _ways_back(parts: Parts) -> list[str]:
-    """Return the addresses to dial now: none while the run is in reach.
+    """Return the bootstrap addresses to dial now; none while the run is in reach.
 
-    It is in reach if a member is connected and a quorum is heard. Only members count: a connected
-    stranger, and in an open run any peer with a key, could keep this node away from its run. One
-    lying member cannot do it either, since it is no quorum. Connected peers are left out, since
-    one of them would be the first to answer.
+    The run is in reach if a member is connected and a quorum is heard. Connected strangers do not
+    count: in an open run any peer with a key could otherwise keep this node away from its run. One
+    lying member cannot do that either, since it is not a quorum. Addresses of connected peers are
+    left out, since those peers would answer first.
     """
     connected, state = parts.network.connected(), parts.ledger.state
     if any(map(state.is_member, connected)) and not parts.standing.isolated:
@@ -106,7 +106,7 @@ def _ways_back(parts: Parts) -> list[str]:
 
 
 async def find_peers(parts: Parts) -> None:
-    """Be on record in the DHT, look there for others, and remember addresses on disk."""
+    """Register in the DHT, look for peers there, and save addresses to disk, until cancelled."""
     cache = PeerCache(parts.home.peers)
     try:
         while True:
@@ -122,7 +122,7 @@ async def find_peers(parts: Parts) -> None:
 
 
 def met_before(network: Network, home: Home, journal: Journal) -> list[str]:
-    """Remember whom the disk knows; gives their addresses in the order to dial them."""
+    """Load the peers saved on disk into the network. Return their addresses in dialling order."""
     cache = PeerCache(home.peers)
     met = cache.load()
     if cache.complaint:
@@ -136,12 +136,12 @@ async def _save(parts: Parts, cache: PeerCache) -> None:
     try:
         known, members = parts.network.known_addresses(), parts.ledger.state.members
         await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
-    except OSError as exc:  # A start without it takes longer; that is all.
+    except OSError as exc:  # Without the file, the next start takes longer; nothing else happens.
         parts.complain("peers-not-saved", str(cache), reason=str(exc))
 
 
 async def notice_lost_connections(parts: Parts) -> None:
-    """A connection that ends without a goodbye is a hint, acted on at once."""
+    """Report a connection that ends without a goodbye to the failure detector at once."""
     async for event in parts.network.events:
         if isinstance(event, PeerDisconnected):
             parts.detector.hint_lost(event.peer, parts.now())
@@ -149,7 +149,7 @@ async def notice_lost_connections(parts: Parts) -> None:
 
 
 async def watch_peers(parts: Parts) -> None:
-    """Let the detector judge whenever a colour may have changed."""
+    """Let the failure detector judge whenever a colour may have changed, until cancelled."""
     while True:
         _keep_room_for_members(parts)
         await _expect_members(parts)
@@ -160,16 +160,18 @@ async def watch_peers(parts: Parts) -> None:
 
 
 def _keep_room_for_members(parts: Parts) -> None:
-    """Both planes have room for so many only, and in an open run anybody may come."""
+    """Reserve places for members: both planes have few, and in an open run anybody may connect."""
     members = parts.ledger.state.members
     parts.network.know_members(members)
     parts.listener.know_members(members)
 
 
 async def _expect_members(parts: Parts) -> None:
-    """A member that was never heard here is missed like any other: after a restart of everybody
-    nobody would ever hear that one of them did not come back. Who is no member and was not heard
-    for long is forgotten; a run sees many come and go."""
+    """Watch all members, and forget peers that are not members and were silent for long.
+
+    A member that was never heard here is missed like any other. Otherwise, after a restart of all
+    nodes, nobody would notice that one member did not come back. A run sees many other peers come
+    and go."""
     state, now = parts.ledger.state, parts.now()
     for member in state.members:
         if member != parts.me:
@@ -178,17 +180,17 @@ async def _expect_members(parts: Parts) -> None:
         if now > view.heard_s + FORGET_S and not state.is_member(view.peer):
             parts.peers.forget(view.peer)
             parts.detector.forget(view.peer)
-            # Should it come back, the detector will not remember that it was ever down.
+            # If it comes back, the detector will not remember that it was ever down.
             await parts.tell(PeerUp(view.peer))
 
 
 async def _judge(parts: Parts, ended: PeerId | None = None) -> None:
-    """Tell the ledger who is lost and who is back.
+    """Tell the ledger which peers are lost and which are back.
 
-    A connection with who is lost is given up, if there still is one: whatever waits in it would be
-    stale when it arrived, and who comes back would first have to work through all of that; a new
-    one is made within a second, while TCP, after a cut, may wait a quarter of a minute to try. Not
-    so with the peer whose connection has `ended`: it may have made a new one already.
+    An open connection with a lost peer is dropped. Messages waiting in it would be stale on
+    arrival, and the peer would have to work through them first. A new connection is made within a
+    second, while TCP may wait a quarter of a minute after a cut before it retries. The connection
+    of the peer whose old one has `ended` is kept: it may be new already.
     """
     for peer, colour in parts.detector.changes(parts.now()):
         parts.journal.write("peer", peer=peer, health=colour.value)

@@ -1,10 +1,11 @@
-"""Two peers tell each other where their data planes are, without waiting for a heartbeat.
+"""Exchange data-plane endpoints between two peers, without waiting for a heartbeat.
 
-Certificates are made afresh at each start, and heartbeats carry them. Until both sides have heard
-the other's, which after a start takes up to a heartbeat of two seconds, neither lets the other in;
-a ring that waits for two neighbours keeps all of its members waiting. So who is refused, or does
-not know where to dial, asks that peer itself, and says the same of itself. The control plane has
-proven who speaks; the endpoint is believed no further than one in a heartbeat.
+Certificates are new at each start, and heartbeats carry them. After a start it takes up to one
+heartbeat, two seconds, until both sides have the other's certificate. Until then neither admits the
+other, and a ring that waits for two neighbours keeps all of its members waiting. So a node that is
+refused, or does not know where to dial, sends its endpoint to that peer and asks for the peer's.
+The control plane has authenticated the peer; the endpoint is trusted no further than one in a
+heartbeat.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from p2ptrain.peers.peer_table import endpoint_of
 from p2ptrain.peers.protocol_names import ENDPOINT_BYTES_MAX, ENDPOINT_PROTOCOL
 
 INTRODUCE_S = 2.0
-"""Then a heartbeat would have told it as well."""
+"""The request's deadline: after that time a heartbeat would have carried the endpoint too."""
 
 
 def answer_introductions(parts: Parts) -> None:
-    """From now on let in the data planes of admitted peers that introduce themselves."""
+    """Admit the data planes of admitted peers that introduce themselves, from now on."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         _let_in(parts, peer, payload)
@@ -32,8 +33,8 @@ def answer_introductions(parts: Parts) -> None:
 
 
 async def introduced(parts: Parts, peer: PeerId) -> Endpoint | None:
-    """Where the data plane of `peer` is by its own word, which now lets us in; None if it does not
-    answer, or not properly.
+    """Ask `peer` for its data-plane endpoint; by answering it also admits us. Return None if it
+    does not answer or the answer is malformed.
     """
     ours = pack(parts.endpoint.to_wire())
     try:
@@ -51,10 +52,10 @@ async def introduced(parts: Parts, peer: PeerId) -> Endpoint | None:
 
 
 def _let_in(parts: Parts, peer: PeerId, wire: bytes) -> Endpoint | None:
-    """Trust the certificate of `peer`; None if it has no data plane.
+    """Trust the certificate of `peer`. Return its endpoint; None if it has no data plane.
 
     Raises:
-        RemoteProtocolError: malformed, or the endpoint of somebody else.
+        RemoteProtocolError: malformed, or another peer's endpoint.
     """
     endpoint = endpoint_of(peer, wire)
     if endpoint is not None:

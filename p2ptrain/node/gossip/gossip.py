@@ -1,7 +1,7 @@
-"""Say what this node is and hear what the others are: heartbeats, decided entries, documents.
+"""Send this node's heartbeats, entries and documents, and receive those of other peers.
 
-What is heard becomes events for the ledger, marks for the failure detector and rows of the peer
-table. What is wrong with it costs its sender that message, and nobody anything else.
+Received messages become events for the ledger, marks for the failure detector and rows of the peer
+table. A faulty message is dropped; other messages of its sender still count.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ PEERS_AT_FULL_RATE = 20
 """A message costs every host about 3.5 ms of CPU: twenty peers every 2 s take 3.5 % of a core."""
 
 OTHERS_MAX = 20
-"""So many who are no members let a heartbeat wait, as long as it takes twenty to double one: in an
-open run anybody can invent hundreds, and silence as long as hundreds make it is taken for death.
+"""At most this many peers that are not members lengthen the heartbeat interval; twenty double it.
+In an open run anybody can invent hundreds of peers, and an interval stretched by hundreds looks
+like a failure.
 """
 
 PATIENCE = 1.25
-"""So many of its intervals after a heartbeat a node that lives has sent the next."""
+"""Within this many intervals after a heartbeat, a live node has sent the next one."""
 
 HASTE_S = 0.05
 """Changes within this time share a heartbeat."""
@@ -66,13 +67,14 @@ HASTE_S = 0.05
 ALLOWLIST_S = 30.0
 
 ALLOWLIST_BYTES_MAX = 32 << 10
-"""A longer list is only announced, and whoever lacks it asks: gossip would carry it many times."""
+"""A longer list is only announced, and a peer that lacks it asks: gossip would carry it many
+times."""
 
 Take = Callable[[Parts, PeerId, bytes], Awaitable[None]]
 
 
 async def speak(parts: Parts) -> None:
-    """Send a heartbeat every two seconds, and at once when something changed."""
+    """Send a heartbeat every `interval_s`, and at once when something changed, until cancelled."""
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
         lacks, incarnation = parts.peers.take_lacking(), parts.identities.incarnation
@@ -88,20 +90,20 @@ async def speak(parts: Parts) -> None:
 
 
 def speakers(parts: Parts) -> int:
-    """How many take turns, as far as we hear them: the same here and at whoever listens to us."""
+    """Return how many peers send heartbeats, as heard here; our listeners count about the same."""
     most = len(parts.ledger.state.members) + OTHERS_MAX
     return min(len(parts.peers), most) if parts.admission.is_open else len(parts.peers)
 
 
 def interval_s(peers: int) -> float:
-    """Between two heartbeats of one node, in a run of this many."""
+    """Return the seconds between two heartbeats of one node, in a run of this many peers."""
     return HEARTBEAT_S * max(1.0, peers / PEERS_AT_FULL_RATE)
 
 
 def describe(
     parts: Parts, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
 ) -> Heartbeat:
-    """This node, now."""
+    """Return this node's heartbeat as of now."""
     state, standing = parts.ledger.state, parts.standing
     return Heartbeat(
         run=parts.run,
@@ -133,13 +135,13 @@ def describe(
 
 
 def _newest_snapshot(parts: Parts) -> SnapshotReport | None:
-    """Of those that this process wrote, or began with."""
+    """Return the newest snapshot that this process wrote or started from."""
     own = parts.ledger.view.own_snapshots
     return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
 async def listen(parts: Parts) -> None:
-    """Take in what the others say, for ever."""
+    """Receive what other peers publish, until cancelled."""
     network, run = parts.network, parts.run
     network.judge(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, parts))
     async with trio.open_nursery() as nursery:
@@ -168,7 +170,8 @@ async def _follow(
 
 
 async def _complain_of_floods(parts: Parts) -> None:
-    """Say who brings more gossip than we check. It may only forward what somebody else floods."""
+    """Report peers that bring more gossip than we check. They may only forward another peer's
+    flood."""
     while True:
         for peer, count in parts.network.take_floods().items():
             parts.complain("gossip-flood", peer, unread=count)
@@ -209,7 +212,7 @@ def _take_in(
     parts.network.remember(peer, heartbeat.addresses)
     _is_alive(parts, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
-        parts.saying.full_next = True  # It has just started, and has nothing to read us by.
+        parts.saying.full_next = True  # It has just started, and has no full heartbeat of ours yet.
     if parts.me in heartbeat.lacks:
         _answer_in_full(parts)
     parts.paths.hear(peer, heartbeat.paths, parts.ledger.state.since)
@@ -226,7 +229,9 @@ def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None
 
 
 def _ask_for_full(parts: Parts) -> None:
-    """Name whose beats cannot be read; out of turn, but not more often than in turn."""
+    """Ask for full heartbeats of peers whose short ones we cannot read. The request goes out early,
+    but not more often than our regular heartbeats.
+    """
     now = parts.now()
     if now >= parts.saying.asked_s + interval_s(speakers(parts)):
         parts.saying.asked_s = now
@@ -234,8 +239,8 @@ def _ask_for_full(parts: Parts) -> None:
 
 
 def _answer_in_full(parts: Parts) -> None:
-    """Say everything next; out of turn, but not more often than in turn: nobody can have a whole
-    run speak more than twice as much by asking all the time.
+    """Make the next heartbeat a full one. It goes out early, but not more often than our regular
+    heartbeats: otherwise requests could make a whole run speak more than twice as much.
     """
     now, saying = parts.now(), parts.saying
     saying.full_next = True
@@ -245,10 +250,10 @@ def _answer_in_full(parts: Parts) -> None:
 
 
 def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
-    """What a heartbeat means to the ledger, which knows what to make of repetitions.
+    """Send the ledger the events that a heartbeat contains. The ledger handles repetitions.
 
-    A node that was restarted has lost the work that it was ready with. It is then ready with
-    nothing, until it says that it has something again: nobody waits for it, or averages with it.
+    A restarted node has lost the work that it was ready with. It counts as ready with no tokens
+    until it reports new work, so nobody waits for it or averages with it.
     """
     parts.hear(Heard(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:
@@ -298,24 +303,24 @@ async def _ask_for_list(parts: Parts, question: Question) -> None:
 
 
 async def admission_changed(parts: Parts) -> None:
-    """A newer allowlist holds: tell the network and the ledger, and pass it on."""
+    """Apply a newer allowlist: tell the network and the ledger, and pass it on."""
     allowlist = parts.admission.allowlist
     assert allowlist is not None
     parts.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
-    # First to say so, then to be deaf to whoever is no longer on it: they may hear it, too.
+    # Publish first, then drop the peers that are no longer listed: they may hear it too.
     await _publish_allowlist(parts)
     parts.network.refresh_admission()
     for view in parts.peers:
         if not parts.admission.admits(view.peer):
             parts.listener.drop(view.peer)
-            # It will not be heard any more; nobody need wait until that shows.
+            # It will not be heard any more; the others need not wait for the detector.
             parts.detector.hint_lost(view.peer, parts.now())
     await parts.tell(Allowed(parts.admission.members_allowed()))
     parts.changes.ring()
 
 
 async def _offer_allowlist(parts: Parts) -> None:
-    """Publish our list now and then for those who missed it."""
+    """Publish our list at intervals, for peers that missed it, until cancelled."""
     while True:
         await _publish_allowlist(parts)
         await trio.sleep(ALLOWLIST_S)

@@ -1,9 +1,10 @@
-"""Heartbeats that are older than what is known of their authors: they count no more.
+"""Drop heartbeats that are older than what is known of their authors.
 
-Anybody who heard a heartbeat can send it again, signature and all. A heartbeat is outdated if its
-author has started again since; and, for a node that has never heard that start, if the author has
-signed a later entry of the chain than the heartbeat knows of. Outdated heartbeats are neither taken
-nor passed on, and the peer that brought them is named (`replays`).
+Anybody who heard a heartbeat can send it again with its signature. A heartbeat is outdated if its
+author has started again since. It is also outdated if the author has signed a later entry of the
+chain than the heartbeat knows of; that helps a node that never heard of the new start. Outdated
+heartbeats are not processed and not passed on, and the peer that sent them is reported
+(`replayed_heartbeats`).
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from p2ptrain.peers.heartbeat_delta import Beat, FullBeat, counts_of, read
 from p2ptrain.peers.incarnations import Span
 
 LOOK_BACK_ENTRIES = 64
-"""The newest entries are searched for the author's signature, at its first heartbeat. A voter signs
-one entry of two or three."""
+"""At a peer's first heartbeat, this many of the newest entries are searched for its signature. A
+voter signs one entry of two or three."""
 
 
 def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
-    """Whether a heartbeat is to be taken and passed on. Called before its signature is checked, so
-    it changes nothing here but what is counted of `forwarder`, which has brought it in any case.
+    """Return whether to process and forward a heartbeat. Called before its signature is checked, so
+    it changes nothing here except the record of `forwarder`, which certainly sent it.
     """
     try:
         beat = read(payload)
     except RemoteProtocolError:
-        return True  # Its author is complained of when it is taken.
+        return True  # Its author is reported when it is processed.
     if author == parts.me:
         return _is_ours(parts, forwarder, beat)
     if not is_outdated(parts, author, beat):
@@ -41,7 +42,7 @@ def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -
 
 
 def is_outdated(parts: Parts, author: PeerId, beat: Beat) -> bool:
-    """Whether more is known of `author` than it knew when it said this."""
+    """Return whether this node knows `author` in a newer state than this heartbeat shows."""
     incarnation, _ = counts_of(beat)
     incarnations, ledger = parts.identities.incarnations, parts.ledger
     if incarnations.is_stale(author, incarnation):
@@ -54,7 +55,7 @@ def is_outdated(parts: Parts, author: PeerId, beat: Beat) -> bool:
 def is_older_than_chain(
     state: LedgerState, entries: list[Certified], author: PeerId, heartbeat: Heartbeat
 ) -> bool:
-    """Whether `author` signed an entry for which it had to know more than this heartbeat does.
+    """Return whether `author` has signed an entry more than one above this heartbeat's height.
 
     A voter signs the entry at height h once it has all entries before, durably. If its disk was
     lost since, it is not heard until it has fetched them again, which takes seconds or minutes.
@@ -70,7 +71,7 @@ def is_older_than_chain(
 
 
 def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
-    """A heartbeat in our own name that somebody brings us: an old one, or a duplicate's."""
+    """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
     incarnation, _ = counts_of(beat)
     if incarnation < parts.identities.incarnation:
         _complain(parts, forwarder, parts.me, Span(parts.identities.since_s, parts.now()), beat)

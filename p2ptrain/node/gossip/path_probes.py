@@ -1,8 +1,8 @@
-"""Probe paths that nobody has used yet, and who was never dialled: seldom, and one at a time.
+"""Probe unused paths and peers that were never dialled, seldom and one at a time.
 
-What is used is measured by its use. Only members are probed, and nothing while a reduce is under
-way: a probe that has begun is given up then. The one who probes measures what comes from the other;
-the dial itself tells the other that it can be dialled.
+A path in use is measured by its use. Only members are probed, and none while a reduce is under way:
+a reduce that begins cancels the probe. The prober measures the data that comes from the other peer;
+the dial itself tells that peer that it can be dialled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2ptrain.node.state.threads import in_thread
 __all__ = ["PURPOSE", "Tried", "is_busy", "probe_paths", "whom_to_probe"]
 
 PROBE_EVERY_S = 20.0
-"""2 MiB at most every so often: 0.8 Mbit/s while there is something to find out."""
+"""A probe takes 2 MiB at most: 0.8 Mbit/s while there is a path left to probe."""
 
 AGAIN_S = 600.0
 DIAL_S = 8.0
@@ -32,7 +32,7 @@ DIAL_S = 8.0
 
 @dataclass(slots=True)
 class Tried:
-    """When each peer was probed last, whatever came of it."""
+    """When each peer was last probed, whatever the result."""
 
     at: dict[PeerId, float] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class Tried:
 
 
 async def probe_paths(parts: Parts) -> None:
-    """Probe one peer after the other, for ever."""
+    """Probe one peer after the other until cancelled."""
     tried = Tried()
     while True:
         await trio.sleep(PROBE_EVERY_S)
@@ -52,12 +52,13 @@ async def probe_paths(parts: Parts) -> None:
 
 
 def is_busy(parts: Parts) -> bool:
-    """Whether there is a reduce that a probe would be in the way of. From any thread."""
+    """Return whether a reduce is under way, which a probe would slow down. Callable from any
+    thread."""
     return parts.standing.ring is not None or parts.ledger.state.phase is Phase.REDUCE
 
 
 def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
-    """First those who were never dialled, who may be waiting to know; then unmeasured paths."""
+    """Return the next peer to probe: first one that was never dialled, then an unmeasured path."""
     state, now = parts.ledger.state, parts.now()
     if is_busy(parts) or not state.is_member(parts.me):
         return None
@@ -77,7 +78,7 @@ def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
 
 
 async def _unless_busy(parts: Parts, endpoint: Endpoint) -> None:
-    """Probe, and note what was found; given up as soon as there is a reduce."""
+    """Probe and record the result; cancel the probe as soon as a reduce begins."""
 
     async def watch() -> None:
         while not is_busy(parts):

@@ -1,8 +1,8 @@
-"""Who can be dialled, as far as is known: by what came in here, and by what others say.
+"""Judge which peers can be dialled, by our own incoming connections and by what peers report.
 
-A data plane listens at every node, but behind many a router nobody can reach it. Whoever was
-dialled once can be. Of a node that was not, nothing is known at first: members probe it (see
-`probing`), and when that has come to nothing for long enough, it says that it cannot be dialled.
+Every node's data plane listens, but many routers let no connection in. A node that was dialled once
+can be dialled. Of another node nothing is known at first. Members probe it (see `path_probes`), and
+if no probe arrives for long enough, the node reports that it cannot be dialled.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
 
 DOUBT_S = 300.0
-"""Every member that hears of us probes whom nobody has dialled, each within some minutes."""
+"""By this time every member that hears of this node has probed it, unless it was dialled before."""
 
 PEERS_MIN = 2
-"""Fewer members may have no reason to dial us, and any order of so few has all pairs anyway. Only
-members probe, so that other peers do not dial us says nothing."""
+"""Fewer members may have no reason to dial us, and a ring of so few uses every pair anyway. Only
+members probe, so missing dials of other peers prove nothing."""
 
 WARNING = "reach"
 OUTBOUND = Caution(
@@ -32,7 +32,7 @@ OUTBOUND = Caution(
 
 
 def judged_reach(parts: Parts) -> tuple[bool, bool]:
-    """Whether this node's data plane was dialled, and whether it can be, by what is known now."""
+    """Return whether this node's data plane was dialled, and whether it seems dialable."""
     counts = parts.listener.statistics()
     dialled = counts.served + counts.handler_errors + counts.connections_now > 0
     asked = sum(map(parts.ledger.state.is_member, parts.network.connected())) >= PEERS_MIN
@@ -42,7 +42,7 @@ def judged_reach(parts: Parts) -> tuple[bool, bool]:
 
 
 def warn(parts: Parts) -> None:
-    """Keep the warning of this node true."""
+    """Update the warning of this node."""
     if parts.standing.dialable:
         parts.standing.warnings.pop(WARNING, None)
     else:
@@ -50,7 +50,7 @@ def warn(parts: Parts) -> None:
 
 
 def is_dialable(parts: Parts, peer: PeerId) -> bool:
-    """By the peer's own word; whoever has not been heard may be."""
+    """Return what the peer reports of itself; True for a peer that has not been heard."""
     if peer == parts.me:
         return parts.standing.dialable
     view = parts.peers.get(peer)
@@ -61,8 +61,8 @@ def may_be_at(parts: Parts, endpoint: Endpoint) -> bool:
     """Return whether we dial `endpoint` on its peer's word.
 
     An endpoint on a loopback address is one of our own machine. It is dialled only if our
-    connection with that peer stays on this machine too: otherwise a member could have us open
-    connections to services that listen here for local programs alone.
+    connection with that peer stays on this machine too. Otherwise a member could make us connect to
+    services that listen here for local programs alone.
     """
     site = parts.network.site_of(endpoint.peer)
     return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))

@@ -1,8 +1,8 @@
 """Notice that the organiser has taken this node off the allowlist.
 
-Peers that know it already do not talk to this node any more, so the list that says so may never
-reach it by gossip. When a peer refuses this node, or nobody is heard though somebody is connected,
-the node asks: a hello is answered to anyone.
+Peers that know it do not talk to this node any more, so the new list may never reach it by gossip.
+When a peer refuses this node, or no peer is heard though some are connected, the node asks: every
+node answers a hello from anyone.
 
 The answer is the organiser's word: only a newer allowlist with the organiser's signature counts.
 The node asks strangers too, after all others, because a newer list may have made members of them.
@@ -26,7 +26,7 @@ LOOK_EVERY_S = 5.0
 
 
 async def notice_revocation(parts: Parts) -> None:
-    """Return never.
+    """Check until cancelled.
 
     Raises:
         NotAuthorised: this node is not on the newest list.
@@ -51,7 +51,7 @@ async def notice_revocation(parts: Parts) -> None:
 
 
 def is_alone(parts: Parts) -> bool:
-    """Whether nobody has been heard of late: in a sound run somebody always has."""
+    """Return whether no peer has been heard of late; in a healthy run some peer always has."""
     now = parts.now()
     return not any(parts.detector.status(view.peer, now) is Colour.GREEN for view in parts.peers)
 

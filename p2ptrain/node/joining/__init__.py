@@ -1,1 +1,1 @@
-"""How a node finds its run, proves that it is alone, and gets a trusted start."""
+"""Start a node: find its run, prove that it is alone, be admitted, and get a trusted checkpoint."""

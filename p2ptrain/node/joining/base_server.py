@@ -1,10 +1,10 @@
-"""Give newcomers the base that a checkpoint of our chain names.
+"""Serve newcomers the base that a checkpoint of our chain names.
 
-The base is made by replaying the chain up to the checkpoint, which takes 25 µs an entry: 2.5 s for
-a run of 50,000 outer steps. So a thread of its own makes it, finished bases are kept, and each
-peer, each address and the whole network have an allowance. Only admitted peers are answered, which
-keeps no newcomer out: a newcomer asks after it was admitted (`main.opened`). The answer needs no
-trust, since the newcomer compares it with the digest that its user has named.
+The base is made by replaying the chain up to the checkpoint. That takes 25 µs an entry, or 2.5 s
+for a run of 50,000 outer steps. So it is made in a thread of its own, finished bases are kept, and
+rate limits apply to each peer, each address and the whole network. Only admitted peers are
+answered; a newcomer asks after its admission (`main.opened`), so none is excluded. The answer need
+not be trusted, since the newcomer compares it with the digest that its user has named.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ REQUEST_BYTES_MAX = 256
 
 KEPT_MAX = 32
 KEPT_BYTES_MAX = 32 << 20
-"""Finished bases, the least recently wanted forgotten first. People name one of the newest
-checkpoints, so a few serve nearly everybody; the second bound is for runs of thousands of peers."""
+"""Finished bases are kept, and the least recently requested is dropped first. People name one of
+the newest checkpoints, so a few bases serve nearly everybody. The second bound is for runs of
+thousands of peers."""
 
 WAITING_MAX = 8
-"""Requests that wait for the one thread. A replay of 100,000 entries takes 2.5 s: the last of nine
-is still answered before its 30 s are over."""
+"""Requests that may wait for the one thread. A replay of 100,000 entries takes 2.5 s, so the last
+of nine is still answered before its deadline of 30 s."""
 
 PEER_BURST, PEER_PER_S = 8, 1 / 15
 """A newcomer needs one base for each start, and a service starts again every few seconds."""
 
 SITE_BURST, SITE_PER_S = 16, 1 / 4
-"""In an open run anybody can have many names behind one address: as many as machines that start
-together in a laboratory, and a newcomer asks other peers too."""
+"""In an open run anybody can have many identities behind one address. This suffices for as many
+machines as start together in a laboratory; a newcomer asks other peers too."""
 
 ENTRIES_BURST, ENTRIES_PER_S = 250_000, 1_000
-"""Entries that are replayed for everybody together: 2.5 % of a core in the long run."""
+"""Rate limit for replayed entries, shared by all peers: 2.5 % of a core in the long run."""
 
 BYTES_BURST, BYTES_PER_S = 32 << 20, 100_000
-"""Bytes of answers to everybody together: what a slow line can spare beside a reduce."""
+"""Rate limit for bytes of answers, shared by all peers: what a slow line can spare beside a
+reduce."""
 
 LATER = "too many bases were asked for: ask another peer, or again in a minute"
 
 
 def serve_bases(parts: Parts) -> None:
-    """From now on give admitted peers the base that a checkpoint of our chain names."""
+    """Serve admitted peers the base that a checkpoint of our chain names, from now on."""
     parts.network.handle(BASE_PROTOCOL, _bases(parts), bytes_max=REQUEST_BYTES_MAX)
 
 
@@ -67,7 +69,7 @@ def encode_named(named: Checkpoint) -> bytes:
 
 
 def decode_named(payload: bytes) -> Checkpoint:
-    """Raises RemoteProtocolError: it is not a request."""
+    """Decode a request. Raises RemoteProtocolError: it is malformed."""
     wire = fields(unpack(payload, bytes_max=REQUEST_BYTES_MAX), height=int, digest=str)
     try:
         return Checkpoint.parse(f"{wire['height']}:{wire['digest']}")
@@ -77,7 +79,7 @@ def decode_named(payload: bytes) -> Checkpoint:
 
 @dataclass(slots=True)
 class Kept:
-    """Encoded bases by checkpoint, the least recently wanted first."""
+    """Encoded bases by checkpoint, the least recently requested first."""
 
     bases: dict[Checkpoint, bytes] = field(default_factory=dict)
 
@@ -98,7 +100,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Allowances:
-    """What peers may have of this node's time and line."""
+    """Rate limits on the time and bandwidth that peers may use."""
 
     by_peer: Allowance = field(default_factory=lambda: Allowance(PEER_BURST, PEER_PER_S))
     by_site: Allowance = field(default_factory=lambda: Allowance(SITE_BURST, SITE_PER_S))
@@ -106,19 +108,19 @@ class Allowances:
     bytes: Allowance = field(default_factory=lambda: Allowance(BYTES_BURST, BYTES_PER_S))
 
     def asks(self, peer: PeerId, site: str | None, now: float) -> None:
-        """One more request of `peer`. Raises TryLater: it has asked too often."""
+        """Count a request of `peer`. Raises TryLater: it has asked too often."""
         if not self.by_peer.take(peer, 1, now):
             raise TryLater(LATER)
         if site is not None and not self.by_site.take(site, 1, now):
             raise TryLater(LATER)
 
     def replays(self, count: int, now: float) -> None:
-        """Raises TryLater: too many entries were replayed of late."""
+        """Count entries to be replayed. Raises TryLater: too many were replayed of late."""
         if not self.entries.take("", min(count, ENTRIES_BURST), now):
             raise TryLater(LATER)
 
     def sends(self, count: int, now: float) -> None:
-        """Raises TryLater: too many bytes were sent of late."""
+        """Count bytes to be sent. Raises TryLater: too many were sent of late."""
         if not self.bytes.take("", min(count, BYTES_BURST), now):
             raise TryLater(LATER)
 
@@ -141,9 +143,9 @@ def _bases(parts: Parts) -> Handler:
 
 
 class Maker:
-    """Makes one base at a time, in a thread that no other work uses.
+    """Makes one base at a time, in a thread of its own.
 
-    Votes wait for the threads that all other work shares.
+    Replays take none of the threads that the node's other work shares.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -156,13 +158,13 @@ class Maker:
     async def make(self, named: Checkpoint, allowed: Allowances) -> bytes:
         """Return the encoded base at `named`; empty if that entry can end no base.
 
-        Raises TryLater: too many wait for theirs, or too much was replayed of late.
+        Raises TryLater: too many requests wait, or too much was replayed of late.
         """
         if self._turn.statistics().tasks_waiting >= WAITING_MAX:
             raise TryLater(LATER)
         async with self._turn:
             if (base := self.kept.get(named)) is not None:
-                return base  # Another request has had it made meanwhile.
+                return base  # It was made for another request meanwhile.
             if (found := entries_up_to(self._ledger.kept, named.height)) is None:
                 return b""
             allowed.replays(len(found[0]), self._now())

@@ -1,7 +1,8 @@
-"""Before a node takes part in a run for the first time its user sees what that is, and says yes.
+"""Show the user a run before the node takes part for the first time, and ask for consent.
 
-Nothing of a run is kept before that. Its organiser is not asked, nor are observers, who take no
-part; so an observer's home knows its run, and its user is asked all the same when a node starts.
+Nothing of a run is kept before that. The run's organiser is not asked, and neither are observers,
+which take no part. So an observer's home knows its run, but its user is still asked when a node
+starts there.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from p2ptrain.trainer.host.cost import trainer_memory
 AGREED = {"y", "yes"}
 
 STEPS_A_DAY = 144
-"""Of ten minutes each: twice as long ones take half the traffic."""
+"""Outer steps of ten minutes each. If they take twice as long, the traffic is half."""
 
 HOW_TO_ANSWER = "y or n in the terminal where this node was started; or start it again with --yes"
-"""For who asks for the status of a node that asks."""
+"""Shown in the status of a node that waits for this answer."""
 
 
 def promises() -> Iterator[str]:
-    """What everybody is told at every start."""
+    """Return the promises shown at every start."""
     yield "this software never runs code sent by the run or by peers"
     yield "your IP address is visible to other peers"
 
 
 def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
-    """What the run is, who asks for it, what it takes, and what it never does."""
+    """Return the lines that describe the run, its organiser, its needs, and what it never does."""
     yield from run_lines(run)
     manifest = run.manifest
     node = memory_of(run.id, manifest)
@@ -68,7 +69,8 @@ def screen(run: Run, config: NodeConfig, me: PeerId) -> Iterator[str]:
 
 
 def _traffic(run: Run, config: NodeConfig, node: NodeMemory) -> Iterator[str]:
-    """By a day of outer steps of ten minutes, since nobody has trained here yet."""
+    """Estimate a day of outer steps of ten minutes, since nobody has trained on this machine
+    yet."""
     update = node.updates // 2
     first = f"traffic   a snapshot of {size(node.theta + node.momentum)} comes down first; then,"
     indent, others = " " * 10, "what others ask for (see --limit-up)"
@@ -97,10 +99,10 @@ async def ask(
 ) -> None:
     """Return if the user agrees to take part in `run`; the file `agreed` remembers it.
 
-    `asking` is called when the user is about to be asked, which may last.
+    `asking` is called just before the user is asked; the answer may take long.
 
     Raises:
-        ConfigError: the user does not, or there is nobody to ask.
+        ConfigError: the user does not agree, or there is no terminal to ask on.
     """
     is_organiser = run.manifest.organiser == me
     if config.assume_yes or is_organiser or (agreed.exists() and agreed.read_text() == run.id):
@@ -114,7 +116,7 @@ async def ask(
             likely="it was started without a terminal",
             do="the same command with --yes, if you agree to what is said above",
         )
-    # A key that was pressed while nothing was asked answers nothing, be it yes or no.
+    # Keys pressed before the question do not count as an answer.
     termios.tcflush(answers.fileno(), termios.TCIFLUSH)
     if asking is not None:
         asking()

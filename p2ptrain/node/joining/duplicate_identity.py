@@ -1,8 +1,8 @@
-"""Be the only process with this identity: ask at the start, go on asking, and answer others.
+"""Make sure that no other process has this identity: ask at the start and later, and answer others.
 
-What is asked, and what an answer proves, is decided by `duplicate_watch`; what a member does for
-others, by `identity_desk`. Here are the tasks around them: questions over the control plane,
-notices over gossip, and what a node does when it is not alone.
+`duplicate_watch` decides what to ask and what an answer proves; `identity_desk` decides what a
+member does for others. This module has the tasks around them: questions over the control plane,
+notices over gossip, and the reaction to a duplicate.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from p2ptrain.peers.protocol_names import IDENTITY_PROTOCOL, Handler, identity_t
 from p2ptrain.run import Run
 
 ANSWER_S = 3.0
-"""An answer takes a millisecond of CPU. If a member needs longer, another is asked meanwhile."""
+"""Deadline of an answer, which takes a millisecond of CPU. Other members are asked meanwhile."""
 
 Admitted = Callable[[PeerId], bool]
 
 
 class Asking:
-    """The questions of one process that are under way. A member that is slow to answer, or never
-    does, holds up no other question. At most `ANSWER_S / ALARM_S` turns are under way at once.
+    """The questions of one process that are under way. A slow or silent member delays no other
+    question. At most `ANSWER_S / ALARM_S` turns are under way at once.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Asking:
         self._nursery = nursery
         self.under_way = 0
         self.answers = Changes()
-        """Rings when a question was answered, or failed."""
+        """Rings when a question was answered or has failed."""
 
     def ask(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
         """Ask a few admitted members, if any is connected: voters first, chosen at random."""
@@ -86,7 +86,7 @@ class Asking:
             )
             self._watch.hear_reply(peer, decode_reply(answer), trio.current_time())
         except (PeerError, RemoteProtocolError):
-            pass  # Another is asked next time.
+            pass  # Another member is asked next time.
         self.under_way -= 1
         self.answers.ring()
 
@@ -99,10 +99,11 @@ async def be_alone(
     say: Say,
 ) -> None:
     """Return once no other process with our identity is known to live. This takes no time if no
-    admitted member is connected, little if none has heard another process lately, else `start_s`.
+    admitted member is connected, little if none has heard another process lately, and `start_s`
+    otherwise.
 
-    A proof has to be signed by our own key, so nobody who merely says that another process lives
-    can keep this one from starting.
+    A proof must be signed by our own key, so a peer that merely claims that another process lives
+    cannot keep this one from starting.
 
     Raises:
         IdentityInUse: another process with this identity has answered.
@@ -128,11 +129,11 @@ async def be_alone(
 
 
 async def keep_alone(parts: Parts) -> None:
-    """Ask members in turn, and answer them. Once another process has proved that it lives, vote no
-    more; end if this one started later.
+    """Ask members in turn, and answer them. Once another process has proved that it lives, stop
+    voting, and end if this process started later.
 
     Raises:
-        IdentityInUse: it did.
+        IdentityInUse: this process started later.
     """
     watch = parts.identities.watch
     async with trio.open_nursery() as nursery:
@@ -150,7 +151,7 @@ async def keep_alone(parts: Parts) -> None:
 
 
 async def _until_due(watch: DuplicateWatch, asking: Asking) -> None:
-    """Return when something was answered, or when it is time to ask."""
+    """Return when a question was answered or failed, or when it is time to ask."""
     wait_s = max(0.0, watch.next_ask_s() - trio.current_time())
     await asking.answers.wait(at_most_s=wait_s)
 
@@ -165,12 +166,12 @@ async def _take_turn(parts: Parts, asking: Asking) -> None:
 
 
 def answer_questions(parts: Parts) -> None:
-    """From now on pass on nonces and proofs between processes that have one identity."""
+    """Pass on nonces and proofs between processes that share an identity, from now on."""
     parts.network.handle(IDENTITY_PROTOCOL, _answer(parts), bytes_max=QUESTION_BYTES_MAX)
 
 
 async def take_notice(parts: Parts, author: PeerId, payload: bytes) -> None:
-    """A member has announced a challenge or a proof. Others than members may not."""
+    """Handle a member's challenge or proof. Notices of other peers are ignored."""
     if not parts.ledger.state.is_member(author):
         return
     notice, now = decode_notice(payload), parts.now()
@@ -189,7 +190,8 @@ async def start(
     say: Say,
 ) -> int:
     """Return the incarnation of this start, once no other process with its identity is known to
-    live. `count` counts a start that comes after so many, durably, and returns the new count.
+    live. `count` durably counts a start after the given number of earlier ones, and returns the new
+    count.
 
     Raises:
         IdentityInUse: another process with this identity has answered.
@@ -209,7 +211,7 @@ async def start(
 
 
 def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
-    """The error of a process that started while another one with its identity lives."""
+    """Return the error for a process that started while another one with its identity lives."""
     return IdentityInUse(
         f"another node is running as {label(me)}",
         evidence=[
@@ -223,7 +225,7 @@ def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
 
 
 async def _tell(parts: Parts, found: Duplicate) -> None:
-    """The ledger votes no more, and the journal has the evidence."""
+    """Stop the ledger from voting, and journal the evidence."""
     mine, other = starts_of(parts.identities.incarnation), starts_of(found.incarnation)
     parts.journal.write(
         "duplicate",
@@ -241,7 +243,8 @@ async def _tell(parts: Parts, found: Duplicate) -> None:
 
 
 async def _count_on(parts: Parts) -> None:
-    """Take an incarnation above the newest that our key vouches for, or nobody would hear us."""
+    """Take an incarnation above the newest that our key has signed; peers would ignore an older
+    one."""
     behind = parts.identities.watch.raise_to(parts.now())
     if not behind:
         return

@@ -1,7 +1,8 @@
-"""Learn which run this node serves, and wait to be admitted to it.
+"""Learn the run that this node serves, and wait for admission to it.
 
-From our own disk if we were here before; else from whoever answers at a bootstrap address. What is
-learnt is checked before it is kept: the digest is the run's id, the signature is the organiser's.
+A home that was used before holds the run. Otherwise a peer at a bootstrap address sends it. A
+received run is checked before it is kept: the digest must be the run's id, and the signature the
+organiser's.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ from p2ptrain.run import JoinRequest, Run, load_run
 from p2ptrain.suggested_command import to_paste
 
 HELLO_S = 10.0
-"""A manifest and a list of thousands of peers come in this time over any line that can train."""
+"""Time for a manifest and an allowlist of thousands of peers over any line that can train."""
 
 CONNECT_S = 10.0
 ASK_AGAIN_S = 15.0
-"""Between two looks whether the organiser has approved us."""
+"""Pause between two checks whether the organiser has admitted us."""
 
 Say = Callable[[str], None]
 
 
 def known_run(home: Home, config: NodeConfig) -> Run | None:
-    """The run that our disk holds, if any.
+    """Return the run that our disk holds, if any.
 
     Raises:
-        RunMismatch: it is not the one that was asked for.
+        RunMismatch: it is not the run that the user named.
     """
     run = load_run(home.manifest)
     if run is not None:
@@ -69,17 +70,16 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
 
 
 async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
-    """The run that a peer at one of `addresses` serves, checked.
+    """Return the checked run of a peer at one of `addresses`.
 
-    A peer that has no run to tell, another one, or lies about it, costs us no more than its own
-    addresses.
+    A peer that sends no run, another run, or a forged one only makes its own addresses useless.
 
     Raises:
         NetworkUnreachable, ConfigError: nobody can be reached or believed, or the addresses are
             wrong; the evidence has a line for each.
-        RunMismatch, VersionMismatch: all of them serve another run than the one asked for, or runs
-            of another version. A service ends for good then, so one address that does not answer,
-            and may serve the right run, makes it NetworkUnreachable.
+        RunMismatch, VersionMismatch: all peers serve another run than the one asked for, or runs
+            of another version. These errors stop a service for good, so one address that does not
+            answer makes it NetworkUnreachable: it may serve the right run.
     """
     if not addresses:
         raise ConfigError(
@@ -108,11 +108,11 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
 
 
 async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: str) -> Run:
-    """The run that `peer`, connected at `address`, serves.
+    """Return the run that `peer`, connected at `address`, serves.
 
     Raises:
-        NetworkUnreachable: it tells of none, or of one that its organiser did not sign like that.
-        VersionMismatch: it tells of a run of another version.
+        NetworkUnreachable: it sends no run, or one without a valid signature of its organiser.
+        VersionMismatch: it sends a run of another version.
     """
     try:
         reply = await ask(network, peer, HelloRequest(config.run or "", b""))
@@ -151,17 +151,17 @@ async def return_to(
     *,
     is_of_run: Callable[[PeerId], bool],
 ) -> None:
-    """Be connected to somebody of `run`, which our disk holds, if anybody answers.
+    """Connect to a peer of `run`, which our disk holds, if any peer answers.
 
-    A peer that answers at an address given with the command is asked for its run: else a node would
-    train for the run of its home when it was started for another. The user's word decides, and the
-    peer only tells what that was. So a peer that this home knows from its run (`is_of_run`) is not
-    asked: a bootstrap node that has turned hostile could else stop each node that starts again.
+    A peer at an address that the user gave is asked for its run. Otherwise a node would train for
+    the run of its home although the user started it for another. The user's choice decides, and the
+    peer only reveals it. So a peer that this home knows from its run (`is_of_run`) is not asked: a
+    bootstrap node that has turned hostile could otherwise stop every restarting node.
 
     Raises:
         ConfigError: the addresses are wrong.
-        RunMismatch: all that were given are of another run. While one of them may be of this
-            one, the node goes on: a service does not start again after this.
+        RunMismatch: all given addresses are of another run. While one of them may be of this
+            run, the node goes on, since a service does not restart after this error.
     """
     left, others = list(addresses), dict[str, str]()
     while left:
@@ -187,11 +187,11 @@ async def return_to(
 async def _other_run(
     network: Network, peer: PeerId, config: NodeConfig, run: Run, address: str
 ) -> str | None:
-    """The run that `peer` serves in words, if it surely is not `run`."""
+    """Return in words the run that `peer` serves, if it certainly is not `run`."""
     try:
         served = await _run_of(network, peer, config, address)
     except NetworkUnreachable:
-        return None  # It may have just started, and asks us. Nothing that it says will be believed.
+        return None  # Perhaps it has just started and asks us. Its answers are verified anyway.
     except VersionMismatch as exc:
         return exc.what
     return None if served.id == run.id else _in_words(served)
@@ -211,7 +211,7 @@ def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
 
 
 async def reconnect(network: Network, config: NodeConfig, addresses: list[str], say: Say) -> None:
-    """Be connected to somebody of a run that we know; where nobody answers, go on and try later."""
+    """Connect to a peer of a known run. If none answers, go on and try again later."""
     try:
         await _connect(network, config, addresses)
     except NetworkUnreachable as exc:
@@ -219,10 +219,10 @@ async def reconnect(network: Network, config: NodeConfig, addresses: list[str], 
 
 
 async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -> PeerId:
-    """Whoever answers first, of those who were given with the command if any of them does.
+    """Connect to the first peer that answers. Addresses given by the user are preferred.
 
     Raises:
-        ConfigError, NetworkUnreachable: nobody does.
+        ConfigError, NetworkUnreachable: no peer answers.
     """
     given = [address for address in addresses if address in config.bootstrap]
     met = [address for address in addresses if address not in config.bootstrap]
@@ -234,7 +234,7 @@ def _going_on(exc: NetworkUnreachable) -> str:
 
 
 async def ask(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
-    """One hello. Raises PeerError, RemoteProtocolError."""
+    """Send one hello and return the reply. Raises PeerError, RemoteProtocolError."""
     answer = await network.request(
         peer,
         HELLO_PROTOCOL,
@@ -257,13 +257,13 @@ async def be_admitted(
     *,
     draw: random.Random,
 ) -> None:
-    """Return once this node may take part; until then ask, wait, and look again.
+    """Return once this node is admitted; until then ask, wait, and ask again.
 
     The answer is the organiser's word: only an allowlist with the organiser's signature counts. Any
     connected peer may show it, since this node may not know any member yet.
 
     Raises:
-        NotAuthorised: this node may not take part, and was told not to wait.
+        NotAuthorised: this node is not admitted, and was told not to wait.
     """
     asked = False
     while not admission.admits(identity.peer):
@@ -286,7 +286,7 @@ async def be_admitted(
 
 
 def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
-    """Rank founders and listed peers first, then those that this node's user has named."""
+    """Return the rank of `peer`: founders and listed peers first, then peers the user named."""
     if admission.admits(peer):
         return MEMBER
     named = any(peer in address for address in config.bootstrap)
@@ -294,10 +294,10 @@ def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
 
 
 def _to_dial_again(network: Network, admission: Admission, ways_in: list[str]) -> list[str]:
-    """Return the addresses to go back to: none while an admitted peer is connected.
+    """Return the addresses to dial again: none while an admitted peer is connected.
 
-    A stranger's connection counts for nothing, or a stranger could keep this node to itself. Its
-    address is left out, since it would be the first to answer.
+    A connected stranger does not count, since a stranger could otherwise keep this node to itself.
+    Its address is left out, since it would answer first.
     """
     connected = network.connected()
     if any(map(admission.admits, connected)):
@@ -313,9 +313,9 @@ async def _refresh(
     journal: Journal,
     peer: PeerId,
 ) -> bool | None:
-    """Show `peer` our request to join and take its list. Return True if we are admitted then.
+    """Send `peer` our request to join and consider its allowlist. Return True if we are admitted.
 
-    The addresses that it tells are used only if the organiser has let it in.
+    Its addresses of other peers are used only if the organiser has admitted it.
     """
     request = JoinRequest(run.id, identity.peer, int(time.time()))
     try:
@@ -323,7 +323,7 @@ async def _refresh(
         if reply.allowlist:
             admission.consider(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        # Another peer may do better, and this one is asked again later.
+        # Another peer may give a good answer; this one is asked again later.
         journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
         return None
     if admission.admits(peer):

@@ -1,10 +1,10 @@
-"""Answer newcomers: the run, the allowlist and, if they are admitted, where the others are.
+"""Answer newcomers: the run, the allowlist and, if they are admitted, the other peers' addresses.
 
-Who asks to be let in asks whatever nodes it has found; these pass it on to the organiser's own,
-which alone can do something about it, while that is connected to them.
+A newcomer sends its request to join to any nodes that it has found. They pass the request on to the
+organiser's own node while that is connected to them: only the organiser can admit a peer.
 
-A question of a hundred bytes may draw half a megabyte. So each peer gets so many answers, and
-strangers of one address together, for identities cost nothing.
+A request of a hundred bytes may get a reply of half a megabyte. So each peer has a rate limit, and
+all strangers of one address share one, since identities cost nothing.
 """
 
 from __future__ import annotations
@@ -34,29 +34,33 @@ from p2ptrain.run import JoinRequest, Run
 from p2ptrain.suggested_command import to_paste
 
 PENDING_MAX = 256
-"""Requests to join that are remembered; more when others are settled, or not asked any more."""
+"""How many requests to join are remembered. Requests that were settled or are not repeated make
+room."""
 
 FORGET_S = 60.0
-"""A newcomer asks every 15 s: who has asked once from each of many identities makes room."""
+"""A newcomer asks every 15 s. A request that was not repeated for this long may be dropped: anybody
+can ask once from each of many identities."""
 
 PASS_ON_S = 10.0
-"""Between two requests that a node passes on: a fifth of what it may ask the organiser for."""
+"""Pause between two requests that a node passes on. It uses a fifth of the node's rate limit at the
+organiser."""
 
 PASS_AGAIN_S = 60.0
-"""The same request once more, as long as its newcomer asks: the organiser's node forgets them when
-it ends."""
+"""A request is passed on again after this time while its newcomer still asks: the organiser's node
+keeps requests in memory only."""
 
 PEER_PER_S = 0.5
 PEER_BURST = 16
-"""A newcomer asks every 15 s, a member that lacks something every two."""
+"""A newcomer asks every 15 s; a member that lacks something asks every two seconds."""
 
 SITE_PER_S = 1.0
 SITE_BURST = 64
-"""Fifteen newcomers that wait behind one address; and more that start there at the same time."""
+"""Enough for fifteen newcomers that wait behind one address, and for more that start at the same
+time."""
 
 
 def answer_hellos(parts: Parts, run: Run) -> None:
-    """From now on serve `run` to whoever asks."""
+    """Serve `run` to every peer that asks, from now on."""
     parts.network.handle(
         HELLO_PROTOCOL, _hello(parts, run), bytes_max=REQUEST_BYTES_MAX, anyone=True
     )
@@ -89,10 +93,11 @@ def _hello(parts: Parts, run: Run) -> Handler:
 
 
 def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
-    """Keep a request for the organiser to see; returns whether `teller` passed it on for another,
-    as only members may, and only to the organiser. Any other that is not its own is ignored.
+    """Remember a request to join for the organiser. Return whether `teller` passed it on for
+    another peer. Only admitted peers may do that, and only to the organiser; any other foreign
+    request is ignored.
 
-    Raises RemoteProtocolError: nobody's request.
+    Raises RemoteProtocolError: the request is malformed or wrongly signed.
     """
     for settled in [known for known in parts.pending if parts.admission.admits(known)]:
         del parts.pending[settled]
@@ -117,9 +122,9 @@ def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
 
 
 async def pass_requests_on(parts: Parts) -> None:
-    """Tell the organiser's node who asks this one to be let in, whenever it is connected; for ever.
+    """Pass requests to join on to the organiser's node whenever it is connected, until cancelled.
 
-    One at a time and seldom, so that strangers cannot have members flood it.
+    One request at a time, with pauses, so that strangers cannot make members flood the organiser.
     """
     organiser, told_s = parts.manifest.organiser, dict[PeerId, float]()
     if parts.me == organiser:
@@ -139,8 +144,8 @@ async def pass_requests_on(parts: Parts) -> None:
 
 
 def _to_pass_on(parts: Parts, told_s: Mapping[PeerId, float]) -> PeerId | None:
-    """Of those who still ask and whom the organiser has not been told of lately, the one of whom it
-    was told the longest ago, or never.
+    """Return the peer whose request is due: it still asks, and the organiser has not been told of
+    it lately. Of several, return the one that was passed on longest ago, or never.
     """
     now, never = parts.now(), -math.inf
     due = [
@@ -154,8 +159,9 @@ def _to_pass_on(parts: Parts, told_s: Mapping[PeerId, float]) -> PeerId | None:
 
 
 def _has_room(parts: Parts, site: str) -> bool:
-    """Whether one more of `site` can be remembered. Who has long ceased to ask is forgotten for it,
-    or the eldest of the site that most others are of.
+    """Return whether one more request from `site` can be remembered, and make room for it. The
+    oldest request is dropped if it was not repeated lately; otherwise the oldest of the site with
+    the most requests.
     """
     if len(parts.pending) < PENDING_MAX:
         return True
@@ -171,20 +177,20 @@ def _has_room(parts: Parts, site: str) -> bool:
 
 
 def asking(parts: Parts) -> list[PeerId]:
-    """Who waits to be let in: told to the organiser alone, since nobody else can do it."""
+    """Return the peers that wait for admission; empty except on the organiser's node."""
     if parts.me != parts.manifest.organiser:
         return []
     return sorted(peer for peer in parts.pending if not parts.admission.admits(peer))
 
 
 def asks(parts: Parts, peer: PeerId) -> str:
-    """The same in words, with what to do."""
+    """Return the line that shows this request, with the command that admits the peer."""
     admit = to_paste(parts.home.root, f"allow add {peer}")
     return f"{label(peer)} asks to be let in: {admit}"
 
 
 def _told(parts: Parts) -> dict[PeerId, tuple[str, ...]]:
-    """Peers that are connected here, and ourselves."""
+    """Return the addresses of this node and of the admitted peers connected to it."""
     told = {parts.me: tuple(parts.network.addresses())}
     for peer in sorted(parts.network.connected()):
         addresses = parts.network.addresses_of(peer)

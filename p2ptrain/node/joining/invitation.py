@@ -1,7 +1,7 @@
-"""What a seed tells its organiser to hand out, and whether that can work from elsewhere.
+"""Print the command with which others join, and warn if its address works only locally.
 
-Behind a router, and on nearly every rented machine, a node sees no other address of its own than
-one of a private network. It cannot ask the router, so it says so and names what helps.
+Behind a router, and on nearly every rented machine, a node sees only private addresses of its own.
+It cannot ask the router for the public one, so it says so and names a remedy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WARNING = "address"
 
 
 def invite(parts: Parts, say: Say) -> None:
-    """Say how others take part; that they cannot, if so, stands among this node's warnings."""
+    """Print how others take part. If the address cannot work for them, add a warning."""
     if not (addresses := parts.network.addresses()):
         return
     best = best_of(addresses)
@@ -28,7 +28,7 @@ def invite(parts: Parts, say: Say) -> None:
 
 
 def best_of(addresses: Sequence[str]) -> str:
-    """The first of those that can be dialled from furthest away."""
+    """Return the first of the addresses that can be dialled from furthest away."""
 
     def near(text: str) -> int:
         scope = scope_of(parse(text))

@@ -1,8 +1,8 @@
-"""Who answers for a node at its control socket, from its start on.
+"""Answer commands at a node's control socket from the node's start on.
 
-A start can take days, while a volunteer waits to be approved, and between two lives a node has no
-parts either.  Until it has them it says how far it is, in words, and refuses other orders, since
-there is nothing yet that could obey.  It does not know how a start goes on: who starts says so.
+A start can take days, for instance while a volunteer waits for approval, and between two lives a
+node has no parts either. Until it has parts, it reports in words how far the start is, and refuses
+other commands. This module does not know the stages of a start; `main` reports them.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ GONE: Answer = {
 
 @dataclass(slots=True)
 class Reception:
-    """`state` and what follows are of the start alone; `parts` know better once there are any."""
+    """State of the start and receiver of commands. Once `parts` is set, the status comes from
+    it."""
 
     me: PeerId
     journal: Journal
     state: State = field(default_factory=Starting)
     run: Run | None = None
     waits_for: str = ""
-    """What a person could do, where one is waited for."""
+    """What a person could do, if the start waits for one."""
     doubts: tuple[Caution, ...] = ()
-    """What was found in this machine that may become tight; of the whole life."""
+    """Resources of this machine that may run short; kept for the whole life of the process."""
     parts: Parts | None = None
     started_s: float = field(default_factory=time.monotonic)
     _under_way: dict[trio.CancelScope, trio.Event] = field(default_factory=dict)
 
     def enter(self, state: State, waits_for: str = "") -> None:
-        """The start has come to `state`; a change of its name goes to the journal."""
+        """Record that the start has reached `state`; a change of its name is journalled."""
         if state.name != self.state.name:
             self.journal.write("state", state=state.name)
         self.state, self.waits_for = state, waits_for
 
     def doubt(self, found: Sequence[Caution]) -> list[Caution]:
-        """This is doubtful now. Returns what is to be told, since there was none of its code."""
+        """Replace the known doubts by `found`. Return those whose code is new, to be shown."""
         known = {each.code for each in self.doubts}
         new = [each for each in found if each.code not in known]
         for each in new:
@@ -65,7 +66,7 @@ class Reception:
 
     @asynccontextmanager
     async def with_parts(self, parts: Parts) -> AsyncIterator[None]:
-        """Inside, orders reach `parts`; afterwards none of them is under way any more."""
+        """Direct commands to `parts` inside the block. On exit, running commands are cancelled."""
         parts.standing.doubts = self.doubts
         self.parts = parts
         try:
@@ -73,7 +74,7 @@ class Reception:
         finally:
             self.parts = None
             self.state, self.waits_for = Starting(), ""
-            with trio.CancelScope(shield=True):  # For threads alone, which cannot be cut short.
+            with trio.CancelScope(shield=True):  # Only threads delay this, briefly.
                 under_way = dict(self._under_way)
                 for scope in under_way:
                     scope.cancel()
@@ -81,7 +82,7 @@ class Reception:
                     await ended.wait()
 
     async def obeyed(self, command: Command) -> Answer:
-        """The answer of `command`; without parts, or when they end first, why there is none."""
+        """Return the command's answer; an error if there are no parts, or they end first."""
         if self.parts is None:
             return {"error": f"not yet: the node here is {words(self.state)}", "code": "NOT-YET"}
         scope, ended, answer = trio.CancelScope(), trio.Event(), GONE
@@ -95,7 +96,7 @@ class Reception:
             ended.set()
 
     def status(self) -> NodeStatus:
-        """How far the start is."""
+        """Return how far the start is."""
         return NodeStatus(
             peer=self.me,
             peer_name=peer_name(self.me),

@@ -1,11 +1,11 @@
-"""Begin at a checkpoint that the user trusts. `bases` is the answering side.
+"""Begin at a checkpoint that the user trusts. `base_server` is the answering side.
 
-Where nobody keeps the ledger's old entries, a newcomer cannot check what happened before. It may
-begin at a base then, but only at the one whose checkpoint its user has named.
+If no peer keeps the ledger's old entries, a newcomer cannot check the beginning of the run. It may
+then begin at a base, but only at the base whose checkpoint its user has named.
 
-The word that counts is the user's: the checkpoint is the digest of a Commit, and the Commit names
-the digest of the state. So any connected peer may send the base, admitted peers are asked first,
-and a wrong base is only a wasted answer.
+The user's word decides: the checkpoint is the digest of a Commit, and the Commit names the digest
+of the state. So any connected peer may send the base. Admitted peers are asked first, and a wrong
+base is only a wasted answer.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from p2ptrain.run import Run
 from p2ptrain.store import Disk, RecordLog
 
 BASE_PACE = Pace(at_once=2, next_s=5.0, deadline_s=60.0)
-"""A base of a thousand members has 0.6 MB, and the largest that is read has 9 MB: a large one must
-come over a slow line, which too many copies at once would fill. Two: one silent peer costs nothing.
+"""A base of a thousand members has 0.6 MB; the largest one accepted has 9 MB. The deadline lets a
+large base come over a slow line, which too many copies at once would fill. With two, one silent
+peer causes no delay.
 """
 
 
@@ -52,13 +53,13 @@ async def begin_at_checkpoint(
     rank: Rank,
     draw: random.Random,
 ) -> None:
-    """Have a base in the home if the user named one and the ledger there does not reach it.
+    """Store a base in the home if the user named one and the ledger there does not reach it.
 
     Peers of the lowest rank are asked first.
 
     Raises:
         ConfigError: the ledger here has another entry at that height.
-        NetworkUnreachable: nobody who is connected gave the base that was named.
+        NetworkUnreachable: no connected peer sent the named base.
     """
     if config.trust_checkpoint is None:
         return
@@ -80,7 +81,7 @@ async def begin_at_checkpoint(
 async def _fetched(
     network: Network, order: Sequence[PeerId], rules: Rules, named: Checkpoint, journal: Journal
 ) -> Base:
-    """Return the base that `named` stands for, from whichever of these peers shows it first."""
+    """Return the base that `named` stands for, from the first peer that sends it."""
     tried: dict[PeerId, str] = {}
 
     async def ask(peer: PeerId) -> Base | None:
@@ -110,7 +111,7 @@ async def _fetched(
 async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint) -> Base | None:
     """Return the base that `peer` shows, checked; None if it has none.
 
-    Raises PeerError, RemoteProtocolError: it shows nothing, or something else.
+    Raises PeerError, RemoteProtocolError: no answer, or a wrong base.
     """
     answer = await network.request(
         peer,

@@ -1,1 +1,1 @@
-"""Inner optimizer states that members give to a joiner."""
+"""The inner optimizer states that members give to a joiner."""

@@ -1,8 +1,8 @@
-"""What a joiner begins with: the mean of the inner optimizers that members gave, or the one given.
+"""Average the inner optimizer states that members gave to a joiner, and publish the mean.
 
-Each is held to what training can make before it counts. Their mean is within the same bounds: sums
-of squares average, and where every |m| ≤ c √v their means are so too, since a root is concave.
-Nothing here knows who gave what, or how it came.
+Each state must be within the bounds that training can reach. Their mean is then within the same
+bounds: second moments average, and if every |m| ≤ c √v, the means satisfy it too, since the square
+root is concave. This module does not know who gave a state or how it came.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from p2ptrain.trainer.formats.inner_bounds import check
 from p2ptrain.trainer.formats.inner_format import HEADER_BYTES
 
 PIECE_BYTES = 2**22
-"""Of each of two files at a time; their sum is made in float64, eight times as much."""
+"""Piece size of each of two files at a time. Their sum is made in float64 and takes more memory."""
 
 
 @dataclass(slots=True)
 class Donated:
-    """States that have been added, as a file in `folder` that no trainer sees before `publish`.
+    """The mean of the added states, as a file in `folder` that no trainer sees before `publish`.
 
-    Use it as a context: what was not published is gone afterwards. Its methods block.
+    Use it as a context manager: an unpublished mean is deleted at its end. Its methods block.
     """
 
     folder: Path
@@ -51,12 +51,12 @@ class Donated:
         self._mean.unlink(missing_ok=True)
 
     def add(self, offer: Offer) -> None:
-        """Count the blob, which is here whole, into the mean. What fails changes nothing.
+        """Add a blob that is whole in the store to the mean. A failure leaves the mean unchanged.
 
         Raises:
-            RemoteProtocolError: no training makes such a state.
-            ChunkMissing, ChunkCorrupt: the store has lost some of it meanwhile.
-            OSError: the disk takes no more.
+            RemoteProtocolError: training cannot produce such a state.
+            ChunkMissing, ChunkCorrupt: the store has lost part of it meanwhile.
+            OSError: the disk is full or fails.
         """
         new = self.folder / "donating"
         try:
@@ -69,8 +69,8 @@ class Donated:
         self.offers.append(offer)
 
     def publish(self) -> None:
-        """Make the mean the state that the next trainer takes up: of the newest one's outer step,
-        and as old as they are on average. Raises OSError.
+        """Publish the mean as the state for the next trainer. Its outer step is that of the newest
+        state, and its age the average age. Raises OSError.
         """
         assert self.offers, "nobody gave anything"
         step = max(offer.step for offer in self.offers)
@@ -84,7 +84,8 @@ class Donated:
         return self.folder / "donated"
 
     def _write(self, offer: Offer, new: Path) -> None:
-        """The blob as a file, if training can have made it."""
+        """Write the blob to the file `new`. Raises RemoteProtocolError if training cannot produce
+        it."""
         manifest = self.store.manifest(offer.digest)
         offer.check_manifest(manifest, self.layout)
         inner_format.reserve(new, self.layout)
@@ -100,9 +101,9 @@ class Donated:
 
 
 def _fold(mean: Path, new: Path, count: int) -> None:
-    """Make `new` the mean of itself and of the `count` states whose mean is in `mean`.
+    """Replace `new` by the mean of itself and of the `count` states whose mean is in `mean`.
 
-    In float64: where nothing is clipped, sums can be more than fp32 holds.
+    The sum is made in float64: without gradient clipping it can overflow fp32.
     """
     with mean.open("rb") as before, new.open("r+b", buffering=0) as after:
         before.seek(HEADER_BYTES)

@@ -1,8 +1,8 @@
 """Give joiners the state of our trainer's inner optimizer, where the run's manifest says so.
 
-The trainer writes it down at every outer step anyway. Only when somebody asks is it cut into
-chunks: the asker is told to come again, and finds a signed offer then, which stands for a while for
-others as well. The chunks travel like all others, behind the ring.
+The trainer writes the state at every outer step anyway. It is cut into chunks only on request: the
+first joiner is told to ask again, and later gets a signed offer. The offer is valid for a while,
+for other joiners too. The chunks travel like all others, at lower priority than the ring.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 
 OFFER_S = 60.0
-"""So long an offer is given out. Nobody can have us write a state down more often by asking."""
+"""How long an offer is handed out. Requests cannot make us write a state down more often."""
 
 NOTHING_S = 5.0
-"""So long it stands that there is none: a trainer may be about to write its first."""
+"""How long the answer "nothing" stands: a trainer may be about to write its first state."""
 
 KEPT_S = 3600.0
-"""So long its chunks are kept for those who fetch them: 8 bytes a parameter."""
+"""How long the chunks are kept for joiners that fetch them: 8 bytes a parameter."""
 
 KEPT_MAX = 3
-"""States at a time, or whoever asks every minute would fill our disk. The oldest makes room once it
-is too old for anybody to begin with; until then the newest stands on."""
+"""States kept at a time; otherwise a request every minute could fill our disk. The oldest is
+dropped once it is too old for any joiner. Until then the newest offer stays in use."""
 
 ASK_BYTES_MAX = 128
 NOTHING, LATER = b"", b"later"
 
 
 def ask_of(run: RunId) -> bytes:
-    """The request for a state."""
+    """Return the request for a state."""
     return pack({"run": run})
 
 
 def keeps_state_here(parts: Parts) -> bool:
-    """Whether our trainer has its optimizer's state on this machine's disk."""
+    """Return whether our trainer writes its optimizer's state to this machine's disk."""
     return parts.config.keep_inner and not parts.config.ranks_host
 
 
 async def donate(parts: Parts) -> None:
-    """Answer those who ask, for ever. Who keeps no state has none to give."""
+    """Answer requests until cancelled. A node that keeps no state answers `NOTHING`."""
     if not parts.manifest.inner.donors_max:
         return
     asked = trio.Event()
@@ -75,7 +75,8 @@ async def donate(parts: Parts) -> None:
 
 
 def _has_room(parts: Parts, kept: list[Offer]) -> bool:
-    """Whether another state may be kept beside these, the oldest first."""
+    """Return whether one more state may be kept. `kept` has the oldest first, and is pruned
+    here."""
     wanted = still_offered(parts)
     kept[:] = [each for each in kept if each.digest in wanted]
     step, fragments = parts.ledger.state.step, parts.manifest.sync.fragments
@@ -85,7 +86,7 @@ def _has_room(parts: Parts, kept: list[Offer]) -> bool:
 
 
 async def _make(parts: Parts) -> Offer | None:
-    """An offer of the newest state, whose chunks are in the store."""
+    """Store the newest state and return an offer of it; None if there is none."""
     started_s, warm_steps = parts.now(), parts.manifest.inner.join_warmup_steps
     try:
         made = await trio.to_thread.run_sync(
@@ -108,7 +109,7 @@ async def _make(parts: Parts) -> Offer | None:
 
 
 def still_offered(parts: Parts) -> tuple[Digest, ...]:
-    """The blobs that somebody may be fetching from here."""
+    """Return the blobs that a joiner may still be fetching from here."""
     for digest, until_s in list(parts.offered.items()):
         if parts.now() >= until_s:
             del parts.offered[digest]

@@ -1,8 +1,8 @@
-"""An inner optimizer's state that one member gives to joiners: the offer, and the blob it names.
+"""One member's inner optimizer state for joiners: the signed offer, and the blob that it names.
 
-The state is one peer's own; nobody has agreed on it. So the offer is signed by the donor: a joiner
-can say from whom it took what, and show it. The blob holds the two vectors of `inner_format`, and
-a digest is all that is said of them: their values are for `inner_bounds` to judge.
+The state is the donor's own, and nobody has agreed on it. So the donor signs the offer, and a
+joiner can prove whose state it took. The blob contains the two vectors of `inner_format`. The
+digest says nothing about their values, which `inner_bounds` checks.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ OFFER_BYTES_MAX = 2048
 COUNT_MAX = 2**48
 
 AGE_STEPS_MAX = 20
-"""Outer steps, times the number of fragments: a trainer writes its state down when each had its
-turn. What a newcomer lacks most is how large gradients are, and that changes slowly."""
+"""Maximum age in outer steps, times the number of fragments: a trainer writes its state down once
+per cycle of fragments. A joiner mainly lacks the size of gradients, which changes slowly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """That the signer's optimizer, at its Load of outer step `step` and after `count` inner steps,
-    is blob `digest`.
+    """The claim that the signer's optimizer state is blob `digest`. The state is of its Load of
+    outer step `step`, after `count` inner steps.
     """
 
     run: RunId
@@ -44,12 +44,12 @@ class Offer:
     digest: Digest
 
     def signed(self, donor: Identity) -> bytes:
-        """What travels."""
+        """Return the signed offer as bytes."""
         return Signed.by(donor, KIND, pack(asdict(self))).to_bytes()
 
     @classmethod
     def read(cls, data: bytes, donor: PeerId) -> Offer:
-        """The offer in `data`, which `donor` must have signed.
+        """Decode the offer in `data`, which `donor` must have signed.
 
         Raises RemoteProtocolError.
         """
@@ -70,15 +70,16 @@ class Offer:
         return (self.run, self.layout) == (run, layout.digest)
 
     def is_current(self, step: int, fragments: int) -> bool:
-        """Whether somebody at outer step `step` can use it. Who is behind will be there soon."""
+        """Return whether a node at outer step `step` can use it. A node before that step must
+        wait."""
         return self.step <= step and not self.is_too_old(step, fragments)
 
     def is_too_old(self, step: int, fragments: int) -> bool:
-        """Whether nobody at outer step `step`, or later, can begin with it any more."""
+        """Return whether it is too old for every node at outer step `step` or later."""
         return self.step < step - AGE_STEPS_MAX * fragments
 
     def check_manifest(self, manifest: BlobManifest, layout: Layout) -> None:
-        """What the blob announces, before any more of it is fetched.
+        """Check the blob's manifest before any more of the blob is fetched.
 
         Raises RemoteProtocolError.
         """
@@ -92,10 +93,11 @@ class Offer:
 def put_newest(
     folder: Path, store: Store, run: RunId, layout: Layout, warm_steps: int = 0
 ) -> Offer | None:
-    """Store the newest state in `folder` as a blob; None if there is none that is whole, and warm:
-    `warm_steps` inner steps after it began knowing nothing. Whoever takes it does not warm up.
+    """Store the newest state in `folder` as a blob. Return None if no state is whole and warm,
+    which means `warm_steps` inner steps after a fresh start. A joiner that takes it does not warm
+    up.
 
-    Blocks. The trainer may put a newer one in its place meanwhile: what is open stays what it was.
+    Blocks. The trainer may replace the file meanwhile; the open file keeps its contents.
 
     Raises StoreError: this store takes no more.
     """
@@ -127,5 +129,5 @@ def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> 
 
 
 def _meta(run: RunId, layout: Layout, step: int, count: int) -> dict[str, object]:
-    """What the blob says of itself."""
+    """Return the meta data of the blob."""
     return {"run": run, "layout": layout.digest, "step": step, "count": count}

@@ -1,10 +1,9 @@
-"""Begin with members' inner optimizers where the run's manifest says so, and we have none.
+"""Fetch members' inner optimizer states where the run wants that and this node has none.
 
-Before its first trainer a joiner asks the members, those first who have contributed most. What one
-offers, or the mean of what several do, is fetched, checked and put where our own state would lie;
-the trainer knows no difference. Fewer than are wanted will do. If nothing can be had in time the
-trainer starts with a fresh optimizer and warms up, and that is said aloud: it is what the option
-means, and not an accident that nobody hears of.
+Before its first trainer starts, a joiner asks the members, largest contributors first. One state,
+or the mean of several, is fetched, checked and stored in the place of our own state; the trainer
+sees no difference. Fewer states than wanted are accepted. If none comes in time, the trainer starts
+with a fresh optimizer and warms up, and the user is warned, since that costs the peer a warm-up.
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
 HEAR_S = 10.0
-"""Five heartbeats: who has heard nobody by then has nobody to ask."""
+"""Five heartbeats: a node that has heard nobody by then has nobody to ask."""
 
 ANSWER_S = 90.0
-"""From then on until somebody has made an offer, and from each on until the next one has: a donor
-has to write 8 bytes a parameter first."""
+"""Time to wait for the first offer, and again for each next one: a donor must first write 8 bytes a
+parameter."""
 
 LATER_MAX = 15
-"""So often a member may put us off, half a minute, before others are asked as well."""
+"""How often one member may answer "later", half a minute in all, before others are asked too."""
 
 AGAIN_S = 2.0
 ASK_S = 5.0
 ASKED_MAX = 4
-"""Each time; those who had nothing come last."""
+"""Members asked each time; those that had nothing come last."""
 
 USELESS_MAX = 3
-"""Members whose state, or offer, turned out to be none: more are not worth the time."""
+"""After this many members with an unusable state or offer, no more are asked."""
 
 FETCH_S = 60.0
 BYTES_PER_S_MIN = 500_000
-"""A state that would take longer than this rate is not waited for: the run goes on meanwhile."""
+"""A state that comes more slowly than this is given up: the run goes on meanwhile."""
 
 FRESH = "the inner optimizer begins with nothing of a member's, which costs this peer a warm-up"
 
 
 class _Useless(Exception):
-    """What a member offered cannot be used; `why`, in words."""
+    """The state that a member offered cannot be used; `why` says it in words."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -64,7 +63,7 @@ class _Useless(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Gift:
-    """What a member gave: its signed offer, and how long it took to have it."""
+    """A state received from a member: its signed offer, and the seconds that it took to fetch."""
 
     offer: Offer
     proof: bytes
@@ -72,7 +71,8 @@ class _Gift:
 
 
 async def take_inner_state(parts: Parts) -> None:
-    """For a trainer that is about to be started. At most minutes, by the deadlines above."""
+    """Fetch a state for a trainer about to start. It takes minutes at most, by the deadlines
+    above."""
     if not parts.manifest.inner.donors_max:
         return
     if not keeps_state_here(parts):
@@ -95,11 +95,11 @@ async def take_inner_state(parts: Parts) -> None:
 
 
 async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gift], str]:
-    """Until as many have given as are wanted, or too many what cannot be used, or for long. Returns
-    what was given, or why nothing was.
+    """Ask members until enough have given a state, too many gave an unusable one, or time is up.
+    Return the received states, and why there is none.
 
-    Who says that it makes an offer is waited for, so that only one has that work. Once there is
-    something to begin with, nobody else is waited for.
+    A member that answers "later" is waited for, so that only one member writes its state. Once
+    there is a state to begin with, this no longer waits.
     """
     gifts, useless, put_off = dict[PeerId, _Gift](), dict[PeerId, str](), Counter[PeerId]()
     ends_s = parts.now() + ANSWER_S
@@ -131,7 +131,7 @@ async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gif
 
 
 async def _know_the_run(parts: Parts) -> None:
-    """Return once the ledger here is what others have, if there is anybody."""
+    """Return once our ledger is as long as the peers', if any peer is heard."""
     with trio.move_on_after(HEAR_S):
         while not len(parts.peers):
             await parts.changes.wait()
@@ -141,7 +141,7 @@ async def _know_the_run(parts: Parts) -> None:
 
 
 def donors(parts: Parts) -> Sequence[PeerId]:
-    """Members that train and are heard, those first whose work the run has taken most of."""
+    """Return the heard members that train, largest contributors first."""
     state = parts.ledger.state
     heard = [
         view.peer
@@ -153,7 +153,7 @@ def donors(parts: Parts) -> Sequence[PeerId]:
 
 
 async def _ask(parts: Parts, peer: PeerId) -> bytes:
-    """What `peer` answers; nothing if it does not."""
+    """Return the reply of `peer`; `NOTHING` if it does not answer."""
     try:
         return await parts.network.request(
             peer, INNER_PROTOCOL, ask_of(parts.run), deadline_s=ASK_S, bytes_max=OFFER_BYTES_MAX
@@ -164,7 +164,7 @@ async def _ask(parts: Parts, peer: PeerId) -> bytes:
 
 
 def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
-    """What `peer` offers; None if it is of a step too old or too new, which time may mend.
+    """Decode the offer of `peer`. Return None if its step is too old or too new: time may fix that.
 
     Raises _Useless.
     """
@@ -183,13 +183,13 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
 
 
 async def _take(parts: Parts, peer: PeerId, offer: Offer, proof: bytes, donated: Donated) -> _Gift:
-    """Fetch what was offered and add it to what we begin with.
+    """Fetch an offered state and add it to the mean.
 
-    Raises _Useless: it could not be had, or is none.
+    Raises _Useless: it could not be fetched, or is not a valid state.
     """
     started_s = parts.now()
     limit_s = FETCH_S + 2 * vector_bytes(parts.layout) / BYTES_PER_S_MIN
-    parts.offered[offer.digest] = started_s + limit_s  # Not to be collected meanwhile.
+    parts.offered[offer.digest] = started_s + limit_s  # Protects it from garbage collection.
     try:
         with trio.fail_after(limit_s):
             await _fetch(parts, peer, offer)
@@ -206,7 +206,7 @@ async def _take(parts: Parts, peer: PeerId, offer: Offer, proof: bytes, donated:
 
 
 async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]) -> str:
-    """Put what was given into its place, and say whose it is. Returns why not, if it cannot."""
+    """Publish the received states, and report whose they are. Return an error in words, or ""."""
     try:
         await trio.to_thread.run_sync(donated.publish)
     except OSError as exc:
@@ -234,8 +234,8 @@ async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]
 
 
 async def _fetch(parts: Parts, peer: PeerId, offer: Offer) -> None:
-    """The manifest first and alone: what it announces is not fetched before it has the right size,
-    or a member could fill our disk.
+    """Fetch the manifest first and alone. The rest is fetched only if it announces the right size;
+    otherwise a member could fill our disk.
     """
 
     def gone() -> bool:

@@ -1,7 +1,8 @@
-"""Get named bytes from whoever has them, for as long as it takes.
+"""Fetch named bytes from peers that have them, for as long as it takes.
 
-One fetch of a digest at a time: a second caller waits for the first. What nobody has now is asked
-for again when peers have come or a little time has passed; a full disk is not ours to wait out.
+A digest is fetched once at a time: a second caller waits for the first. If no peer has it now, it
+is asked for again when peers have come or a little time has passed. A full disk is an error at
+once.
 """
 
 from __future__ import annotations
@@ -34,28 +35,32 @@ from p2ptrain.swarm import (
 
 DIAL_S = 8.0
 FETCH_S = 3600.0
-"""One try at a whole blob; what has come by then is kept, and the next try goes on from there."""
+"""Limit for one try at a whole blob. Received chunks are kept, and the next try goes on from
+there."""
 
 TRIES_BEFORE_WORD = 4
-"""When a node starts it has not heard of those who have the bytes; that is nobody's concern."""
+"""A starting node has not heard of peers that have the bytes, so the first tries cause no
+warning."""
 
 WAITS_FOR_A_SOURCE = "this node asks again and again, waiting for somebody who has them"
 
 RETRY_S = 2.0
-"""A heartbeat: by then a peer that has the bytes may have been heard of."""
+"""One heartbeat: by then this node may have heard of a peer that has the bytes."""
 
 BLAMED_S = 60.0
-"""Who sent a wrong chunk is left out for so long: each costs 4 MiB, and a try comes every 2 s."""
+"""How long a peer that sent a wrong chunk is left out: a wrong chunk costs 4 MiB, and a try comes
+every 2 s."""
 
 OTHERS_MAX = 16
-"""Sources of one try that nobody vouches for. A fetch has 64 lanes, and in an open run silent names
-could take all of them from the members; newcomers that begin together still feed each other."""
+"""Sources of one try that are not vouched for. A fetch has 64 lanes, and in an open run silent
+peers could take all of them. Newcomers that begin together still feed each other."""
 
 READS_MAX = 3
-"""A chunk that has rotted on our disk is fetched anew; a disk that rots it so often is broken."""
+"""A chunk damaged on our disk is fetched again. A disk that damages it this often is broken."""
 
 NO_SOURCE = "CKPT-NO-SOURCE"
-"""Who has it and does not bring it is no better than who has it not."""
+"""The code for bytes that no peer sends. A peer that has them and does not send them counts as
+lacking them."""
 
 Fetch = Callable[[Sequence[Endpoint], FetchHandle[Endpoint]], FetchReport]
 Result = TypeVar("Result")
@@ -73,14 +78,14 @@ async def fetch(
     unwanted: Callable[[], bool] = never,
     patient: bool = True,
 ) -> FetchReport:
-    """Have the blob `digest` whole in the store. `shown`: it is what this node is doing now.
+    """Fetch the blob `digest` into the store, whole. `shown`: report it as this node's state.
 
-    `unwanted` is asked when nobody has it, and after a try in which not even one chunk came:
-    whether to give up instead of trying again. Unless `patient`, it is asked whatever came.
+    `unwanted` is asked when nobody has the blob, and after a try that brought no chunk: whether to
+    give up instead of trying again. Unless `patient`, it is asked after every failed try.
 
     Raises:
-        StoreError: this store cannot take it, or the digest names something that is not a blob, or
-            nobody has it (CKPT-NO-SOURCE) and it is not wanted any more.
+        StoreError: this store cannot take it; or the digest does not name a blob; or nobody has it
+            (CKPT-NO-SOURCE) and it is unwanted.
     """
 
     def progress(so_far: FetchProgress) -> None:
@@ -119,7 +124,7 @@ async def use(
     *,
     patient: bool = True,
 ) -> Result:
-    """What `reader`, run in a thread, makes of the blob `digest`, which is fetched if need be.
+    """Run `reader` in a thread on the blob `digest`, fetched if need be, and return its result.
 
     Raises:
         StoreError: as `fetch` does, or the disk damages chunks again and again.
@@ -143,7 +148,7 @@ async def fetch_loose(
     patient: bool = True,
     try_s: float | None = None,
 ) -> FetchReport:
-    """Have these chunks in the store. A try lasts `try_s`. Raises StoreError as `fetch` does."""
+    """Fetch these chunks into the store. A try lasts `try_s`. Raises StoreError as `fetch` does."""
     deadline_s = FETCH_S if try_s is None else try_s
     return await _until_here(
         parts,
@@ -207,7 +212,7 @@ async def _until_here(
 def _why_again(
     exc: TryLater | StoreError, unwanted: Callable[[], bool], progresses: bool
 ) -> TryLater | StoreError:
-    """Why a try has to be followed by another one; raised as a StoreError if it has not."""
+    """Return why a try must be followed by another one. Raise a StoreError if it must not."""
     if isinstance(exc, TryLater):
         if not progresses and unwanted():
             raise StoreError(exc.what, code=NO_SOURCE, evidence=exc.evidence) from exc
@@ -219,8 +224,8 @@ def _why_again(
 def _fit(parts: Parts, blamed: Mapping[PeerId, float], others: set[PeerId]) -> list[Endpoint]:
     """Return the sources to use: all that are vouched for first, then a few others.
 
-    `others` are those used in this try already; they are drawn, so that nobody can make sure to be
-    among them. Peers that sent something wrong a short time ago are left out.
+    `others` are those used in this try already. They are drawn at random, so that no peer can make
+    sure to be among them. Peers that sent a wrong chunk a short time ago are left out.
     """
     since = parts.now() - BLAMED_S
     usable = [each for each in sources(parts) if blamed.get(each.peer, -math.inf) < since]
@@ -238,7 +243,7 @@ async def _run_beside_newcomers(
     handle: FetchHandle[Endpoint],
     fit: Callable[[], Sequence[Endpoint]],
 ) -> FetchReport:
-    """What `work` returns or raises; who is heard of meanwhile is offered to it."""
+    """Run `work` and return its result; peers heard of meanwhile are offered to it as sources."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_offer_newcomers, parts, handle, fit)
         # Captured, or the nursery would wrap the error in a group.
@@ -250,8 +255,9 @@ async def _run_beside_newcomers(
 async def _offer_newcomers(
     parts: Parts, handle: FetchHandle[Endpoint], fit: Callable[[], Sequence[Endpoint]]
 ) -> None:
-    """A node that has just started has heard of one or two peers when it begins to fetch, and most
-    have not heard of it: they refuse it until they have its certificate.
+    """Offer new sources to a running fetch. A node that has just started has heard of one or two
+    peers when it begins to fetch. Most peers have not heard of it, and refuse it until they have
+    its certificate.
     """
     while True:
         for source in fit():
@@ -260,7 +266,7 @@ async def _offer_newcomers(
 
 
 async def _others_or_later(parts: Parts) -> None:
-    """Return when there is somebody else to ask, or a little later."""
+    """Return when there is another peer to ask, or after `RETRY_S`."""
     asked = {source.peer for source in sources(parts)}
     with trio.move_on_after(RETRY_S):
         while {source.peer for source in sources(parts)} <= asked:
@@ -281,7 +287,7 @@ async def _one_at_a_time(parts: Parts, name: Digest) -> AsyncIterator[None]:
 
 
 def sources(parts: Parts) -> list[Endpoint]:
-    """The data planes of all admitted peers that are heard, the most recently heard first."""
+    """Return the data planes of all admitted peers that are heard, most recently heard first."""
     now = parts.now()
     views = [view for view in parts.peers if view.endpoint is not None and view.peer != parts.me]
     alive = [view for view in views if parts.detector.status(view.peer, now) != "red"]

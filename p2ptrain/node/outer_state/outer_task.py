@@ -1,8 +1,9 @@
-"""Keep θ and m at the ledger's head: from a snapshot once, then one committed update at a time.
+"""Keep θ and m at the ledger's head: load a snapshot once, then apply one committed update at a
+time.
 
-A newcomer, a node that was away for an hour and one that missed a single ring all do the same: get
-the next update that they lack, by its digest, from whoever has it, and apply those bytes. Nothing
-here trusts the peer that sent them; the ledger named them.
+A newcomer, a node that was away for an hour and a node that missed a single ring all do the same.
+They fetch the next update by its digest from any peer that has it, and apply its bytes. Nothing
+here trusts the sending peer; the ledger named the bytes.
 """
 
 from __future__ import annotations
@@ -29,24 +30,25 @@ from p2ptrain.state import Frozen, snapshot_meta, write_frozen
 from p2ptrain.store import Head, Leisure, Store
 
 HEAR_FIRST_S = 10.0
-"""Five heartbeats: who has heard nobody by then is alone, and starts from what it has."""
+"""Five heartbeats: a node that has heard nobody by then is alone, and starts from what it has."""
 
 LOST_S = 10.0
-"""Five heartbeats, too: by then whoever still has an update or a snapshot was heard and asked."""
+"""Five heartbeats: by then every peer that still has an update or a snapshot was heard and
+asked."""
 
 
 async def keep_outer_state(parts: Parts) -> None:
     """Load a snapshot, then follow the ledger for ever.
 
     Raises:
-        StoreError: this store cannot take what it must.
-        RemoteProtocolError: the members certified as an update what is none.
+        StoreError: this store cannot take a blob that it needs.
+        RemoteProtocolError: the members certified bytes that are not a valid update.
     """
     with trio.move_on_after(HEAR_FIRST_S):
         while not parts.ledger_is_current():
             await parts.changes.wait()
     if own := snapshot_choice.own_start(parts.store, parts.ledger, parts.origin):
-        # It may be our word that is wanting for its certificate (SPEC.md S8).
+        # Perhaps only our report is missing for its certificate (SPEC.md S8).
         await parts.tell(SnapshotTaken(parts.me, own.step, own.digest))
     await _load(parts)
     started_s, replayed = time.monotonic(), 0
@@ -70,7 +72,8 @@ async def keep_outer_state(parts: Parts) -> None:
 
 
 async def _put_right(parts: Parts, found: Contradiction, nursery: trio.Nursery) -> None:
-    """Go on from the certified snapshot. Of its chunks those that ours has, too, are here."""
+    """Continue from the certified snapshot. Chunks that ours has in common with it are here
+    already."""
     state_mismatch.begin(parts, found)
     while parts.outer.writing:
         await parts.changes.wait()
@@ -82,11 +85,12 @@ async def _put_right(parts: Parts, found: Contradiction, nursery: trio.Nursery) 
 
 
 async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> bool:
-    """Have θ and m in memory as some snapshot has them, of `first_step` or later.
+    """Load some snapshot of `first_step` or later into θ and m.
 
-    One that nobody has, or that is none though its digest is certified, is passed over for the next
-    best. What could not be had has its turn again after the others: who has it may come back. With
-    `or_log` that is not waited for; False then if none could be had.
+    A snapshot that nobody has, or a certified digest that is not a snapshot, is passed over for the
+    next best. A snapshot that could not be fetched is tried again after the others: a peer that has
+    it may come back. With `or_log` this does not wait for that, and returns False if none could be
+    loaded.
     """
     useless, passed = set[Digest](), set[Digest]()
     while True:
@@ -116,8 +120,9 @@ def _is_superseded(pick: Callable[[], Start | None], start: Start) -> bool:
 
 
 class _Patience:
-    """With a snapshot that nobody has. Where there are others it ends, once there was somebody to
-    ask for LOST_S, and nothing came: a transfer that stands still now and then goes on.
+    """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
+    It ends once there was a peer to ask for LOST_S and nothing came, since a transfer may pause for
+    a while.
     """
 
     def __init__(self, parts: Parts, superseded: Callable[[], bool], *, bounded: bool) -> None:
@@ -137,7 +142,7 @@ class _Patience:
 async def _loaded_or_why_not(
     parts: Parts, start: Start, unwanted: Callable[[], bool]
 ) -> StoreError | None:
-    """None once θ and m are that snapshot's; else that nobody has it, or that it is none."""
+    """Load `start`. Return None, or the error if nobody has it or it is not a snapshot."""
     try:
         await _load_from(parts, start, unwanted)
     except StoreError as exc:
@@ -157,7 +162,7 @@ async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -
     async with parts.outer.lock:
         parts.outer.moving = True
         try:
-            # θ that is half of it is no loss where there was none before.
+            # A half-loaded θ is no loss if there was none before.
             given_up = unwanted if parts.outer.step is None else fetch.never
             await fetch.use(parts, start.digest, load, given_up)
         except ManifestInvalid:
@@ -169,8 +174,8 @@ async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -
 
 
 async def _fetch(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
-    """Its manifest comes first and alone: what it announces is not fetched before it has the size
-    of a snapshot, or liars who are a quorum, as one of two can be, could fill our disk.
+    """Fetch the manifest first and alone. The rest is fetched only if it announces the size of a
+    snapshot. Otherwise liars that form a quorum, as one of two members can, could fill our disk.
     """
     begun = await fetch.fetch_loose(parts, [start.digest], unwanted=unwanted)
     check = partial(parts.outer.vectors.check_manifest, parts.store, start.digest)
@@ -187,10 +192,9 @@ async def _fetch(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> No
 
 
 async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
-    """Put one outer step behind us, or leap over those whose updates take more bytes than a newer
-    certified snapshot, or of which nobody has the updates any more.
-
-    Who was away for longer than the others keep updates finds a certified snapshot that is newer.
+    """Advance by one outer step, or load a newer certified snapshot instead. That happens if the
+    updates up to it have more bytes, or if nobody has them any more: peers keep a certified
+    snapshot newer than the updates that they have dropped.
     """
     step = parts.outer.step
     assert step is not None
@@ -208,7 +212,7 @@ async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
 
 
 async def _nearer(parts: Parts, step: int) -> Start | None:
-    """The newest certified snapshot, if fewer bytes lead there than by the updates not held yet.
+    """Return the newest certified snapshot if it takes fewer bytes than the missing updates.
 
     A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
     """
@@ -230,12 +234,12 @@ async def _nearer(parts: Parts, step: int) -> Start | None:
 
 
 def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
-    """How many of these must be fetched, if need be to their end."""
+    """Return how many of these blobs must be fetched, at least in part."""
     return sum(not store.has_chunk(digest) for digest in blobs)
 
 
 async def _leapt(parts: Parts, to: Start) -> bool:
-    """Whether θ and m are those of this snapshot now; if nobody has it, the log is left."""
+    """Load this snapshot. Return False if nobody has it; the updates are then applied instead."""
     step, since = parts.outer.step, parts.now()
     if await _loaded_or_why_not(parts, to, lambda: parts.now() > since + LOST_S) is not None:
         parts.outer.passed_over = to.digest
@@ -245,7 +249,7 @@ async def _leapt(parts: Parts, to: Start) -> bool:
 
 
 async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
-    """Put one outer step behind us. Returns how many updates that took: one, or none for a Skip."""
+    """Advance by one outer step. Return how many updates that took: one, or none for a Skip."""
     step = parts.outer.step
     assert step is not None
     closing = parts.history.closing(step)
@@ -262,7 +266,7 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
     parts.changes.ring()
     parts.speak_now()
     every = parts.manifest.policy.snapshot_every
-    # While catching up from afar, the next snapshot is soon an old one.
+    # After a long absence, the next snapshot would soon be outdated.
     if isinstance(commit, Commit) and (step + 1) % every == 0 and behind <= every:
         await _snapshot(parts, closing, nursery)
     return int(isinstance(commit, Commit))
@@ -296,8 +300,10 @@ async def _apply(parts: Parts, commit: Commit) -> None:
 
 
 async def _hold_to_the_bound(parts: Parts, commit: Commit, payload: bytes) -> None:
-    """Raises RemoteProtocolError: most voters lie, and certified an update that no node may apply.
-    To go on without it would fork θ in silence.
+    """Check the bound on influence.
+
+    Raises RemoteProtocolError: most voters lie, and certified an update that no node may apply.
+    Continuing without it would fork θ silently.
     """
     try:
         await update_blobs.hold(parts, payload, commit.step, parts.history.reduce_of(commit.step))
@@ -311,10 +317,10 @@ async def _hold_to_the_bound(parts: Parts, commit: Commit, payload: bytes) -> No
 
 
 async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> None:
-    """Write θ and m as they are after `closing`, and have the ledger certify the digest.
+    """Write θ and m as they are after `closing`, and tell the ledger the digest to certify.
 
-    Returns when they are frozen; they may move on while they are written. A snapshot that comes due
-    before the last one is written is left out: it would only take turns with it on the disk.
+    Returns once they are frozen; they may change while they are written. A snapshot that comes due
+    before the previous one is written is left out: both would only compete for the disk.
     """
     if parts.outer.writing:
         parts.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)
@@ -350,7 +356,7 @@ async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitSta
 
 
 def _note_utilisation(parts: Parts) -> None:
-    """Which share of the time since the last outer step this node computed inner steps."""
+    """Record the fraction of the time since the last outer step spent in inner steps."""
     standing, now_s = parts.standing, time.monotonic()
     if standing.advanced_s is not None:
         wall_s = max(1e-9, now_s - standing.advanced_s)
@@ -359,7 +365,7 @@ def _note_utilisation(parts: Parts) -> None:
 
 
 def _account(parts: Parts, step: int, closing: Certified) -> dict[str, object]:
-    """What the journal says of an outer step that is behind us."""
+    """Return the journal's fields for a finished outer step."""
     participants = parts.history.participants(step)
     return {
         "step": step,

@@ -1,14 +1,15 @@
-"""What this node keeps for the run, and the removal of everything else.
+"""Decide what this node keeps for the run, and remove everything else.
 
-Kept are the newest certified snapshots and every update since the oldest of them: a newcomer needs
-one snapshot and what follows it, and a peer that was away needs what it missed. A certified
-snapshot need not be here, and those who wrote it may be gone: so the newest that is here stays,
-too, with the updates since, until a newer one has come. Of the data, what is needed soonest, up to
-a size. A seed is there so that nothing is lost: it keeps all data, and, while its disk allows it,
-the genesis snapshot and every update (`full_history`).
+A node keeps the newest certified snapshots and every update since the oldest of them. A newcomer
+needs a snapshot and the updates after it, and a peer that was away needs the updates that it
+missed. A certified snapshot need not be here, and the peers that wrote it may be gone. So the
+newest snapshot that is here is kept too, with the updates since, until a newer one has come. Of the
+data, the blocks needed soonest are kept, up to a size. A seed exists so that nothing is lost: it
+keeps all data and, while its disk allows it, the genesis snapshot and every update
+(`full_history`).
 
-What is kept is a pure function of ledger, options and that snapshot; that a crash or a race loses
-nothing else is the store's promise.
+The choice is a pure function of the ledger, the options and that snapshot. The store guarantees
+that a crash or a race loses nothing else.
 """
 
 from __future__ import annotations
@@ -41,18 +42,19 @@ WARNING = "garbage"
 HISTORY_WARNING = "history"
 
 AGAIN_S = 60.0
-"""From a collection that damage has prevented to the next try, which reads one chunk of each blob
-that is kept. Somebody may wait for it who has just unpinned what is damaged."""
+"""Pause between a collection that damage prevented and the next try, which reads one chunk of each
+kept blob. A user who has just unpinned the damaged blob may be waiting for it."""
 
 TOKEN_BYTES_MAX = 4
-"""A token takes two bytes or four; reckoned with four, the cache is never larger than asked."""
+"""A token takes two bytes or four. Four are assumed, so the cache is never larger than asked."""
 
 
 def kept_blobs(
     manifest: RunManifest, chain: Iterable[Certified], snapshots: int, held: Start | None = None
 ) -> tuple[Digest, ...]:
-    """The newest `snapshots` certified ones, what we would restart from (`held`), the updates since
-    the oldest of them, and what the manifest itself names. Genesis counts as the first snapshot.
+    """Return the newest `snapshots` certified snapshots, the one we would restart from (`held`),
+    the updates since the oldest of them, and the blobs named in the manifest. Genesis counts as the
+    first snapshot.
     """
     values = [certified.entry.value for certified in chain]
     commits = [value for value in values if isinstance(value, Commit)]
@@ -68,11 +70,11 @@ def kept_blobs(
 def kept_data(
     data: DataIndex, book: Leases, rules: Rules, me: PeerId, blocks_max: int | None
 ) -> Sequence[Digest]:
-    """The data blocks to keep: those that are needed soonest, in the order of their need.
+    """Return the data blocks to keep, those needed soonest first.
 
-    First comes our own lease, all of it even if it is more than `blocks_max`: our trainer is about
-    to read it. The cursor comes back to a block only after all others, so one pass from here names
-    each once. `blocks_max` None keeps them all.
+    Our own lease comes first, all of it even if it has more than `blocks_max` blocks: our trainer
+    is about to read it. The cursor returns to a block only after all others, so one pass from here
+    names each block once. `blocks_max` None keeps all blocks.
     """
     if blocks_max is None:
         return [*data.validation, *data.train]
@@ -85,7 +87,7 @@ def kept_data(
 
 
 def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
-    """How many training blocks a node with these options keeps; None for all."""
+    """Return how many training blocks a node with these options keeps; None for all."""
     if config.seed:
         return None
     return config.data_cache_bytes // (TOKEN_BYTES_MAX * manifest.data.block_tokens)
@@ -93,7 +95,8 @@ def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """What a collection of garbage must not touch, with all that it consists of."""
+    """The blobs and chunks that garbage collection must not touch, with everything they consist
+    of."""
 
     blobs: tuple[Digest, ...]
     chunks: Sequence[Digest]
@@ -107,9 +110,11 @@ def roots(
     held: Start | None,
     history: Iterable[Digest] = (),
 ) -> Roots:
-    """Return all that this node needs. `held` is the newest snapshot of its chain that it has, and
-    `history` what it keeps for replays from genesis. A reduce under way has its bytes in the store
-    too, voted for or not yet. Without the index nothing is known to be data.
+    """Return all blobs and chunks that this node needs.
+
+    `held` is the newest snapshot of its chain that it has, and `history` the blobs for replays from
+    genesis. The updates of a reduce under way are needed too, whether voted for or not. Without the
+    index no chunk is known to be data.
     """
     assert config.keep_snapshots is not None, "who keeps everything collects nothing"
     under_way = (*ledger.voted_for(), *ledger.view.held)
@@ -125,7 +130,7 @@ def roots(
 async def keep_store_small(parts: Parts) -> None:
     """Collect garbage whenever a newer snapshot has been certified, for ever.
 
-    Raises StoreError: this store cannot take what it must.
+    Raises StoreError: this store cannot take a repaired chunk.
     """
     if parts.config.keep_snapshots is None:
         return
@@ -141,7 +146,7 @@ async def keep_store_small(parts: Parts) -> None:
 
 
 async def _collect(parts: Parts) -> RootsDamaged | None:
-    """Returns what has to be whole first, if there is such; nothing was removed then."""
+    """Collect garbage. Return the damaged roots, if any: nothing was removed then."""
     assert parts.data is not None, "nobody is at the head before the data index is here"
     starts = all_starts(parts.store, parts.ledger, parts.origin, parts.manifest.genesis)
     held = await trio.to_thread.run_sync(newest_held, parts.store, starts)
@@ -154,7 +159,7 @@ async def _collect(parts: Parts) -> RootsDamaged | None:
     except (ChunkCorrupt, TryLater) as exc:
         # Nothing was removed. A damaged chunk is fetched again before the next collection.
         if isinstance(exc, ChunkCorrupt) and WARNING not in parts.standing.warnings:
-            parts.scrub_asked.set()  # Where one has rotted, others may have.
+            parts.scrub_asked.set()  # If one chunk is damaged, others may be.
         parts.journal.write("not-collected", code=exc.code, reason=exc.what)
         return exc if isinstance(exc, RootsDamaged) else None
     parts.standing.warnings.pop(WARNING, None)
@@ -164,7 +169,8 @@ async def _collect(parts: Parts) -> RootsDamaged | None:
 
 
 def _history(parts: Parts) -> tuple[Digest, ...]:
-    """What this seed keeps for replays from genesis. Sets or clears the warning. Blocks."""
+    """Return the blobs that this seed keeps for replays from genesis, and update the warning.
+    Blocks."""
     found = held_history(
         parts.store,
         parts.manifest,
@@ -181,11 +187,11 @@ def _history(parts: Parts) -> tuple[Digest, ...]:
 
 
 async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
-    """Fetch the roots again, and say so if nobody has them: until they are whole, or their owner
-    lets go of them, this store only grows.
+    """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are whole,
+    or the user unpins them, this store only grows.
     """
     left: RootsDamaged | None = damaged
-    if WARNING not in parts.standing.warnings:  # Afterwards `scrub` asks for them, in every pass.
+    if WARNING not in parts.standing.warnings:  # Later `scrub` asks for them in every pass.
         left = damaged.without(await repair(parts, damaged.roots))
     if left is not None:
         parts.standing.warnings[WARNING] = Caution(

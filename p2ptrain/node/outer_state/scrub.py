@@ -1,12 +1,12 @@
-"""Read what lies on this disk before anybody needs it, and mend what has rotted.
+"""Read the store before anybody needs its chunks, and repair those that are damaged.
 
-A chunk that is read is hashed, so rot is never believed; but a snapshot may lie unread for weeks,
-and by the time somebody wants it the last sound copy may be gone. So everything is read again, all
-the time and slowly. What is damaged is set aside by the store, told to whoever watches this node,
-and fetched from the peers like anything else that is missing.
+Every chunk is hashed when it is read, so damage never goes unnoticed. But a snapshot may stay
+unread for weeks, and when it is needed, the last good copy may be gone. So everything is read
+again, slowly and all the time. The store sets damaged chunks aside. They are reported to the user,
+and fetched from peers like other missing chunks.
 
-What no peer has is most likely needed by nobody: it is looked for once in every pass, and forgotten
-by the next collection of garbage unless something here reaches it.
+A chunk that no peer has is probably not needed. It is looked for once in every pass, and the next
+garbage collection forgets it unless something here refers to it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Health
 
 FIRST_S = 300.0
-"""Who starts has better things to do with its disk."""
+"""A starting node needs its disk for other work."""
 
 PAUSE_S = 3600.0
-"""Between two passes: a store that is read in a minute need not be read all day long."""
+"""Pause between two passes: a store that is read in a minute need not be read all day long."""
 
 REPAIR_S = 30.0
-"""So long peers are asked for what has rotted, before the rest is looked at."""
+"""How long peers are asked for damaged chunks before the scrub goes on."""
 
 TRY_S = 300.0
-"""Nor does one source that drips keep us from that: in so long a line of 112 kbit/s brings a chunk.
-What has come is kept, and what has not is looked for again in the next pass."""
+"""Limit for one try, so that a slow source does not stop the scrub. A line of 112 kbit/s brings one
+chunk in this time. Received chunks are kept, and the others are tried in the next pass."""
 
 WARNING = "rot"
 
@@ -64,9 +64,9 @@ class Pass:
 
 
 async def scrub(parts: Parts) -> None:
-    """Pass after pass, for ever; at once and at full speed when somebody asks for one.
+    """Run pass after pass until cancelled; at once and at full speed when a user asks for a pass.
 
-    Raises StoreError: this store cannot take what it must.
+    Raises StoreError: this store cannot take a repaired chunk.
     """
     rate = parts.config.scrub_bytes_per_s
     await _asked_or_after(parts, FIRST_S if rate else float("inf"))
@@ -86,7 +86,7 @@ async def _asked_or_after(parts: Parts, seconds: float) -> None:
 
 
 async def one_pass(parts: Parts, bytes_per_s: float | None) -> Pass:
-    """Read everything once, at most so fast on average, and mend it as it is found."""
+    """Read the store once, at `bytes_per_s` on average, and repair damaged chunks on the way."""
     done = Pass()
     parts.standing.warnings.pop(WARNING, None)
     for fan in range(parts.store.fans):
@@ -112,7 +112,7 @@ def _say_so(parts: Parts, done: Pass, digest: Digest, health: Health) -> None:
 
 
 async def repair(parts: Parts, damaged: Sequence[Digest]) -> list[Digest]:
-    """Fetch these, which the store has set aside; returns those that are here again.
+    """Fetch chunks that the store has set aside. Return those that were fetched.
 
     Raises StoreError: this store cannot take them.
     """
@@ -129,6 +129,6 @@ async def repair(parts: Parts, damaged: Sequence[Digest]) -> list[Digest]:
 
 
 def after(parts: Parts, seconds: float) -> Callable[[], bool]:
-    """Whether so much time has passed since this was called."""
+    """Return a function that tells whether `seconds` have passed since this call."""
     since = parts.now()
     return lambda: parts.now() > since + seconds

@@ -1,6 +1,6 @@
-"""The snapshots that θ and m could begin from, and what of the way from there lies here already.
+"""List the snapshots that θ and m can start from, and what of the way from there is here already.
 
-`start` says which of them is best; `outer` gets it; `retention` keeps what the way needs.
+`start` chooses the best one, `outer_task` loads it, and `retention` keeps what the way needs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from p2ptrain.state.outer_state import SNAPSHOT
 from p2ptrain.store import Head, Store
 
 FETCHED_MAX = 3
-"""So many of the newest certified snapshots may be fetched. Others keep two or so, and those
-who wrote the newest may be away: a majority vouches for its digest, not for its bytes.
+"""How many of the newest certified snapshots may be fetched. Other peers keep about two, and those
+that wrote the newest may be away: a majority vouches for its digest, not for its bytes.
 """
 
 
 def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> Start | None:
-    """The snapshot that our head names, if it is of the chain that is followed here now."""
+    """Return the snapshot that our head names, if it is of the chain followed now."""
     head = store.head()
     if head is None or head.run != ledger.rules.run:
         return None
@@ -39,10 +39,10 @@ def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> Start | No
 
 
 def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) -> bool:
-    """Whether θ and m of a head are of the chain that is followed here now.
+    """Return whether the state of a head belongs to the chain followed now.
 
-    They need not be where the ledger was lost, or its user named a checkpoint of another line; nor
-    where others were certified, and the node ended before it could put them right.
+    It may not: the ledger was lost, or the user named a checkpoint of another line. Or another
+    snapshot of that step was certified, and the node ended before it could correct its own.
     """
     kept = ledger.kept
     if state_mismatch.is_certified_otherwise(kept.entries, start.step, start.digest):
@@ -54,26 +54,28 @@ def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) ->
 
 
 def certified_starts(ledger: Ledger, genesis: Digest) -> list[Start]:
-    """The certified snapshots that the kept chain names, the newest first; genesis is the last."""
+    """Return the certified snapshots that the kept chain names, newest first; genesis is last."""
     values = [each.entry.value for each in ledger.kept.entries]
     refs = [value.snapshot for value in values if isinstance(value, Commit) and value.snapshot]
     return [*(Start(each.step, each.digest) for each in reversed(refs)), Start(0, genesis)]
 
 
 def all_starts(store: Store, ledger: Ledger, origin: Origin | None, genesis: Digest) -> list[Start]:
-    """Our own and the certified ones."""
+    """Return our own snapshot, if any, and the certified ones."""
     own = own_start(store, ledger, origin)
     return [*([own] if own else []), *certified_starts(ledger, genesis)]
 
 
 def newest_held(store: Store, starts: Iterable[Start]) -> Start | None:
-    """The newest of these that is here whole: what a restart could begin with."""
+    """Return the newest of these that is here whole: a restart could begin with it."""
     ordered = sorted(starts, key=lambda each: -each.step)
     return next((each for each in ordered if _holds(store, each.digest)), None)
 
 
 def _holds(store: Store, digest: Digest) -> bool:
-    """A liar may have had the name of anything else certified, such as of a blob that all have."""
+    """Return whether the blob is here and is a snapshot. Liars may have had another blob's name
+    certified.
+    """
     try:
         return store.manifest(digest).kind == SNAPSHOT and store.holds_blob(digest)
     except (ChunkMissing, ChunkCorrupt, ManifestInvalid):
@@ -81,7 +83,7 @@ def _holds(store: Store, digest: Digest) -> bool:
 
 
 async def look(parts: Parts) -> Here:
-    """What lies here of all that a start could need; what comes later is not counted."""
+    """Return which snapshots and updates are here now; later arrivals are not counted."""
     ledger = parts.ledger
     *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
     own = own_start(parts.store, ledger, parts.origin)
@@ -97,9 +99,9 @@ def _look(
     known: Iterable[int],
     committed: Mapping[int, CommittedUpdate],
 ) -> Here:
-    """Of each kind of snapshots the newest that is here, since it beats all before it.
+    """Find the newest held snapshot of each kind, which beats older ones, and the held updates.
 
-    An update counts as here with its manifest: no more is needed to tell which way is best.
+    An update counts as held once its manifest is here. That suffices to find the best way.
     """
     newest = [newest_held(store, kind) for kind in kinds]
     steps = (
@@ -111,8 +113,10 @@ def _look(
 def best_start(
     parts: Parts, here: Here, without: Collection[Digest] = (), first_step: int = 0
 ) -> Start | None:
-    """The cheapest of our own snapshot, the newest certified ones, and genesis, from which the
-    chain that is kept leads to its head; none of before `first_step`; None if there is none.
+    """Return the cheapest start from which the kept chain leads to its head; None if there is none.
+
+    Candidates are our own snapshot, the newest certified ones, and genesis, but none before
+    `first_step`.
     """
     ledger = parts.ledger
     *certified, genesis = certified_starts(ledger, parts.manifest.genesis)

@@ -1,7 +1,7 @@
-"""Where to start from: the snapshot that brings a node to the ledger's head with the fewest bytes.
+"""Choose the snapshot that brings a node to the ledger's head with the fewest bytes.
 
-Pure. Only what is lacking costs anything: of a snapshot that is not here all of it, and of the
-outer steps after it the updates that are not here.
+Pure functions. Only missing bytes cost anything: a snapshot that is not here, and the updates of
+the outer steps after it that are not here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What need not be fetched: snapshots, and the outer steps that have their update here, or that
-    have none.
-    """
+    """The held snapshots, and the outer steps whose update is held or that have none."""
 
     snapshots: Collection[Digest] = frozenset()
     steps: Collection[int] = frozenset()
@@ -39,10 +37,10 @@ def choose_start(
     update_bytes: int,
     first_step: int = 0,
 ) -> Start | None:
-    """The cheapest way to `target_step`; of equally cheap ones the newest.
+    """Return the start with the fewest bytes to `target_step`; of equal ones the newest.
 
-    A snapshot from beyond the target is of no use: the ledger here does not reach it. Nor is one
-    from before `first_step`, where a pruned ledger begins: the updates after it are not known.
+    A snapshot after the target is useless, since the ledger here does not reach it. So is one
+    before `first_step`, where a pruned ledger begins: the updates after it are not known.
     """
 
     def cost_bytes(start: Start) -> int:
@@ -55,5 +53,5 @@ def choose_start(
 
 
 def leap_pays(*, updates: int, snapshot_bytes: int, update_bytes: int) -> bool:
-    """Whether a snapshot takes fewer bytes than so many updates that lead to it from here."""
+    """Return whether a snapshot has fewer bytes than the updates that lead to it from here."""
     return updates * update_bytes > snapshot_bytes

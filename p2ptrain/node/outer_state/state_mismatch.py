@@ -1,10 +1,10 @@
-"""θ and m here that are not what the members certified: noticed, said, and not used any more.
+"""Detect that θ and m here differ from what the members certified, and stop using them.
 
-Equal entries make equal states, so a difference is this machine's own fault: its memory, its
-processor, or a fault of ours. The members' word is what counts, since a majority of them computed
-the same. Whoever noticed nothing would send everybody pseudo-gradients of another model for ever.
+Equal entries produce equal states, so a difference is a fault of this machine (memory, processor)
+or a bug of ours. The certified state counts, since a majority computed it. Without this check the
+node would send pseudo-gradients of another model for ever.
 
-This module judges and says; putting θ and m right is the business of `outer`.
+This module detects and reports; `outer_task` corrects θ and m.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Store
 
 TIMES_MAX = 3
-"""A machine that is wrong so often since its node started is no use to the run, nor to its owner.
+"""A machine that is wrong more often since its node started is of no use to the run or its owner.
 """
 
 WARNING = "state"
@@ -28,7 +28,7 @@ WARNING = "state"
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """The state before outer step `step`: what was computed here, and what was certified."""
+    """The state before outer step `step`: the digest computed here, and the certified one."""
 
     step: int
     own: Digest
@@ -36,7 +36,7 @@ class Contradiction:
 
 
 def contradiction(parts: Parts) -> Contradiction | None:
-    """Whether the newest certified snapshot is another than ours of that step."""
+    """Return a difference between the newest certified snapshot and ours of that step, if any."""
     certified = parts.ledger.state.snapshot
     if certified is None or certified == parts.outer.disowned:
         return None
@@ -47,16 +47,17 @@ def contradiction(parts: Parts) -> Contradiction | None:
 
 
 def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Digest) -> bool:
-    """Whether the chain names another snapshot of `step`: then nothing may begin at ours."""
+    """Return whether the chain names another snapshot of `step`: nothing may start from ours
+    then."""
     commits = (each.entry.value for each in entries if isinstance(each.entry.value, Commit))
     named = (commit.snapshot for commit in commits if commit.snapshot is not None)
     return any(each.step == step and each.digest != digest for each in named)
 
 
 def begin(parts: Parts, found: Contradiction) -> None:
-    """From now on nobody uses θ and m, nor what was trained on them, until they are put right.
+    """Stop the use of θ and m, and of work trained on them, until they are corrected.
 
-    Raises MachineUnfit: it is not the first time.
+    Raises MachineUnfit: it has happened too often.
     """
     parts.journal.write("state-differs", step=found.step, own=found.own, certified=found.certified)
     parts.outer.disowned = parts.ledger.state.snapshot
@@ -75,14 +76,14 @@ def begin(parts: Parts, found: Contradiction) -> None:
 
 
 def disown(store: Store) -> None:
-    """Have no restart begin at a snapshot of ours: it may be of the same wrong line."""
+    """Make no restart begin at our own snapshot, which may be wrong too."""
     head = store.head()
     if head is not None and head.snapshot is not None:
         store.put_head(replace(head, snapshot=None, snapshot_step=None))
 
 
 def end(parts: Parts, found: Contradiction) -> None:
-    """θ and m are right again."""
+    """Report that θ and m are correct again."""
     unlike, of = chunks_unlike(parts.store, found)
     parts.journal.write("state-put-right", step=parts.outer.step, chunks=unlike, of=of)
     parts.standing.warnings[WARNING] = Caution(
@@ -95,7 +96,7 @@ def end(parts: Parts, found: Contradiction) -> None:
 
 
 def chunks_unlike(store: Store, found: Contradiction) -> tuple[int, int]:
-    """How many chunks differ, of how many, as far as both lists are held still."""
+    """Return how many chunks differ, of how many; zeros if a manifest is not here."""
     try:
         own, certified = store.manifest(found.own), store.manifest(found.certified)
     except (ChunkMissing, ChunkCorrupt):

@@ -1,6 +1,6 @@
-"""The bytes of an update: checked before anybody votes for them, and before anybody applies them.
+"""Check the bytes of an update before a vote for it and before it is applied.
 
-An update is named by the ledger, but a name says nothing of what it names. A voter that has no
+The ledger names an update by its digest, which says nothing of its content. A voter without a
 result of its own must not certify bytes that nobody could apply.
 """
 
@@ -21,12 +21,12 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.run import RunManifest
 
 LAG_S = 5.0
-"""Participants of a reduce end it within a few seconds of each other; after that something is wrong
-and the update is fetched, which over a slow line takes as long as the reduce did."""
+"""Participants finish a reduce within a few seconds of each other. After this time something is
+wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
 
 
 def format_of(parts: Parts, step: int) -> UpdateFormat:
-    """What the update of outer step `step` looks like."""
+    """Return the format of the update of outer step `step`."""
     return _format(parts, parts.leg(step).manifest)
 
 
@@ -36,22 +36,22 @@ def _format(parts: Parts, manifest: RunManifest) -> UpdateFormat:
 
 
 def codec_of(parts: Parts, step: int) -> kernels.Codec:
-    """What the update of outer step `step` is written in."""
+    """Return the codec of the update of outer step `step`."""
     return format_of(parts, step).codec
 
 
 def payload_bytes(parts: Parts, step: int) -> int:
-    """The length of the update of outer step `step`."""
+    """Return the length of the update of outer step `step`, in bytes."""
     return format_of(parts, step).payload_bytes(step)
 
 
 def payload_bytes_about(parts: Parts) -> int:
-    """The length of an update nowadays, on average, as far as is known here."""
+    """Estimate the mean length of current updates, in bytes, from the terms known here."""
     return _format(parts, parts.about(parts.ledger.state.step).manifest).payload_bytes_mean
 
 
 async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
-    """Keep what the ring made; returns its digest."""
+    """Store the ring's result as a blob and return its digest."""
     put = partial(parts.store.put_blob, KIND, [payload], format_of(parts, step).meta(step))
     return await trio.to_thread.run_sync(put)
 
@@ -59,11 +59,12 @@ async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
 async def obtain(
     parts: Parts, digest: Digest, step: int, unwanted: Callable[[], bool] = fetch.never
 ) -> bytes:
-    """The payload of an update that is certified, from the store or from peers.
+    """Return the payload of a certified update, from the store or from peers.
 
     Raises:
-        RemoteProtocolError: the digest names what is no update of this run and step.
-        StoreError: this store cannot take it, or nobody has it and it is unwanted (CKPT-NO-SOURCE).
+        RemoteProtocolError: the blob is not an update of this run and step.
+        StoreError: this store cannot take it, or no peer has it and it is unwanted
+            (CKPT-NO-SOURCE).
     """
     read = partial(format_of(parts, step).read, parts.store, digest, step)
     with _blob_expected(digest):
@@ -71,20 +72,20 @@ async def obtain(
 
 
 async def own_result(parts: Parts, step: int) -> None:
-    """Let the reduce of `step` end first in which this node is about to make the update itself."""
+    """Wait, up to `LAG_S`, for a reduce of `step` in which this node makes the update itself."""
     with trio.move_on_after(LAG_S):
         while parts.standing.averaging == step:
             await parts.changes.wait()
 
 
 async def inspect(parts: Parts, digest: Digest, step: int, opened: Opened | None = None) -> None:
-    """Have an update here that somebody wants certified, and make sure that it can be applied.
+    """Fetch an update that is to be certified, and check that it can be applied.
 
-    Its manifest comes first and alone: what it announces is not fetched before it has the size of
-    an update, or anybody with a vote could fill our disk.
+    Its manifest is fetched first and alone. The rest is fetched only if the manifest announces the
+    size of an update; otherwise any voter could fill our disk.
 
-    Nobody votes for an update that breaks the bound on influence (SPEC.md S14), nor for one whose
-    name in the store a power cut could still take away. `opened` is the reduce that is to have made
+    A node does not vote for an update that breaks the bound on influence (SPEC.md S14), nor for one
+    that a power cut could still remove from its store. `opened` is the reduce that should have made
     it.
 
     Raises:
@@ -103,7 +104,7 @@ async def inspect(parts: Parts, digest: Digest, step: int, opened: Opened | None
 
 
 async def hold(parts: Parts, payload: bytes, step: int, opened: Opened) -> None:
-    """Raises RemoteProtocolError for an update that breaks the bound on influence."""
+    """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
     most = parts.influence_max(step)
     check = partial(format_of(parts, step).hold, payload, step, opened, most)
     await trio.to_thread.run_sync(check)
@@ -111,7 +112,7 @@ async def hold(parts: Parts, payload: bytes, step: int, opened: Opened) -> None:
 
 @contextmanager
 def _blob_expected(digest: Digest) -> Iterator[None]:
-    """A name is what a peer says; that it names no blob at all is not our store's fault."""
+    """Blame the peer, not our store, for a digest that names no blob."""
     try:
         yield
     except ManifestInvalid as exc:

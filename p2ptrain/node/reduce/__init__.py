@@ -1,1 +1,1 @@
-"""The reduce of one outer step: its order, its links and its task."""
+"""The reduce of one outer step: its peer order, its links and its task."""

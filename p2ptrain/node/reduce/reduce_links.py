@@ -1,10 +1,11 @@
-"""Our edges in a reduce: to each neighbour one connection for each stream, dialled or taken.
+"""Open our links in a reduce: one connection for each neighbour and stream, dialled or accepted.
 
-Of two neighbours the one that stands first in the roster's order dials; unless it is said in
-heartbeats that the other cannot be dialled, but it itself can: then the other does.
+Of two neighbours, the first in the roster's order dials. The other dials instead if heartbeats say
+that only the first one can be dialled.
 
-It opens what one attempt needs, or says who could not be had. It does not close them: when an
-attempt fails, a connection that ends too early looks to the neighbour like our fault.
+This module opens the connections of one attempt, or names the neighbour that could not be
+connected. It does not close them: when an attempt fails, an early end of a connection would look
+like our fault to the neighbour.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
 EDGE_S = 10.0
-"""Longer than a heartbeat and a gossip hop: by then a live neighbour has heard of the roster."""
+"""Longer than a heartbeat and a gossip hop: by then a live neighbour has received the roster."""
 
 DIAL_S = 5.0
-"""One try at most: what a busy machine at the other end of the world takes, several times over."""
+"""Limit for one dial: several times what a busy machine on the other side of the world needs."""
 
 AGAIN_S = 0.3
 
 LATE_S = 0.5
-"""Connecting took longer than twice around the world: people will want to know why."""
+"""Two round trips around the world. A slower connection is journalled."""
 
 THREADS_MAX = 128
-"""One for each connection that is being made: with NEIGHBOURS_MAX neighbours, all of them."""
+"""One thread for each connection being made: with NEIGHBOURS_MAX neighbours, all of them."""
 
 Opener = Callable[["Parts", PeerId, RingKey, "Edges"], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Edges:
-    """Connections as they come, by neighbour and stream. Whoever makes one closes it, whatever
-    happened.
+    """Open connections by neighbour and stream. The caller that creates an `Edges` must close it in
+    every case.
     """
 
     open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
     threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(THREADS_MAX))
 
     def links(self, request: ReduceRequest) -> Links:
-        """What a reduce wants: all of them are open."""
+        """Return the connections of a reduce, all of which must be open."""
         return {
             peer: [self.open[peer, stream] for stream in range(request.streams)]
             for peer in request.neighbours
@@ -69,7 +70,7 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
     """Fill `edges` with a connection to each neighbour for each stream.
 
     Raises:
-        ReduceAborted: a neighbour cannot be had; it is the suspect.
+        ReduceAborted: a neighbour cannot be connected; it is the suspect.
     """
     me, count = request.peers[request.me], len(request.neighbours)
     if count > NEIGHBOURS_MAX:
@@ -84,7 +85,8 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
         try:
             await open_one(parts, peer, key, edges)
         except (PeerError, RemoteProtocolError) as exc:
-            # It is this neighbour that we failed to have, whomever its bytes made the error name.
+            # The neighbour that we failed to reach is at fault, whichever peer its bytes made the
+            # error name.
             faults.append(ReduceAborted(request.step, request.attempt, (peer,), exc.what))
             nursery.cancel_scope.cancel()
 
@@ -92,15 +94,16 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> None:
         for peer, stream in product(request.neighbours, range(request.streams)):
             nursery.start_soon(have, openers[peer], peer, stream)
     if faults:
-        raise faults[0]  # The cause; the others were only given up because of it.
+        raise faults[0]  # The cause; the other attempts were only cancelled because of it.
 
 
 def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
-    """Who of the two dials. Both judge by what heartbeats said last, ours among them.
+    """Return whether we dial `peer` or accept its connection, by the newest heartbeats of both.
 
     Raises:
-        ReduceAborted: neither can be dialled. Both know at once, and leave out the same one of
-            them, so that the other can average: by turns, since each has work to contribute.
+        ReduceAborted: neither can be dialled. Both know this at once and blame the same one of the
+            pair, so that the other can average. The blame alternates by step, since both have work
+            to contribute.
     """
     me, mine = request.peers[request.me], parts.standing.dialable
     first = request.me < request.peers.index(peer)
@@ -116,7 +119,7 @@ def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
 
 async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
     def take() -> None:
-        # In the thread, so that no connection is lost if the task is cancelled meanwhile.
+        # Runs in the thread, so that no connection is lost if the task is cancelled meanwhile.
         edges.open[peer, key.stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
 
     give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
@@ -126,9 +129,9 @@ async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> Non
 
 
 async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
-    """Dial until somebody answers. The neighbour may have been restarted, and we have yet to hear
-    where its data plane is now; or it has yet to hear our new certificate: then we swap them. All
-    of it has EDGE_S, and a last try: who keeps us longer would have us fail without a word."""
+    """Dial until the neighbour answers. If it was restarted, we may not know its new endpoint, or
+    it may not know our new certificate: then both are exchanged. All of this takes at most EDGE_S
+    and one last try; a longer wait would make us fail without naming the neighbour."""
     ends = parts.now() + EDGE_S
     endpoint = parts.peers.endpoint(peer)
     with _told_if_late(parts, peer, key) as met:
@@ -152,7 +155,7 @@ async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None
 
 @contextmanager
 def _told_if_late(parts: Parts, peer: PeerId, key: RingKey) -> Iterator[list[str]]:
-    """A line in the journal if the block took long: what was met, as the block has noted it."""
+    """Journal a line if the block took long. The block appends what happened to the list."""
     began, met = parts.now(), list[str]()
     try:
         yield met
@@ -171,7 +174,7 @@ def _dial(
     dialling: Dialling,
     deadline_s: float,
 ) -> float:
-    """Returns how long it took, in seconds."""
+    """Dial, and return how long it took, in seconds."""
     if endpoint is None:
         raise PeerUnreachable("it has not said where its data plane listens", peer=peer)
     began = time.monotonic()

@@ -1,8 +1,8 @@
-"""Take part in the open reduce: connect the ring, average, store the update, say how it ended.
+"""Take part in the open reduce: connect the ring, average, store the update, report the result.
 
-One attempt at a time, each tried once. The outer lock is held meanwhile, so θ does not move under
-the ring. An attempt that has lost its point, because the ledger has moved on or a participant is
-down, is given up at once: nobody waits for a deadline that the agreement has already made moot.
+There is one attempt at a time, and each is tried once. The outer lock is held meanwhile, so θ does
+not change under the ring. An attempt is given up at once when it has become useless: the ledger has
+moved on, or a participant is down. So no node waits for a deadline that no longer matters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.trainer_orders import Work
 
 LINGER_S = 3.0
-"""How long a failed attempt's connections stay open, for the reason to travel by gossip first."""
+"""How long a failed attempt's connections stay open, so that gossip carries the reason first."""
 
 Result = TypeVar("Result")
 
@@ -46,11 +46,11 @@ Result = TypeVar("Result")
 def reduce_due(
     state: LedgerState, outer_step: int | None, me: PeerId, work: Work | None
 ) -> Roster | None:
-    """The open roster, if we are to take part in its reduce and have what it wants of us.
+    """Return the open roster if we take part in its reduce and have the work that it names.
 
-    A node that was restarted since it said that it was ready has nothing to average: its `local`
-    is empty until its trainer has made the same work again. It must not pass off the one for the
-    other, so it keeps the others waiting, who give it up or see it come back in time.
+    A node that was restarted since its Ready has nothing to average: its `local` is empty until its
+    trainer has made the work again. It must not present other work instead. So it keeps the others
+    waiting; they give up the attempt, or the work is ready again in time.
     """
     roster = state.roster
     if roster is None or outer_step != roster.step or work is None or work.step != roster.step:
@@ -65,10 +65,11 @@ def reduce_due(
 def reduce_impossible(
     state: LedgerState, outer_step: int | None, me: PeerId, said: Ready | None, work: Work | None
 ) -> Roster | None:
-    """The open roster, if it counts on work of ours that this process does not have.
+    """Return the open roster if it counts on work of ours that this process does not have.
 
-    It `said` that it had it, and has no more; or it was restarted since, and has other `work` now:
-    with overlap less is due of who comes back than of who carries what was not taken before.
+    Either the work that we `said` was ready is lost, or the node was restarted and has other `work`
+    now. With overlap, a restarted node owes fewer blocks than a node that carries untaken work
+    along.
     """
     roster = state.roster
     if roster is None or outer_step != roster.step:
@@ -82,7 +83,7 @@ def reduce_impossible(
 
 
 async def exchange(parts: Parts) -> None:
-    """Take part in every reduce that the ledger opens with us in it, or say that we cannot."""
+    """Take part in every reduce that the ledger opens with us in it, or report that we cannot."""
     tried: tuple[int, int] | None = None
     while True:
         _settle(parts)
@@ -106,8 +107,8 @@ async def exchange(parts: Parts) -> None:
 
 
 async def _decline(parts: Parts, roster: Roster) -> None:
-    """Say that we lack what the roster counts on. Other work that our lease covers is offered for
-    the next attempt: no trainer will be told to make it again.
+    """Report that we lack the work that the roster counts on. Other work that our lease covers is
+    offered for the next attempt, since no trainer will be told to make it again.
     """
     where, work = (roster.step, roster.attempt), parts.standing.work
     lease = parts.ledger.state.leases.get(parts.me, ())
@@ -116,12 +117,12 @@ async def _decline(parts: Parts, roster: Roster) -> None:
     await _give_up(parts, ReduceAborted(*where, (parts.me,), "our work for it is lost"))
     work = parts.standing.work
     if work is not None:
-        # Our word that something is lost takes back that we are ready.
+        # A peer that reports its work lost withdraws its Ready, so Ready is sent again.
         await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
 
 
 async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
-    """One reduce from its roster to our report of it."""
+    """Run one reduce, from its roster to our report of it."""
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
     parts.journal.write("exchange-started", **where, peers=roster.peers)
@@ -130,7 +131,7 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
         update = await _averaged(parts, roster, edges)
     except ReduceAborted as exc:
         if parts.me in exc.suspects:
-            parts.standing.work = None  # Its numbers are not finite: it is not offered again.
+            parts.standing.work = None  # Its numbers are not finite, so it is not offered again.
         await _give_up(parts, exc)
         with trio.move_on_after(LINGER_S):
             while parts.ledger.state.roster == roster:
@@ -144,11 +145,11 @@ async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
 
 
 async def _give_up(parts: Parts, why: ReduceAborted) -> None:
-    """Tell everybody that this attempt has failed here, and whom this node itself found at fault.
+    """Report that this attempt has failed here, and the peers that this node itself found at fault.
 
-    What a neighbour said of others is not repeated: the neighbour reports it, too, and a liar would
-    otherwise accuse with the voices of all that heard it (SPEC.md S13). A roster may name what is
-    no peer; a report that did would be read by nobody.
+    A neighbour's accusation of others is not repeated. The neighbour reports it too, and otherwise
+    a liar's accusation would count once for each peer that heard it (SPEC.md S13). A roster may
+    contain names that are not peer ids; nobody would read a report with such a name.
     """
     step, attempt = why.step, why.attempt
     suspects = tuple(filter(is_peer_id, why.suspects))
@@ -169,7 +170,8 @@ async def _give_up(parts: Parts, why: ReduceAborted) -> None:
 
 
 async def _averaged(parts: Parts, roster: Roster, edges: Edges) -> Digest:
-    """As `_reduce`; those who would fetch the update hear when it is over."""
+    """Run `_reduce`, with `averaging` set meanwhile; tasks that would fetch the update wait for its
+    end."""
     parts.standing.averaging = roster.step
     try:
         return await _reduce(parts, roster, edges)
@@ -179,16 +181,16 @@ async def _averaged(parts: Parts, roster: Roster, edges: Edges) -> Digest:
 
 
 async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
-    """The digest of the update that the ring made, which is in our store.
+    """Run the reduce, store the update that it made, and return the update's digest.
 
     Raises:
-        ReduceAborted: it did not come to an end.
+        ReduceAborted: the reduce failed.
     """
     assert parts.arena is not None, "a seed is never a participant"
     request = _request(parts, roster)
     payload = bytearray(update_blobs.payload_bytes(parts, roster.step))
     async with parts.outer.lock:
-        # Whoever held the lock may have moved θ on.
+        # The previous holder of the lock may have advanced θ.
         if reason := _why_moot(parts, roster):
             raise reason
         await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
@@ -212,7 +214,7 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         where = {"step": roster.step, "attempt": roster.attempt}
         parts.journal.write("exchange-connected", **where, peers=roster.peers)
         report = await _run(parts, roster, reduce, residual)
-        # Under the lock: a moment later θ may be that of the next step.
+        # Compared under the lock: later θ may be that of the next step.
         compared = await trio.to_thread.run_sync(
             partial(_compared, parts, roster.step, theta, local, payload)
         )
@@ -233,9 +235,9 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
 async def _run(
     parts: Parts, roster: Roster, reduce: Reduce, residual: Residual | None
 ) -> RingReport:
-    """Have `reduce` run for as long as anybody needs it.
+    """Run `reduce` for as long as the attempt matters.
 
-    Raises ReduceAborted: it did not come to an end.
+    Raises ReduceAborted: the reduce failed.
     """
     parts.standing.ring = reduce
     try:
@@ -255,19 +257,21 @@ async def _run(
 
 
 def _contribution(parts: Parts, step: int, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
-    """Two vectors whose difference is averaged: θ and local weights, where means are plain."""
+    """Return two vectors whose difference is averaged: θ and local weights if the merge is a
+    mean."""
     theta, local = _side_by_side(parts.fragment(step), arena)
     made = update_blobs.format_of(parts, step).contribution(
         step, theta, local, parts.influence_max(step)
     )
-    # Zeros that nobody writes take no memory.
+    # A page of zeros that is never written takes no memory.
     return (theta, local) if made is None else (made, np.zeros(made.size, np.float32))
 
 
 def _compared(
     parts: Parts, step: int, theta: Float32Vector, local: Float32Vector, payload: bytearray
 ) -> Comparison:
-    """Our pseudo-gradient with what will be applied; `theta` less `local` is what was averaged."""
+    """Compare our pseudo-gradient with the one to be applied. `theta` less `local` is what was
+    averaged."""
     form, arena = update_blobs.format_of(parts, step), parts.arena
     assert arena is not None
     averaged = compare(theta, local, np.frombuffer(payload, np.uint8), form.codec)
@@ -280,7 +284,7 @@ def _compared(
 
 
 def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
-    """θ and local weights of the fragment, each as one vector: themselves, or a copy."""
+    """Return θ and local weights of the fragment, each as one vector: a view, or a copy."""
     if len(fragment.ranges) == 1:
         ((start, stop),) = fragment.ranges
         return arena.theta[start:stop], arena.local[start:stop]
@@ -291,9 +295,10 @@ def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Floa
 
 
 def _settle(parts: Parts) -> None:
-    """Owe what rounding lost in the reduces that were committed, however they ended here.
+    """Account for the rounding errors of reduces that were committed, whatever their end was here.
 
-    The chain says so, and not the updates that are applied: who leaps over one has paid into it.
+    The chain decides this, not the updates that were applied: a node that leaps over an update with
+    a snapshot has contributed to it too.
     """
     ledger = parts.ledger
     for residual in parts.outer.residuals:
@@ -310,7 +315,7 @@ def _settle(parts: Parts) -> None:
 def _request(parts: Parts, roster: Roster) -> ReduceRequest:
     payload_bytes = update_blobs.payload_bytes(parts, roster.step)
     return ReduceRequest(
-        # A line of its own for each branch: nobody takes one attempt for another's namesake.
+        # Each branch has a line of its own, so attempts of different branches cannot be confused.
         run=RunId(parts.ledger.state.line),
         step=roster.step,
         attempt=roster.attempt,
@@ -329,11 +334,11 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
 async def _while_it_matters(
     parts: Parts, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
 ) -> Result:
-    """The result of `work`, which is cancelled as soon as the attempt is moot; if that is because
-    the others have committed what it makes, `lag_s` later.
+    """Return the result of `work`, which is cancelled as soon as the attempt is moot. If the others
+    have committed the update, it is cancelled `lag_s` later.
 
     Raises:
-        ReduceAborted: by `work`, or because the attempt is moot.
+        ReduceAborted: `work` failed, or the attempt is moot.
     """
     moot: list[ReduceAborted] = []
     results: list[Result] = []
@@ -359,7 +364,7 @@ async def _while_it_matters(
 
 
 def _why_moot(parts: Parts, roster: Roster) -> ReduceAborted | None:
-    """Why nobody needs this attempt any more; None while somebody does."""
+    """Return why nobody needs this attempt any more; None while it is needed."""
     where = roster.step, roster.attempt
     if parts.ledger.state.roster != roster:
         return ReduceAborted(*where, (), "the members agreed to go on without it")

@@ -1,7 +1,7 @@
-"""Choose order and schedule of the reduce that this node proposes, from what it knows of the paths.
+"""Choose the peer order and schedule that this node proposes for a reduce, from measured paths.
 
-The ledger asks when it makes a proposal. The choice itself is `ring.arrangement`, a pure function;
-what everybody runs is what the agreed roster says.
+The ledger asks for them when it makes a proposal. The choice itself is `ring.arrangement`, a pure
+function. All members run the schedule of the agreed roster.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FORWARD = "the owner of one of the two should forward its data plane's port (--d
 
 
 def arrange(parts: Parts, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
-    """For `Ledger`: the schedule, and `peers` in their order.
+    """Return the schedule and the ordered peers. Called by `Ledger`.
 
-    Where no order avoids a pair that cannot connect, the roster has such a pair all the same, since
-    nobody may be dropped here: the two know at once, and one of them stays out of the next attempt.
+    If every order has neighbours that cannot connect, the roster contains such a pair, since no
+    peer may be dropped here. The two fail at once, and one of them stays out of the next attempt.
     """
     parts.paths.keep_only(parts.ledger.state.since)
     found = arrangement(
@@ -52,7 +52,8 @@ def arrange(parts: Parts, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[P
 
 
 def in_words(parts: Parts) -> str:
-    """How members averaged last, and why, if it was this node's choice; empty before the first."""
+    """Return in words how members averaged last, and why if this node chose it; empty before the
+    first."""
     schedule, peers = parts.history.last_arrangement()
     if not peers:
         return ""

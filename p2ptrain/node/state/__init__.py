@@ -1,1 +1,1 @@
-"""What the tasks of one node share."""
+"""State that the tasks of one node share."""

@@ -1,8 +1,8 @@
-"""How the tasks of a node learn that it is time to look again.
+"""Wake the tasks of a node when the shared state has changed.
 
-One bell for everybody: whoever changes something rings, and every task that waits looks at the
-whole state anew. A bell a task would be cheaper and could be forgotten; a node has a dozen tasks
-and a few changes a second.
+There is one condition for everybody: a task that changes something calls `ring`, and every waiting
+task looks at the whole state again. One condition per task would be cheaper, but a caller could
+forget one of them. A node has a dozen tasks and a few changes a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from p2ptrain.errors import P2PTrainError
 
 
 class Changes:
-    """A bell. Between looking at the state and waiting here there must be no checkpoint."""
+    """A condition to wait on. A task must not reach a checkpoint between its look at the state and
+    `wait`."""
 
     def __init__(self) -> None:
         self._rung = trio.Event()
@@ -25,16 +26,16 @@ class Changes:
         self._rung = trio.Event()
 
     async def wait(self, *, at_most_s: float = float("inf")) -> None:
-        """Return when somebody rings, or after `at_most_s`."""
+        """Return when some task calls `ring`, or after `at_most_s`."""
         with trio.move_on_after(at_most_s):
             await self._rung.wait()
 
     async def so_long_as(
         self, holds: Callable[[], bool], work: Callable[[], Awaitable[None]]
     ) -> bool:
-        """Do `work`, but give it up when `holds` has ceased to hold. Whether it was done.
+        """Run `work`, and cancel it once `holds` returns False. Return whether `work` finished.
 
-        Raises what `work` raises.
+        Raises whatever `work` raises.
         """
         done, errors = False, list[P2PTrainError]()
 
@@ -48,7 +49,7 @@ class Changes:
             try:
                 await work()
                 done = True
-            except P2PTrainError as exc:  # Carried out by hand, or the nursery would wrap it.
+            except P2PTrainError as exc:  # Raised below: the nursery would wrap it in a group.
                 errors.append(exc)
             nursery.cancel_scope.cancel()
         if errors:

@@ -1,7 +1,7 @@
-"""What a node is made of. The composition root makes one `Parts`, and hands it to every task.
+"""The objects that the tasks of a node share. `assembly` makes one `Parts` for all tasks.
 
-`Parts` holds no behaviour beyond telling the ledger and ringing the bell. What the tasks share and
-change is in `Standing` and `Outer`; each field has one writer, named beside it.
+`Parts` has no behaviour beyond lookups, events for the ledger and waking the tasks. State that the
+tasks change is in `Standing` and `Outer`; the comment at a field names the module that writes it.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ from p2ptrain.sync.trainer_orders import Work
 
 PAGES_PER_S = 8.0
 PAGES_BURST = 32
-"""Pages of up to 64 entries that one peer is made. Whoever catches up takes 0.1 s to check one, so
-it asks hardly more often; 32 pages are the entries of a thousand outer steps. Who floods us with
-questions takes a twenty-fifth of a core."""
+"""Rate limit for pages of up to 64 ledger entries that this node makes for one peer. A peer that
+catches up needs 0.1 s to check a page, so it hardly asks more often. 32 pages contain the entries
+of a thousand outer steps. A peer that floods us with questions uses 4 % of a core."""
 
 FLOOD = Caution(
     "FLOOD",
@@ -76,85 +76,92 @@ FLOOD = Caution(
 
 @dataclass(slots=True)
 class Outer:
-    """θ and m, and where in the run they stand. Written by `outer`, under `lock`.
+    """θ, m and the outer step that they belong to. Written by `outer_task`, under `lock`.
 
-    `step` counts the outer steps that are behind them; None until a first snapshot is loaded.
+    `step` is the number of outer steps that θ and m contain; None until a first snapshot is loaded.
     """
 
     vectors: OuterState
     residuals: tuple[Residual, ...] = ()
-    """Of each fragment, where the run has error feedback and this node trains. `exchange` writes
-    them, and it alone."""
+    """The residual of each fragment, if the run has error feedback and this node trains.
+    `reduce_task` changes their contents."""
     lock: trio.Lock = field(default_factory=trio.Lock)
     step: int | None = None
     moving: bool = False
-    """θ and m are between `step` and the next: what is read of them now has no name."""
+    """True while θ and m are between `step` and the next: they then belong to no outer step."""
     writing: bool = False
-    """A snapshot is being written."""
+    """True while a snapshot is being written."""
     disowned: SnapshotRef | None = None
-    """The certified snapshot that ours was found not to be."""
+    """The certified snapshot that differed from our own state. Written by `state_mismatch`."""
     replaced: int = 0
-    """How often that was so: whoever has read θ before has read what was wrong. By `quarantine`."""
+    """How many times `state_mismatch` found our state to be wrong: reads of θ before that were
+    wrong too."""
     passed_over: Digest | None = None
-    """The certified snapshot that could not be had: the log is followed instead."""
+    """The certified snapshot that could not be fetched; the node applies updates instead."""
     digest: tuple[int, Digest] | None = None
-    """Of θ and m at an outer step, when somebody has asked for it; by `status`."""
+    """Digest of θ and m with its outer step, computed when a user asks. Written by `status`."""
 
 
 @dataclass(slots=True)
 class Standing:
-    """What this node says of itself in heartbeats and status."""
+    """The state that this node reports in heartbeats and status."""
 
     state: State = field(default_factory=Starting)
     fetching: FetchingSnapshot | None = None
-    """How far the snapshot is that is being fetched, beside all else; by `transfer`."""
+    """Progress of the snapshot being fetched, if any. Written by `outer_state/fetch.py`."""
     leaving: bool = False
-    """Written by `leaving`."""
+    """True once this node says goodbye. Written by `leaving`."""
     isolated: str = ""
-    """Why nothing can be agreed at present; by `isolation`."""
+    """Why no quorum can be reached at present; empty if it can. Written by `isolation_warning`."""
     dialled: bool = False
     dialable: bool = True
-    """What our heartbeats say of it; both by `gossip`."""
+    """Whether peers have dialled our data plane, and whether they can. Written by `gossip`."""
     arranged: Arrangement | None = None
-    """The last that this node proposed; by `arranging`."""
+    """The newest ring order that this node proposed. Written by `ring_order`."""
     work: Work | None = None
     inner_step: int = 0
     inner_steps: int = 0
     tokens_per_s: float = 0.0
     progress: Progress | None = None
-    """What the trainer said of the newest inner step."""
+    """The trainer's report of its newest inner step."""
     inner_s: float = 0.0
-    """Computed in inner steps since the last outer step; `outer` sets it back."""
+    """Seconds spent in inner steps since the last outer step. `outer_task` resets it."""
     trainer_up: bool = False
     trainer: str = ""
-    """On what it trains, in words."""
+    """The device that the trainer runs on, in words."""
     halving: Kept | None = None
-    """With how many sequences at once, where memory has run out; by `halvings`."""
+    """The micro-batch found after the trainer ran out of memory. Written by
+    `micro_batch_memory`."""
     inner_from: str = ""
-    """Whose inner optimizer ours began with, in words; by `recipient`."""
+    """The members whose inner optimizers ours started from, in words. Written by `recipient`."""
     theta_in_use: bool = False
-    """A trainer was told to read θ and has not said that it has. All these by `training`."""
+    """The trainer was told to read θ and has not reported that it did. The fields from `work` to
+    here are written by `training/` unless another module is named; `reduce_task` and
+    `state_mismatch` also clear `work`."""
     reduce: ReduceReport | None = None
     ring: Reduce | None = None
     averaging: int | None = None
     """The outer step whose update this node is about to make, until it is stored or given up."""
     last_reduce: RingReport | None = None
-    """How the newest that ended well went."""
+    """The report of the newest successful reduce."""
     comparison: Comparison | None = None
-    """Of our own work with the mean, in the newest of them. These five by `exchange`."""
+    """Our work compared with the mean in the newest successful reduce. The five fields from
+    `reduce` to here are written by `reduce_task`."""
     utilisation: float | None = None
-    """The share of the last outer step's time in which inner steps were computed; by `outer`."""
+    """The fraction of the last outer step's time spent in inner steps. Written by `outer_task`."""
     advanced_s: float | None = None
     refused: bool = False
-    """Somebody would not take our votes; set by `outboxes`, cleared by `revocation`."""
+    """True if a peer refused our ledger messages. Set by `outbox`, cleared by `revocation`."""
     warnings: dict[str, Caution] = field(default_factory=dict)
     doubts: tuple[Caution, ...] = ()
-    """What was found in this machine before the start, and told then; by `reception`."""
+    """Cautions found in this machine before the start. Written by `startup_status`."""
 
     @property
     def shown(self) -> State:
-        """The state for others to see. Who is isolated trains on, but waits in vain; a trainer may
-        load while a snapshot comes, and the snapshot is what takes long.
+        """The state to show to others.
+
+        An isolated node still trains, but waits in vain. A trainer may load while a snapshot is
+        fetched; the snapshot is shown because it takes longer.
         """
         if self.fetching is not None and not self.leaving:
             return self.fetching
@@ -163,15 +170,15 @@ class Standing:
 
     @property
     def ready(self) -> ReadyReport | None:
-        """What the others are told of `work`."""
+        """The report of `work` that the other peers receive."""
         work = self.work
         return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Somebody waits to be let in: when it asked last, by `now`, from where, and in which signed
-    words."""
+    """A peer that waits for admission: when it last asked (by `now`), the site it asked from, and
+    its signed request."""
 
     asked_s: float
     site: str
@@ -201,44 +208,44 @@ class Parts:
     chain_log: RecordLog
     votes: RecordLog
     origin: Origin | None
-    """Where the chain begins if not at genesis; by `pruning`."""
+    """Where our chain begins; None if at genesis. Written by `pruning`."""
     vote_records: int = field(init=False)
-    """How many lie in `votes`; by `agreement`."""
+    """The number of records in `votes`. Written by `ledger_task`."""
     detector: Detector
     identities: Identities
     journal: Journal
     uplink: Uplink | None
     congestion: Congestion
-    """What this machine's sockets run under."""
+    """The congestion control of this machine's sockets."""
     events: trio.MemorySendChannel[Event]
     fragments: tuple[Fragment, ...] = field(init=False)
-    """Which elements of θ an outer step is about: `fragment` says."""
+    """All fragments of θ; `fragment` returns the one of an outer step."""
     history: History = field(init=False)
     paths: PathBook = field(init=False)
     validation: Tally = field(init=False)
-    """What members say of the loss of θ; by `validating`."""
+    """The validation losses of θ that members report. Written by `evaluation_task`."""
     heard: Shares = field(default_factory=Shares)
-    """Of those among `events` that peers are the authors of; `agreement` gives back."""
+    """How many queued `events` each peer is the author of. `ledger_task` gives places back."""
     pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
-    """Of the ledger's entries, to those who ask; by `inbox`."""
+    """Rate limit for pages of ledger entries, per peer. Used by `inbox`."""
     data: DataIndex | None = None
-    """None until it has been fetched."""
+    """The index of the data blocks; None until it has been fetched."""
     peers: PeerTable = field(init=False)
     pending: dict[PeerId, Asking] = field(default_factory=dict)
-    """Who waits to be let in; the eldest question first."""
+    """Peers that wait for admission; the oldest request comes first."""
     offered: dict[Digest, float] = field(default_factory=dict)
-    """Until when the chunks of a blob are kept for joiners; by `donor`."""
+    """Until when each blob's chunks are kept for joiners. Written by `donor` and `recipient`."""
     fetching: set[Digest] = field(default_factory=set)
     holding: set[Digest] = field(default_factory=set)
     changes: Changes = field(default_factory=Changes)
     scrub_asked: trio.Event = field(default_factory=trio.Event)
-    """Somebody wants the whole store read at once; cleared by `scrub`."""
+    """Set when a user asks for a scrub of the whole store; replaced by `scrub`."""
     heartbeat_due: trio.Event = field(default_factory=trio.Event)
     saying: Saying = field(default_factory=Saying)
     standing: Standing = field(default_factory=Standing)
     complaints: Complaints = field(init=False)
     draw: random.Random = field(default_factory=random.SystemRandom)
-    """Chooses whom to ask first. No peer can foresee the choice."""
+    """Chooses the order in which peers are asked. No peer can predict it."""
     started_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -260,58 +267,59 @@ class Parts:
         return self.arena is not None
 
     def fragment(self, step: int) -> Fragment:
-        """Which elements of θ outer step `step` is about."""
+        """Return the fragment of θ that outer step `step` synchronises."""
         return self.fragments[step % len(self.fragments)]
 
     def residual(self, step: int) -> Residual | None:
-        """What this peer's rounding lost of that fragment, if the run has error feedback."""
+        """Return the rounding errors that this peer keeps for the fragment of outer step `step`;
+        None without error feedback."""
         residuals = self.outer.residuals
         return residuals[step % len(residuals)] if residuals else None
 
     def lacks_terms(self, step: int) -> bool:
-        """Whether an amendment was agreed that holds in outer step `step`, and is not here yet."""
+        """Return whether an agreed amendment that applies to outer step `step` is missing here."""
         return self.amendments.missing(self.ledger.state.terms, step) is not None
 
     async def until_known(self, step: int) -> None:
-        """Wait until this node knows how outer step `step` is to be taken."""
+        """Wait until this node has every agreed amendment that applies to outer step `step`."""
         while self.lacks_terms(step):
             await self.changes.wait()
 
     def leg(self, step: int) -> Leg:
-        """The run as it holds in outer step `step`: ask after `until_known` only."""
+        """Return the run's terms for outer step `step`. Call this only after `until_known`."""
         return self.amendments.leg(self.ledger.state.terms, step)
 
     def about(self, step: int) -> Leg:
-        """The same as far as it is known here: for estimates, for people, and for work
-        ahead of what is agreed."""
+        """Return the terms for outer step `step` as far as they are known here: for estimates, for
+        people, and for work ahead of the ledger."""
         return self.amendments.nearest(self.ledger.state.terms, step)
 
     def influence_max(self, step: int) -> float:
-        """How far a participant's weights may be from θ in outer step `step`."""
+        """Return how far a participant's weights may be from θ in outer step `step`."""
         return self.amendments.influence_max(self.ledger.state.terms, step)
 
     def data_block(self, block: int) -> Digest:
-        """The digest of the data block that the ledger's block id `block` stands for."""
+        """Return the digest of the data block that the ledger's block id `block` stands for."""
         assert self.data is not None, "nobody trains before the data index is here"
         return self.data.train[self.ledger.rules.data_block(block)]
 
     def now(self) -> float:
-        """The local monotonic clock, in seconds, by which everything here is judged."""
+        """Return the local monotonic clock, in seconds. No other clock is used for decisions."""
         return trio.current_time()
 
     def at_head(self) -> bool:
-        """Whether θ stands where the ledger stands."""
+        """Return whether θ contains every outer step that the ledger has decided."""
         return self.outer.step == self.ledger.state.step
 
     def is_vouched_for(self, peer: PeerId) -> bool:
-        """Whether anybody but `peer` itself stands for it: the organiser's list, or the roster.
+        """Return whether `peer` is a member or on the organiser's allowlist.
 
-        In an open run everybody is admitted, so admission says nothing.
+        In an open run every peer is admitted, so admission proves nothing.
         """
         return self._is_member(peer) or (not self.admission.is_open and self.admission.admits(peer))
 
     def ledger_is_current(self) -> bool:
-        """Whether somebody was heard, and no peer that counts is ahead of us on our line."""
+        """Return whether some peer was heard and no counted peer is ahead of us on our line."""
         beats, line = [view.heartbeat for view in self.counted()], self.ledger.state.line
         heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height
@@ -319,14 +327,14 @@ class Parts:
     def counted(self) -> list[PeerView]:
         """Return the peers that count when this node asks how long the ledger is.
 
-        These are the believed peers that are vouched for; all believed peers if there is none. In
-        an open run a new name could else keep this node waiting for 30 s, and the next name again.
+        These are the believed peers that are vouched for; all believed peers if none is. Otherwise,
+        in an open run, each new identity could keep this node waiting for another 30 s.
         """
         believed = self.believed()
         return [view for view in believed if self.is_vouched_for(view.peer)] or believed
 
     def believed(self) -> list[PeerView]:
-        """Those heard but for those who claim, and do not show, that they are ahead of us."""
+        """Return the heard peers, except those that claim to be ahead of us and do not prove it."""
         now, ledger = self.now(), self.ledger
         return [view for view in self.peers if ledger.believes(view.peer, now)]
 
@@ -337,20 +345,20 @@ class Parts:
         return self.ledger.state.is_member(peer)
 
     def wants_to_join(self) -> bool:
-        """Whether this node could train if it were a member."""
+        """Return whether this node could train if it were a member."""
         state = self.ledger.state
         able = self.trains and self.standing.trainer_up and self.at_head()
         wanted = state.phase is not Phase.ENDED and not self.standing.leaving
         return able and wanted and not state.is_member(self.me)
 
     async def tell(self, event: Event) -> None:
-        """Tell the ledger something of our own, which must not be lost."""
+        """Send the ledger an event of our own. It waits for room, so the event is not lost."""
         await self.events.send(event)
 
     def hear(self, event: Event) -> None:
-        """Tell the ledger what a peer said; under a flood it is dropped, since peers repeat it.
+        """Send the ledger an event from a peer. It is dropped under a flood, since peers repeat it.
 
-        Who floods us alone loses its own words alone.
+        A peer that floods us loses only its own events.
         """
         author, queue = author_of(event), self.events.statistics()
         assert author is not None, "what this node itself says is told"
@@ -362,13 +370,13 @@ class Parts:
             self.complain("flood", author)
 
     def complain(self, event: str, about: str, **fields: object) -> None:
-        """Journal what a peer did wrong, but not each time."""
+        """Journal what a peer did wrong, with a rate limit."""
         self.complaints.complain(event, about, fields, self.now())
 
     def enter(self, state: State) -> None:
-        """Be in `state` from now on; a change of its name goes to the journal.
+        """Change the node's state to `state`, and journal it if the name changes.
 
-        Whoever leaves is leaving, whatever else still goes on.
+        A leaving node stays in `Leaving`, whatever else still goes on.
         """
         if self.standing.leaving and not isinstance(state, Leaving):
             return
@@ -377,10 +385,10 @@ class Parts:
         self.standing.state = state
 
     def enter_unless_training(self, state: State) -> None:
-        """For what goes on beside the training, which is the more telling of the two."""
+        """Enter `state` unless the node trains, exchanges or serves, which says more."""
         if not isinstance(self.standing.state, (Training, Exchanging, Serving)):
             self.enter(state)
 
     def speak_now(self) -> None:
-        """Send a heartbeat at once: something changed that others wait for."""
+        """Send a heartbeat at once: something changed that other peers wait for."""
         self.heartbeat_due.set()

@@ -1,4 +1,4 @@
-"""What a node knows of starts: its own, those of its peers, and who mixes them up."""
+"""Incarnations of this node and of its peers, and the search for a duplicate of this identity."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from p2ptrain.peers.replayed_heartbeats import Replays
 
 @dataclass(slots=True)
 class Identities:
-    """One for each life of a node. `watch`, `desk` and `news` are written by `duplicate_identity`,
-    `incarnations` by `gossip`, and `replays` by `staleness`.
+    """The state of one life of a node. `duplicate_identity` writes `watch`, `desk` and `news`;
+    `gossip` writes `incarnations`; `outdated_heartbeats` writes `replays`.
     """
 
     watch: DuplicateWatch
-    """Whether this process is the only one with its identity; it knows our incarnation."""
+    """Decides whether this process is the only one with its identity. Holds our incarnation."""
     incarnations: Incarnations
-    """The newest starts of other peers."""
+    """The newest incarnation of each other peer."""
     desk: IdentityDesk
-    """What other peers ask, and what waits for them here."""
+    """Questions of other peers, and notes that wait for them here."""
     news: Changes = field(default_factory=Changes)
-    """Rings when somebody asked or answered whether we are alone."""
+    """Rings when a peer asked or answered whether we are alone."""
     replays: Replays = field(default_factory=Replays)
     since_s: float = field(default_factory=trio.current_time)
-    """When this life began, by the local monotonic clock."""
+    """When this life began, by the local monotonic clock, in seconds."""
 
     @classmethod
     def of(
         cls, identity: Identity, run: RunId, incarnation: int, is_member: IsMember
     ) -> Identities:
-        """Those of a node that has just taken this incarnation."""
+        """Return the state of a node that has just taken this incarnation."""
         random = SystemRandom()
         watch = DuplicateWatch(identity.peer, run, incarnation, identity.sign, verify, random)
         incarnations = Incarnations(is_member)
@@ -47,5 +47,5 @@ class Identities:
 
     @property
     def incarnation(self) -> int:
-        """Ours."""
+        """This process's own incarnation."""
         return self.watch.incarnation

@@ -1,7 +1,7 @@
 """Bound how much memory the C library keeps for threads that have ended.
 
 glibc gives threads up to eight arenas for each core, and an arena keeps what was freed in it. A
-node has dozens of short-lived threads, one for each handshake, so strangers that connect again and
+node has dozens of short-lived threads, one for each handshake. Strangers that connect again and
 again would fill all arenas: 20 MB on two cores, 320 MB on 32.
 """
 
@@ -18,6 +18,6 @@ from the system directly, so they seldom wait for each other."""
 
 
 def bound_malloc_arenas() -> bool:
-    """Return whether it worked: only glibc has the call."""
+    """Limit glibc to `ARENAS_MAX` arenas. Return whether it worked: only glibc has the call."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_ARENA_MAX, ARENAS_MAX))

@@ -1,4 +1,4 @@
-"""What is there before a node has parts: how it shall run, where, as whom, and in which run."""
+"""The inputs from which `assembly` makes a node: configuration, home, identity, run and network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from p2ptrain.store import Disk
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Made by `main` when the node is connected and admitted; `assembly` makes the parts of it."""
+    """Made by `main` once the node is connected and admitted; `assembly` makes the parts from
+    it."""
 
     config: NodeConfig
     home: Home
@@ -26,6 +27,6 @@ class Surroundings:
     admission: Admission
     network: Network
     disk: Disk | None = None
-    """What the store and the ledger's logs write to; None is this machine's own."""
+    """The disk for the store and the ledger's logs; None means this machine's own."""
     incarnation: int = 0
-    """This process among all that ever had this identity."""
+    """The number of this process among all processes that ever had this identity."""

@@ -3,16 +3,16 @@
 | work | limiter | threads |
 |---|---|---|
 | durable writes: votes, decided entries, evidence, the head | `durably`, here | 4 |
-| dials and accepts of a ring's edges | `edges.THREADS_MAX` | see there |
+| dials and accepts of a ring's edges | `reduce_links.THREADS_MAX` | see there |
 | DNS lookups of dials | `net/names`: for our user, members, others | 4, 8, 2 |
-| all else: reading, hashing, kernels, snapshots, trainers | trio's own | 40 |
+| everything else: reading, hashing, kernels, snapshots, trainers | trio's own | 40 |
 
 A vote must not wait for anything that a peer can make slow. Therefore durable writes share no
 thread with other work.
 
-A thread cannot be cancelled, and one that is abandoned keeps its sockets and its view of θ. So
-`in_thread` takes a `stop` that makes the work return: it is called when the task is cancelled, and
-the thread is awaited all the same.
+A thread cannot be cancelled, and an abandoned thread keeps its sockets and its view of θ. So
+`in_thread` takes a `stop` that makes the work return. `stop` is called when the task is cancelled,
+and the thread is awaited all the same.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ import trio
 Result = TypeVar("Result")
 
 DURABLE_THREADS = 4
-"""One for the ledger, which writes one thing at a time, and some for evidence and the head."""
+"""One thread for the ledger, which writes one thing at a time, and some for evidence and the
+head."""
 _DURABLE = trio.CapacityLimiter(DURABLE_THREADS)
 
 
 async def durably(write: Callable[..., Result], *args: object) -> Result:
-    """Return the result of `write(*args)`, which puts something on disk that must be there before
-    the node goes on. Its threads are reserved for such writes."""
+    """Run `write(*args)`, a write that must be durable before the node goes on, and return its
+    result. Its threads are reserved for such writes."""
     return await trio.to_thread.run_sync(write, *args, limiter=_DURABLE)
 
 
@@ -43,10 +44,10 @@ async def in_thread(
     stop: Callable[[], None],
     limiter: trio.CapacityLimiter | None = None,
 ) -> Result:
-    """The result of `work`, run in a thread: one of those that all share, unless of `limiter`'s.
+    """Run `work` in a thread and return its result. Without a `limiter`, trio's shared one is used.
 
-    When this task is cancelled, `stop` is called from the event loop and `work` is awaited; `stop`
-    must not block, and must make `work` return soon, with whatever result or error.
+    When this task is cancelled, `stop` is called from the event loop and `work` is awaited. `stop`
+    must not block, and must make `work` return soon, with any result or error.
     """
     finished = False
 
@@ -59,7 +60,7 @@ async def in_thread(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_when_cancelled)
-        # Captured, or the nursery would wrap the error in a group.
+        # Captured, since the nursery would wrap the error in a group.
         captured = partial(outcome.capture, work)
         outcome_of_work = await trio.to_thread.run_sync(captured, limiter=limiter)
         finished = True

@@ -1,1 +1,1 @@
-"""The trainer's side of the node: its processes, its data, and the work that it offers."""
+"""The node's side of training: trainer processes, their data, and the work that they produce."""

@@ -1,7 +1,7 @@
-"""Have θ measured on held-out blocks every so many outer steps: our share here, the rest by others.
+"""Measure the loss of θ on held-out blocks every few outer steps; each member measures a share.
 
-Reports travel in heartbeats, which repeat them until the next, so one that is lost is no loss, and
-who learns of a commit late finds what others say of it in their last heartbeats.
+Heartbeats carry the reports and repeat them until the next one, so a lost report does no harm. A
+node that learns of a commit late finds the others' reports in their last heartbeats.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ LOOK_S = 5.0
 
 
 def shares(parts: Parts, step: int) -> Mapping[PeerId, Share]:
-    """Who measures what of θ of outer step `step`, which has been reached.
+    """Return which peer measures which share of θ of outer step `step`, which has been reached.
 
-    Those whose work is in the newest update that made it. Before the first, whom the run's first
-    roster names beside its founders, since founders often are seeds; or these if it names nobody.
+    The participants of the newest committed update measure it. Before the first update, the peers
+    beside the founders in the run's first roster do, since founders often are seeds. If it names
+    none, the founders do.
     """
     peers = [each.peer for each in parts.history.newest_participants(step)]
     first = parts.ledger.kept.at(1)
@@ -33,13 +34,13 @@ def shares(parts: Parts, step: int) -> Mapping[PeerId, Share]:
 
 
 def is_measured(parts: Parts) -> bool:
-    """Whether θ at the ledger's head is to be measured: every so often, and at the end."""
+    """Return whether θ at the ledger's head is to be measured: every few steps, and at the end."""
     state = parts.ledger.state
     return state.phase is Phase.ENDED or state.step % parts.manifest.policy.evaluate_every == 0
 
 
 def own_share(parts: Parts) -> tuple[Digest, ...]:
-    """The held-out blocks on which θ at the ledger's head is still to be measured here."""
+    """Return the held-out blocks on which this node still has to measure θ at the ledger's head."""
     step, own = parts.ledger.state.step, parts.validation.own
     share = shares(parts, step).get(parts.me) if is_measured(parts) else None
     if share is None or (own is not None and own.step == step):
@@ -49,9 +50,9 @@ def own_share(parts: Parts) -> tuple[Digest, ...]:
 
 
 async def own_files(parts: Parts, idle: Callable[[], bool]) -> tuple[str, ...]:
-    """The files of our share; empty if `idle` ceased to hold, or the step ended, before they came.
+    """Return the files of our share; empty if `idle` turned False or the step ended first.
 
-    Blocks that nobody has now must not keep the training waiting.
+    Training must not wait for blocks that no peer has now.
     """
     step, share, files = parts.ledger.state.step, own_share(parts), list[str]()
 
@@ -63,14 +64,14 @@ async def own_files(parts: Parts, idle: Callable[[], bool]) -> tuple[str, ...]:
 
 
 def measured(parts: Parts, step: int, loss: float, tokens: int) -> None:
-    """Tell everybody what the trainer says of our share of θ of `step`, the ledger's head when
-    it was asked."""
+    """Publish the trainer's measurement of our share of θ of `step`, the ledger's head at the time
+    of the request."""
     if not 0 <= loss <= LOSS_MAX_NATS:
         parts.journal.write("evaluation-failed", code="NAN", reason=f"the loss of θ is {loss:.3g}")
         return
     share = shares(parts, step).get(parts.me)
     if share is None:
-        return  # The ledger went on meanwhile, and was pruned: nobody counts for that θ any more.
+        return  # The ledger has advanced and was pruned: that θ is not evaluated any more.
     _begin(parts, step)
     report = ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
     parts.validation.own = report
@@ -89,7 +90,7 @@ def measured(parts: Parts, step: int, loss: float, tokens: int) -> None:
 
 
 def hear(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
-    """What a heartbeat says of its sender's share. On another line θ is another one."""
+    """Count a heartbeat's report of its sender's share. On another line θ is different."""
     report = heartbeat.validation
     if report is None or heartbeat.line != parts.ledger.state.line:
         return
@@ -98,7 +99,7 @@ def hear(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
 
 
 async def gather_validation(parts: Parts) -> None:
-    """Add up what is reported, and write it down, for ever."""
+    """Sum up the reports and journal the results, until cancelled."""
     while True:
         if is_measured(parts):
             _begin(parts, parts.ledger.state.step)
@@ -109,7 +110,7 @@ async def gather_validation(parts: Parts) -> None:
 
 
 def _begin(parts: Parts, step: int) -> None:
-    """Count for θ of `step`, if it is known who measures it. What they say of it may be here."""
+    """Start counting for θ of `step` if its shares are known. Reports may have come before."""
     who = shares(parts, step)
     if who and parts.validation.begin(step, who, parts.now()):
         for view in parts.peers:

@@ -1,7 +1,7 @@
 """The data blocks of our lease, on this disk before the trainer needs them.
 
 Blocks come through the swarm like everything else. A background task fetches ahead along the
-ledger's cursor, so that the run does not depend on any one node that happens to hold all data; a
+ledger's cursor, so that the run does not depend on one node that happens to hold all data. A
 damaged or missing block is fetched again when it is needed.
 """
 
@@ -24,7 +24,7 @@ NEWCOMERS = 3
 
 
 async def paths_of(parts: Parts, digests: Sequence[Digest]) -> list[Path]:
-    """The files of these blocks, all of which are here when this returns."""
+    """Fetch these blocks if need be, and return their files."""
     missing = [digest for digest in digests if not parts.store.has_chunk(digest)]
     if missing:
         await fetch.fetch_loose(parts, missing)
@@ -37,7 +37,7 @@ async def fetch_ahead(parts: Parts) -> None:
     while True:
         height = parts.ledger.state.height
         wanted = ahead(parts)
-        # What is not wanted any more may be collected, and is fetched again if it ever is.
+        # A block that is not wanted any more may be collected; it is fetched again if needed.
         held.intersection_update(wanted)
         missing = [digest for digest in wanted if digest not in held]
         for start in range(0, len(missing), AHEAD_BATCH_BLOCKS):
@@ -51,12 +51,13 @@ async def fetch_ahead(parts: Parts) -> None:
 
 
 def ahead(parts: Parts) -> list[Digest]:
-    """Validation blocks, then our lease, all others', those given back, those from the cursor on.
+    """Return the blocks to fetch, most urgent first: validation, our lease, others', returned ones,
+    later ones.
 
-    Another member's lease comes back if it leaves, at a time when whoever had its blocks may be
-    gone too. For the same reason we look ahead for some more members than there are. Nothing is
-    fetched that the next collection would remove: the order is that of `retention`, and so is the
-    bound of the cache.
+    Another member's lease returns if it leaves, when the peers that held its blocks may be gone
+    too. For the same reason some more members than there are now are assumed. The order and the
+    cache limit are those of `retention`, so no block is fetched that the next collection would
+    remove.
     """
     assert parts.data is not None, "nobody fetches ahead before the data index is here"
     rules, state = parts.ledger.rules, parts.ledger.state

@@ -1,6 +1,6 @@
-"""What a trainer has to know of the run as it holds in an outer step: how much, and how fast.
+"""The run's terms that a trainer needs for an outer step: how many blocks, and at which rates.
 
-The one place where `training` meets amendments. Ask after `Parts.until_known` only.
+Call these functions only after `Parts.until_known`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ def pace_of(parts: Parts, step: int) -> Pace:
 
 
 def first_inner_step(parts: Parts, step: int) -> int:
-    """How many inner steps of a peer that was there all along come before outer step `step`."""
+    """Return how many inner steps a peer that took part from the start made before outer step
+    `step`."""
     return parts.leg(step).first_inner_step(step)
 
 
@@ -30,12 +31,13 @@ def rates_of(leg: Leg) -> frames.Rates:
 
 
 def seconds_of(progress: frames.Progress, block_tokens: int) -> float:
-    """How long the inner step took, of one block, by the trainer's own clock. Between two answers
-    of a trainer more may lie: it loads θ, keeps its optimizer's state, measures a loss.
+    """Return the duration of the inner step, of one block, by the trainer's clock, in seconds. The
+    time between two reports may be longer: the trainer loads θ, saves its optimizer's state, or
+    measures a loss.
     """
     return block_tokens / progress.tokens_per_s if progress.tokens_per_s > 0 else 0.0
 
 
 def computed_s(progress: frames.Progress, block_tokens: int) -> float:
-    """How much of that the trainer computed: all but its wait for the block."""
+    """Return the part of that duration without the wait for the block, in seconds."""
     return max(0.0, seconds_of(progress, block_tokens) - progress.data_wait_s)

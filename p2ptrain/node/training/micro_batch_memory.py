@@ -1,9 +1,8 @@
-"""How many sequences at once fit, where memory has run out: kept for the next start of this node.
+"""Remember the micro-batch that fits, found after memory ran out, for the next start of this node.
 
-Without that each start would run out of memory again first, which takes minutes on a GPU. It is a
-hint: a file that is gone or damaged costs those minutes, and one that was written under other
-settings, or for another device, is forgotten. What a user asks for (`--micro-batch`) is better
-than a hint, and forgets it too.
+Without it each start would run out of memory again first, which takes minutes on a GPU. It is only
+a hint. A missing or damaged file costs those minutes, and a hint found under other settings or for
+another device is deleted. A user's `--micro-batch` takes precedence, and deletes the hint too.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ FILE_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the file says. `settings`: under which it was found; `day`: when, for people."""
+    """The file's contents. `settings`: digest of the settings it was found under; `day`: its
+    date."""
 
     settings: str
     day: str
@@ -40,7 +40,8 @@ class Kept:
 
 
 def recall(parts: Parts, config: TrainerConfig) -> TrainerConfig:
-    """`config` with what earlier trainers of such settings have found, if any have."""
+    """Return `config` with the micro-batch that earlier trainers with these settings found, if
+    any."""
     path = parts.home.halving
     if not path.exists():
         return config
@@ -61,7 +62,7 @@ def recall(parts: Parts, config: TrainerConfig) -> TrainerConfig:
 
 
 def keep(parts: Parts, config: TrainerConfig, halving: Halving) -> None:
-    """Have it recalled under the settings `config`, unless a user has said where to begin."""
+    """Save the found micro-batch for the settings `config`, unless the user has set one."""
     if parts.config.micro_batch:
         return
     path, settings = parts.home.halving, settings_of(config, parts.config.ranks)
@@ -78,7 +79,8 @@ def keep(parts: Parts, config: TrainerConfig, halving: Halving) -> None:
 
 
 def in_words(parts: Parts, hello: Hello) -> str:
-    """On what ranks that say `hello` train; a halving that does not hold for them is forgotten."""
+    """Return the device of the ranks that sent `hello`, in words. Delete a hint that does not fit
+    it."""
     said = f"{hello.device}, {hello.ranks} rank{'s' * (hello.ranks != 1)}"
     kept = parts.standing.halving
     if kept is None:
@@ -95,20 +97,21 @@ def in_words(parts: Parts, hello: Hello) -> str:
 
 
 def settings_of(config: TrainerConfig, ranks: int) -> Digest:
-    """A name for all that a trainer's memory depends on beside its device, and for more: who
-    forgets too often loses minutes.
+    """Return a digest of every setting that affects the trainer's memory use.
+
+    It covers more settings than strictly needed: a false mismatch only costs minutes.
     """
     alike = replace(config, micro_batch=0, halving=None, state_folder="")
     try:
         torch = version("torch")
     except PackageNotFoundError:
-        torch = ""  # It is where torchrun is.
+        torch = ""  # torch is not installed here; it is on the hosts that torchrun manages.
     return digest_of(f"{p2ptrain.__version__} {torch} {ranks} {alike.to_json()}".encode())
 
 
 def _forget(parts: Parts, reason: str) -> None:
     parts.standing.halving = None
-    with suppress(OSError):  # It is a hint, and no reason to end.
+    with suppress(OSError):  # It is only a hint, so an error does not matter.
         parts.home.halving.unlink(missing_ok=True)
     parts.journal.write("halving-forgotten", reason=reason)
 

@@ -1,5 +1,5 @@
-"""Work that a trainer is ready with, offered to everybody: if others would take it, and until our
-own ledger has heard of it, whatever becomes of the trainer.
+"""Offer work that a trainer has finished, if the others would accept it. Repeat the offer until our
+own ledger has received it, even if the trainer ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from p2ptrain.sync.trainer_orders import Blocks, Work
 
 
 async def hold_to_the_bound(parts: Parts, step: int) -> None:
-    """What would be refused by the others is not offered. θ is in use all the while.
+    """Refuse to offer work that the others would refuse. θ must stay in use during the check.
 
     Raises:
         TrainerDiverged: the weights that were trained here are too far from θ.
@@ -41,7 +41,7 @@ async def hold_to_the_bound(parts: Parts, step: int) -> None:
 
 
 async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
-    """What is `ready` is all of `lease`, which is ours: from now on it may be averaged."""
+    """Offer all of our `lease`, which the trainer has finished: from now on it may be averaged."""
     work = Work(ready.step, lease, ready.tokens)
     parts.standing.work = work
     parts.journal.write(
@@ -58,9 +58,9 @@ async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
 
 
 async def offer_again(parts: Parts) -> None:
-    """Tell of what stands, when there is another trainer: the one that made it may have ended, and
-    `offer` with it, before our ledger heard of it. Nobody makes it again, so nobody else would say
-    so; to say it twice is no news.
+    """Offer standing work again when a new trainer starts. The task of the old trainer may have
+    ended in `offer`, before our ledger received the event. No trainer makes the work again, so no
+    other offer would follow. A repeated offer changes nothing.
     """
     work = parts.standing.work
     if work is not None and stands(parts):
@@ -68,7 +68,7 @@ async def offer_again(parts: Parts) -> None:
 
 
 def stands(parts: Parts) -> bool:
-    """Whether what was offered last is all that our lease asks for: no trainer need make it."""
+    """Return whether the last offered work is all that our lease asks for now."""
     state, work = parts.ledger.state, parts.standing.work
     if work is None or parts.lacks_terms(state.step):
         return False

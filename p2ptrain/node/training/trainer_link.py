@@ -1,6 +1,4 @@
-"""Keep one trainer at work on what is agreed: it is told what `orders.next_orders` says, and its
-answers become this node's reports.
-"""
+"""Give one trainer the orders of `next_orders`, and turn its answers into this node's reports."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ READ_BYTES = 1 << 16
 CHECK_EVERY_S = 1.0
 LAST_WORDS_LOOK_S = 0.05
 RESTARTED = "trainer"
-"""Stands among a node's warnings from a restart on until work of the new trainer is offered."""
+"""Key of the warning after a restart; it is removed when work of the new trainer is offered."""
 
 
 class Conversation:
@@ -58,7 +56,7 @@ class Conversation:
         self._paths: tuple[str, ...] = ()
         """The files of the desk's blocks."""
         self._rates = rates_of(Leg(parts.manifest))
-        """What it trains by; from its settings at first."""
+        """The rates that it trains with; at first those of its settings."""
         self._loaded_step = 0
         self._to_train = 0
         """Blocks that it was given and has not trained yet."""
@@ -68,9 +66,9 @@ class Conversation:
         """The outer step whose θ it was last told to measure."""
         self._evaluating = False
         self._held_out: tuple[Digest, ...] = ()
-        """What it was to measure that on."""
+        """The held-out blocks of that measurement."""
         self._hears = False
-        """What it said is being taken in."""
+        """True while frames of the trainer are being processed."""
         self._began_at = parts.outer.replaced
 
     @property
@@ -78,7 +76,7 @@ class Conversation:
         return self._began_at != self._parts.outer.replaced
 
     async def hold(self) -> None:
-        """Until the trainer ends.
+        """Serve the trainer until it ends.
 
         Raises:
             TrainerError: it ended, stalled or cannot go on.
@@ -94,7 +92,7 @@ class Conversation:
         except BaseExceptionGroup as group:
             ended, others = group.split(TrainerError)
             if others is not None:
-                raise others from None  # The node ends, too: that is no error of the trainer's.
+                raise others from None  # The node ends too: that is not the trainer's error.
             assert ended is not None, "a group holds something"
             raise _first(ended) from None
 
@@ -124,8 +122,8 @@ class Conversation:
             await trio.sleep(CHECK_EVERY_S)
 
     async def _heard_out(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Do `task`. If it finds that the trainer has ended, nothing may lie unread: what a trainer
-        says last is why it ends, and `_listen` raises that.
+        """Run `task`. If it finds that the trainer has ended, wait until all frames are processed:
+        the last frame says why the trainer ended, and `_listen` raises that.
         """
         try:
             await task()
@@ -135,16 +133,16 @@ class Conversation:
             raise
 
     def _has_more_to_say(self) -> bool:
-        """Whether words of the trainer lie unread, or the end of them."""
+        """Return whether unread bytes of the trainer remain, or its end of file."""
         try:
             self._running.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError:
-            pass  # A reset is an end, too.
+            pass  # A reset also ends the stream.
         return True
 
-    # -- what it is told ------------------------------------------------------------------------
+    # -- orders to the trainer --------------------------------------------------------------------
 
     async def _give_orders(self) -> None:
         while True:
@@ -156,26 +154,26 @@ class Conversation:
                 await self._parts.changes.wait()
 
     async def _orders_with_data(self) -> list[Order]:
-        """What is due, whose data are here: between the orders nothing may take long, since θ must
-        not move from the first one on until the trainer has read it.
+        """Return the due orders, once their data are here. Between orders nothing may take long: θ
+        must not change from the first order on until the trainer has read it.
         """
         orders, held = self._orders_due(), list[Digest]()
         while (blocks := self._blocks_of(orders)) != held:
             await lease_data.paths_of(self._parts, blocks)
-            orders, held = self._orders_due(), blocks  # Meanwhile a lease may have grown.
+            orders, held = self._orders_due(), blocks  # A lease may have grown meanwhile.
         return orders
 
     def _taken(self) -> bool:
-        """Whether what the trainer was ready with is in θ."""
+        """Return whether the work that the trainer has offered was averaged into θ."""
         parts, desk = self._parts, self._desk
         if desk is None or not desk.offered or desk.step >= parts.ledger.state.step:
             return False
         if desk.step < parts.ledger.kept.start.step:
-            return False  # Forgotten: a Load is always right.
+            return False  # That step was pruned. A Load is always correct.
         return any(each.peer == parts.me for each in parts.history.participants(desk.step))
 
     def _may_read_theta(self) -> bool:
-        """Whether θ stands at the ledger's head and nothing is about to change it."""
+        """Return whether θ is at the ledger's head and nothing is about to change it."""
         parts = self._parts
         return (
             self._up
@@ -190,18 +188,19 @@ class Conversation:
             return []
         lease = state.leases.get(parts.me, ())
         if not lease:
-            self._desk = None  # Should the same lease come back in this step, it begins anew.
+            self._desk = None  # If the same lease returns in this step, it starts again.
         if not lease and self._may_read_theta():
             parts.standing.work = None
             parts.enter(StandingBy("for a place in the next roster"))
         if self._desk is None and ready_work.stands(parts):
-            return []  # The trainer before this one made it; `local` must stay as it is.
+            return []  # The previous trainer made the work; `local` must not change.
         pace = pace_of(parts, state.step)
         orders = next_orders(self._desk, state.step, lease, pace, taken=self._taken())
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
-        """Whoever trains ahead needs no θ for it, and meets the next one when that is done."""
+        """Return whether `order` may be given now. Training ahead needs no θ. A merge waits until
+        all blocks are trained."""
         if isinstance(order, AheadOrder):
             return not self._rests_on_wrong_theta
         waits = isinstance(order, MergeOrder) and self._to_train > 0
@@ -245,19 +244,20 @@ class Conversation:
         await self._send(frame)
 
     async def _send(self, frame: frames.ToTrainer) -> None:
-        """Once there is room for it; `_watch` says if that takes too long."""
+        """Send once the socket has room; `_watch` fails if that takes too long."""
         send, meanwhile = self._running.send, trio.from_thread.check_cancelled
         await trio.to_thread.run_sync(send, frame, meanwhile)
 
     async def _set_rates(self, step: int) -> None:
-        """Before it trains for `step`, where an amendment that is known has changed the rates."""
+        """Send the rates for `step` if a known amendment has changed them."""
         rates = rates_of(self._parts.about(step))
         if rates != self._rates:
             self._rates = rates
             await self._send(rates)
 
     async def _measure_our_share(self) -> bool:
-        """Have the loss of θ measured on our share of the held-out blocks, once an outer step."""
+        """Have θ measured on our share of the held-out blocks, once per outer step. Return whether
+        a share was due."""
         parts, step = self._parts, self._parts.ledger.state.step
         if not self._may_read_theta() or self._asked_step == step:
             return False
@@ -272,11 +272,12 @@ class Conversation:
         return True
 
     def _note_use_of_theta(self) -> None:
-        """θ is in use from an order until a report from beyond it; `outer` waits for that."""
+        """Set `theta_in_use`: from an order until a report for its step. `outer_task` waits for
+        that."""
         owes_report = self._desk is not None and self._answered_step != self._desk.step
         self._parts.standing.theta_in_use = owes_report or self._evaluating
 
-    # -- what it says ---------------------------------------------------------------------------
+    # -- reports of the trainer -------------------------------------------------------------------
 
     async def _hear(self, frame: frames.Frame) -> None:
         parts = self._parts
@@ -324,10 +325,10 @@ class Conversation:
         parts.speak_now()
 
     async def _note_ready(self, ready: frames.FragmentReady) -> None:
-        """Tell everybody, if it is all of our lease as it is agreed now.
+        """Offer the work if it is all of our lease as it is agreed now.
 
-        If it is less, the trainer has been told of more, or is about to be, and will write its
-        weights again: they must not be averaged meanwhile.
+        If it is less, the trainer has been told to train more, or soon will be, and will write its
+        weights again. They must not be averaged meanwhile.
         """
         parts, lease = self._parts, self._whole_lease_of(ready)
         if not lease:
@@ -344,8 +345,9 @@ class Conversation:
         await ready_work.offer(parts, ready, lease)
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
-        """What is due of our lease as it is agreed now, if that is what is `ready`, on a θ that was
-        not found wrong since: work that stands outlives `_watch`, which ends this trainer."""
+        """Return the due part of our lease as agreed now, if exactly that is `ready`; else (). Work
+        based on a θ that was found wrong since does not count: offered work would outlive this
+        trainer, which `_watch` ends."""
         state, desk = self._parts.ledger.state, self._desk
         if self._rests_on_wrong_theta or desk is None:
             return ()
@@ -379,8 +381,8 @@ class Conversation:
             parts.enter(Training(standing.inner_step, standing.inner_steps))
 
     def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
-        """Read these once; the store counts a damaged one as missing from then on, and the next
-        trainer, or measurement, gets a fresh copy."""
+        """Read these blocks once. The store counts a damaged one as missing from then on, so the
+        next trainer or measurement gets a fresh copy."""
         for block in blocks:
             with suppress(StoreError):
                 self._parts.store.get_chunk(block)

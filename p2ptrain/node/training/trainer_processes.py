@@ -1,7 +1,7 @@
-"""What a node needs of a trainer, and the one that it has unless it is told otherwise.
+"""The interface between the node and a trainer, and its default implementation.
 
-The seam between `training` and the processes: `training` sends frames and reads what comes back
-from a socket, and does not care whether ranks of torch or a thread of a test is behind it.
+The node sends frames to a trainer and reads its frames from a socket. It does not matter whether
+torch ranks or a test's thread is at the other end.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from p2ptrain.trainer.host.torchrun_trainer import ExternalTrainers
 
 
 class RunningTrainer(Protocol):
-    """One trainer from start to end. `p2ptrain.trainer.host.supervisor` says what each promises."""
+    """One trainer from start to end. See `p2ptrain.trainer.host.supervisor` for the details."""
 
     useful: bool
-    """Whether work of it was offered: set by whoever offers it."""
+    """Whether work of this trainer was offered. Set by the task that offers it."""
 
     @property
     def socket(self) -> socket.socket: ...
@@ -41,35 +41,36 @@ class RunningTrainer(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What others must do until it can start, in words."""
+        """The step that people must still take before it can start, in words; empty if none."""
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
-        """Blocks while the socket of a busy trainer is full; `meanwhile` is called every second
-        then, and may raise to end that. Raises TrainerExited."""
+        """Send a frame. Blocks while the socket of a busy trainer is full; then `meanwhile` is
+        called every second, and may raise to stop. Raises TrainerExited."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes. Raises TrainerExited for b"", TrainerError."""
+        """Return the frames that `data` completes. Raises TrainerExited for b"", TrainerError."""
 
     def check(self) -> None:
-        """Raises TrainerExited or TrainerStalled if that is so; blocks until all of it is gone."""
+        """Raise TrainerExited or TrainerStalled if that is so. If the trainer has ended, block
+        until its processes are gone."""
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
-        """End it, kindly until the deadline; returns the exit status. Blocks. Somebody else may
-        have started its ranks, who must know whether to start them `again`."""
+        """Stop the trainer, by force after the deadline, and return its exit status. Blocks. Ranks
+        started elsewhere are told whether to start `again`."""
 
 
 class Trainers(Protocol):
     """Starts trainers over one node's arena, one at a time."""
 
     def start(self) -> RunningTrainer:
-        """Blocks. Raises TrainerError: the budget of restarts is spent."""
+        """Start a trainer. Blocks. Raises TrainerError: the budget of restarts is spent."""
 
 
 MakeTrainers = Callable[[Parts], Trainers]
 
 
 def subprocesses(parts: Parts) -> Trainers:
-    """Ranks of torch, as the node's configuration says: on this machine, or where torchrun is."""
+    """Return the configured trainers: torch ranks on this machine, or on hosts run by torchrun."""
     assert parts.arena is not None, "a seed has no trainer"
     config = parts.config
     settings = _settings(parts)
@@ -80,7 +81,8 @@ def subprocesses(parts: Parts) -> Trainers:
     if not config.ranks_host:
         return Supervisor(trainer, *parts.arena.fds, ranks=config.ranks, found=found)
     return ExternalTrainers(
-        # Its optimizer would be kept on the ranks' hosts: they are told where.
+        # The ranks' hosts keep the optimizer's state, and have a setting of their own for its
+        # folder.
         replace(trainer, state_folder=""),
         parts.arena.theta.view(np.uint8).data,
         parts.arena.local.view(np.uint8).data,
@@ -120,7 +122,7 @@ def _settings(parts: Parts) -> TrainerConfig:
     )
     if device == "cuda" or config.micro_batch or config.ranks_host:
         return settings
-    # A GPU says where its memory ends; Linux kills somebody instead.
+    # A GPU reports that its memory is full; Linux kills a process instead.
     room = machine_check.room_for_activations(
         parts.run, parts.manifest, machine_check.memory_bytes()
     )

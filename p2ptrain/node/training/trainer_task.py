@@ -1,8 +1,8 @@
-"""One trainer after another, whatever happens to their processes.
+"""Run one trainer after another, whatever happens to their processes.
 
-If they die they are started again within a budget, with the same lease: what they had trained since
-the last commit is trained anew, and the node stays a member all the while. It does not know what a
-trainer is told, or who starts its ranks.
+A trainer that dies is restarted within a budget, with the same lease. The work since the last
+commit is trained again, and the node stays a member meanwhile. This module does not know the
+trainer's orders, or which process starts its ranks.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ STOP_S = 5.0
 
 
 async def train(parts: Parts, trainers: Trainers) -> None:
-    """Run trainers one after another, for ever.
+    """Run trainers one after another, until cancelled.
 
     Raises:
-        TrainerError: the budget of restarts is spent, or would be in vain.
+        TrainerError: the budget of restarts is spent, or a restart would not help.
     """
     await take_inner_state(parts)
     last: TrainerError | None = None
@@ -53,7 +53,7 @@ async def train(parts: Parts, trainers: Trainers) -> None:
 
 
 async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTrainer:
-    """The next trainer. Where there is none, whoever reads the error is told how the last ended."""
+    """Start the next trainer. An error of the start also says how the last trainer ended."""
     try:
         return await trio.to_thread.run_sync(trainers.start)
     except TrainerError as exc:
@@ -64,7 +64,8 @@ async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTraine
 
 
 def _forget_trainer(parts: Parts) -> None:
-    """What it said that it had made (`work`) still lies in the arena, and stands."""
+    """Reset the trainer's state. Work that it finished (`work`) is still in the arena, and stays
+    valid."""
     standing = parts.standing
     standing.trainer_up = False
     standing.theta_in_use = False
