@@ -16,7 +16,7 @@ import trio
 from p2ptrain.encoding import fields, unpack
 from p2ptrain.errors import PeerError, ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.node.joining.find_run import ask
+from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.hello_messages import HelloRequest
 

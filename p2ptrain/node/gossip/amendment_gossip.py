@@ -17,7 +17,7 @@ from p2ptrain.ledger.chain.terms import why_not
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.ledger.messages.events import Amendable
 from p2ptrain.node.gossip.ask_peers import ADMITTED, HELLO_PACE, first_good, whom_to_ask
-from p2ptrain.node.joining.find_run import ask
+from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.peers.hello_messages import HelloRequest

@@ -39,16 +39,13 @@ from p2ptrain.node.gossip.ask_peers import (
     first_good,
     in_order,
 )
+from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
-from p2ptrain.peers.hello_messages import HelloReply, HelloRequest, decode_reply, encode_request
-from p2ptrain.peers.protocol_names import HELLO_BYTES_MAX, HELLO_PROTOCOL
+from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.run import JoinRequest, Run, load_run
 from p2ptrain.suggested_command import to_paste
-
-HELLO_S = 10.0
-"""Time for a manifest and an allowlist of thousands of peers over any line that can train."""
 
 CONNECT_S = 10.0
 ASK_AGAIN_S = 15.0
@@ -231,18 +228,6 @@ async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -
 
 def _going_on(exc: NetworkUnreachable) -> str:
     return f"{exc.what}; going on with what is on this disk, and trying again"
-
-
-async def ask(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
-    """Send one hello and return the reply. Raises PeerError, RemoteProtocolError."""
-    answer = await network.request(
-        peer,
-        HELLO_PROTOCOL,
-        encode_request(request),
-        deadline_s=HELLO_S,
-        bytes_max=HELLO_BYTES_MAX,
-    )
-    return decode_reply(answer)
 
 
 async def be_admitted(

@@ -18,7 +18,7 @@ import trio
 from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
-from p2ptrain.node.joining.find_run import ask
+from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.state.context import Asking, Parts
 from p2ptrain.peers.hello_messages import (
     PEERS_TOLD_MAX,

@@ -11,8 +11,9 @@ import trio
 
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, StoreError
-from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ids import PeerId, RunId
 from p2ptrain.node.optimizer_sharing.optimizer_offer import Offer, put_newest
+from p2ptrain.node.outer_state.retention import still_offered
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 
@@ -106,11 +107,3 @@ async def _make(parts: Parts) -> Offer | None:
         seconds=parts.now() - started_s,
     )
     return made
-
-
-def still_offered(parts: Parts) -> tuple[Digest, ...]:
-    """Return the blobs that a joiner may still be fetching from here."""
-    for digest, until_s in list(parts.offered.items()):
-        if parts.now() >= until_s:
-            del parts.offered[digest]
-    return tuple(parts.offered)

@@ -29,7 +29,6 @@ from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.node.optimizer_sharing.donor import still_offered
 from p2ptrain.node.outer_state.scrub import repair
 from p2ptrain.node.outer_state.snapshot_choice import all_starts, newest_held
 from p2ptrain.node.outer_state.start import Start
@@ -199,3 +198,11 @@ async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
         )
         parts.changes.ring()
     await trio.sleep(AGAIN_S)
+
+
+def still_offered(parts: Parts) -> tuple[Digest, ...]:
+    """Return the blobs that a joiner may still be fetching from here."""
+    for digest, until_s in list(parts.offered.items()):
+        if parts.now() >= until_s:
+            del parts.offered[digest]
+    return tuple(parts.offered)

@@ -29,8 +29,8 @@ from p2ptrain.ledger.failure_detector import Colour, Detector
 from p2ptrain.ledger.messages.events import Event, author_of
 from p2ptrain.net import Network
 from p2ptrain.node.state.changes import Changes
+from p2ptrain.node.state.found_micro_batch import FoundMicroBatch
 from p2ptrain.node.state.identities import Identities
-from p2ptrain.node.training.micro_batch_memory import Kept
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import (
@@ -129,7 +129,7 @@ class Standing:
     trainer_up: bool = False
     trainer: str = ""
     """The device that the trainer runs on, in words."""
-    halving: Kept | None = None
+    halving: FoundMicroBatch | None = None
     """The micro-batch found after the trainer ran out of memory. Written by
     `micro_batch_memory`."""
     inner_from: str = ""

@@ -10,33 +10,21 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import p2ptrain
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.ids import Digest
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
+from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.found_micro_batch import FoundMicroBatch
 from p2ptrain.store import digest_of
 
-if TYPE_CHECKING:
-    from p2ptrain.node.state.context import Parts
-
 FILE_BYTES_MAX = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The file's contents. `settings`: digest of the settings it was found under; `day`: its
-    date."""
-
-    settings: str
-    day: str
-    halving: Halving
 
 
 def recall(parts: Parts, config: TrainerConfig) -> TrainerConfig:
@@ -66,7 +54,7 @@ def keep(parts: Parts, config: TrainerConfig, halving: Halving) -> None:
     if parts.config.micro_batch:
         return
     path, settings = parts.home.halving, settings_of(config, parts.config.ranks)
-    kept = Kept(settings, date.today().isoformat(), halving)
+    kept = FoundMicroBatch(settings, date.today().isoformat(), halving)
     parts.standing.halving = kept
     try:
         beside = path.with_suffix(".new")
@@ -116,8 +104,8 @@ def _forget(parts: Parts, reason: str) -> None:
     parts.journal.write("halving-forgotten", reason=reason)
 
 
-def _read(path: Path) -> Kept:
+def _read(path: Path) -> FoundMicroBatch:
     with path.open("rb") as file:
         tree = json.loads(file.read(FILE_BYTES_MAX))
     day = date.fromisoformat(tree["day"]).isoformat()
-    return Kept(tree["settings"], day, Halving(**tree["halving"]))
+    return FoundMicroBatch(tree["settings"], day, Halving(**tree["halving"]))

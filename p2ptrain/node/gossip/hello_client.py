@@ -1,0 +1,23 @@
+"""Ask a peer for the run, the allowlist and the amendments that it has: one hello."""
+
+from __future__ import annotations
+
+from p2ptrain.ids import PeerId
+from p2ptrain.net import Network
+from p2ptrain.peers.hello_messages import HelloReply, HelloRequest, decode_reply, encode_request
+from p2ptrain.peers.protocol_names import HELLO_BYTES_MAX, HELLO_PROTOCOL
+
+HELLO_S = 10.0
+"""Time for a manifest and an allowlist of thousands of peers over any line that can train."""
+
+
+async def ask(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
+    """Send one hello and return the reply. Raises PeerError, RemoteProtocolError."""
+    answer = await network.request(
+        peer,
+        HELLO_PROTOCOL,
+        encode_request(request),
+        deadline_s=HELLO_S,
+        bytes_max=HELLO_BYTES_MAX,
+    )
+    return decode_reply(answer)
