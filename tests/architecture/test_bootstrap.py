@@ -54,7 +54,15 @@ def test_a_seed_is_started(command: object, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_file_that_a_page_links_to_exists() -> None:
-    for name in ("README.md", "ARCHITECTURE.md", "SECURITY.md", "bootstrap/README.md"):
+    pages = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+        "bootstrap/README.md",
+    ]
+    pages += [str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "decisions").glob("*.md")]
+    for name in pages:
         links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text())
         missing = [link for link in links if not (ROOT / name).parent.joinpath(link).exists()]
         assert missing == []
@@ -68,3 +76,16 @@ def test_every_script_runs_from_anywhere_and_stops_at_the_first_error() -> None:
         assert "set -euo pipefail" in text
         assert "BASH_SOURCE" in text
         assert script.stat().st_mode & 0o111
+
+
+PAGE_BYTES_MAX = 12_000
+"""ARCHITECTURE.md is read in one sitting. What does not fit is a decision, and has its own page."""
+
+
+def test_architecture_page_is_short_and_the_index_lists_every_decision() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_bytes()) <= PAGE_BYTES_MAX
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    pages = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [name for name in pages if f"({name})" not in index] == []
+    assert [name[:3] for name in pages] == [f"{number:03}" for number in range(1, len(pages) + 1)]

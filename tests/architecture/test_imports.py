@@ -95,6 +95,11 @@ def test_a_foreign_package_has_its_doors(foreign: str) -> None:
     assert found == DOORS[foreign]
 
 
+def test_architecture_page_shows_these_tiers() -> None:
+    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
+    assert "\n".join(TIERS) in page
+
+
 def test_architecture_page_lists_the_importers_of_each_foreign_package() -> None:
     page = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
     lines = [f"{foreign:<14}{', '.join(sorted(parts))}" for foreign, parts in DOORS.items()]
