@@ -229,6 +229,15 @@ def test_a_founder_that_comes_back_is_a_voter_at_once() -> None:
     assert wanted(FOUR, state, Joining(D), PeerDown(D)) is None
 
 
+def test_no_wait_makes_a_voter_of_a_founder_that_has_not_asked() -> None:
+    """A lying founder would fill the quorum with founders that are down."""
+    state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
+    back = Roster(0, 0, (A, B, C, D), ())
+    assert judged(FOUR, state, back, late=True).answer is Answer.LATER
+    assert judged(FOUR, state, back, Joining(D), late=True).answer is Answer.YES
+    assert judged(FOUR, state, back, late=True, forced=True).answer is Answer.YES
+
+
 def test_a_founder_that_lied_does_not_come_back() -> None:
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     view = heard(FOUR, Joining(D))

@@ -97,6 +97,7 @@ def may_accept(
         if few := _too_few_left(rules, state, view, value):
             return Verdict(Answer.LATER, few)
         fault = _dropped_for_nothing(rules, state, view, value)
+        fault = fault or ("" if forced else _unasked(rules, state, view, value))
         fault = fault or ("" if late else _usurped(rules, state, view, value, now))
         fault = fault or ("" if late else _self_serving(rules, state, view, value, proposer))
         if forced:
@@ -157,11 +158,15 @@ def _dropped_for_nothing(rules: Rules, state: LedgerState, view: View, roster: R
     return "" if founders is None else dropped_for_nothing(founders, state, view, roster)
 
 
+def _unasked(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+    return unasked(state, view, roster) if rules.founders_vote else ""
+
+
 def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: float) -> str:
     """Return in words which peer loses its place or its part in the reduce for no cause known here
     (SPEC.md S11); empty if none.
     """
-    if rules.founders_vote and (stranger := unasked(state, view, roster)):
+    if stranger := _unasked(rules, state, view, roster):
         return stranger
     names, taking = set(roster.members), set(roster.peers)
     opened = state.roster
