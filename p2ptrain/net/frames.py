@@ -36,7 +36,9 @@ SUBSCRIPTIONS_MAX = 32
 
 def is_ordinary(message: rpc_pb2.Message) -> bool:
     """Return whether `message` has the only form that our nodes publish: one topic, an Ed25519
-    author and little else beside its payload. The cheapest tests come first."""
+    author
+    and little else besides its payload. The cheapest tests come first.
+    """
     return (
         len(message.topicIDs) == 1
         and len(message.from_id) <= AUTHOR_BYTES_MAX
@@ -48,10 +50,10 @@ def is_ordinary(message: rpc_pb2.Message) -> bool:
 
 
 def subscriptions_of(rpc: Any) -> list[Any]:
-    """Return the last subscription that `rpc` holds for each topic; none of a frame with too many.
+    """Return the last subscription in `rpc` for each topic; none if the frame has too many.
 
-    A frame that subscribed and unsubscribed alternately would have recent messages sent anew each
-    time.
+    Otherwise a frame that subscribes and unsubscribes alternately would cause recent messages to be
+    sent again each time.
     """
     if len(rpc.subscriptions) > SUBSCRIPTIONS_MAX:
         return []
