@@ -2,8 +2,8 @@
 
 A neighbour may dial before we have received the roster that makes it our neighbour. Its socket is
 parked under the key from its hello. `take` gives the socket to the reduce, or waits for it. A
-parked socket that nobody takes is closed after a while. The inbox does not know what travels on
-the sockets.
+parked socket that nobody takes is closed after a while. The inbox does not know what travels on the
+sockets.
 """
 
 from __future__ import annotations

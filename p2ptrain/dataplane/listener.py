@@ -69,8 +69,7 @@ class Listener:
     """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts.
 
     `allowed(peer)` is called for every connection, in that connection's thread. If not `encrypted`,
-    TLS
-    only proves the identities, and ends before a handler starts.
+    TLS only proves the identities, and ends before a handler starts.
 
     Raises (when made):
         ConfigError: the address cannot be bound.
@@ -124,8 +123,7 @@ class Listener:
         """Let `handler(socket, hello)` serve `purpose` from now on; the socket is closed after it.
 
         A handler may raise P2PTrainError, which is counted. Any other exception is a bug of ours.
-        It goes
-        to `threading.excepthook` and ends only that connection.
+        It goes to `threading.excepthook` and ends only that connection.
         """
         with self._lock:
             self._handlers[purpose] = handler

@@ -40,9 +40,7 @@ Limit = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`count_bytes` came in `seconds`, both of the half that counts; 0 bytes if the peer was
-    busy.
-    """
+    """`count_bytes` came in `seconds`, both of the half that counts; 0 bytes if the peer was busy."""
 
     round_trip_s: float
     count_bytes: int
@@ -100,8 +98,7 @@ class ProbeServer:
 
     def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
         """Serve one probe. Raises PeerError if the connection ends early, RemoteProtocolError if
-        the
-        request is malformed.
+        the request is malformed.
         """
         sock.set_deadline(2 * PROBE_S)
         left = _wanted(sock)

@@ -68,14 +68,12 @@ class SecureSocket(Protocol):
 
     def send_some(self, data: memoryview) -> int:
         """Send without blocking; return the number of bytes sent. After 0, try again with the same
-        data
-        when the socket is writable. Raises PeerLost.
+        data when the socket is writable. Raises PeerLost.
         """
 
     def receive_some(self, view: memoryview) -> int:
         """Receive without blocking; return the number of bytes received. After 0, try again when
-        the socket
-        is readable. Raises PeerLost.
+        the socket is readable. Raises PeerLost.
         """
 
     def finish_sending(self) -> None:
@@ -97,8 +95,7 @@ class PeerSocket:
     """The SecureSocket over an operating-system socket, TLS or plain.
 
     The first operation that fails ends the connection. How much of a message the peer received is
-    then
-    unknown, so it could not understand anything that follows.
+    then unknown, so it could not understand anything that follows.
     """
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: PeerId, *, deadline_s: float) -> None:

@@ -95,8 +95,7 @@ def dial(
 
     `hello["purpose"]` names the handler. The rest of `deadline_s` stays the socket's deadline until
     `set_deadline`. If not `encrypted`, which both ends must have agreed, TLS ends when the hello
-    has
-    been answered. The dial ends early if another thread calls `dialling.give_up`.
+    has been answered. The dial ends early if another thread calls `dialling.give_up`.
 
     Raises:
         PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).

@@ -68,8 +68,7 @@ class TlsSocket:
 
     def send(self, data: memoryview) -> int:
         """Send up to SEND_BYTES_MAX of `data`; return how many bytes went. Raises BlockingIOError
-        until
-        all of them have gone; then call it again with the same data.
+        until all of them have gone; then call it again with the same data.
         """
         if self._clear:
             return self._sock.send(data)
@@ -80,9 +79,7 @@ class TlsSocket:
         return self._pending_of
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive decrypted bytes into `view`; return their number, or 0 at the end of the
-        stream.
-        """
+        """Receive decrypted bytes into `view`; return their number, or 0 at the end of the stream."""
         if self._clear:
             return self._receive_clear(view)
         self._ends = None
@@ -172,8 +169,7 @@ class TlsSocket:
 
     def _allow_remaining_time(self) -> None:
         """Set the socket's timeout before each wait of a call. A call that may not wait looks at
-        the socket
-        only once; otherwise a peer that sends empty records could keep it for ever.
+        the socket only once; otherwise a peer that sends empty records could keep it for ever.
         """
         if self._timeout_s is None:
             return

@@ -36,14 +36,10 @@ class AddressBook:
     """The addresses of peers, by source.
 
     Addresses that a peer signed itself, and addresses where it has answered, come first. These
-    *known*
-    addresses are kept until newer ones displace them. When the book is full, it forgets the peers
-    that
-    have been silent longest, members last. Statements of others about a peer are *hearsay*. Hearsay
-    is
-    tried after the known addresses, never displaces one, and expires. It never contains names,
-    because
-    a name would make us query a DNS server that a stranger chose.
+    *known* addresses are kept until newer ones displace them. When the book is full, it forgets the
+    peers that have been silent longest, members last. Statements of others about a peer are
+    *hearsay*. Hearsay is tried after the known addresses, never displaces one, and expires. It
+    never contains names, because a name would make us query a DNS server that a stranger chose.
     """
 
     def __init__(self, is_member: IsMember = nobody) -> None:
@@ -53,8 +49,7 @@ class AddressBook:
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Put `addresses`, in their order, before the known ones; skip malformed ones. Call this
-        only for
-        addresses that `peer` itself has announced.
+        only for addresses that `peer` itself has announced.
         """
         told = parse_told(addresses, peer)
         if not told or not is_peer_id(peer):
@@ -113,8 +108,7 @@ def _with_few_names(addresses: Iterable[Address]) -> list[Address]:
 
 def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
     """Return all addresses of a snapshot in the order to dial them. First comes the newest address
-    of
-    each peer, beginning with the peer heard of last; then the second newest of each, and so on.
+    of each peer, beginning with the peer heard of last; then the second newest of each, and so on.
     """
     ranks = zip_longest(*reversed(list(met.values())))
     return [address for rank in ranks for address in rank if address is not None]
@@ -143,8 +137,7 @@ class PeerCache:
 
     def save(self, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember = nobody) -> None:
         """Replace the file atomically by the addresses of a snapshot. If they exceed what `load`
-        would read,
-        the members' are kept, and then the newest.
+        would read, the members' are kept, and then the newest.
 
         Raises:
             OSError: the disk is full or the folder is not ours.

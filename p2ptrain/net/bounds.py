@@ -2,8 +2,8 @@
 here.
 
 libp2p 0.8.1 has no such limits. It logs that a peer sends more than its window, and keeps the
-bytes. It accepts any number of streams. The name of a protocol may have any length, even before
-the handshake. So a stranger could fill our memory as fast as its line allows.
+bytes. It accepts any number of streams. The name of a protocol may have any length, even before the
+handshake. So a stranger could fill our memory as fast as its line allows.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def bound_connections() -> None:
     """Apply the limits to every connection of this process from now on.
 
     libp2p let a window grow to 16 MiB for a peer that filled it, and a busy reader would have to
-    hold
-    all of that. The control plane carries too little data to need large windows.
+    hold all of that. The control plane carries too little data to need large windows.
     """
     setattr(Yamux, _read_payload.__name__, _read_payload_if_it_fits)  # it takes no class of ours
     yamux.MAX_WINDOW_SIZE = yamux.DEFAULT_WINDOW_SIZE
@@ -50,9 +49,7 @@ def is_crowded(muxed: Any) -> bool:
 
 
 async def _read_payload_if_it_fits(muxed: Yamux, length: int) -> bytes:
-    """Replace libp2p's own function, through which every payload comes, whether it is read or
-    not.
-    """
+    """Replace libp2p's own function, through which every payload comes, whether it is read or not."""
     unread = sum(map(len, muxed.stream_buffers.values()))
     if unread + length > UNREAD_BYTES_MAX:
         # libp2p closes the connection on this error only, whatever kind of frame it was.

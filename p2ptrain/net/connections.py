@@ -26,8 +26,7 @@ STRANGERS_MAX = 64
 """Connections of peers that are not admitted: they send a hello, ask to join, and wait."""
 OTHERS_MAX = 320
 """Connections of all peers that are not members. The rest of the host's 512 serve a hundred
-members,
-some with two. Without this limit, anybody could occupy all connections of an open run."""
+members, some with two. Without this limit, anybody could occupy all connections of an open run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,7 @@ class Dialler:
         self, texts: Sequence[str], budget: _Budget, ends: float
     ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
         """Return the peer that answers first, or else the errors, in the order of `texts`.
-        Addresses that
-        were not tried before `ends` are left out.
+        Addresses that were not tried before `ends` are left out.
         """
         found: list[PeerId] = []
         failed: dict[int, P2PTrainError] = {}

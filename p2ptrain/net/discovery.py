@@ -117,8 +117,7 @@ class Discovery:
 
     def _neighbours(self) -> dict[PeerId, list[str]]:
         """Return the peers that we tell others about: connected and admitted, with addresses that
-        they
-        announced themselves.
+        they announced themselves.
         """
         known = self._book.known
         return {
@@ -150,8 +149,7 @@ class Discovery:
 
     async def _serve(self, stream: INetStream) -> None:
         """Answer the requests of one stream until it ends. Reset a stream that has been open for
-        STREAM_S,
-        or that must make room for another.
+        STREAM_S, or that must make room for another.
         """
         asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _Turn()
         with self._places.taken(asker, turn.give_up):
@@ -173,8 +171,7 @@ class Discovery:
 
 class _Turn:
     """A limit on how long a stream is read. Only reads are cancelled: a cancelled write would break
-    the
-    connection.
+    the connection.
     """
 
     def __init__(self) -> None:
@@ -200,9 +197,7 @@ class _Turn:
 
 @contextmanager
 def mdns_neighbours(me: PeerId, found: Callable[[PeerId, list[str]], None]) -> Iterator[None]:
-    """While the block lasts, call `found`, in trio's thread, for peers that mDNS finds on the
-    LAN.
-    """
+    """While the block lasts, call `found`, in trio's thread, for peers that mDNS finds on the LAN."""
     token = trio.lowlevel.current_trio_token()
 
     def discovered(info: PeerInfo) -> None:

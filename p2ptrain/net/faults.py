@@ -93,10 +93,8 @@ def attempt(address: str, words: str) -> str:
 
 def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 0) -> P2PTrainError:
     """Return one error for all addresses tried. The attempt that got furthest gives the code;
-    addresses
-    that can be dialled from everywhere come first. `untried` counts addresses for which there was
-    no
-    time.
+    addresses that can be dialled from everywhere come first. `untried` counts addresses for which
+    there was no time.
     """
     if len(failures) == 1 and not untried:
         return failures[0][1]

@@ -57,8 +57,7 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
 
     def push(self, author: PeerId, value: T) -> None:
         """Add `value`. If a limit is reached, drop the oldest value of its author, or of the author
-        with the
-        most values.
+        with the most values.
         """
         loser = self._loser(author)
         if loser is None:

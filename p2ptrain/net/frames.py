@@ -36,8 +36,7 @@ SUBSCRIPTIONS_MAX = 32
 
 def is_ordinary(message: rpc_pb2.Message) -> bool:
     """Return whether `message` has the only form that our nodes publish: one topic, an Ed25519
-    author
-    and little else besides its payload. The cheapest tests come first.
+    author and little else besides its payload. The cheapest tests come first.
     """
     return (
         len(message.topicIDs) == 1

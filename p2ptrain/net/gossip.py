@@ -62,9 +62,7 @@ Message = tuple[PeerId, bytes]
 
 
 class ContainedRouter(GossipSub):
-    """A GossipSub whose background work cannot end it, and which stores little for each
-    neighbour.
-    """
+    """A GossipSub whose background work cannot end it, and which stores little for each neighbour."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -72,21 +70,17 @@ class ContainedRouter(GossipSub):
 
     def _check_equivocation(self, msg: rpc_pb2.Message) -> bool:
         """Accept every message. libp2p's own check stores up to 1,000 whole messages (480 MB) to
-        compare
-        them with later ones.
+        compare them with later ones.
 
         The comparison cannot find anything for two minutes, because a second message with the same
-        author
-        and number is dropped as already seen. After that nothing of ours relies on it: the ledger
-        finds
-        conflicting votes by their own signatures.
+        author and number is dropped as already seen. After that nothing of ours relies on it: the
+        ledger finds conflicting votes by their own signatures.
         """
         return True
 
     def remove_peer(self, peer_id: ID) -> None:
         """Forget a peer that has left, and all expired backoff times. libp2p keeps these until the
-        same peer
-        grafts again.
+        same peer grafts again.
         """
         super().remove_peer(peer_id)
         now = int(time.time())
@@ -106,10 +100,8 @@ class ContainedRouter(GossipSub):
         limit.
 
         libp2p repeats all messages of the last seconds, each with a newly signed record. When many
-        peers
-        reconnected at once, an overloaded node spent a third of its time checking them. Its own
-        heartbeats
-        were late, and the others gave it up again.
+        peers reconnected at once, an overloaded node spent a third of its time checking them. Its
+        own heartbeats were late, and the others gave it up again.
         """
         pubsub = self.pubsub
         stream = None if pubsub is None else pubsub.peers.get(peer_id)
@@ -127,9 +119,7 @@ class ContainedRouter(GossipSub):
 
 
 class GatedPubsub(Pubsub):
-    """A Pubsub that knows which peers are admitted, and contains the failures that peers can
-    cause.
-    """
+    """A Pubsub that knows which peers are admitted, and contains the failures that peers can cause."""
 
     def __init__(
         self,
@@ -187,8 +177,7 @@ class GatedPubsub(Pubsub):
         """Read frames until the stream ends, in place of libp2p's own loop.
 
         libp2p checks and delivers everything in a frame, each message in a task. It applies the
-        limits of
-        the neighbour only afterwards.
+        limits of the neighbour only afterwards.
         """
         peer = stream.muxed_conn.peer_id
         forwarder = PeerId(str(peer))
@@ -206,8 +195,7 @@ class GatedPubsub(Pubsub):
         """Handle the parts of a frame that we accept.
 
         The sender's signed record with its addresses is not read: libp2p's own dials are switched
-        off, and
-        heartbeats announce addresses. Checking the record took 1 ms for each frame.
+        off, and heartbeats announce addresses. Checking the record took 1 ms for each frame.
         """
         forwarder = PeerId(str(peer))
         for message in self._worth_checking(forwarder, rpc.publish):
@@ -249,8 +237,7 @@ class GatedPubsub(Pubsub):
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
         """Ask the judges of its topics. This comes before the signature check, which costs more: an
-        unwanted
-        message stays unwanted whoever wrote it.
+        unwanted message stays unwanted whoever wrote it.
         """
         judges = [self.judges[topic] for topic in message.topicIDs if topic in self.judges]
         if forwarder == self.my_id or not judges:

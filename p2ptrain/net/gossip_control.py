@@ -2,9 +2,8 @@
 messages (IWANT), and changes of the mesh (GRAFT, PRUNE).
 
 libp2p 0.8.1 acts on all of them. It sends a message as often as a frame asks for it, so one
-megabyte
-that repeats one name asks for gigabytes. It stores and answers statements about topics that nobody
-follows. It dials peers that a neighbour names.
+megabyte that repeats one name asks for gigabytes. It stores and answers statements about topics
+that nobody follows. It dials peers that a neighbour names.
 """
 
 from __future__ import annotations

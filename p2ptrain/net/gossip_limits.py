@@ -6,8 +6,8 @@ everything that it brings, and each author's name may use only a share of the ne
 Otherwise an attacker that floods an honest neighbour would leave no room there for anybody else. A
 message under a false name uses up only the share of that name at this neighbour.
 
-In an open run anybody can also invent neighbours. So all messages that a non-member wrote or
-brings have one common share, and take nothing from what members bring of each other.
+In an open run anybody can also invent neighbours. So all messages that a non-member wrote or brings
+have one common share, and take nothing from what members bring of each other.
 
 Sans-IO: times come in. The content of messages is not known here.
 """
@@ -22,8 +22,7 @@ from p2ptrain.rate_limit import KEYS_MAX, Allowance
 
 PER_S = 128.0
 """Messages per second from one neighbour. A peer with a single neighbour hears everybody through
-it.
-In a run of a hundred members these are 12 heartbeats a second (which become slower as members
+it. In a run of a hundred members these are 12 heartbeats a second (which become slower as members
 become more), 3 lists, and about ten messages of each member per outer step, which are 33 a second
 if a step takes half a minute: together a third of this limit. Checking and passing on 128 a second
 takes less than half of a core.
@@ -69,15 +68,13 @@ class Intake:
 
     def takes_frame(self, forwarder: PeerId, size_bytes: int, now: float) -> bool:
         """Return whether a frame may be parsed at all. A long frame counts as several, since
-        parsing takes
-        time in proportion to its length.
+        parsing takes time in proportion to its length.
         """
         return self._frames.take(forwarder, _units(size_bytes), now) or self.refuse(forwarder)
 
     def takes_entries(self, forwarder: PeerId, count: int, now: float) -> bool:
         """Return whether so many subscriptions of a frame may be processed. Each counts as a frame,
-        since it
-        takes about as much time.
+        since it takes about as much time.
         """
         return not count or self._frames.take(forwarder, count, now) or self.refuse(forwarder)
 

@@ -119,10 +119,9 @@ async def _do_nothing() -> None:
 
 async def _refuse_to_dial(peer: ID) -> list[INetConn]:
     """Refuse the dials that libp2p starts by itself, for a stream to a peer whose connection has
-    just
-    ended. It would try all addresses that the peer ever announced, at once and without a limit, and
-    look up their names in threads that everything shares. Our own dials call `dial_addr` with an
-    address.
+    just ended. It would try all addresses that the peer ever announced, at once and without a
+    limit, and look up their names in threads that everything shares. Our own dials call `dial_addr`
+    with an address.
     """
     raise SwarmException(f"{peer} is not connected")
 
@@ -197,9 +196,7 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Return whether `stream` is not known to have ended. libp2p's interface has no name for
-    this.
-    """
+    """Return whether `stream` is not known to have ended. libp2p's interface has no name for this."""
     return not stream.is_closed
 
 

@@ -43,8 +43,7 @@ def bound_introductions() -> None:
 
 def bound_peerstore(host: IHost) -> None:
     """Make the peerstore keep only the newest addresses of a peer, and only records signed by their
-    own
-    peer.
+    own peer.
     """
     store: Any = host.get_peerstore()
     add, consume = store.add_addrs, store.consume_peer_record
@@ -58,10 +57,8 @@ def bound_peerstore(host: IHost) -> None:
         """Accept what came with a peer's record even if the record is older than the known one.
 
         libp2p ignores everything that comes with an older record, for two hours. So a peer that
-        restarted
-        with its clock set back was cut off from all peers that knew it. The same happened to the
-        older of
-        two nodes with one identity after the younger had left.
+        restarted with its clock set back was cut off from all peers that knew it. The same happened
+        to the older of two nodes with one identity after the younger had left.
         """
         is_its_own = ID.from_pubkey(envelope.public_key) == envelope.record().peer_id
         if is_its_own:

@@ -91,8 +91,7 @@ class Answerer:
 
     def _take_announcement(self, asker: PeerId, message: Message, now: float) -> bool:
         """Store an announcement. Return whether it was accepted. An accepted one gets no answer,
-        because
-        go-libp2p would take it for the answer to its next request.
+        because go-libp2p would take it for the answer to its next request.
         """
         told = [each for each in message.providerPeers[:TOLD_MAX] if _peer_of(each) == asker]
         return bool(told) and self.records.add(

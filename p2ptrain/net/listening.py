@@ -38,9 +38,7 @@ def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
 
 
 def listen_failed(listen: Sequence[str]) -> ConfigError:
-    """Return the error for a host that listens nowhere, although the ports were free just
-    before.
-    """
+    """Return the error for a host that listens nowhere, although the ports were free just before."""
     return ConfigError(
         f"cannot listen on {', '.join(listen)}",
         code="LISTEN-FAILED",
@@ -50,9 +48,7 @@ def listen_failed(listen: Sequence[str]) -> ConfigError:
 
 
 def dialable(address: Address) -> list[Address]:
-    """Return what others can dial if we listen on `address`. 0.0.0.0 stands for our own
-    addresses.
-    """
+    """Return what others can dial if we listen on `address`. 0.0.0.0 stands for our own addresses."""
     if not address.is_unspecified:
         return [address]
     six = address.kind == "ip6"
@@ -100,9 +96,8 @@ def _locked(address: Address) -> Iterator[None]:
 
 def _own_folder() -> Path:
     """Return a folder for locks into which nobody else can write. A login session and a system
-    service
-    of one user may have two such folders. Then nodes that start at the same moment may miss each
-    other's lock.
+    service of one user may have two such folders. Then nodes that start at the same moment may miss
+    each other's lock.
     """
     name, shared = f"p2ptrain-{os.getuid()}", tempfile.gettempdir()
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), shared):

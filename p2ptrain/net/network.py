@@ -89,24 +89,21 @@ class Network:
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record known addresses of `peer`; malformed ones are skipped. Call this only for
-        addresses that
-        `peer` itself announced, or that an earlier start knew.
+        addresses that `peer` itself announced, or that an earlier start knew.
         """
         if peer != self.peer:
             self._book.remember(peer, addresses)
 
     def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record that another peer says that `peer` is at `addresses`. For ten minutes they are
-        tried after
-        the known ones. DNS names among them are dropped.
+        tried after the known ones. DNS names among them are dropped.
         """
         if peer != self.peer:
             self._book.hear(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
         """Return the addresses at which to dial `peer`: first the known ones, the newest first,
-        then
-        hearsay.
+        then hearsay.
         """
         return [str(a) for a in self._book.addresses_of(peer, trio.current_time())]
 
@@ -136,8 +133,7 @@ class Network:
         deadline_s: float = DIAL_S,
     ) -> PeerId:
         """Connect to the first of `addresses` that answers, else to one of `or_else`, which have
-        the same
-        time again.
+        the same time again.
 
         Raises:
             ConfigError, NetworkUnreachable: none answers; the evidence has a line for each.
@@ -194,10 +190,8 @@ class Network:
         """Let `await handler(peer, payload)` make the reply to requests of `protocol` from now on.
 
         Peers that are not admitted are refused unless `anyone`. A handler may raise
-        RemoteProtocolError
-        (malformed), NotAuthorised (refused) or another P2PTrainError (failed); its text goes to the
-        peer.
-        Any other exception is logged and costs only that request.
+        RemoteProtocolError (malformed), NotAuthorised (refused) or another P2PTrainError (failed);
+        its text goes to the peer. Any other exception is logged and costs only that request.
         """
         self._responder.handle(protocol, Service(handler, bytes_max, anyone))
 
@@ -205,15 +199,12 @@ class Network:
         """Send `payload`, signed, to all admitted peers that follow `topic`; peers forward it.
 
         Best effort: messages have no order, and if more than about thirty are sent in one go, the
-        last are
-        lost.
+        last are lost.
         """
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> SharedFeed[bytes]:
-        """Return a feed of (author, payload). Signatures and admission of the authors are
-        checked.
-        """
+        """Return a feed of (author, payload). Signatures and admission of the authors are checked."""
         feed, new = self._gossip.feed(topic)
         if new:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
@@ -221,8 +212,7 @@ class Network:
 
     def judge(self, topic: str, judge: Judge) -> None:
         """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
-        and passed
-        on. It is called before their signatures are checked.
+        and passed on. It is called before their signatures are checked.
         """
         self._gossip.pubsub.judges[topic] = judge
 
@@ -242,15 +232,12 @@ class Network:
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Announce in the DHT that we take part in the run called `key`. Best effort, so repeat
-        it.
-        """
+        """Announce in the DHT that we take part in the run called `key`. Best effort, so repeat it."""
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:
         """Return the peers on record for `key`, with their addresses. Addresses from other peers
-        are
-        recorded as by `hear`.
+        are recorded as by `hear`.
         """
         return await self._discovery.find_providers(key)
 
@@ -300,10 +287,8 @@ async def open_network(
     """Run a network while the block lasts.
 
     `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any port; empty list: dial
-    only). If
-    `announce` is given, others are told these addresses instead. `admitted` is called often and
-    must
-    answer at once.
+    only). If `announce` is given, others are told these addresses instead. `admitted` is called
+    often and must answer at once.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LOCK-FOLDER, LISTEN-FAILED.

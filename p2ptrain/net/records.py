@@ -30,8 +30,7 @@ Admitted = Callable[[PeerId], bool]
 
 class Records:
     """The records. If the store is full, the oldest make room, so a peer that filled it once does
-    not
-    keep others out.
+    not keep others out.
     """
 
     def __init__(self, admitted: Admitted) -> None:
@@ -60,8 +59,7 @@ class Records:
 
     def of(self, key: bytes, now: float) -> dict[PeerId, list[str]]:
         """Return the addresses of all peers on record for `key`, except ourselves and peers that
-        are no
-        longer admitted.
+        are no longer admitted.
         """
         kept = self._kept.get(key, {})
         for peer in [peer for peer, (until, _) in kept.items() if until <= now]:

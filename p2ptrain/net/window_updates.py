@@ -23,8 +23,7 @@ def give_credit_by_halves() -> None:
 
 async def _give_if_half(stream: YamuxStream, *, bytes_read: int = 0) -> None:
     """Replace libp2p's own function, which is called after a read of `bytes_read`. libp2p counts
-    the
-    bytes by itself: all that are neither granted nor in the buffer have been read.
+    the bytes by itself: all that are neither granted nor in the buffer have been read.
     """
     kept = stream.recv_window + len(stream.conn.stream_buffers.get(stream.stream_id, b""))
     if 2 * (stream.target_recv_window - kept) >= stream.target_recv_window:

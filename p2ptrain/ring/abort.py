@@ -62,8 +62,7 @@ def take_leave(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
 
 def last_words(link: Link, unread: int, members: Collection[PeerId]) -> Blame | None:
     """Return the reason that a neighbour gave before it ended its side of `link`; None if it gave
-    none.
-    The first `unread` bytes are the rest of a segment, and are discarded.
+    none. The first `unread` bytes are the rest of a segment, and are discarded.
 
     Raises PeerLost, RemoteProtocolError.
     """

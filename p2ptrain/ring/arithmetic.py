@@ -3,8 +3,8 @@
 It reads θ, the local weights and the residual, and never writes them. The new rounding errors go to
 a separate vector, since each peer rounds each element once. All bytes on the wire lie in `payload`:
 each segment has one place, first for the sum and later for the mean. One place is enough because a
-mean arrives only after the sum that it was made from has been sent. Where several sums are added
-to one segment, an `Accumulator` holds their total in fp32, so that it is rounded only once.
+mean arrives only after the sum that it was made from has been sent. Where several sums are added to
+one segment, an `Accumulator` holds their total in fp32, so that it is rounded only once.
 """
 
 from __future__ import annotations
@@ -77,10 +77,8 @@ class Arithmetic:
         """Add the own contribution to the sum that has arrived; if it is the `last`, divide.
 
         The result overwrites the sum, so afterwards only the scales of the sum are known. They were
-        within
-        the bound. If the own contribution is within its bound too but the result is not, the codes
-        of the
-        sum stood for larger values than a codec writes, and the sender is at fault.
+        within the bound. If the own contribution is within its bound too but the result is not, the
+        codes of the sum stood for larger values than a codec writes, and the sender is at fault.
         """
         run, place = slice(segment.start, segment.stop), self.place(segment)
         own = (self._theta[run], self._local[run], self._weight)
@@ -152,8 +150,7 @@ class Arithmetic:
         last: bool,
     ) -> tuple[float, float]:
         """Add, and requantise to the segment's place. `sum` came from the last of `senders`; `own`
-        holds
-        the others' sums. Return the peaks of `sum` and of the result.
+        holds the others' sums. Return the peaks of `sum` and of the result.
         """
         run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
         kept = _run_of(self._residual_out, run)
@@ -185,10 +182,8 @@ class Arithmetic:
 
     def _closely(self, segment: Segment, payload: memoryview, peak: float, limit: float) -> float:
         """Return the largest magnitude in `payload`. The scales give it as `peak`. Near the limit,
-        codes
-        that no codec writes could exceed it unseen, so there every element is read. Honest peers
-        stay far
-        below the limit, so they pay nothing for this.
+        codes that no codec writes could exceed it unseen, so there every element is read. Honest
+        peers stay far below the limit, so they pay nothing for this.
         """
         if not peak <= limit < peak * self.codec.reach:
             return peak

@@ -78,8 +78,7 @@ def arrangement(
     current: tuple[Schedule, Sequence[PeerId]] = ("ring", ()),
 ) -> Arrangement:
     """Return how `peers` should average a vector of `payload_bytes`. `current` is the schedule and
-    the
-    order of the last reduce of these peers, or of most of them.
+    the order of the last reduce of these peers, or of most of them.
     """
     stands, last = current
     remaining = [peer for peer in last if peer in set(peers)]
@@ -133,9 +132,8 @@ def estimate_s(
 @dataclass(frozen=True, slots=True)
 class _Loads:
     """The load of a schedule, by places in the order. `pairs` counts the parts that travel between
-    two
-    peers, in the busier direction. `sent` counts the parts that each peer sends. `partners` are the
-    neighbours of the peer that has the most.
+    two peers, in the busier direction. `sent` counts the parts that each peer sends. `partners` are
+    the neighbours of the peer that has the most.
     """
 
     pairs: Mapping[tuple[int, int], int]

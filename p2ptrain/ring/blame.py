@@ -18,8 +18,7 @@ class Blame:
     fault.
 
     `own` means that this peer found the fault in itself. When others accuse this peer, it passes
-    the
-    accusation on but does not admit it, since they may be wrong. `heard` means that a neighbour
+    the accusation on but does not admit it, since they may be wrong. `heard` means that a neighbour
     reported the fault and nothing of it was seen here.
     """
 

@@ -13,8 +13,8 @@ Limits. A peer that passes a sum on may replace it by another that is as large a
 may be. So the last peer to add in a ring, and the owner of a part in every schedule, decide that
 part's mean, up to the bound on a mean, which equals the bound on one participant. Within the bound
 nobody sees whose numbers are wrong. The owner of a part may even send different means to two peers:
-then their results differ, and the ledger commits one of them. An accusation is only the word of
-the accuser: other peers cannot tell whether the accuser or the accused is at fault.
+then their results differ, and the ledger commits one of them. An accusation is only the word of the
+accuser: other peers cannot tell whether the accuser or the accused is at fault.
 
 It knows the plan's trees and the request. Only `own_peak` reads vectors.
 """
@@ -46,8 +46,7 @@ class Influence:
     """The bounds of one request, in units of the sums and means on the wire.
 
     With `feedback`, contributions also hold earlier rounding errors. These are at most a share of
-    the
-    largest possible sum; the share depends on the codec.
+    the largest possible sum; the share depends on the codec.
     """
 
     def __init__(self, request: ReduceRequest, *, feedback: bool) -> None:
@@ -91,9 +90,8 @@ def mean_max(
     """Return the largest magnitude that the mean of so many peers may have, in every part.
 
     Peers decide by this number, so it must be the same to the last bit on every machine. It is made
-    of
-    additions and multiplications in a fixed order, which IEEE 754 rounds alike everywhere. A power
-    function does not have that property.
+    of additions and multiplications in a fixed order, which IEEE 754 rounds alike everywhere. A
+    power function does not have that property.
     """
     if influence_max >= UNBOUNDED:
         return math.inf

@@ -112,8 +112,7 @@ class Lane:
     @property
     def late(self) -> int | None:
         """The number of the peer that keeps us waiting, as far as we know; None if we could send
-        something.
-        May be read from any thread.
+        something. May be read from any thread.
         """
         return self._watch.late
 

@@ -125,8 +125,7 @@ class Work:
 
     def held_up_by(self, arrival: Arrival) -> int:
         """Return the peer that has to send before `arrival` gets a place. It is the sender of
-        `arrival`
-        itself if that sender has started with a later segment.
+        `arrival` itself if that sender has started with a later segment.
         """
         route = self._routes[arrival.segment.part]
         if len(route.sums_from) == 1:

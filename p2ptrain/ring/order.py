@@ -48,8 +48,7 @@ def best_order(
     """Return `peers` in the order whose slowest edge is fastest, starting with the smallest name.
 
     `assumed` is the rate of pairs that are not in `rates`. The order `current` stays unless another
-    is
-    BETTER_BY times as fast.
+    is BETTER_BY times as fast.
     """
     names = sorted(set(peers))
     matrix = [
@@ -80,8 +79,7 @@ def _slowest(matrix: list[list[float]], order: list[int]) -> float:
 
 def _exact(matrix: list[list[float]]) -> list[int]:
     """Return the widest Hamiltonian circle. Dynamic programming over subsets: for each subset and
-    each
-    of its members, the best slowest edge of a path from 0 through the subset to that member.
+    each of its members, the best slowest edge of a path from 0 through the subset to that member.
     """
     count = len(matrix)
     full = (1 << count) - 1
@@ -108,8 +106,7 @@ def _exact(matrix: list[list[float]]) -> list[int]:
 
 def _searched(matrix: list[list[float]]) -> list[int]:
     """Bisect over the known rates for the largest threshold at which `_circle` finds a circle, all
-    of
-    whose edges are at least that fast.
+    of whose edges are at least that fast.
     """
     count = len(matrix)
     rates = sorted({matrix[a][b] for a in range(count) for b in range(a)})
@@ -131,9 +128,7 @@ def _searched(matrix: list[list[float]]) -> list[int]:
 
 
 def _circle(matrix: list[list[float]], least: float, tries: int) -> list[int] | None:
-    """Return a circle through all peers over edges of at least `least`, if `tries` steps find
-    one.
-    """
+    """Return a circle through all peers over edges of at least `least`, if `tries` steps find one."""
     count = len(matrix)
     near = [[b for b in range(count) if b != a and matrix[a][b] >= least] for a in range(count)]
     degree = [len(each) for each in near]
@@ -151,8 +146,7 @@ def _circle(matrix: list[list[float]], least: float, tries: int) -> list[int] | 
 
 def _rotated(near: list[list[int]], start: int, tries: int) -> list[int] | None:
     """Pósa's rotations. A path grows at its end. Where it cannot grow, an edge from its end back
-    into
-    the path reverses the rest of the path, which gives it another end.
+    into the path reverses the rest of the path, which gives it another end.
     """
     draw = random.Random(start)  # a fixed seed: all peers find the same circle
     path, place = [start], {start: 0}

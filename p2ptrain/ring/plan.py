@@ -58,9 +58,7 @@ Runs = tuple[tuple[Segment, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The traffic of one peer. For each lane and part: the segments, which all take the same
-    route.
-    """
+    """The traffic of one peer. For each lane and part: the segments, which all take the same route."""
 
     me: int
     routes: tuple[Route, ...]
@@ -112,10 +110,8 @@ def plan(
     """Return the traffic of peer number `me` of `peers`.
 
     Every peer calls this with the same arguments except `me`; then each receive is matched by one
-    send
-    of a neighbour. A segment has at most `segment_bytes`. Where several sums are added to a segment
-    it
-    has less, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
+    send of a neighbour. A segment has at most `segment_bytes`. Where several sums are added to a
+    segment it has less, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
 
     Raises:
         LocalProtocolError: the arguments describe no reduce.

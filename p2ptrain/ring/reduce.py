@@ -34,17 +34,14 @@ class Reduce:
     """One attempt at one reduce. Call `run` once, in a thread that may block.
 
     `links` lead to `request.neighbours`; either end may have dialled. θ and `local` are read while
-    it
-    runs and never written. `out` receives the payload of Σ weight · (θ − local) ÷ Σ weight, the
-    same
-    bytes on every peer. Its content is undefined unless `run` returns. Reduces that run at the same
-    time have equal shares of a capped `uplink`.
+    it runs and never written. `out` receives the payload of Σ weight · (θ − local) ÷ Σ weight, the
+    same bytes on every peer. Its content is undefined unless `run` returns. Reduces that run at the
+    same time have equal shares of a capped `uplink`.
 
     With error feedback, `residual` is what this peer's rounding lost in committed reduces; it is
-    added
-    to the contribution. `residual_out` receives what rounding loses in this reduce, and replaces
-    `residual` when the result is committed. Both are in units of the mean times the number of
-    peers.
+    added to the contribution. `residual_out` receives what rounding loses in this reduce, and
+    replaces `residual` when the result is committed. Both are in units of the mean times the number
+    of peers.
     """
 
     def __init__(
@@ -87,9 +84,7 @@ class Reduce:
         return _by_peer([each for lane in self._lanes for each in lane.traffic()])
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
-        """Make `run` raise soon, here and on the other peers. Call from any thread; does not
-        block.
-        """
+        """Make `run` raise soon, here and on the other peers. Call from any thread; does not block."""
         self._verdict.settle(Blame(suspects, reason))
 
     def run(self) -> ReduceReport:
@@ -156,9 +151,7 @@ class Reduce:
             self._verdict.settle(blame)
 
     def _late(self) -> Blame:
-        """Return a Blame of the peers that keep us waiting; of nobody, if we could send
-        something.
-        """
+        """Return a Blame of the peers that keep us waiting; of nobody, if we could send something."""
         awaited = {lane.late for lane in self._lanes if not lane.finished}
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
@@ -210,9 +203,7 @@ class Reduce:
 
 
 def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
-    """Add up the traffic of all lanes by neighbour. Of the lanes' sending times the longest
-    counts.
-    """
+    """Add up the traffic of all lanes by neighbour. Of the lanes' sending times the longest counts."""
     peers = dict.fromkeys(each.peer for each in traffic)
     return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
 

@@ -25,19 +25,15 @@ class ReduceRequest:
 
     `streams` is the number of connections to each neighbour. `lanes` is the number of threads; the
     vector and the streams are divided among them. One thread keeps up with several Gbit/s. More
-    streams
-    help on paths where the window of one connection is smaller than the path's capacity.
+    streams help on paths where the window of one connection is smaller than the path's capacity.
 
     `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient; see
     `influence`. `deadline_s` bounds the whole attempt. `silence_s` is how long a neighbour may
-    neither
-    send nor accept anything before it is suspected. A peer that only waits for another peer says so
-    four times in that time, so that it is not suspected for the silence of another. `silence_s` is
-    longer than TCP needs to resume after an outage of 3 s (it retransmits after 0.2, 0.6, 1.4, 3
-    and
-    6.2 s). It is short enough that a silent participant costs the others less than 15 s, with the
-    next
-    attempt.
+    neither send nor accept anything before it is suspected. A peer that only waits for another peer
+    says so four times in that time, so that it is not suspected for the silence of another.
+    `silence_s` is longer than TCP needs to resume after an outage of 3 s (it retransmits after 0.2,
+    0.6, 1.4, 3 and 6.2 s). It is short enough that a silent participant costs the others less than
+    15 s, with the next attempt.
     """
 
     run: RunId
@@ -90,9 +86,7 @@ class ReduceRequest:
         )
 
     def tag(self) -> bytes:
-        """Return eight bytes that peers share only if they mean the same reduce, cut the same
-        way.
-        """
+        """Return eight bytes that peers share only if they mean the same reduce, cut the same way."""
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
             *(self.numel, self.codec.name, self.codec.block, self.streams, self.lanes),
@@ -106,8 +100,7 @@ class Traffic:
     """The bytes exchanged with one neighbour, headers included.
 
     `sending_s` is the time during which something was being sent to it, so sent_bytes ÷ sending_s
-    is
-    the rate of the path.
+    is the rate of the path.
     """
 
     peer: PeerId
@@ -124,8 +117,7 @@ class Traffic:
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
     """How a completed reduce went, seen from one peer. All times after the first two are means over
-    the
-    lanes, except `cpu_s`.
+    the lanes, except `cpu_s`.
     """
 
     seconds: float

@@ -161,8 +161,7 @@ class Excuses:
 
     def to_say(self, owing: Collection[int], *, holds_back: bool) -> Excuse:
         """Return what we say. `owing` are the neighbours without which we cannot go on;
-        `holds_back` says
-        whether we have something that could go.
+        `holds_back` says whether we have something that could go.
         """
         me = self._request.me
         if holds_back or not owing:
@@ -187,8 +186,7 @@ class Excuses:
         hope.
 
         `owing` counts, by neighbour, the segments still to come. `held_for` are the neighbours for
-        which we
-        have something, and which accept it.
+        which we have something, and which accept it.
         """
         for number, known in self._neighbours.items():
             news_until = known.moved_at + NEWS_STALLS * self.stall_s
@@ -235,8 +233,7 @@ class Excuses:
 
 def _turn_s(plan: Plan) -> float:
     """Return how long the slowest acceptable sender takes to send a segment to each of its
-    neighbours.
-    It is assumed to have as many neighbours as we have.
+    neighbours. It is assumed to have as many neighbours as we have.
     """
     turns = len(plan.lanes) * len(plan.neighbours)
     return turns * _segment_bytes_max(plan) / SLOWEST_BYTES_PER_S

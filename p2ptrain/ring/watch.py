@@ -51,8 +51,7 @@ class Watch:
         """Monotonic time of the next check."""
         self.late: int | None = None
         """The number of the peer that kept us waiting at the last check, as far as we know; None if
-        we
-        could send something. May be read from any thread."""
+        we could send something. May be read from any thread."""
 
     def begin(self, now: float) -> None:
         self._give_time(now)
@@ -63,8 +62,7 @@ class Watch:
         nothing.
 
         Call it after everything that has arrived was read: a process that could not read must not
-        blame a
-        neighbour for that.
+        blame a neighbour for that.
         """
         now = time.monotonic()
         if now < self.look_at and not any(each.broken for each in self._neighbours.values()):
@@ -87,10 +85,8 @@ class Watch:
 
     def _owing(self) -> list[int]:
         """Return the neighbours without which we cannot go on. Prefer those from which something is
-        to be
-        passed on: a mean that ends here keeps nobody else waiting. Among these, prefer neighbours
-        that are
-        not ahead: one that is ahead is itself waiting for others.
+        to be passed on: a mean that ends here keeps nobody else waiting. Among these, prefer
+        neighbours that are not ahead: one that is ahead is itself waiting for others.
         """
         passed_on = [number for number, left in self._work.left_to_pass_on.items() if left]
         behind = [number for number in passed_on if not self._ahead(self._neighbours[number])]
