@@ -57,7 +57,9 @@ _VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What this process shows on the data plane: a certificate and its key. `repr` hides the key."""
+    """What this process shows on the data plane: a certificate and its key. `repr` hides the
+    key.
+    """
 
     peer: PeerId
     certificate_der: bytes

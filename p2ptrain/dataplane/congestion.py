@@ -68,6 +68,8 @@ def prefer_bbr(sock: Socket, option: int | None = OPTION) -> Congestion:
 
 
 def probe() -> Congestion:
-    """Return what a socket of this process gets. It is tried on a socket that is never connected."""
+    """Return what a socket of this process gets. It is tried on a socket that is never
+    connected.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         return prefer_bbr(sock)

@@ -40,7 +40,9 @@ Limit = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`count_bytes` came in `seconds`, both of the half that counts; 0 bytes if the peer was busy."""
+    """`count_bytes` came in `seconds`, both of the half that counts; 0 bytes if the peer was
+    busy.
+    """
 
     round_trip_s: float
     count_bytes: int

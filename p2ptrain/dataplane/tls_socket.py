@@ -79,7 +79,9 @@ class TlsSocket:
         return self._pending_of
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive decrypted bytes into `view`; return their number, or 0 at the end of the stream."""
+        """Receive decrypted bytes into `view`; return their number, or 0 at the end of the
+        stream.
+        """
         if self._clear:
             return self._receive_clear(view)
         self._ends = None

@@ -197,7 +197,9 @@ class _Turn:
 
 @contextmanager
 def mdns_neighbours(me: PeerId, found: Callable[[PeerId, list[str]], None]) -> Iterator[None]:
-    """While the block lasts, call `found`, in trio's thread, for peers that mDNS finds on the LAN."""
+    """While the block lasts, call `found`, in trio's thread, for peers that mDNS finds on the
+    LAN.
+    """
     token = trio.lowlevel.current_trio_token()
 
     def discovered(info: PeerInfo) -> None:

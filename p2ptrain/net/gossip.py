@@ -62,7 +62,9 @@ Message = tuple[PeerId, bytes]
 
 
 class ContainedRouter(GossipSub):
-    """A GossipSub whose background work cannot end it, and which stores little for each neighbour."""
+    """A GossipSub whose background work cannot end it, and which stores little for each
+    neighbour.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -119,7 +121,9 @@ class ContainedRouter(GossipSub):
 
 
 class GatedPubsub(Pubsub):
-    """A Pubsub that knows which peers are admitted, and contains the failures that peers can cause."""
+    """A Pubsub that knows which peers are admitted, and contains the failures that peers can
+    cause.
+    """
 
     def __init__(
         self,

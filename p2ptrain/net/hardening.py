@@ -196,7 +196,9 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Return whether `stream` is not known to have ended. libp2p's interface has no name for this."""
+    """Return whether `stream` is not known to have ended. libp2p's interface has no name for
+    this.
+    """
     return not stream.is_closed
 
 

@@ -204,7 +204,9 @@ class Network:
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> SharedFeed[bytes]:
-        """Return a feed of (author, payload). Signatures and admission of the authors are checked."""
+        """Return a feed of (author, payload). Signatures and admission of the authors are
+        checked.
+        """
         feed, new = self._gossip.feed(topic)
         if new:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
@@ -232,7 +234,9 @@ class Network:
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Announce in the DHT that we take part in the run called `key`. Best effort, so repeat it."""
+        """Announce in the DHT that we take part in the run called `key`. Best effort, so repeat
+        it.
+        """
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:

@@ -54,7 +54,9 @@ class Connection:
 
     @property
     def over(self) -> bool:
-        """Whether it has carried everything in both directions. How it ends then does not matter."""
+        """Whether it has carried everything in both directions. How it ends then does not
+        matter.
+        """
         return self.said_done and self.heard_done and not self.link.busy
 
     def break_off(self, what: str) -> None:

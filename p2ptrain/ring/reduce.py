@@ -84,7 +84,9 @@ class Reduce:
         return _by_peer([each for lane in self._lanes for each in lane.traffic()])
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
-        """Make `run` raise soon, here and on the other peers. Call from any thread; does not block."""
+        """Make `run` raise soon, here and on the other peers. Call from any thread; does not
+        block.
+        """
         self._verdict.settle(Blame(suspects, reason))
 
     def run(self) -> ReduceReport:
@@ -151,7 +153,9 @@ class Reduce:
             self._verdict.settle(blame)
 
     def _late(self) -> Blame:
-        """Return a Blame of the peers that keep us waiting; of nobody, if we could send something."""
+        """Return a Blame of the peers that keep us waiting; of nobody, if we could send
+        something.
+        """
         awaited = {lane.late for lane in self._lanes if not lane.finished}
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
@@ -203,7 +207,9 @@ class Reduce:
 
 
 def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
-    """Add up the traffic of all lanes by neighbour. Of the lanes' sending times the longest counts."""
+    """Add up the traffic of all lanes by neighbour. Of the lanes' sending times the longest
+    counts.
+    """
     peers = dict.fromkeys(each.peer for each in traffic)
     return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
 

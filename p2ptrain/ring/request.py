@@ -86,7 +86,9 @@ class ReduceRequest:
         )
 
     def tag(self) -> bytes:
-        """Return eight bytes that peers share only if they mean the same reduce, cut the same way."""
+        """Return eight bytes that peers share only if they mean the same reduce, cut the same
+        way.
+        """
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
             *(self.numel, self.codec.name, self.codec.block, self.streams, self.lanes),
