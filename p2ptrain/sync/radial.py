@@ -1,27 +1,28 @@
-"""`rda` for a ring that averages vectors and knows of nothing else: see `merging` for the maths.
+"""`rda` for a ring, which can only average vectors; see `merging` for the maths.
 
-Two things must be the same on all peers to the bit: the mean of the contributions' lengths, and
-the length of their mean direction. The first travels with the directions: a contribution is the
-fragment's vector, whose tensors have been brought to one length each, and after it a block of the
-codec for each tensor, filled with the length that it had. So the ring averages lengths with the
-same weights and arithmetic as all else, a block's scale holds its one number almost exactly, and
-the update has all that a newcomer needs; nobody claims anything beside it. The second everybody
-computes from the update's bytes, by sums whose order `norm_of` fixes.
+Two numbers must have the same bits on all peers: the mean of the contributions' lengths, and the
+length of their mean direction. The lengths travel with the directions. A contribution is the
+fragment's vector, whose tensors have each been scaled to one length, followed by a block of the
+codec for each tensor, filled with the tensor's original length. So the ring averages lengths with
+the same weights and arithmetic as everything else. A block's scale holds its one number almost
+exactly. The update contains everything that a newcomer needs, and no peer makes any claim besides
+it. The length of the mean direction is computed by every peer from the update's bytes, with sums
+whose order `norm_of` fixes.
 
     contribution   [ v ÷ rms(v) · most ÷ 32, of each tensor ]  0…0  [ rms(v₁) … ]  [ rms(v₂) … ]
     merged         d · (the mean rms) ÷ rms(d), of each tensor of the mean
 
-Lengths are root mean squares, since those of all tensors are of one size. `most` is the bound on a
-participant's influence. A ring holds every element of a mean to it, as with plain means: a
-direction that is brought to a 32nd of it has room for elements 32 times the usual, which is more
-than AdamW makes. What is merged of a mean within the bound can still be far over it: by a length
-that nobody has, or a direction that is one element alone. So `merged` holds each element to the
-bound once more, and a length below zero counts as none. Embeddings are averaged plainly, in their
+Lengths are root mean squares, because those of all tensors have similar sizes. `most` is the bound
+on a participant's influence. A ring holds every element of a mean to it, as with plain means. A
+direction that is scaled to a 32nd of the bound has room for elements 32 times the usual, which is
+more than AdamW makes. The merged result of a mean within the bound can still exceed it by far: by a
+false length, or by a direction with a single large element. So `merged` holds each element to the
+bound once more, and a negative length counts as none. Embeddings are averaged plainly, in their
 place.
 
-What that does not do: all lengths lie in the tail, as a rule in one part, whose owner thus decides
-how far all tensors go, up to the bound; of a plain mean it decides an N-th. And whoever lies about
-its own direction can move single elements up to the bound, not only by its share of it.
+Limits: all lengths lie in the tail, usually in one part. So the owner of that part decides how far
+all tensors go, up to the bound; of a plain mean it decides an N-th. A peer that lies about its own
+direction can move single elements up to the bound, not only by its share of it.
 """
 
 from __future__ import annotations
