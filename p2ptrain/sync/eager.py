@@ -2,6 +2,7 @@
 
 With a delay of one outer step, a peer that starts from the shared θ starts without its own last
 work. Eager updates (arXiv 2502.12996) let peer m of M take the outer step with
+
     g = Δ_m(t) ÷ M  +  mean Δ(t − 1)  −  Δ_m(t − 1) ÷ M
 
 So each peer has its own θ. The shared θ uses mean Δ(t − 1) alone, and Nesterov's step is linear in

@@ -3,6 +3,7 @@
 From Decoupled DiLoCo (arXiv 2604.21428). Pseudo-gradients of M peers are nearly orthogonal, so
 their mean is √M times shorter than they are, and the best outer lr depends on M. For each tensor
 `rda` computes
+
     (Σ w ‖v‖ ÷ Σ w)  ·  φ(Σ w φ(v) ÷ Σ w),     φ(v) = v ÷ ‖v‖,  φ(0) = 0
 
 and a plain mean for the embedding. A ring can only average vectors, so the rule has three parts.

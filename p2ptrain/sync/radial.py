@@ -40,18 +40,19 @@ Floats = NDArray[np.float32]
 Span = tuple[int, int]
 
 HEADROOM = 32.0
-"""How many times its root mean square an element may be. Of what a small model had after 20 steps
-of AdamW, none was 6 times as large; a tensor with a larger one is contributed shorter than it is.
+"""Largest ratio of an element to its tensor's root mean square. After 20 steps of AdamW, a small
+model had no element with a ratio of 6. A tensor with a larger ratio is contributed shorter than it
+is.
 """
 
 CANCELLED = 1e-9
-"""A mean direction so much shorter than the contributions were points nowhere."""
+"""A mean direction shorter than the contributions by this factor has no direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Radial:
-    """One fragment, as it is averaged: `numel` elements, in which `spans` are the tensors that are
-    brought to one length; then, from the next of `block` elements on, their lengths.
+    """One fragment as it is averaged. It has `numel` elements; `spans` are the tensors in it that
+    are scaled to one length. Their lengths follow from the next multiple of `block` on.
     """
 
     numel: int
@@ -60,7 +61,9 @@ class Radial:
 
     @classmethod
     def of(cls, layout: Laid, fragment: Fragment, block: int) -> Radial:
-        """`block` is the codec's. Padding behind a tensor counts as part of it, and is zero."""
+        """Return the description of a fragment. `block` is the codec's. The zero padding after a
+        tensor belongs to the tensor.
+        """
         ends = [*(entry.offset for entry in layout.entries), layout.numel][1:]
         places = list(zip(layout.entries, ends, strict=True))
         spans, before = [], 0
@@ -83,7 +86,7 @@ class Radial:
         return -(-self.numel // self.block) * self.block
 
     def contribution(self, own: Floats, most: float) -> Floats:
-        """What a peer has averaged, where `own` is its pseudo-gradient and no element of it is
+        """Return what a peer contributes. `own` is its pseudo-gradient, and no element of it is
         larger than `most`.
         """
         out = np.zeros(self.contributed, np.float32)
@@ -94,17 +97,19 @@ class Radial:
             if length > 0:
                 peak = max(float(tensor.max()), -float(tensor.min()))
                 scale = min(most / HEADROOM / length, most / peak)
-                # In double precision: what is denormal may take a scale that fp32 has not.
+                # In double precision: denormals may need a scale that fp32 cannot
+                # represent.
                 np.multiply(tensor, scale, out=tensor, dtype=np.float64, casting="same_kind")
             out[self._block_of(number)] = length
         return out
 
     def merged(self, mean: Floats, largest: float) -> Floats:
-        """The merged pseudo-gradient, of the mean of contributions: the same bits everywhere.
+        """Return the merged pseudo-gradient from the mean of contributions: the same bits
+        everywhere.
 
-        Whatever `mean` holds, nothing in a tensor that is lengthened is larger than `largest`.
-        Where directions cancel each other there is nothing to lengthen, and zero is merged; so it
-        is where the length is below zero, which no mean of lengths is.
+        Whatever `mean` holds, no element of a lengthened tensor is larger than `largest`. If
+        directions cancel each other, there is nothing to lengthen, and the result is zero. It is
+        also zero if the length is negative, which a mean of lengths never is.
         """
         out = mean[: self.numel].copy()
         for number, (start, stop) in enumerate(self.spans):

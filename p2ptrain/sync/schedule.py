@@ -4,6 +4,7 @@ An outer step is one synchronisation of one fragment. With P fragments, a fragme
 every H inner steps. Outer step s concerns fragment s mod P, and reads it H ÷ P inner steps after
 outer step s − 1 read its own. The mean is merged τ inner steps later. With P = 3, H = 6, τ = 1,
 where r is a read and m a merge:
+
     inner steps done  1 2 3 4 5 6 7 8 9
     fragment 0        . r m . . . . r m
     fragment 1        . . . r m . . . .
