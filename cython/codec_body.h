@@ -168,8 +168,8 @@ INLINE p2p_outcome NAME(check_blocks)(const uint8_t *payload, int64_t first, int
     return outcome;
 }
 
-/* Each kernel processes the whole blocks, and then the shorter last one. The usual block length is a
- * constant, so that the compiler unrolls the loop and keeps a block in registers. With residuals
+/* Each kernel processes the whole blocks, and then the shorter last one. The usual block length is
+ * a constant, so that the compiler unrolls the loop and keeps a block in registers. With residuals
  * there are too many memory streams for such unrolled bursts: they were slower by 40 %. */
 #define IN_BLOCKS(plain, of, ...)                                                                     \
     int64_t whole = numel / block;                                                                 \

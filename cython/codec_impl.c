@@ -59,7 +59,7 @@ static inline float float_of(uint32_t bits)
     return x;
 }
 
-/* As unsigned integers, negative values, -0, infinities and NaNs are all above the largest scale. */
+/* As unsigned integers, negatives, -0, infinities and NaNs are all above the largest scale. */
 static inline int within(float scale, float least, float most)
 {
     uint32_t bits = bits_of(scale);

@@ -11,16 +11,16 @@
  *                                            code = round-half-even(x * (1 / scale))
  *
  * where amax is the largest magnitude of the block. int4 has the first half of a block (rounded up)
- * in the low four bits of its bytes, and the second half in the high bits. int8 and int4 write scale
- * 0 and codes 0 if amax < P2P_AMAX_MIN: below that, 127 / amax would approach overflow, and gradients
- * are never that small. In all codecs, magnitudes above P2P_AMAX_MAX count as not finite. These limits
- * keep every product and every sum of two such values finite. So a scale within its limits, or
- * exactly +0, never leads to an infinity, whatever its codes are.
+ * in the low four bits of its bytes, and the second half in the high bits. int8 and int4 write
+ * scale 0 and codes 0 if amax < P2P_AMAX_MIN: below that, 127 / amax would approach overflow, and
+ * gradients are never that small. In all codecs, magnitudes above P2P_AMAX_MAX count as not finite.
+ * These limits keep every product and every sum of two such values finite. So a scale within its
+ * limits, or exactly +0, never leads to an infinity, whatever its codes are.
  *
  * Every operation is a single fp32 operation rounded to nearest even, in the order written. So all
- * variants, on all machines, give the same bits as p2ptrain/kernels/reference.py.
- * Pointers to floats need no alignment. Outputs must not overlap inputs, except that `out` may be
- * `payload`, `residual_out` may be `residual`, and `sum` may be `theta`.
+ * variants, on all machines, give the same bits as p2ptrain/kernels/reference.py. Pointers to
+ * floats need no alignment. Outputs must not overlap inputs, except that `out` may be `payload`,
+ * `residual_out` may be `residual`, and `sum` may be `theta`.
  */
 #ifndef P2PTRAIN_CODEC_IMPL_H
 #define P2PTRAIN_CODEC_IMPL_H
@@ -38,9 +38,9 @@ enum { P2P_FP32, P2P_FP16, P2P_INT8, P2P_INT4, P2P_CODECS };
 enum { P2P_FINE, P2P_NOT_FINITE, P2P_BAD_SCALE };
 
 /* A peak is the largest magnitude in a payload. In codecs with scales it follows from the scales
- * alone, and holds for the codes that quantise writes. The codes -128 and -8, which it never writes,
- * stand for 1/127 and 1/7 more. A pass that reads or writes a payload knows the peak anyway; another
- * pass would cost a third of it. */
+ * alone, and holds for the codes that quantise writes. The codes -128 and -8, which it never
+ * writes, stand for 1/127 and 1/7 more. A pass that reads or writes a payload knows the peak
+ * anyway; another pass would cost a third of it. */
 typedef struct {
     int fault;          /* one of the above */
     int64_t block;      /* the first block at fault */
@@ -84,8 +84,8 @@ typedef struct {
 } p2p_kernels;
 
 /* Return the kernels or the name of a variant, or NULL if `variant` is past the end. The variants
- * that this machine can run are numbered best first; the last is the compiler's baseline. `codec` is
- * one of the above. */
+ * that this machine can run are numbered best first; the last is the compiler's baseline. `codec`
+ * is one of the above. */
 const p2p_kernels *p2p_kernels_of(int codec, int variant);
 const char *p2p_variant_name(int variant);
 

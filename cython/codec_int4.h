@@ -1,5 +1,5 @@
-/* A scale in bf16, then a byte for each two elements: element i of the block's first half in the low
- * four bits, and element i of the second half in the high four bits. So neither packing nor
+/* A scale in bf16, then a byte for each two elements: element i of the block's first half in the
+ * low four bits, and element i of the second half in the high four bits. So neither packing nor
  * unpacking needs a shuffle. If the length is odd, the first half is longer by one, and the high
  * bits of its last byte are 0.
  *

@@ -1,13 +1,13 @@
-/* All codecs for one variant. codec_impl.c includes this file once for each variant, with KERNEL (the
- * function attributes) and VARIANT (the name) defined. So it has no include guard.
+/* All codecs for one variant. codec_impl.c includes this file once for each variant, with KERNEL
+ * (the function attributes) and VARIANT (the name) defined. So it has no include guard.
  *
  * Each loop body is written once, as a macro of L. It runs with L = `lane` for LANES elements at a
- * time, if the variant has lanes (from lanes_*.h), and with L = `one` for the rest. A variant without
- * lanes only has `one`; there the compiler vectorises. L##_f is a float or LANES of them.
+ * time, if the variant has lanes (from lanes_*.h), and with L = `one` for the rest. A variant
+ * without lanes only has `one`; there the compiler vectorises. L##_f is a float or LANES of them.
  *
  * A codec's own header defines
- *     put(x, out, n)            quantise a block, and return its peak; a negative value if some x is
- *                               not finite or too large
+ *     put(x, out, n)            quantise a block, and return its peak; a negative value if some
+ *                               x is not finite or too large
  *     peak(block, n)            return the largest magnitude that put can have written; a negative
  *                               value if put could not have written the block, whatever its codes
  *     EACH_DELTA(block, n, DO)  DO(L) for each i in 0..n-1 in order, where `delta` is deq(block)[i]
@@ -49,7 +49,7 @@ typedef float one_f;
 #endif
 
 /* Return the bits of the largest magnitude. As integers, magnitudes have the same order as floats,
- * with infinities and then NaNs above. So one reduction finds the scale and everything not finite. */
+ * with infinities and then NaNs above. One reduction finds the scale and everything not finite. */
 INLINE uint32_t VARIANT_NAME(amax_bits)(const p2p_f32 *x, int n)
 {
     int i = 0;
