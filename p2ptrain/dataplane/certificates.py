@@ -57,7 +57,7 @@ _VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What this process shows on the data plane: a certificate and its key. `repr` hides the
+    """The certificate and the key that this process uses on the data plane. `repr` hides the
     key.
     """
 

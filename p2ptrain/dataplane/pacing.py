@@ -46,7 +46,7 @@ class Flow:
 
     rank: Rank
     paid_to: float = 0.0
-    """Where its next ticket begins, on the rank's byte clock."""
+    """The start of its next ticket, on the rank's byte clock."""
 
 
 @dataclass(slots=True, order=True)

@@ -3,8 +3,8 @@
     dialler    frame of canonical msgpack {"bytes": how many it wants}
     listener   one byte at once, 1 for yes and 0 for not now; then so many bytes, or less
 
-The first byte gives the delay. The rate is taken from the second half of the bytes or of the time,
-whichever part is shorter, because TCP first has to find out how much the path takes.
+The first byte gives the delay. The rate is measured after half of the bytes have come or half of
+the time is over, whichever is first, because TCP first has to find out how much the path takes.
 
 This module does not know who should probe whom, nor when.
 """
@@ -40,7 +40,7 @@ Limit = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`count_bytes` came in `seconds`, both of the half that counts; 0 bytes if the peer was
+    """`count_bytes` came in `seconds`, both after the halfway point; 0 bytes if the peer was
     busy.
     """
 

@@ -94,8 +94,8 @@ class SecureSocket(Protocol):
 class PeerSocket:
     """The SecureSocket over an operating-system socket, TLS or plain.
 
-    The first operation that fails ends the connection. How much of a message the peer received is
-    then unknown, so it could not understand anything that follows.
+    The first operation that fails ends the connection. It is then unknown how much of a message the
+    peer received, so the peer could not understand anything that follows.
     """
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: PeerId, *, deadline_s: float) -> None:

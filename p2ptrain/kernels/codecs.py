@@ -15,9 +15,9 @@ payload also return its peak, which costs nothing extra.
 This module does not know of peers, parts or steps. After a fault the content of the output is
 undefined, except that `outer_step` checks the whole payload before it changes anything.
 
-All functions raise ValueError or TypeError for buffers that do not fit together (our bug), BadScale
-for a payload that no codec wrote, NonFinite for values that cannot be quantised, and MachineUnfit
-if a requested variant does not run on this machine.
+All functions raise ValueError or TypeError for buffers that do not fit together (our bug). They
+raise BadScale for a payload that no codec wrote, NonFinite for values that cannot be quantised, and
+MachineUnfit if a requested variant does not run on this machine.
 """
 
 from __future__ import annotations

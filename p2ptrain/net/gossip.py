@@ -48,9 +48,9 @@ PER_AUTHOR_MAX = 32
 SUBSCRIPTIONS_PER_PEER_MAX = 16
 REPLAYS_AT_ONCE = 8
 REPLAYS_PER_S = 1 / 15
-"""How often a peer is sent the newest message of each author on a topic: for its four topics after
-two connections in a row, and then once in 15 s. A replay may have a hundred messages. A peer can
-request it with few bytes: it only has to open its stream again and subscribe.
+"""Limits on sending one peer the newest message of each author on a topic: for its four topics
+after two connections in a row, and then once in 15 s. A replay may have a hundred messages. A peer
+can request it with few bytes: it only has to open its stream again and subscribe.
 """
 PARKED_MAX = 64
 """Strangers whose stream waits. A connection holds at most 1 MiB of unread bytes (bounds.py)."""

@@ -24,7 +24,7 @@ NAME_BYTES_MAX = 144
 BACK_OFF_S_MAX = 60
 """Seconds that a neighbour may keep itself out of our mesh. libp2p's default is a minute."""
 ANSWER_BYTES_MAX = 1 << 20
-"""The size of one frame."""
+"""Bytes of one answer. They fit one frame."""
 
 Kept = Callable[[bytes], rpc_pb2.Message | None]
 """Returns a message by its id, while it is stored for peers that missed it."""

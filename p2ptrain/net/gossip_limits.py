@@ -22,9 +22,9 @@ from p2ptrain.rate_limit import KEYS_MAX, Allowance
 
 PER_S = 128.0
 """Messages per second from one neighbour. A peer with a single neighbour hears everybody through
-it. In a run of a hundred members these are 12 heartbeats a second (which become slower as members
-become more), 3 lists, and about ten messages of each member per outer step, which are 33 a second
-if a step takes half a minute: together a third of this limit. Checking and passing on 128 a second
+it. A run of a hundred members has 12 heartbeats a second (they slow down as members become more)
+and 3 lists. Each member also sends about ten messages per outer step, together 33 a second if a
+step takes half a minute. The sum is a third of this limit. Checking and passing on 128 a second
 takes less than half of a core.
 """
 AT_ONCE = 512
@@ -32,8 +32,8 @@ AT_ONCE = 512
 connection, or all that they send at the end of an outer step."""
 
 AUTHOR_SHARE = 1 / 8
-"""Share of one member: 16 a second. No member sends more than 20 for long, and few of those are
-lost."""
+"""Share of one member: 16 a second, and 64 at once. A member sends 20 a second only for a short
+time, which the burst covers."""
 OTHERS_SHARE = 1 / 2
 """Share of all non-members through all neighbours together, besides what members bring of members:
 64 a second, and 256 at once. Checking and passing on one takes 3.5 ms, so that is a quarter of a

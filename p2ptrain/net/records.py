@@ -19,7 +19,7 @@ KEYS_MAX = 64
 KEY_BYTES_MAX = 80
 """The DHT's specification allows no longer keys. A sha2-256 multihash has 34 bytes."""
 PROVIDERS_MAX = 20
-"""As many as other implementations store and return for one key."""
+"""Records for one key: as many as other implementations store and return."""
 RECORD_S = 3600.0
 """A node announces itself every minute; other implementations do so every 22 hours."""
 ANNOUNCED_MAX = 2 * ADDRESSES_PER_PEER_MAX

@@ -82,7 +82,7 @@ class NodeStatus:
     ledger_origin: str = ""
     """The start of its ledger, in words; empty if it starts at genesis."""
     waits_for: str = ""
-    """What the ledger needs to go on, and from whom, in words."""
+    """The next event that the ledger waits for, and the peers that it waits for, in words."""
     branch: str = ""
     """A note that this line of the run is a branch, or soon will be, in words; empty if it is
     not."""

@@ -77,8 +77,9 @@ class Arithmetic:
         """Add the own contribution to the sum that has arrived; if it is the `last`, divide.
 
         The result overwrites the sum, so afterwards only the scales of the sum are known. They were
-        within the bound. If the own contribution is within its bound too but the result is not, the
-        codes of the sum stood for larger values than a codec writes, and the sender is at fault.
+        within the bound. Suppose that the own contribution is within its bound but the result is
+        not. Then the codes of the sum stood for larger values than a codec writes, and the sender
+        is at fault.
         """
         run, place = slice(segment.start, segment.stop), self.place(segment)
         own = (self._theta[run], self._local[run], self._weight)

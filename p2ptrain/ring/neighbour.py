@@ -54,7 +54,7 @@ class Connection:
 
     @property
     def over(self) -> bool:
-        """Whether it has carried everything in both directions. How it ends then does not
+        """Whether it has carried everything in both directions. Later failures then do not
         matter.
         """
         return self.said_done and self.heard_done and not self.link.busy
@@ -79,7 +79,7 @@ class Neighbour:
     not_before: float = 0.0
     """Monotonic time of the next look at the first ticket."""
     told: Excuse | None = None
-    """The waiting that we last told this neighbour about."""
+    """The last waiting statement that we sent to this neighbour."""
     spoke_at: float = field(default_factory=time.monotonic)
     busy_since: float = 0.0
     sending_s: float = 0.0

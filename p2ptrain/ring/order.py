@@ -147,8 +147,8 @@ def _circle(matrix: list[list[float]], least: float, tries: int) -> list[int] | 
 
 
 def _rotated(near: list[list[int]], start: int, tries: int) -> list[int] | None:
-    """Pósa's rotations. A path grows at its end. Where it cannot grow, an edge from its end back
-    into the path reverses the rest of the path, which gives it another end.
+    """Pósa's rotations. A path grows at its end. If it cannot grow, an edge from its end back into
+    the path reverses the rest of the path, which gives it another end.
     """
     draw = random.Random(start)  # a fixed seed: all peers find the same circle
     path, place = [start], {start: 0}

@@ -32,7 +32,7 @@ SEGMENTS_HELD_MAX = 4
 
 
 class Cut(Protocol):
-    """What a plan needs from a codec. A run of whole blocks is a slice of the payload."""
+    """The part of a codec that a plan needs. A run of whole blocks is a slice of the payload."""
 
     @property
     def block(self) -> int: ...

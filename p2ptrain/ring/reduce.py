@@ -207,8 +207,8 @@ class Reduce:
 
 
 def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
-    """Add up the traffic of all lanes by neighbour. Of the lanes' sending times the longest
-    counts.
+    """Add up the traffic of all lanes by neighbour. The sending time is the longest of the
+    lanes'.
     """
     peers = dict.fromkeys(each.peer for each in traffic)
     return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)

@@ -118,8 +118,8 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
-    """How a completed reduce went, seen from one peer. All times after the first two are means over
-    the lanes, except `cpu_s`.
+    """Timings and traffic of a completed reduce, seen from one peer. All times after the first two
+    are means over the lanes, except `cpu_s`.
     """
 
     seconds: float

@@ -27,7 +27,7 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one peer does for one part.
+    """The task of one peer for one part.
 
     `sum_hop` and `mean_hop` count the hops that a sum or a mean has made when this peer sends it.
     """

@@ -98,7 +98,7 @@ class _Neighbour:
 
 
 class Excuses:
-    """What one thread's neighbours say they wait for. For one thread."""
+    """The waiting statements of one thread's neighbours. For one thread."""
 
     def __init__(self, request: ReduceRequest, plan: Plan, now: float) -> None:
         self._request = request

@@ -2,8 +2,8 @@
 owes us something, if it accepts nothing while we have something for it, or if it left without a
 reason.
 
-It also keeps others from suspecting us: it tells each neighbour to which we owe something that
-cannot go yet that we are waiting. It moves no payload, and does not know what travels.
+It also keeps others from suspecting us. If we owe a neighbour something that cannot go yet, it
+tells that neighbour that we are waiting. It moves no payload, and does not know what travels.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ body holds the records, each with its length.
 A crash can only leave a tail that was never synced. Damage before that tail means that the disk is
 faulty. The field `durable` tells the two apart. If a sound frame after the damage says that the
 damaged place had been synced, then votes or entries that others rely on are lost, and opening
-raises. Otherwise the tail is cut off, and `recovered` reports it. One case cannot be told: damage
-to the very last synced frame, with nothing after it, looks like a torn tail.
+raises. Otherwise the tail is cut off, and `recovered` reports it. One case is ambiguous: damage to
+the very last synced frame, with nothing after it, looks like a torn tail.
 
 The checksums start from a nonce that is drawn when the file is made. A record may hold bytes that a
 peer chose, and the nonce prevents these from passing for a frame.

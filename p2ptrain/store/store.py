@@ -177,7 +177,8 @@ class Store:
         Parts may be of any length, and are consumed one at a time while chunks are written. Equal
         arguments give equal digests, however the bytes are cut into parts.
 
-        Raises StoreFull. What was already written is then garbage, and is reused on a retry.
+        Raises StoreFull. The chunks that were already written are then garbage, and are reused on a
+        retry.
         """
         return self.put_stream(kind, filling(parts), meta)
 

@@ -51,21 +51,21 @@ So colluding sources that hold back a chunk only delay it, and a line that has s
 for everything again and again."""
 
 SOONER_FACTOR = 1.5
-"""Request a copy if the first is expected to take this many times longer. A factor of 1.5 is more
+"""Request a copy if the first is expected to take this many times as long. A factor of 1.5 is more
 than an error of measurement."""
 
 PATIENCE_FACTOR = 3.0
 PATIENCE_MIN_S = 0.5
 PATIENCE_UNKNOWN_S = 5.0
-"""How long a chunk may take, from the request, before another lane is asked too: three times the
-usual time of a chunk. Until one has come, it is the time in which 7 Mbit/s bring one."""
+"""Limits on the time of a chunk, from the request, before another lane is asked too: three times
+the usual time of a chunk. Until one has come, the limit is the time in which 7 Mbit/s bring one."""
 
 AGAIN_S = 0.002
 AGAIN_S_MAX = 10.0
-"""After repeated misses of chunks that it had lacked before, a lane is not asked for such chunks
-for the first time × the misses in a row × the number of lanes, and at most for the second. With
-four lanes, a source that never has any gets 900 such requests in an hour. Of sixteen joiners that
-start together, each gets 40 misses a second (`tests/swarm/crowd.py`)."""
+"""Pause of a lane that missed chunks which it had lacked before. The pause is AGAIN_S, times one
+more than the misses in a row, times the number of lanes, and at most AGAIN_S_MAX. With four lanes,
+a source that never has any gets 900 such requests in an hour. Of sixteen joiners that start
+together, each gets 40 misses a second (`tests/swarm/crowd.py`)."""
 
 _LEARNING_RATE = 0.25
 

@@ -35,7 +35,9 @@ class Place(Protocol):
 
 
 class Laid(Protocol):
-    """What is needed of a layout: its parameters in order, and the length of all vectors."""
+    """The part of a layout that is needed: its parameters in order, and the length of all
+    vectors.
+    """
 
     @property
     def entries(self) -> Sequence[Place]: ...

@@ -107,9 +107,9 @@ class Radial:
         """Return the merged pseudo-gradient from the mean of contributions: the same bits
         everywhere.
 
-        Whatever `mean` holds, no element of a lengthened tensor is larger than `largest`. If
-        directions cancel each other, there is nothing to lengthen, and the result is zero. It is
-        also zero if the length is negative, which a mean of lengths never is.
+        No element of a lengthened tensor is larger than `largest`, for any `mean`. If directions
+        cancel each other, there is nothing to lengthen, and the result is zero. It is also zero if
+        the length is negative, which a mean of lengths never is.
         """
         out = mean[: self.numel].copy()
         for number, (start, stop) in enumerate(self.spans):
