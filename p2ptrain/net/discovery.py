@@ -1,8 +1,8 @@
 """Find peers of a run: provider records in the DHT, and mDNS on a LAN.
 
 A node asks members of its run, or admitted peers while it knows no member. A node that is not
-admitted itself asks all connected peers, which are peers that its user named. What any of them says
-about others is hearsay for the address book. This module dials nobody because of hearsay.
+admitted itself asks all connected peers, which are peers that its user named. Statements of any of them
+about others are hearsay for the address book. This module dials nobody because of hearsay.
 """
 
 from __future__ import annotations

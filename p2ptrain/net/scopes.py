@@ -1,4 +1,4 @@
-"""How far away an address can be dialled from, judged by its text alone.
+"""The distance from which an address can be dialled, judged by its text alone.
 
 The module does not know this machine, nor whether anybody listens. A public address may be behind a
 closed firewall, and only DNS knows what a name stands for.

@@ -1,4 +1,4 @@
-"""Why an attempt ended. All threads of a reduce share one verdict, and the first reason stands.
+"""The reason that an attempt ended. All threads of a reduce share one verdict: the first reason.
 
 The consequences of a fault, such as connections that close everywhere, look like faults of others.
 """

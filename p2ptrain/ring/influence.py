@@ -1,4 +1,4 @@
-"""How far one participant may move the mean, and who is at fault when a sum is too large.
+"""Limits on how far one participant may move the mean, and blame for a sum that is too large.
 
 All peers know `influence_max` from the request: how much a participant's weights may differ from θ,
 element by element. The largest magnitude of a sum is at most the sum of the magnitudes of its
@@ -35,7 +35,7 @@ from p2ptrain.ring.schedules import Schedule, contributors, owner_of, route
 Floats = NDArray[np.float32]
 
 _LEAST = 2.0**-24
-"""What each peer may add whatever its weight: fp16 rounds up by half of this."""
+"""The least that each peer may add, for any weight: fp16 rounds up by half of this."""
 _FP32_ROUNDING = 1 + 2.0**-20
 """Allowance for the few fp32 operations of each hop, which lose far less."""
 _RUN = 1 << 16

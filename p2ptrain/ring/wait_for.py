@@ -1,4 +1,4 @@
-"""Who is at fault when nothing moves although every peer says that it waits: a wait-for graph.
+"""A wait-for graph finds the peer at fault when nothing moves and every peer says that it waits.
 
 A neighbour that owes us something and sends nothing exceeds the silence limit and is blamed. A
 neighbour that says it waits is not blamed for silence: most such peers are honest, since all wait
