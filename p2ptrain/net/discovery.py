@@ -1,7 +1,7 @@
 """Find peers of a run: provider records in the DHT, and mDNS on a LAN.
 
 A node asks members of its run, or admitted peers while it knows no member. A node that is not
-admitted itself asks all connected peers, which are peers that its user named. Statements of any of them
+admitted itself asks all connected peers, which are peers that its user named. Their statements
 about others are hearsay for the address book. This module dials nobody because of hearsay.
 """
 
