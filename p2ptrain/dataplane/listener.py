@@ -114,8 +114,8 @@ class Listener:
         return self._gate.trust(certificate_der)
 
     def know_members(self, members: Iterable[PeerId]) -> None:
-        """Set the members, which other allowed peers cannot displace. There are none before this
-        call.
+        """Set the members, which other allowed peers cannot displace.
+        There are none before this call.
         """
         self._gate.know_members(members)
 
@@ -239,8 +239,8 @@ class Listener:
             return True
 
     def _make_room(self, peer: PeerId) -> bool:
-        """Drop a connection of a non-member for a member; return whether one was found. Needs the
-        lock.
+        """Drop a connection of a non-member for a member;
+        return whether one was found. Needs the lock.
         """
         if not self._gate.is_member(peer):
             return False

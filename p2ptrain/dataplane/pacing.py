@@ -40,8 +40,8 @@ class Rank(Enum):
 
 @dataclass(slots=True)
 class Flow:
-    """The users of one share: the streams of a reduce, or those of one peer that fetches from
-    us.
+    """The users of one share: the streams of a reduce,
+    or those of one peer that fetches from us.
     """
 
     rank: Rank

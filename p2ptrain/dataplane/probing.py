@@ -40,8 +40,8 @@ Limit = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`count_bytes` came in `seconds`, both after the halfway point; 0 bytes if the peer was
-    busy.
+    """`count_bytes` came in `seconds`, both after the halfway point;
+    0 bytes if the peer was busy.
     """
 
     round_trip_s: float

@@ -32,11 +32,11 @@ FRAME_BYTES_MAX = 1 << 20
 
 _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 1 << 20
-"""Bytes in one call of OpenSSL: large enough to be rare, small enough to check the deadline
-often."""
+"""Bytes in one call of OpenSSL: large enough to be rare,
+small enough to check the deadline often."""
 _DEADLINE_SLACK_S = 0.1
-"""Setting a timeout is a system call, so the kernel's timeout may be later than ours by this
-much."""
+"""Setting a timeout is a system call,
+so the kernel's timeout may be later than ours by this much."""
 
 
 class ShutDownHere(PeerLost):
@@ -83,8 +83,8 @@ class SecureSocket(Protocol):
         """Return the descriptor, for `select`."""
 
     def shutdown(self) -> None:
-        """Wake a thread that is blocked on it; later calls raise ShutDownHere. Call from any
-        thread.
+        """Wake a thread that is blocked on it;
+        later calls raise ShutDownHere. Call from any thread.
         """
 
     def close(self) -> None:
@@ -181,8 +181,8 @@ class PeerSocket:
             self._sock.shutdown(socket.SHUT_WR)
 
     def leave_encryption(self) -> None:
-        """Continue without TLS, for bulk data on a private network. The identities are proven by
-        now.
+        """Continue without TLS, for bulk data on a private network.
+        The identities are proven by now.
         """
         assert isinstance(self._sock, TlsSocket)
         self._sock.leave_encryption()
@@ -225,8 +225,8 @@ class PeerSocket:
             self._in_use.release()
 
     def _fail(self, reason: str) -> None:
-        """End the connection for both sides, and keep the reason; the descriptor stays until
-        `close`.
+        """End the connection for both sides, and keep the reason;
+        the descriptor stays until `close`.
         """
         self._failure = reason
         with suppress(OSError):

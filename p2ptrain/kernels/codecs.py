@@ -76,8 +76,8 @@ def codec(name: CodecName, block: int) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One format; all peers of a run use the same. The module's docstring describes the
-    arguments.
+    """One format; all peers of a run use the same.
+    The module's docstring describes the arguments.
     """
 
     name: CodecName
@@ -225,8 +225,8 @@ class Codec:
 
     @property
     def loss(self) -> float:
-        """The largest rounding error of any element, as a share of its block's largest
-        magnitude.
+        """The largest rounding error of any element,
+        as a share of its block's largest magnitude.
         """
         return _LOSS[self.name]
 

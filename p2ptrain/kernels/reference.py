@@ -137,8 +137,8 @@ class ReferenceCodec:
         return values
 
     def _groups(self, numel: int) -> list[tuple[int, int, int]]:
-        """Return (first element, number of blocks, their length) of the whole blocks and of the
-        tail.
+        """Return (first element, number of blocks,
+        their length) of the whole blocks and of the tail.
         """
         whole, tail = divmod(numel, self.block)
         groups = [(0, whole, self.block), (whole * self.block, 1, tail)]

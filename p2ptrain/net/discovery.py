@@ -51,8 +51,8 @@ STREAM_S = 20.0
 QUERY_S = 10.0
 QUERIES_AT_ONCE = 16
 QUERIES_PER_S = 2.0
-"""Requests per second from one peer. Our nodes ask once a minute; a lookup of go-libp2p takes three
-requests."""
+"""Requests per second from one peer. Our nodes ask once a minute;
+a lookup of go-libp2p takes three requests."""
 
 Found = tuple[PeerId, list[str]]
 
@@ -116,8 +116,8 @@ class Discovery:
         return nearest(key, members or connected, ASKED_MAX)
 
     def _neighbours(self) -> dict[PeerId, list[str]]:
-        """Return the peers that we tell others about: connected and admitted, with addresses that
-        they announced themselves.
+        """Return the peers that we tell others about: connected and admitted,
+        with addresses that they announced themselves.
         """
         known = self._book.known
         return {
@@ -170,8 +170,8 @@ class Discovery:
 
 
 class _Turn:
-    """A limit on how long a stream is read. Only reads are cancelled: a cancelled write would break
-    the connection.
+    """A limit on how long a stream is read.
+    Only reads are cancelled: a cancelled write would break the connection.
     """
 
     def __init__(self) -> None:
@@ -197,8 +197,8 @@ class _Turn:
 
 @contextmanager
 def mdns_neighbours(me: PeerId, found: Callable[[PeerId, list[str]], None]) -> Iterator[None]:
-    """While the block lasts, call `found`, in trio's thread, for peers that mDNS finds on the
-    LAN.
+    """While the block lasts, call `found`, in trio's thread,
+    for peers that mDNS finds on the LAN.
     """
     token = trio.lowlevel.current_trio_token()
 

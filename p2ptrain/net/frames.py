@@ -22,8 +22,8 @@ PAYLOAD_BYTES_MAX = 480 << 10
 largest payload that exists is a ledger's proposal with the promises of 1,024 members.
 """
 AUTHOR_BYTES_MAX = 64
-"""An Ed25519 peer id has 38 bytes. Writing an id of a megabyte in base58 takes a quarter of an
-hour."""
+"""An Ed25519 peer id has 38 bytes.
+Writing an id of a megabyte in base58 takes a quarter of an hour."""
 SEQNO_BYTES_MAX = 8
 """The sequence number is kept for two minutes, as part of the message's id."""
 ENVELOPE_BYTES_MAX = 512

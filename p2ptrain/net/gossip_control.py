@@ -58,8 +58,8 @@ def _names(told: Sequence[Any]) -> list[Any]:
 
 
 def _wanted(asked: Sequence[rpc_pb2.ControlIWant], kept: Kept) -> list[Any]:
-    """Return each message's name once, as many as fit one answer. One name can be written in many
-    ways.
+    """Return each message's name once, as many as fit one answer.
+    One name can be written in many ways.
     """
     wanted: dict[bytes, Any] = {}
     room_bytes = ANSWER_BYTES_MAX

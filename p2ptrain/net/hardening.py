@@ -130,8 +130,8 @@ StreamHandler = Callable[[INetStream], Awaitable[None]]
 
 
 def _contained_handler(handler: StreamHandler) -> StreamHandler:
-    """Wrap all stream handlers, libp2p's and ours: an exception ends only the stream, and a surplus
-    stream is reset.
+    """Wrap all stream handlers, libp2p's and ours:
+    an exception ends only the stream, and a surplus stream is reset.
     """
 
     async def contained(stream: INetStream) -> None:
@@ -196,8 +196,8 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Return whether `stream` is not known to have ended. libp2p's interface has no name for
-    this.
+    """Return whether `stream` is not known to have ended.
+    libp2p's interface has no name for this.
     """
     return not stream.is_closed
 

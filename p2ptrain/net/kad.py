@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 PROTOCOL = "/ipfs/kad/1.0.0"
 
 REQUEST_BYTES_MAX = 8 << 10
-"""The longest request is an announcement with addresses and, from other implementations, signed
-records."""
+"""The longest request is an announcement with addresses and,
+from other implementations, signed records."""
 ANSWER_BYTES_MAX = 32 << 10
 """An answer names at most 41 peers with 8 addresses each. It usually has 8 KiB, and about 28 KiB if
 each peer has two DNS names of 253 bytes."""
@@ -64,8 +64,8 @@ def nearest(key: bytes, peers: Iterable[PeerId], count: int) -> list[PeerId]:
 
 @dataclass(frozen=True)
 class Answerer:
-    """Answers everybody's requests. `neighbours` gives the connected admitted peers with their
-    addresses.
+    """Answers everybody's requests.
+    `neighbours` gives the connected admitted peers with their addresses.
     """
 
     me: PeerId
@@ -150,8 +150,8 @@ def _add(entry: Message.Peer, peer: PeerId, addresses: list[str], connected: boo
 
 @lru_cache(maxsize=4096)
 def _binary(address: str) -> bytes:
-    """Return the transport part of `address` in binary form. Cached, since a conversion takes 40
-    µs.
+    """Return the transport part of `address` in binary form.
+    Cached, since a conversion takes 40 µs.
     """
     return bytes(Multiaddr(parse(address).transport).to_bytes())
 

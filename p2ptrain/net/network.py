@@ -40,8 +40,8 @@ Admitted = Callable[[PeerId], bool]
 
 
 class Network:
-    """The result of `open_network`. Peers are identified by their ids; their addresses are
-    remembered.
+    """The result of `open_network`. Peers are identified by their ids;
+    their addresses are remembered.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Network:
             self._book.hear(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
-        """Return the addresses at which to dial `peer`: first the known ones, the newest first,
-        then hearsay.
+        """Return the addresses at which to dial `peer`:
+        first the known ones, the newest first, then hearsay.
         """
         return [str(a) for a in self._book.addresses_of(peer, trio.current_time())]
 
@@ -204,8 +204,8 @@ class Network:
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> SharedFeed[bytes]:
-        """Return a feed of (author, payload). Signatures and admission of the authors are
-        checked.
+        """Return a feed of (author, payload).
+        Signatures and admission of the authors are checked.
         """
         feed, new = self._gossip.feed(topic)
         if new:
@@ -219,8 +219,8 @@ class Network:
         self._gossip.pubsub.judges[topic] = judge
 
     def know_members(self, members: Iterable[PeerId]) -> None:
-        """Set the members, which other admitted peers cannot displace. There are none before this
-        call.
+        """Set the members, which other admitted peers cannot displace.
+        There are none before this call.
         """
         self._members = frozenset(members)
 
@@ -234,8 +234,8 @@ class Network:
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Announce in the DHT that we take part in the run called `key`. Best effort, so repeat
-        it.
+        """Announce in the DHT that we take part in the run called `key`.
+        Best effort, so repeat it.
         """
         await self._discovery.provide(key, self.addresses())
 

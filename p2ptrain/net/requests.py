@@ -50,8 +50,8 @@ STREAMS_PER_PEER_MAX = 32
 IDLE_STREAMS_MAX = 4
 REUSE_S = 20.0
 IDLE_S = 60.0
-"""REUSE_S: we stop reusing a stream well before the other side stops waiting on it, after
-IDLE_S."""
+"""REUSE_S:
+we stop reusing a stream well before the other side stops waiting on it, after IDLE_S."""
 OPEN_S = 8.0
 """Less than libp2p's own limit, after which it would leave the connection as it is."""
 WRITE_S = 10.0
@@ -77,8 +77,8 @@ class Status(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A handler of a protocol, the longest request that it accepts, and whether anyone may send
-    one.
+    """A handler of a protocol, the longest request that it accepts,
+    and whether anyone may send one.
     """
 
     handler: Handler

@@ -34,8 +34,8 @@ class Scope(StrEnum):
 
     @property
     def code(self) -> str:
-        """The code of the warning for an address that far peers are to dial; empty if there is
-        none.
+        """The code of the warning for an address that far peers are to dial;
+        empty if there is none.
         """
         return _CODES.get(self, "")
 

@@ -1,7 +1,7 @@
 """Warnings about problems that do not stop the node: a code, what is wrong, and what helps.
 
 Log and status show `words`, which end with a reference for further reading, as errors do. Programs
-read the fields. `cli.codes` explains each code, as a test verifies.
+read the fields. `cli.error_codes` explains each code, as a test verifies.
 """
 
 from __future__ import annotations

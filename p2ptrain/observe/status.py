@@ -84,16 +84,16 @@ class NodeStatus:
     waits_for: str = ""
     """The next event that the ledger waits for, and the peers that it waits for, in words."""
     branch: str = ""
-    """A note that this line of the run is a branch, or soon will be, in words; empty if it is
-    not."""
+    """A note that this line of the run is a branch, or soon will be, in words;
+    empty if it is not."""
     amended: str = ""
     """The amendments that apply to the run now or soon, in words; empty if there are none."""
     asking: tuple[str, ...] = ()
-    """Some peers that wait for this node's user to admit them, in words. Only organisers see
-    any."""
+    """Some peers that wait for this node's user to admit them, in words.
+    Only organisers see any."""
     averaging: str = ""
-    """The order and the schedule of the members' last reduce. Also the reason, if this node
-    proposed them."""
+    """The order and the schedule of the members' last reduce.
+    Also the reason, if this node proposed them."""
     reach: str = ""
     """Whether others can dial this node's data plane, in words."""
     role: str = ""
@@ -216,8 +216,8 @@ def _in_ms(seconds: float | None) -> float | None:
 
 
 def _outer(status: NodeStatus) -> str:
-    """Return the last outer step in words: what this node contributed, and its share of
-    computing.
+    """Return the last outer step in words:
+    what this node contributed, and its share of computing.
     """
     told = (
         ("own change of length {:.3g}", status.learning.get("norm")),

@@ -54,8 +54,8 @@ class Connection:
 
     @property
     def over(self) -> bool:
-        """Whether it has carried everything in both directions. Later failures then do not
-        matter.
+        """Whether it has carried everything in both directions.
+        Later failures then do not matter.
         """
         return self.said_done and self.heard_done and not self.link.busy
 

@@ -86,8 +86,8 @@ class ReduceRequest:
         )
 
     def tag(self) -> bytes:
-        """Return eight bytes that peers share only if they mean the same reduce, cut the same
-        way.
+        """Return eight bytes that peers share only if they mean the same reduce,
+        cut the same way.
         """
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),

@@ -131,8 +131,8 @@ def _place(peers: int, rows: int, peer: int) -> tuple[int, int]:
 
 
 def _collector(peers: int, rows: int, row: int, column: int) -> int:
-    """Return the peer of `row` that collects for the owners in `column`. A shorter row may not have
-    that column.
+    """Return the peer of `row` that collects for the owners in `column`.
+    A shorter row may not have that column.
     """
     members = _members(peers, rows, row)
     return members[column % len(members)]

@@ -63,8 +63,8 @@ neighbour that keeps naming new links. Here the same link may come again and aga
 are passed on less often than a liar changes them."""
 
 CRUMB_BYTES = 1 << 16
-"""Fewer bytes than this, unless they complete a segment, are no progress. 1 Mbit/s needs half a
-second for them."""
+"""Fewer bytes than this, unless they complete a segment, are no progress.
+1 Mbit/s needs half a second for them."""
 
 SEGMENT_SLACK = 2
 """In the middle of a segment, a neighbour has this many times the time that CRUMB_BYTES take on a
@@ -74,8 +74,8 @@ line of SLOWEST_BYTES_PER_S shared by all its neighbours and lanes. In a ring of
 
 @dataclass(frozen=True, slots=True)
 class Excuse:
-    """Peer number `waiting` waits for peer number `awaited`. Both are equal if it holds back
-    itself.
+    """Peer number `waiting` waits for peer number `awaited`.
+    Both are equal if it holds back itself.
     """
 
     waiting: int
@@ -91,8 +91,8 @@ class _Neighbour:
     midway: bool = False
     """Whether the rest of a segment is still to come, for which it needs nobody else."""
     begun_at: float | None = None
-    """Monotonic time when a half-received frame that we read on was first seen; None if there is
-    none."""
+    """Monotonic time when a half-received frame that we read on was first seen;
+    None if there is none."""
     excuse: Excuse | None = None
     since: float = 0.0
 

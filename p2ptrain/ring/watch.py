@@ -105,8 +105,8 @@ class Watch:
         return self._work.held_up_by(each.arrival) != neighbour.number
 
     def _give_time(self, now: float) -> None:
-        """Restart all timers. This process, or its machine, was stopped; what came since is still
-        unread.
+        """Restart all timers. This process, or its machine, was stopped;
+        what came since is still unread.
         """
         for neighbour in self._neighbours.values():
             for each in neighbour.connections:
@@ -149,8 +149,8 @@ class Watch:
             self._suspect(neighbour, f"it took nothing for {self._silence_s:g} s")
 
     def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
-        """Tell a neighbour that we wait, and for whom, before it suspects us or when that has
-        changed.
+        """Tell a neighbour that we wait, and for whom,
+        before it suspects us or when that has changed.
         """
         excuse = self._excuses.to_say(owing, holds_back=bool(neighbour.ready))
         quiet_s, news = now - neighbour.spoke_at, excuse != neighbour.told

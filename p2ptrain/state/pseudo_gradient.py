@@ -18,8 +18,8 @@ from p2ptrain.kernels.formats import Bytes, Floats
 
 SAMPLE_MAX = 2**20
 PIECE = 2**14
-"""Elements per piece. That is long enough for the kernels, and the 64 pieces reach all layers of
-most models."""
+"""Elements per piece.
+That is long enough for the kernels, and the 64 pieces reach all layers of most models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def compare(theta: Floats, local: Floats, mean: Bytes, codec: Codec) -> Comparis
 
 
 def pieces(numel: int, block: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the sample: everything, or evenly spread pieces that begin with a
-    block.
+    """Yield the ranges of the sample: everything,
+    or evenly spread pieces that begin with a block.
     """
     if numel <= SAMPLE_MAX:
         yield 0, numel

@@ -52,8 +52,8 @@ class SharedVector:
 
     @classmethod
     def attach(cls, fd: int, numel: int) -> Self:
-        """Return the vector behind a descriptor that this process inherited; take the descriptor
-        over.
+        """Return the vector behind a descriptor that this process inherited;
+        take the descriptor over.
         """
         vector = cls.__new__(cls)
         vector._map(fd, numel)
@@ -79,8 +79,8 @@ class SharedVector:
         return memoryview(self._mapping)
 
     def close(self) -> None:
-        """Release the descriptor, as the destructor does. The memory is freed with its last
-        view.
+        """Release the descriptor, as the destructor does.
+        The memory is freed with its last view.
         """
         if self._fd >= 0:
             os.close(self._fd)

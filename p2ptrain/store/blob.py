@@ -117,8 +117,8 @@ class BlobManifest:
         return sizes
 
     def to_wire(self) -> bytes:
-        """Return the canonical bytes, whose digest names the blob. Raises ManifestInvalid if too
-        long.
+        """Return the canonical bytes, whose digest names the blob.
+        Raises ManifestInvalid if too long.
         """
         data = pack(
             {
@@ -195,8 +195,8 @@ def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]
 def describe(
     kind: str, parts: Iterable[Buffer], chunk_bytes: int, meta: Mapping[str, object]
 ) -> BlobManifest:
-    """Return the manifest, and so the name, that a blob of these bytes would have. Nothing is
-    stored.
+    """Return the manifest, and so the name, that a blob of these bytes would have.
+    Nothing is stored.
     """
     chunks: list[Digest] = []
     size = 0

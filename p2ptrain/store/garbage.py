@@ -82,8 +82,8 @@ def reached_from(
 
 
 def _reached_by_root(objects: Objects, root: Digest) -> set[Digest]:
-    """Return what a root reaches. Hash it first: a damaged manifest would hide its chunks. Raises
-    ChunkCorrupt.
+    """Return what a root reaches.
+    Hash it first: a damaged manifest would hide its chunks. Raises ChunkCorrupt.
     """
     with suppress(ChunkMissing):
         objects.read(root)
@@ -95,8 +95,8 @@ def _reached_by_root(objects: Objects, root: Digest) -> set[Digest]:
 
 
 def reached_from_young(objects: Objects, young: Iterable[Digest]) -> set[Digest]:
-    """Return what chunks written a moment ago reach; a whole snapshot of them is not hashed
-    again.
+    """Return what chunks written a moment ago reach;
+    a whole snapshot of them is not hashed again.
     """
     reached: set[Digest] = set()
     for digest in young:

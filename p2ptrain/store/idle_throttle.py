@@ -35,8 +35,8 @@ REST_S_MIN = 0.001
 """Shorter pauses are postponed to the next time: sleeping is not that exact."""
 
 REST_S_MAX = 2.0
-"""Longest single pause. A pause ends within this time when a core becomes idle, as at the end of
-the inner steps."""
+"""Longest single pause.
+A pause ends within this time when a core becomes idle, as at the end of the inner steps."""
 
 Result = TypeVar("Result")
 

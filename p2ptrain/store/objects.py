@@ -111,8 +111,8 @@ class Objects:
         return True
 
     def write_whole(self, path: Path, data: Buffer, doing: str) -> None:
-        """Make `data` the content of `path` atomically: after a crash it has all of it or the old
-        content.
+        """Make `data` the content of `path` atomically:
+        after a crash it has all of it or the old content.
         """
         temporary = self._temporary / f"{os.getpid()}-{next(self._serial)}"
         try:
@@ -237,8 +237,8 @@ class Objects:
             return self._puts
 
     def young(self) -> tuple[frozenset[Digest], int]:
-        """Return the chunks that recent puts wrote or found, until `grow_up`, and the number of
-        puts so far.
+        """Return the chunks that recent puts wrote or found,
+        until `grow_up`, and the number of puts so far.
         """
         with self._lock:
             return frozenset(self._young), self._puts

@@ -127,8 +127,8 @@ def fetch_chunks(
     stall_s: float = STALL_S,
     handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
-    """Fetch bare chunks, such as the data blocks of a lease, like `fetch_blob`. They are durable on
-    return.
+    """Fetch bare chunks, such as the data blocks of a lease, like `fetch_blob`.
+    They are durable on return.
     """
     wanted = list(dict.fromkeys(digests))
     with store.pin(wanted):
@@ -157,8 +157,8 @@ def _missing(store: Store, digest: Digest) -> list[Digest]:
 
 
 def _in_an_order_of_our_own(digests: Iterable[Digest]) -> list[Digest]:
-    """Shuffle, so that peers that start together soon have different chunks to give to each
-    other.
+    """Shuffle,
+    so that peers that start together soon have different chunks to give to each other.
     """
     drawn = list(digests)
     random.shuffle(drawn)

@@ -38,8 +38,8 @@ class InHand:
 
     @contextmanager
     def one_for(self, peer: PeerId, deadline_s: float) -> Iterator[None]:
-        """Hold a chunk for `peer` within the block. Raises PeerTooSlow if no turn came in
-        `deadline_s`.
+        """Hold a chunk for `peer` within the block.
+        Raises PeerTooSlow if no turn came in `deadline_s`.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._fits(peer), deadline_s):

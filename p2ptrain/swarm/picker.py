@@ -72,8 +72,8 @@ _LEARNING_RATE = 0.25
 
 @dataclass(slots=True)
 class Pace:
-    """The measured rate of one lane. `interval_s` is the time between two chunks while it is
-    busy.
+    """The measured rate of one lane.
+    `interval_s` is the time between two chunks while it is busy.
     """
 
     open: dict[Digest, float] = field(default_factory=dict)
@@ -234,8 +234,8 @@ class Picker(Generic[LaneT]):
         return [digest for digest, number in self._numbers.items() if hopeless >> number & 1]
 
     def next(self, lane: LaneT, now: float) -> Digest | None:
-        """Return the chunk to request from this lane now, and count it as requested; None if there
-        is none.
+        """Return the chunk to request from this lane now, and count it as requested;
+        None if there is none.
         """
         pace = self._paces.get(lane)
         if pace is None or len(pace.open) >= pace.in_flight_max(self._in_flight_max):
@@ -248,8 +248,8 @@ class Picker(Generic[LaneT]):
         return digest
 
     def arrived(self, lane: LaneT, digest: Digest, now: float) -> bool:
-        """Record that the lane has brought the correct chunk. Return False if another lane was
-        first.
+        """Record that the lane has brought the correct chunk.
+        Return False if another lane was first.
         """
         # Other lanes' copies are released when they come: until then they fill their
         # connections.
@@ -280,8 +280,8 @@ class Picker(Generic[LaneT]):
             self._withdraw(lane, digest)
 
     def lacks_too(self, lane: LaneT, digest: Digest) -> None:
-        """Record that the lane lacks the chunk, as another connection to the same peer has
-        reported.
+        """Record that the lane lacks the chunk,
+        as another connection to the same peer has reported.
         """
         if digest in self._numbers:
             self._lacks[lane].note(self._bit(digest))
@@ -313,8 +313,8 @@ class Picker(Generic[LaneT]):
         return 1 << self._numbers[digest]
 
     def _lacked_by_all(self) -> int:
-        """Return the chunks that each remaining lane has lacked at least once; all if there is no
-        lane.
+        """Return the chunks that each remaining lane has lacked at least once;
+        all if there is no lane.
         """
         lacked = (1 << len(self._digests)) - 1
         for lane in self._paces:

@@ -46,8 +46,8 @@ class Landing:
             return self._empty.get()
 
     def give_back(self, buffer: memoryview) -> None:
-        """Return the buffer of a lane that has ended. If the lane starts again, it takes
-        another.
+        """Return the buffer of a lane that has ended.
+        If the lane starts again, it takes another.
         """
         self._empty.put(buffer)
 

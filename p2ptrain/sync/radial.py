@@ -86,8 +86,8 @@ class Radial:
         return -(-self.numel // self.block) * self.block
 
     def contribution(self, own: Floats, most: float) -> Floats:
-        """Return what a peer contributes. `own` is its pseudo-gradient, and no element of it is
-        larger than `most`.
+        """Return what a peer contributes.
+        `own` is its pseudo-gradient, and no element of it is larger than `most`.
         """
         out = np.zeros(self.contributed, np.float32)
         out[: self.numel] = own

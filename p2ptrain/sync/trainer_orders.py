@@ -76,8 +76,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`stride` is the number of blocks per outer step; `overlap` blocks of the next are trained
-    ahead (τ).
+    """`stride` is the number of blocks per outer step;
+    `overlap` blocks of the next are trained ahead (τ).
     """
 
     stride: int
