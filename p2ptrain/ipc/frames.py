@@ -254,8 +254,8 @@ class Progress:
     """One inner step is done. `tokens` counts since the last Load; `loss` is this step's mean.
 
     `data_wait_s` is the time until its block was read; `tokens_per_s` includes that time. `mfu` is
-    None if the device's peak is unknown (see `trainer.host.flops`). `gradient_norm` is from before the
-    gradient was clipped.
+    None if the device's peak is unknown (see `trainer.host.flops`). `gradient_norm` is from before
+    the gradient was clipped.
     """
 
     kind: ClassVar[str] = "progress"

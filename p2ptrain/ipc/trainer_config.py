@@ -78,11 +78,12 @@ class InnerSpec:
     """Inner training of one outer step: `steps` (H) inner steps of `batch_sequences` each.
 
     The learning rate rises over `warmup_steps` and falls towards the end of `total_steps`, both
-    counted over the whole run; `schedule` says how (see `trainer.rank.schedule`). `betas` are AdamW's;
-    with "muon" only the embedding, the head and vectors use them (see `trainer.rank.optimizer`). A trainer
-    that joins a running run with a fresh optimizer warms up over `join_warmup_steps`. With
-    `join_optimizer` "donor" its node first asks a member for the state of that member's optimizer.
-    With "donors" it asks several and takes the mean. If it received a state, it needs no warm-up.
+    counted over the whole run; `schedule` says how (see `trainer.rank.schedule`). `betas` are
+    AdamW's; with "muon" only the embedding, the head and vectors use them (see
+    `trainer.rank.optimizer`). A trainer that joins a running run with a fresh optimizer warms up
+    over `join_warmup_steps`. With `join_optimizer` "donor" its node first asks a member for the
+    state of that member's optimizer. With "donors" it asks several and takes the mean. If it
+    received a state, it needs no warm-up.
     """
 
     steps: int
