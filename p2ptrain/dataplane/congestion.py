@@ -25,10 +25,10 @@ class Socket(Protocol):
     """The methods of a TCP socket that are used here."""
 
     def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
-        """Raises OSError."""
+        """Set a socket option. Raises OSError."""
 
     def getsockopt(self, level: int, option: int, length: int, /) -> bytes:
-        """Raises OSError."""
+        """Return a socket option. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)

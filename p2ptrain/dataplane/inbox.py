@@ -48,7 +48,11 @@ class RingKey:
 
     @classmethod
     def from_hello(cls, hello: Mapping[str, object], peer: PeerId) -> RingKey:
-        """Raises: RemoteProtocolError: `hello` does not name a stream of a ring."""
+        """Return the key that `hello` names.
+
+        Raises:
+            RemoteProtocolError: `hello` does not name a stream of a ring.
+        """
         numbers = [hello.get(name) for name in ("step", "attempt", "stream")]
         if len(hello) != 5 or not is_digest(hello.get("run")):
             raise RemoteProtocolError("a ring's hello is malformed", peer=peer)

@@ -55,16 +55,19 @@ class SecureSocket(Protocol):
         """Require all later calls, taken together, to end within `seconds_from_now`."""
 
     def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises PeerLost, PeerTooSlow."""
+        """Send all of `data`. Raises PeerLost, PeerTooSlow."""
 
     def receive_into(self, view: bytearray | memoryview) -> None:
         """Fill all of `view`. Raises PeerLost, PeerTooSlow."""
 
     def send_frame(self, payload: bytes | bytearray | memoryview) -> None:
-        """Raises PeerLost, PeerTooSlow."""
+        """Send one frame. Raises PeerLost, PeerTooSlow."""
 
     def receive_frame(self, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
-        """Raises PeerLost, PeerTooSlow, RemoteProtocolError (a longer frame was announced)."""
+        """Receive one frame.
+
+        Raises PeerLost, PeerTooSlow, RemoteProtocolError (a longer frame was announced).
+        """
 
     def send_some(self, data: memoryview) -> int:
         """Send without blocking; return the number of bytes sent. After 0, try again with the same

@@ -55,7 +55,7 @@ class TlsSocket:
         """Plain bytes that arrived together with the last record."""
 
     def do_handshake(self) -> None:
-        """Raises OSError, TimeoutError included."""
+        """Run the handshake. Raises OSError, including TimeoutError."""
         self._ends = None
         try:
             while not self._shaken():

@@ -121,7 +121,7 @@ _KINDS: dict[str, type[Message]] = {
 
 
 def send(sock: socket.socket, message: Message) -> None:
-    """Raises OSError."""
+    """Send one message. Raises OSError."""
     plain = {each.name: getattr(message, each.name) for each in fields(message)}
     body = pack({"kind": message.kind, **plain})
     assert len(body) <= MESSAGE_BYTES_MAX, f"a {message.kind} message of {len(body)} bytes"
@@ -151,7 +151,9 @@ def receive(sock: socket.socket) -> Message | None:
 
 
 def decode(body: bytes) -> Message:
-    """Raises RemoteProtocolError: anything but exactly one valid message."""
+    """Return the message in `body`. Raises RemoteProtocolError for anything but one valid
+    message.
+    """
     value = unpack(body, bytes_max=MESSAGE_BYTES_MAX)
     kind = value.pop("kind", None) if isinstance(value, dict) else None
     made = _KINDS.get(kind) if isinstance(kind, str) else None

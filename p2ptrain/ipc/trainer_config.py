@@ -240,7 +240,7 @@ class TrainerConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TrainerConfig:
-        """Raises ConfigError for anything that `to_json` does not write."""
+        """Read the settings. Raises ConfigError for anything that `to_json` does not write."""
         try:
             tree = json.loads(text)
             model, inner = ModelSpec(**tree.pop("model")), InnerSpec(**tree.pop("inner"))

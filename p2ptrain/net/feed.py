@@ -73,7 +73,7 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
         return self._take(0)
 
     def receive_nowait(self) -> tuple[PeerId, T]:
-        """Raises trio.WouldBlock: nothing waits."""
+        """Return the oldest value. Raises trio.WouldBlock if there is none."""
         self._arrivals.receiver.receive_nowait()
         return self._take(0)
 

@@ -41,7 +41,7 @@ ANSWER_BYTES_MAX = 32 << 10
 """An answer names at most 41 peers with 8 addresses each. It usually has 8 KiB, and about 28 KiB if
 each peer has two DNS names of 253 bytes."""
 CLOSER_MAX = 20
-"""Kademlia's k."""
+"""Peers named in an answer: Kademlia's k."""
 TOLD_MAX = 64
 """Peers of one answer that are read."""
 ID_BYTES_MAX = 64

@@ -1,7 +1,8 @@
 """Average one vector with the other members: the threads of a reduce, from start to join.
 
-The ledger decides who takes part and what follows a failure. This module does not open or close
-connections: closing a socket too early can lose the last bytes sent.
+The ledger decides who takes part and what follows a failure. This module does not open connections,
+and it shuts them down only when a reduce fails. Their owner closes them: closing a socket too early
+can lose the last bytes sent.
 """
 
 from __future__ import annotations

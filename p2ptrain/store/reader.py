@@ -82,7 +82,7 @@ class StoreReader:
                 return None
 
     def manifest(self, digest: Digest) -> BlobManifest:
-        """Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
+        """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
         return BlobManifest.from_wire(self.get_chunk(digest))
 
     def manifest_if_any(self, digest: Digest) -> BlobManifest | None:

@@ -63,7 +63,7 @@ class Fragment:
         object.__setattr__(self, "numel", sum(stop - start for start, stop in self.ranges))
 
     def gather(self, vector: NDArray[Any], out: NDArray[Any]) -> None:
-        """out = this fragment of `vector`."""
+        """Copy this fragment of `vector` to `out`."""
         at = 0
         for start, stop in self.ranges:
             out[at : at + stop - start] = vector[start:stop]
@@ -83,7 +83,7 @@ class Fragment:
         return found
 
     def scatter(self, values: NDArray[Any], vector: NDArray[Any]) -> None:
-        """This fragment of `vector` = values."""
+        """Set this fragment of `vector` to `values`."""
         at = 0
         for start, stop in self.ranges:
             vector[start:stop] = values[at : at + stop - start]

@@ -78,7 +78,7 @@ class Radial:
 
     @property
     def contributed(self) -> int:
-        """Elements of a contribution, and of an update."""
+        """The number of elements of a contribution, and of an update."""
         return self._tail + self.block * len(self.spans)
 
     @property
