@@ -49,7 +49,7 @@ class Endpoint:
 
     @classmethod
     def from_wire(cls, value: object) -> Endpoint:
-        """Raises: RemoteProtocolError: `value`, which came from a peer, is not an endpoint."""
+        """Read an endpoint that came from a peer. Raises RemoteProtocolError if it is malformed."""
         given = fields(value, peer=str, host=str, port=int, certificate=bytes)
         return cls(
             PeerId(str(given["peer"])),
