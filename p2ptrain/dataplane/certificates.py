@@ -36,8 +36,7 @@ _SEQUENCE = bytes.fromhex("3068")
 _KEY_FIELD = bytes.fromhex("0424")
 _SIGNATURE_FIELD = bytes.fromhex("0440")
 _SIGNED_KEY_BYTES = 2 + 2 + 36 + 2 + 64
-"""DER SEQUENCE {OCTET STRING of 36 bytes, OCTET STRING of 64};
-fixed, since all keys are Ed25519."""
+"""DER SEQUENCE {OCTET STRING of 36 bytes, OCTET STRING of 64}. All keys are Ed25519."""
 
 _UNREADABLE = (
     ValueError,
@@ -47,8 +46,7 @@ _UNREADABLE = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-"""All exceptions of the parser for a stranger's bytes;
-a fuzz test checks that the list is complete."""
+"""All exceptions of the parser for a stranger's bytes. A fuzz test checks this list."""
 
 # Peers' clocks are not trusted, and the key dies with the process, so dates decide nothing.
 _VALID_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -57,9 +55,7 @@ _VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The certificate and the key that this process uses on the data plane.
-    `repr` hides the key.
-    """
+    """The certificate and the key of this process on the data plane. `repr` hides the key."""
 
     peer: PeerId
     certificate_der: bytes
@@ -158,9 +154,7 @@ def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def _spki_of(certificate: x509.Certificate) -> bytes:
-    """Return the public key if it is of the only kind that our peers make;
-    OpenSSL's others are not needed.
-    """
+    """Return the public key if it is of the kind that our peers make; other kinds are refused."""
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("its key is not of the curve P-256")

@@ -33,9 +33,7 @@ class Socket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Congestion:
-    """The congestion control of a socket;
-    empty if the system does not tell. `refusal`: why not BBR.
-    """
+    """The congestion control of a socket; empty if unknown. `refusal` says why it is not BBR."""
 
     control: str
     refusal: str = ""
@@ -68,8 +66,6 @@ def prefer_bbr(sock: Socket, option: int | None = OPTION) -> Congestion:
 
 
 def probe() -> Congestion:
-    """Return what a socket of this process gets.
-    It is tried on a socket that is never connected.
-    """
+    """Return what a socket of this process gets. Try it on a socket that is never connected."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         return prefer_bbr(sock)

@@ -41,9 +41,7 @@ class Strangers:
         return len(self._waiting)
 
     def enter(self, token: object, sock: socket.socket, host: str) -> bool:
-        """Add a connection from the address `host`;
-        return True if another had to be dropped for it.
-        """
+        """Add a connection from the address `host`; return True if another was dropped for it."""
         with self._lock:
             crowded = len(self._waiting) >= self._limit
             if crowded:
@@ -62,9 +60,7 @@ class Strangers:
             self._waiting.clear()
 
     def _least_wanted(self) -> object:
-        """Return the oldest of the largest address group,
-        so that a flood drops its own connections.
-        """
+        """Return the oldest of the largest address group. So a flood drops its own connections."""
         counts = Counter(site for _, site in self._waiting.values())
         most = max(counts.values())
         return next(token for token, (_, site) in self._waiting.items() if counts[site] == most)

@@ -114,9 +114,7 @@ class Listener:
         return self._gate.trust(certificate_der)
 
     def know_members(self, members: Iterable[PeerId]) -> None:
-        """Set the members, which other allowed peers cannot displace.
-        There are none before this call.
-        """
+        """Set the members, which other allowed peers cannot displace. At first there are none."""
         self._gate.know_members(members)
 
     def handle(self, purpose: str, handler: Handler) -> None:
@@ -239,8 +237,8 @@ class Listener:
             return True
 
     def _make_room(self, peer: PeerId) -> bool:
-        """Drop a connection of a non-member for a member;
-        return whether one was found. Needs the lock.
+        """Drop a non-member's connection for a member; return whether there was one. Needs the
+        lock.
         """
         if not self._gate.is_member(peer):
             return False

@@ -40,9 +40,7 @@ class Rank(Enum):
 
 @dataclass(slots=True)
 class Flow:
-    """The users of one share: the streams of a reduce,
-    or those of one peer that fetches from us.
-    """
+    """The users of one share: the streams of a reduce, or those of a peer that fetches from us."""
 
     rank: Rank
     paid_to: float = 0.0

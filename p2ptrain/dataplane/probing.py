@@ -40,9 +40,7 @@ Limit = Callable[[int], object]
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`count_bytes` came in `seconds`, both after the halfway point;
-    0 bytes if the peer was busy.
-    """
+    """`count_bytes` came in `seconds`, both after the halfway point; 0 if the peer was busy."""
 
     round_trip_s: float
     count_bytes: int

@@ -32,11 +32,9 @@ FRAME_BYTES_MAX = 1 << 20
 
 _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 1 << 20
-"""Bytes in one call of OpenSSL: large enough to be rare,
-small enough to check the deadline often."""
+"""Bytes per call of OpenSSL: many, to be rare, but few enough to check the deadline often."""
 _DEADLINE_SLACK_S = 0.1
-"""Setting a timeout is a system call,
-so the kernel's timeout may be later than ours by this much."""
+"""A timeout is set by a system call, so the kernel's may be later than ours by this much."""
 
 
 class ShutDownHere(PeerLost):
@@ -86,9 +84,7 @@ class SecureSocket(Protocol):
         """Return the descriptor, for `select`."""
 
     def shutdown(self) -> None:
-        """Wake a thread that is blocked on it;
-        later calls raise ShutDownHere. Call from any thread.
-        """
+        """Wake a thread blocked on it; later calls raise ShutDownHere. Call from any thread."""
 
     def close(self) -> None:
         """Shut down and release the descriptor."""
@@ -184,8 +180,8 @@ class PeerSocket:
             self._sock.shutdown(socket.SHUT_WR)
 
     def leave_encryption(self) -> None:
-        """Continue without TLS, for bulk data on a private network.
-        The identities are proven by now.
+        """Continue without TLS, for bulk data on a private network, now that identities are
+        proven.
         """
         assert isinstance(self._sock, TlsSocket)
         self._sock.leave_encryption()
@@ -228,9 +224,7 @@ class PeerSocket:
             self._in_use.release()
 
     def _fail(self, reason: str) -> None:
-        """End the connection for both sides, and keep the reason;
-        the descriptor stays until `close`.
-        """
+        """End the connection for both sides, and keep the reason. `close` frees the descriptor."""
         self._failure = reason
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -60,8 +60,8 @@ def check_loadable(certificate_der: bytes) -> None:
 
 
 def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
-    """Load the key.
-    Python's ssl module reads keys from files only, so use a file in memory if possible.
+    """Load the key. Python's ssl module reads keys only from files, so use one in memory if
+    possible.
     """
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("key", os.MFD_CLOEXEC), "wb") as file:

@@ -79,9 +79,7 @@ class TlsSocket:
         return self._pending_of
 
     def recv_into(self, view: memoryview) -> int:
-        """Receive decrypted bytes into `view`;
-        return their number, or 0 at the end of the stream.
-        """
+        """Receive decrypted bytes into `view`; return how many, or 0 at the end of the stream."""
         if self._clear:
             return self._receive_clear(view)
         self._ends = None
@@ -103,8 +101,8 @@ class TlsSocket:
         return received
 
     def leave_encryption(self) -> None:
-        """Stop encrypting.
-        Both ends do so after the same message, which the end that dialled has received.
+        """Stop encrypting. Both ends do so after the same message, which the dialler has
+        received.
         """
         assert not self._pending
         self._clear = True

@@ -32,8 +32,7 @@ from p2ptrain.errors import ConfigError, RemoteProtocolError
 
 SECRET_BYTES = 32
 GREETING_LIMIT_S = 10.0
-"""Seconds for all three messages:
-a slow caller occupies one of the few places for unknown callers."""
+"""Seconds for all three messages. A slow caller occupies one of few places for unknown callers."""
 
 _MAGIC = b"p2prank\x01"
 _NONCE_BYTES = 32
@@ -45,8 +44,7 @@ class Purpose(IntEnum):
     """The purpose of a connection."""
 
     SLICES = 1
-    """Slices of θ, weights and data blocks.
-    Each rank has one, and counts as gone when it closes."""
+    """Slices of θ, weights and data blocks. Each rank has one, and is gone when it closes."""
     FRAMES = 2
     """Orders and answers. Only rank 0 has one."""
 

@@ -129,9 +129,7 @@ class Rates:
         _check_count("schedule_steps", self.schedule_steps, least=1)
 
     def schedule_step(self, inner_step: int) -> int:
-        """Return the inner step of the published run whose place in the schedule `inner_step`
-        has.
-        """
+        """Return the inner step of the published run at the schedule's place for `inner_step`."""
         gone = (inner_step - self.since) * self.schedule_steps // self.inner_steps
         return max(0, self.reached + gone)
 

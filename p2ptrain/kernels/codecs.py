@@ -76,9 +76,7 @@ def codec(name: CodecName, block: int) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One format; all peers of a run use the same.
-    The module's docstring describes the arguments.
-    """
+    """One format; all peers of a run use the same. The module describes the arguments."""
 
     name: CodecName
     block: int
@@ -225,9 +223,7 @@ class Codec:
 
     @property
     def loss(self) -> float:
-        """The largest rounding error of any element,
-        as a share of its block's largest magnitude.
-        """
+        """The largest rounding error of an element, as a share of its block's largest magnitude."""
         return _LOSS[self.name]
 
 

@@ -34,9 +34,7 @@ class Format(Protocol):
         """Return which blocks `encode` could have written, whatever their codes."""
 
     def peak(self, rows: Bytes) -> Floats:
-        """Return the largest magnitude that `encode` can have put into each block,
-        if it is fine.
-        """
+        """Return the largest magnitude that `encode` can have put into each block that is fine."""
 
 
 class Fp32:

@@ -137,9 +137,7 @@ class ReferenceCodec:
         return values
 
     def _groups(self, numel: int) -> list[tuple[int, int, int]]:
-        """Return (first element, number of blocks,
-        their length) of the whole blocks and of the tail.
-        """
+        """Return (first element, number of blocks, length) for the whole blocks and the tail."""
         whole, tail = divmod(numel, self.block)
         groups = [(0, whole, self.block), (whole * self.block, 1, tail)]
         return [(start, blocks, n) for start, blocks, n in groups if blocks and n]

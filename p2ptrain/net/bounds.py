@@ -49,9 +49,7 @@ def is_crowded(muxed: Any) -> bool:
 
 
 async def _read_payload_if_it_fits(muxed: Yamux, length: int) -> bytes:
-    """Replace libp2p's own function,
-    through which every payload comes, whether it is read or not.
-    """
+    """Replace libp2p's own function, through which every payload comes, read or not."""
     unread = sum(map(len, muxed.stream_buffers.values()))
     if unread + length > UNREAD_BYTES_MAX:
         # libp2p closes the connection on this error only, whatever kind of frame it was.

@@ -101,9 +101,7 @@ class Connections(INotifee):
                 self._drop(oldest)
 
     def _is_one_other_too_many(self, peer: PeerId) -> bool:
-        """Return whether it exceeds OTHERS_MAX.
-        Earlier ones stay: they may be about to become members.
-        """
+        """Return whether it exceeds OTHERS_MAX. Earlier ones stay: they may soon be members."""
         if self._is_member(peer):
             return False
         others = [known for each, known in self._open.items() if not self._is_member(each)]

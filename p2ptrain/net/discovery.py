@@ -51,8 +51,8 @@ STREAM_S = 20.0
 QUERY_S = 10.0
 QUERIES_AT_ONCE = 16
 QUERIES_PER_S = 2.0
-"""Requests per second from one peer. Our nodes ask once a minute;
-a lookup of go-libp2p takes three requests."""
+"""Requests per second from one peer. Our nodes ask once a minute; go-libp2p's lookup takes
+three."""
 
 Found = tuple[PeerId, list[str]]
 
@@ -170,9 +170,7 @@ class Discovery:
 
 
 class _Turn:
-    """A limit on how long a stream is read.
-    Only reads are cancelled: a cancelled write would break the connection.
-    """
+    """Limits how long a stream is read. A cancelled write would break the connection."""
 
     def __init__(self) -> None:
         self._ends = trio.current_time() + STREAM_S
@@ -197,9 +195,7 @@ class _Turn:
 
 @contextmanager
 def mdns_neighbours(me: PeerId, found: Callable[[PeerId, list[str]], None]) -> Iterator[None]:
-    """While the block lasts, call `found`, in trio's thread,
-    for peers that mDNS finds on the LAN.
-    """
+    """While the block lasts, call `found`, in trio's thread, for peers found by mDNS."""
     token = trio.lowlevel.current_trio_token()
 
     def discovered(info: PeerInfo) -> None:

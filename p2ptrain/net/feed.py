@@ -82,8 +82,8 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
         self._arrivals.receiver.close()
 
     def _loser(self, author: PeerId) -> PeerId | None:
-        """Return the author whose oldest value must go before `author` adds one;
-        None if there is room.
+        """Return the author that must lose a value before `author` adds one; None if there is
+        room.
         """
         if self._of_author[author] >= self._per_author:
             return author

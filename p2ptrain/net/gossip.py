@@ -62,9 +62,7 @@ Message = tuple[PeerId, bytes]
 
 
 class ContainedRouter(GossipSub):
-    """A GossipSub whose background work cannot end it,
-    and which stores little for each neighbour.
-    """
+    """A GossipSub whose background work cannot end it, and which stores little by neighbour."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -121,9 +119,7 @@ class ContainedRouter(GossipSub):
 
 
 class GatedPubsub(Pubsub):
-    """A Pubsub that knows which peers are admitted,
-    and contains the failures that peers can cause.
-    """
+    """A Pubsub that knows which peers are admitted, and contains failures that peers can cause."""
 
     def __init__(
         self,
@@ -154,8 +150,8 @@ class GatedPubsub(Pubsub):
         return bool(peer == self.my_id or self._admitted(PeerId(str(peer))))
 
     def refresh(self) -> None:
-        """Apply a change of admission: let waiting peers in,
-        and cut off peers that may no longer hear.
+        """Apply a change of admission: let waiting peers in, and cut off those no longer
+        admitted.
         """
         for peer in [peer for peer in self._parked if self.is_admitted(peer)]:
             self._parked.pop(peer)[1].set()
@@ -250,9 +246,7 @@ class GatedPubsub(Pubsub):
         return all(judge(*names, bytes(message.data)) for judge in judges)
 
     def notify_subscriptions(self, publish_message: Any) -> None:
-        """Deliver at once: libp2p's own queue is short,
-        and drops the newest message when it is full.
-        """
+        """Deliver at once: libp2p's own queue is short, and a full one drops the newest message."""
         message = PeerId(str(ID(publish_message.from_id))), bytes(publish_message.data)
         for topic in publish_message.topicIDs:
             self._deliver(topic, message)
@@ -330,8 +324,8 @@ class Gossip:
         await trio.lowlevel.checkpoint()
 
     def feed(self, topic: str) -> tuple[SharedFeed[bytes], bool]:
-        """Return the feed of `topic`, and whether it is new.
-        If it is new, the caller must run `follow`.
+        """Return the feed of `topic`, and whether it is new; if so, the caller must run
+        `follow`.
         """
         new = topic not in self._feeds
         if new:

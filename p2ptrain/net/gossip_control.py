@@ -58,9 +58,7 @@ def _names(told: Sequence[Any]) -> list[Any]:
 
 
 def _wanted(asked: Sequence[rpc_pb2.ControlIWant], kept: Kept) -> list[Any]:
-    """Return each message's name once, as many as fit one answer.
-    One name can be written in many ways.
-    """
+    """Return each message's name once, however it is written, as many as fit one answer."""
     wanted: dict[bytes, Any] = {}
     room_bytes = ANSWER_BYTES_MAX
     told = chain.from_iterable(_names(each.messageIDs) for each in asked[:ENTRIES_MAX])

@@ -130,9 +130,7 @@ StreamHandler = Callable[[INetStream], Awaitable[None]]
 
 
 def _contained_handler(handler: StreamHandler) -> StreamHandler:
-    """Wrap all stream handlers, libp2p's and ours:
-    an exception ends only the stream, and a surplus stream is reset.
-    """
+    """Wrap all stream handlers: an exception, or a surplus stream, ends only that stream."""
 
     async def contained(stream: INetStream) -> None:
         try:
@@ -196,9 +194,7 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Return whether `stream` is not known to have ended.
-    libp2p's interface has no name for this.
-    """
+    """Return whether `stream` is not known to have ended. libp2p's interface lacks this."""
     return not stream.is_closed
 
 

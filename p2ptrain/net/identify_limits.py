@@ -42,9 +42,7 @@ def bound_introductions() -> None:
 
 
 def bound_peerstore(host: IHost) -> None:
-    """Make the peerstore keep only the newest addresses of a peer,
-    and only records signed by their own peer.
-    """
+    """Make the peerstore keep a peer's newest addresses, and records signed by their own peer."""
     store: Any = host.get_peerstore()
     add, consume = store.add_addrs, store.consume_peer_record
 

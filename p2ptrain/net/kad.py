@@ -64,9 +64,7 @@ def nearest(key: bytes, peers: Iterable[PeerId], count: int) -> list[PeerId]:
 
 @dataclass(frozen=True)
 class Answerer:
-    """Answers everybody's requests.
-    `neighbours` gives the connected admitted peers with their addresses.
-    """
+    """Answers everybody's requests. `neighbours` gives admitted connected peers' addresses."""
 
     me: PeerId
     records: Records
@@ -150,9 +148,7 @@ def _add(entry: Message.Peer, peer: PeerId, addresses: list[str], connected: boo
 
 @lru_cache(maxsize=4096)
 def _binary(address: str) -> bytes:
-    """Return the transport part of `address` in binary form.
-    Cached, since a conversion takes 40 µs.
-    """
+    """Return the transport part of `address` in binary. Cached: a conversion takes 40 µs."""
     return bytes(Multiaddr(parse(address).transport).to_bytes())
 
 

@@ -38,9 +38,7 @@ def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
 
 
 def listen_failed(listen: Sequence[str]) -> ConfigError:
-    """Return the error for a host that listens nowhere,
-    although the ports were free just before.
-    """
+    """Return the error for a host that listens nowhere, although the ports were just free."""
     return ConfigError(
         f"cannot listen on {', '.join(listen)}",
         code="LISTEN-FAILED",
@@ -50,9 +48,7 @@ def listen_failed(listen: Sequence[str]) -> ConfigError:
 
 
 def dialable(address: Address) -> list[Address]:
-    """Return what others can dial if we listen on `address`.
-    0.0.0.0 stands for our own addresses.
-    """
+    """Return what others can dial if we listen on `address`. 0.0.0.0 is our own addresses."""
     if not address.is_unspecified:
         return [address]
     six = address.kind == "ip6"

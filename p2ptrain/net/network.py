@@ -40,9 +40,7 @@ Admitted = Callable[[PeerId], bool]
 
 
 class Network:
-    """The result of `open_network`. Peers are identified by their ids;
-    their addresses are remembered.
-    """
+    """The result of `open_network`. It identifies peers by id, and remembers their addresses."""
 
     def __init__(
         self, identity: Identity, host: IHost, nursery: trio.Nursery, admitted: Admitted
@@ -102,9 +100,7 @@ class Network:
             self._book.hear(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
-        """Return the addresses at which to dial `peer`:
-        first the known ones, the newest first, then hearsay.
-        """
+        """Return the addresses at which to dial `peer`: known ones, newest first, then hearsay."""
         return [str(a) for a in self._book.addresses_of(peer, trio.current_time())]
 
     def known_addresses(self) -> dict[PeerId, list[str]]:
@@ -204,9 +200,7 @@ class Network:
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> SharedFeed[bytes]:
-        """Return a feed of (author, payload).
-        Signatures and admission of the authors are checked.
-        """
+        """Return a feed of (author, payload), with signature and admission already checked."""
         feed, new = self._gossip.feed(topic)
         if new:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
@@ -219,9 +213,7 @@ class Network:
         self._gossip.pubsub.judges[topic] = judge
 
     def know_members(self, members: Iterable[PeerId]) -> None:
-        """Set the members, which other admitted peers cannot displace.
-        There are none before this call.
-        """
+        """Set the members, which other admitted peers cannot displace. At first there are none."""
         self._members = frozenset(members)
 
     def take_floods(self) -> dict[PeerId, int]:
@@ -234,9 +226,7 @@ class Network:
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Announce in the DHT that we take part in the run called `key`.
-        Best effort, so repeat it.
-        """
+        """Announce in the DHT that we take part in the run `key`. Best effort, so repeat it."""
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:

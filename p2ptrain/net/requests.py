@@ -77,9 +77,7 @@ class Status(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A handler of a protocol, the longest request that it accepts,
-    and whether anyone may send one.
-    """
+    """A handler of a protocol, its longest request, and whether anyone may send one."""
 
     handler: Handler
     bytes_max: int

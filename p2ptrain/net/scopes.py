@@ -34,9 +34,7 @@ class Scope(StrEnum):
 
     @property
     def code(self) -> str:
-        """The code of the warning for an address that far peers are to dial;
-        empty if there is none.
-        """
+        """The code of the warning about dialling it from far away; empty if there is none."""
         return _CODES.get(self, "")
 
     @property

@@ -22,9 +22,7 @@ class Places:
 
     @contextmanager
     def taken(self, source: Hashable, lose: Callable[[], None]) -> Iterator[None]:
-        """Hold a place while the block lasts,
-        or until `lose` is called, which must end the block soon.
-        """
+        """Hold a place while the block lasts. `lose` is called if it is lost, and must end it."""
         if len(self._taken) >= self._count:
             self._take_one_away()
         place = object()

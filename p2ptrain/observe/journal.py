@@ -65,9 +65,7 @@ class Journal:
                 self._file = None
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one line.
-        Values that JSON cannot represent are written as text. Raises nothing.
-        """
+        """Append one line. Values that JSON cannot represent become text. Raises nothing."""
         record = {
             "event": event,
             "time": round(self._wall(), 3),

@@ -115,9 +115,7 @@ class Isolated:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The node has ended.
-    Nothing shows this state yet, because a node that has ended answers nobody.
-    """
+    """The node has ended. Nothing shows this state yet, since an ended node answers nobody."""
 
     name: ClassVar[str] = "stopped"
     reason: str
@@ -170,9 +168,7 @@ def _with(state: State, *details: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration, as exact as a waiting user needs:
-    "40 s", "6 min", "2 h 05 min", "3 d 4 h".
-    """
+    """Return a duration for a waiting user: "40 s", "6 min", "2 h 05 min", "3 d 4 h"."""
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"

@@ -84,13 +84,11 @@ class NodeStatus:
     waits_for: str = ""
     """The next event that the ledger waits for, and the peers that it waits for, in words."""
     branch: str = ""
-    """A note that this line of the run is a branch, or soon will be, in words;
-    empty if it is not."""
+    """A note that this line of the run is, or soon will be, a branch; empty if it is not."""
     amended: str = ""
     """The amendments that apply to the run now or soon, in words; empty if there are none."""
     asking: tuple[str, ...] = ()
-    """Some peers that wait for this node's user to admit them, in words.
-    Only organisers see any."""
+    """Some peers that wait for this node's user to admit them. Only organisers see any."""
     averaging: str = ""
     """The order and the schedule of the members' last reduce.
     Also the reason, if this node proposed them."""
@@ -216,9 +214,7 @@ def _in_ms(seconds: float | None) -> float | None:
 
 
 def _outer(status: NodeStatus) -> str:
-    """Return the last outer step in words:
-    what this node contributed, and its share of computing.
-    """
+    """Return the last outer step in words: this node's contribution and share of computing."""
     told = (
         ("own change of length {:.3g}", status.learning.get("norm")),
         ("cosine {:.2f} to the mean of all", status.learning.get("cosine")),

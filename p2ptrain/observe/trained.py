@@ -24,8 +24,7 @@ Blocks = tuple[int, ...]
 Record = Mapping[str, object]
 
 FAULTS_KEPT_MAX = 1000
-"""A run that went wrong from the start has a fault for every block.
-Nobody reads more than these."""
+"""A run that went wrong at the start has a fault for every block; nobody reads more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +150,7 @@ def _compared(
 
 
 def _wrong(block: int, credited: Blocks, work: Blocks) -> str:
-    """Return what is wrong with `block` in a work that is not the credited one;
-    "" if nothing is.
-    """
+    """Return what is wrong with `block` in a work that is not the credited one; "" if fine."""
     times = work.count(block)
     if block not in credited:
         return "is in the work, and is not credited"

@@ -59,9 +59,7 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """A schedule and an order.
-    `seconds` is infinite if they use `barred` pairs, which cannot connect.
-    """
+    """A schedule and an order. `seconds` is infinite if they use `barred` (unconnectable) pairs."""
 
     schedule: Schedule
     peers: tuple[PeerId, ...]

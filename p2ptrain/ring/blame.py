@@ -28,9 +28,7 @@ class Blame:
     heard: bool = False
 
     def reported_by(self, me: PeerId) -> tuple[PeerId, ...]:
-        """Return the suspects that `me` reports to the members;
-        itself only if it found its own fault.
-        """
+        """Return the suspects that `me` reports to the members; never itself without `own`."""
         return tuple(peer for peer in self.suspects if self.own or peer != me)
 
 

@@ -204,8 +204,8 @@ class Lane:
             connection.place = self._work.place(connection.arrival)
 
     def _heed(self, neighbour: Neighbour, connection: Connection, header: Header) -> None:
-        """Find out what the frame with this header is for,
-        and refuse it if it is not for this reduce.
+        """Find out what the frame with this header is for; refuse it if it is not for this
+        reduce.
         """
         mine = self._attempt.request
         if (header.step, header.attempt) != (mine.step, mine.attempt):
@@ -309,9 +309,7 @@ class Lane:
         connection.link.start(header, body)
 
     def _rate_allows(self, neighbour: Neighbour) -> bool:
-        """Return whether the next segment may go now.
-        Request tickets for the segments that could go.
-        """
+        """Return whether the next segment may go now. Request tickets for those that could go."""
         share = self._attempt.share
         if share is None:
             return True

@@ -46,11 +46,10 @@ class Work:
         self._routes = attempt.plan.routes
         self._runs = attempt.plan.lanes[number]
         self._accumulators: dict[bool, Accumulator] = {}
-        """By `owned`: one for the own part, one for the parts collected for others.
-        Made when needed."""
+        """By `owned`: one for the own part, one for parts collected for others. Made when
+        needed."""
         self._in_order = accumulates(attempt.request.schedule)
-        """Whether sums leave in the order of their index,
-        because another peer adds them in that order."""
+        """Whether sums leave in the order of their index, because their receiver needs that."""
         self._sums_come = [0 for _ in self._runs]
         self._claimed: set[tuple[Kind, int, int, int]] = set()
         """Kind, part, index and sender of each announced segment. Each may come only once."""

@@ -54,9 +54,7 @@ class Connection:
 
     @property
     def over(self) -> bool:
-        """Whether it has carried everything in both directions.
-        Later failures then do not matter.
-        """
+        """Whether it has carried everything in both directions. Later failures do not matter."""
         return self.said_done and self.heard_done and not self.link.busy
 
     def break_off(self, what: str) -> None:

@@ -128,8 +128,8 @@ def _searched(matrix: list[list[float]]) -> list[int]:
 
 
 def _circle(matrix: list[list[float]], least: float, tries: int) -> list[int] | None:
-    """Return a circle through all peers over edges of at least `least`,
-    if `tries` steps find one.
+    """Return a circle through all peers over edges of at least `least`, if `tries` steps find
+    it.
     """
     count = len(matrix)
     near = [[b for b in range(count) if b != a and matrix[a][b] >= least] for a in range(count)]

@@ -58,9 +58,7 @@ Runs = tuple[tuple[Segment, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The traffic of one peer.
-    For each lane and part: the segments, which all take the same route.
-    """
+    """The traffic of one peer. By lane and part: the segments, which all take the same route."""
 
     me: int
     routes: tuple[Route, ...]

@@ -75,9 +75,7 @@ class Reduce:
             self._lanes = [self._lane(number) for number in range(request.lanes)]
 
     def progress(self) -> tuple[int, int]:
-        """Return the bytes sent and received so far, and their total at the end.
-        Call from any thread.
-        """
+        """Return the bytes sent and received so far, and their total. Call from any thread."""
         return sum(lane.payload_bytes for lane in self._lanes), self._bytes_total
 
     def traffic(self) -> tuple[Traffic, ...]:
@@ -85,9 +83,7 @@ class Reduce:
         return _by_peer([each for lane in self._lanes for each in lane.traffic()])
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
-        """Make `run` raise soon, here and on the other peers.
-        Call from any thread; does not block.
-        """
+        """Make `run` raise soon, here and on other peers. Call from any thread; does not block."""
         self._verdict.settle(Blame(suspects, reason))
 
     def run(self) -> ReduceReport:
@@ -154,9 +150,7 @@ class Reduce:
             self._verdict.settle(blame)
 
     def _late(self) -> Blame:
-        """Return a Blame of the peers that keep us waiting;
-        of nobody, if we could send something.
-        """
+        """Return a Blame of the peers that keep us waiting; empty if we could send something."""
         awaited = {lane.late for lane in self._lanes if not lane.finished}
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
@@ -208,9 +202,7 @@ class Reduce:
 
 
 def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
-    """Add up the traffic of all lanes by neighbour.
-    The sending time is the longest of the lanes'.
-    """
+    """Add up the traffic of all lanes by neighbour. The longest of their sending times counts."""
     peers = dict.fromkeys(each.peer for each in traffic)
     return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
 

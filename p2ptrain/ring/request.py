@@ -86,8 +86,8 @@ class ReduceRequest:
         )
 
     def tag(self) -> bytes:
-        """Return eight bytes that peers share only if they mean the same reduce,
-        cut the same way.
+        """Return eight bytes that are equal on two peers only if they mean the same reduce and
+        cut.
         """
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),

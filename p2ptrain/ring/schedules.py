@@ -68,9 +68,7 @@ def owner_of(schedule: Schedule, peers: int, part: int) -> int:
 
 
 def contributors(schedule: Schedule, peers: int, part: int, sender: int) -> tuple[int, ...]:
-    """Return the peers whose contributions are in the sum of `part` that `sender` makes, itself
-    included.
-    """
+    """Return the peers, itself included, whose contributions `sender` sends in a sum of `part`."""
     found, due = [], [sender]
     while due:
         peer = due.pop()

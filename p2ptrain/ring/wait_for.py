@@ -74,9 +74,7 @@ line of SLOWEST_BYTES_PER_S shared by all its neighbours and lanes. In a ring of
 
 @dataclass(frozen=True, slots=True)
 class Excuse:
-    """Peer number `waiting` waits for peer number `awaited`.
-    Both are equal if it holds back itself.
-    """
+    """Peer number `waiting` waits for peer number `awaited`. They are equal if it holds back."""
 
     waiting: int
     awaited: int
@@ -91,8 +89,7 @@ class _Neighbour:
     midway: bool = False
     """Whether the rest of a segment is still to come, for which it needs nobody else."""
     begun_at: float | None = None
-    """Monotonic time when a half-received frame that we read on was first seen;
-    None if there is none."""
+    """Monotonic time when a half-received frame that we read on was first seen, or None."""
     excuse: Excuse | None = None
     since: float = 0.0
 

@@ -97,17 +97,13 @@ class Watch:
         return any(self._held_up(neighbour, each) for each in neighbour.connections)
 
     def _held_up(self, neighbour: Neighbour, each: Connection) -> bool:
-        """Return whether we leave its frame unread because another neighbour has to send something
-        first.
-        """
+        """Return whether we leave its frame unread because another neighbour must send first."""
         if each.arrival is None or each.place is not None:
             return False
         return self._work.held_up_by(each.arrival) != neighbour.number
 
     def _give_time(self, now: float) -> None:
-        """Restart all timers. This process, or its machine, was stopped;
-        what came since is still unread.
-        """
+        """Restart all timers. This process was stopped, and what came since is still unread."""
         for neighbour in self._neighbours.values():
             for each in neighbour.connections:
                 each.heard_at = each.took_at = now
@@ -149,9 +145,7 @@ class Watch:
             self._suspect(neighbour, f"it took nothing for {self._silence_s:g} s")
 
     def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
-        """Tell a neighbour that we wait, and for whom,
-        before it suspects us or when that has changed.
-        """
+        """Tell a neighbour whom we wait for, before it suspects us or when that has changed."""
         excuse = self._excuses.to_say(owing, holds_back=bool(neighbour.ready))
         quiet_s, news = now - neighbour.spoke_at, excuse != neighbour.told
         if quiet_s < self._silence_s / 4 and not (news and quiet_s >= NEWS_S):

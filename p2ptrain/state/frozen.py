@@ -92,9 +92,7 @@ class Frozen:
             self._next, self._offset = max(self._next, index + 1), 0
 
     def before_write(self, region: int, start: int, stop: int) -> None:
-        """Announce that bytes [start, stop) of a region will change;
-        return when they may change.
-        """
+        """Announce that bytes [start, stop) of a region will change; return when they may."""
         first = self._first_piece[region] + start // self._piece_bytes
         last = self._first_piece[region] + (stop - 1) // self._piece_bytes
         for index in range(first, last + 1):

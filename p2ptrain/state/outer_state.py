@@ -37,13 +37,12 @@ SHARE_ELEMENTS = 2**20
 long, so at most one chunk of each is copied at a time."""
 
 THREADS_MAX = 4
-"""The kernel is limited by memory bandwidth;
-more threads bring nothing and take from the trainer."""
+"""Memory bandwidth limits the kernel. More threads gain nothing and take from the trainer."""
 
 
 def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, object]:
-    """Return a snapshot's description.
-    Genesis names no run, because the run's id follows from its digest.
+    """Return a snapshot's description. Genesis names no run: the run's id follows from its
+    digest.
     """
     named = {} if run is None else {"run": run}
     return {**named, "step": step, "layout": layout}

@@ -66,9 +66,7 @@ def compare(theta: Floats, local: Floats, mean: Bytes, codec: Codec) -> Comparis
 
 
 def pieces(numel: int, block: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the sample: everything,
-    or evenly spread pieces that begin with a block.
-    """
+    """Yield the sample's ranges: everything, or spread pieces that begin with a block."""
     if numel <= SAMPLE_MAX:
         yield 0, numel
         return

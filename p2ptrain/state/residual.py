@@ -76,9 +76,7 @@ class Residual:
         self._open = None
 
     def forget(self) -> None:
-        """Set `owed` to zero: the outcome of the open step is unknown,
-        and paying twice would be worse.
-        """
+        """Set `owed` to zero: the step's outcome is unknown, and paying twice would be worse."""
         self.owed[:] = 0
         self._open = None
 

@@ -52,9 +52,7 @@ class SharedVector:
 
     @classmethod
     def attach(cls, fd: int, numel: int) -> Self:
-        """Return the vector behind a descriptor that this process inherited;
-        take the descriptor over.
-        """
+        """Return the vector behind an inherited descriptor, and take the descriptor over."""
         vector = cls.__new__(cls)
         vector._map(fd, numel)
         return vector
@@ -79,9 +77,7 @@ class SharedVector:
         return memoryview(self._mapping)
 
     def close(self) -> None:
-        """Release the descriptor, as the destructor does.
-        The memory is freed with its last view.
-        """
+        """Release the descriptor, as the destructor does. The last view frees the memory."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

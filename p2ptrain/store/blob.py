@@ -117,9 +117,7 @@ class BlobManifest:
         return sizes
 
     def to_wire(self) -> bytes:
-        """Return the canonical bytes, whose digest names the blob.
-        Raises ManifestInvalid if too long.
-        """
+        """Return the canonical bytes, whose digest names the blob. Raises ManifestInvalid."""
         data = pack(
             {
                 "kind": self.kind,
@@ -195,9 +193,7 @@ def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]
 def describe(
     kind: str, parts: Iterable[Buffer], chunk_bytes: int, meta: Mapping[str, object]
 ) -> BlobManifest:
-    """Return the manifest, and so the name, that a blob of these bytes would have.
-    Nothing is stored.
-    """
+    """Return the manifest, and so the name, of a blob of these bytes. Nothing is stored."""
     chunks: list[Digest] = []
     size = 0
     for piece in rechunked(parts, chunk_bytes):

@@ -213,9 +213,7 @@ def _is_pages(data: memoryview) -> bool:
 
 
 def _written_around_the_cache(path: Path, data: memoryview) -> bool:
-    """Write around the page cache;
-    return False if this file system cannot, or needs larger pages.
-    """
+    """Write around the page cache; return False if this file system cannot do so."""
     try:
         with _descriptor(path, _AFRESH | os.O_DIRECT) as descriptor:
             _write_all(descriptor, data)

@@ -95,9 +95,7 @@ def _reached_by_root(objects: Objects, root: Digest) -> set[Digest]:
 
 
 def reached_from_young(objects: Objects, young: Iterable[Digest]) -> set[Digest]:
-    """Return what chunks written a moment ago reach;
-    a whole snapshot of them is not hashed again.
-    """
+    """Return what very recent chunks reach, without hashing a whole snapshot again."""
     reached: set[Digest] = set()
     for digest in young:
         reached |= _reached_by(objects, digest)

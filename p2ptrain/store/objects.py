@@ -111,9 +111,7 @@ class Objects:
         return True
 
     def write_whole(self, path: Path, data: Buffer, doing: str) -> None:
-        """Make `data` the content of `path` atomically:
-        after a crash it has all of it or the old content.
-        """
+        """Make `data` the content of `path` atomically, also if the machine crashes."""
         temporary = self._temporary / f"{os.getpid()}-{next(self._serial)}"
         try:
             with disk_errors(doing, self._root):
@@ -237,9 +235,7 @@ class Objects:
             return self._puts
 
     def young(self) -> tuple[frozenset[Digest], int]:
-        """Return the chunks that recent puts wrote or found,
-        until `grow_up`, and the number of puts so far.
-        """
+        """Return the chunks that recent puts wrote or found, and the number of puts so far."""
         with self._lock:
             return frozenset(self._young), self._puts
 

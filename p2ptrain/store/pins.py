@@ -19,8 +19,7 @@ PINS_MAX = 10_000
 _LINE_BYTES = 65
 _WAIT_S = 0.05
 _TRIES = 200
-"""Ten seconds in total.
-A command holds the lock for milliseconds, a collection while it deletes."""
+"""Ten seconds in total. Commands hold the lock for milliseconds, collections while they delete."""
 
 
 class Pins:

@@ -177,9 +177,7 @@ class RecordLog:
             offset += _HEADER.size + len(body)
 
     def _cut_back(self) -> None:
-        """Undo a failed append.
-        If that fails too, refuse appends, since the log's end is unknown.
-        """
+        """Undo a failed append. If that fails, refuse appends: the log's end is unknown."""
         try:
             file = self.hold()
             file.truncate(self._size)
@@ -244,9 +242,7 @@ class RecordLog:
         return LogCorrupt(self.path, damaged, count)
 
     def _frame_at(self, offset: int) -> tuple[bytes, int] | None:
-        """Return the body and `durable` of the frame at `offset`;
-        None if there is no sound frame.
-        """
+        """Return the body and `durable` of the frame at `offset`; None if it is not sound."""
         header = self._disk.read(self.path, offset, _HEADER.size)
         if len(header) < _HEADER.size:
             return None

@@ -92,9 +92,7 @@ class Store:
         self.lasting = Pins(root, self._disk)
 
     def close(self) -> None:
-        """Release the store to other processes.
-        Nothing is pending, since every write was made durable.
-        """
+        """Release the store to other processes. Every write was already made durable."""
         if self._lock is not None:
             self._lock.close()
 
@@ -225,9 +223,7 @@ class Store:
                 self._writing -= Counter((before,))
 
     def manifest(self, digest: Digest) -> BlobManifest:
-        """Return the manifest.
-        Raises ChunkMissing or ChunkCorrupt for its own bytes, and ManifestInvalid.
-        """
+        """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
         return BlobManifest.from_wire(self._objects.read(digest))
 
     def holds_blob(self, digest: Digest) -> bool:
@@ -275,9 +271,7 @@ class Store:
             self._objects.settle()
 
     def head(self) -> Head | None:
-        """Return the last head that was put; None in a new store.
-        Raises StoreError if it is damaged.
-        """
+        """Return the last head; None in a new store. Raises StoreError if it is damaged."""
         path = self.root / "head"
         with disk_errors("reading the head", self.root):
             if self._disk.size(path) is None:
@@ -288,9 +282,7 @@ class Store:
 
     @contextmanager
     def pin(self, digests: Iterable[Digest]) -> Iterator[None]:
-        """Within the block,
-        keep collections from removing these and what they reach, held yet or not.
-        """
+        """Within the block, keep collections from removing these and what they reach."""
         pinned = list(digests)
         with self._collecting:
             self._pins.update(pinned)

@@ -127,9 +127,7 @@ def fetch_chunks(
     stall_s: float = STALL_S,
     handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
-    """Fetch bare chunks, such as the data blocks of a lease, like `fetch_blob`.
-    They are durable on return.
-    """
+    """Fetch bare chunks, such as a lease's data blocks, as `fetch_blob` does. They are durable."""
     wanted = list(dict.fromkeys(digests))
     with store.pin(wanted):
         plan = FetchPlan(
@@ -157,9 +155,7 @@ def _missing(store: Store, digest: Digest) -> list[Digest]:
 
 
 def _in_an_order_of_our_own(digests: Iterable[Digest]) -> list[Digest]:
-    """Shuffle,
-    so that peers that start together soon have different chunks to give to each other.
-    """
+    """Shuffle, so that peers that start together soon have different chunks to exchange."""
     drawn = list(digests)
     random.shuffle(drawn)
     return drawn

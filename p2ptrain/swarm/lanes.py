@@ -42,8 +42,7 @@ STALL_S = 60.0
 """Seconds that a source may take for a slice of 64 KiB. The picker tries another much sooner."""
 
 RECONSIDER_S = 0.01
-"""The shortest wait before the picker is asked again,
-so that rounding cannot make a thread spin."""
+"""The shortest wait before asking the picker again, so that rounding makes no thread spin."""
 
 
 class Source(Protocol):
@@ -132,9 +131,7 @@ class Fetch(Generic[SourceT]):
         )
 
     def cancel(self) -> None:
-        """End the fetch from another thread.
-        `run` then raises TryLater, unless it was already over.
-        """
+        """End the fetch from another thread. `run` then raises TryLater, unless it was over."""
         with self._changed:
             if not self._is_over():
                 self._failure = TryLater("the fetch was cancelled", code="FETCH-CANCELLED")
@@ -279,9 +276,7 @@ class Fetch(Generic[SourceT]):
             self._landing.give_back(buffer)
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
-        """Return the chunks to request now.
-        An idle lane waits for one, or for the end, which gives [].
-        """
+        """Return the chunks to request now. An idle lane waits for one, or for the end: []."""
         with self._changed:
             while not self._is_over():
                 now = time.monotonic()

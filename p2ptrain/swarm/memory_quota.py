@@ -38,9 +38,7 @@ class InHand:
 
     @contextmanager
     def one_for(self, peer: PeerId, deadline_s: float) -> Iterator[None]:
-        """Hold a chunk for `peer` within the block.
-        Raises PeerTooSlow if no turn came in `deadline_s`.
-        """
+        """Hold a chunk for `peer` within the block. Raises PeerTooSlow after `deadline_s`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._fits(peer), deadline_s):
                 raise PeerTooSlow(f"chunks that wait to be read, for {deadline_s:.0f} s", peer=peer)

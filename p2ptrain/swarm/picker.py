@@ -72,9 +72,7 @@ _LEARNING_RATE = 0.25
 
 @dataclass(slots=True)
 class Pace:
-    """The measured rate of one lane.
-    `interval_s` is the time between two chunks while it is busy.
-    """
+    """The measured rate of one lane. `interval_s` is the time between its chunks while busy."""
 
     open: dict[Digest, float] = field(default_factory=dict)
     """Time of each request that it has not answered yet."""
@@ -234,8 +232,8 @@ class Picker(Generic[LaneT]):
         return [digest for digest, number in self._numbers.items() if hopeless >> number & 1]
 
     def next(self, lane: LaneT, now: float) -> Digest | None:
-        """Return the chunk to request from this lane now, and count it as requested;
-        None if there is none.
+        """Return the chunk to request from this lane now, and mark it requested; None if none
+        is.
         """
         pace = self._paces.get(lane)
         if pace is None or len(pace.open) >= pace.in_flight_max(self._in_flight_max):
@@ -248,9 +246,7 @@ class Picker(Generic[LaneT]):
         return digest
 
     def arrived(self, lane: LaneT, digest: Digest, now: float) -> bool:
-        """Record that the lane has brought the correct chunk.
-        Return False if another lane was first.
-        """
+        """Record that the lane has brought the chunk. Return False if another was first."""
         # Other lanes' copies are released when they come: until then they fill their
         # connections.
         copies = self._asked.pop(digest, None)
@@ -280,9 +276,7 @@ class Picker(Generic[LaneT]):
             self._withdraw(lane, digest)
 
     def lacks_too(self, lane: LaneT, digest: Digest) -> None:
-        """Record that the lane lacks the chunk,
-        as another connection to the same peer has reported.
-        """
+        """Record that the lane lacks the chunk, as reported by another connection to its peer."""
         if digest in self._numbers:
             self._lacks[lane].note(self._bit(digest))
 
@@ -313,18 +307,14 @@ class Picker(Generic[LaneT]):
         return 1 << self._numbers[digest]
 
     def _lacked_by_all(self) -> int:
-        """Return the chunks that each remaining lane has lacked at least once;
-        all if there is no lane.
-        """
+        """Return the chunks that every remaining lane has lacked once; all if there is none."""
         lacked = (1 << len(self._digests)) - 1
         for lane in self._paces:
             lacked &= self._lacks[lane].ever
         return lacked
 
     def _unasked(self, lane: LaneT, now: float) -> Digest | None:
-        """Return the rarest chunk that this lane may have and that is not requested from any
-        lane.
-        """
+        """Return the rarest chunk that this lane may have and that no lane is asked for."""
         lacks = self._lacks[lane]
         chunks = self._free & ~lacks.ever or self._again(lacks, now)
         if not chunks:
@@ -367,9 +357,7 @@ class Picker(Generic[LaneT]):
         ]
 
     def _is_sooner(self, lane: LaneT, copies: Collection[Asked], now: float) -> bool:
-        """Return whether this lane would bring the chunk much sooner than the lanes already
-        asked.
-        """
+        """Return whether this lane would bring the chunk much sooner than those already asked."""
         pace = self._paces[lane]
         own_s = self._usual_s if pace.interval_s is None else pace.interval_s
         first_at = min(each.expected_at or -math.inf for each in copies)

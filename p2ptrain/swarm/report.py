@@ -11,9 +11,7 @@ from p2ptrain.ids import PeerId
 
 
 class Fault(Enum):
-    """The reason that a source was dropped.
-    The first two are its own fault; others may be the path's.
-    """
+    """The reason for dropping a source. The first two are its fault; others may be the path's."""
 
     CORRUPT = "sent a chunk that does not match its digest"
     PROTOCOL = "broke the protocol"

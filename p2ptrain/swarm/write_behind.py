@@ -46,9 +46,7 @@ class Landing:
             return self._empty.get()
 
     def give_back(self, buffer: memoryview) -> None:
-        """Return the buffer of a lane that has ended.
-        If the lane starts again, it takes another.
-        """
+        """Return the buffer of a lane that has ended. If the lane restarts, it takes another."""
         self._empty.put(buffer)
 
     def store(self, buffer: memoryview, put: Callable[[], None]) -> Future[None]:

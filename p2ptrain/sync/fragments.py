@@ -35,9 +35,7 @@ class Place(Protocol):
 
 
 class Laid(Protocol):
-    """The part of a layout that is needed:
-    its parameters in order, and the length of all vectors.
-    """
+    """The part of a layout that is needed: its parameters in order, and the vectors' length."""
 
     @property
     def entries(self) -> Sequence[Place]: ...
@@ -71,9 +69,7 @@ class Fragment:
         assert at == len(out) == self.numel
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the ranges of the flat vector that hold elements [start,
-        stop) of this fragment.
-        """
+        """Return the ranges of the flat vector for elements [start, stop) of this fragment."""
         found, at = [], 0
         for low, high in self.ranges:
             first, last = max(start - at, 0), min(stop - at, high - low)

@@ -58,9 +58,7 @@ def norms_of(vector: Floats, spans: Spans) -> Norms:
 
 
 def unit(vector: Floats, spans: Spans) -> Floats:
-    """Return a peer's contribution: each tensor scaled to length 1;
-    zeros and the rest unchanged.
-    """
+    """Return a peer's contribution: each tensor scaled to length 1; zeros and the rest stay."""
     out = vector.copy()
     for (start, stop), norm in zip(spans, norms_of(vector, spans), strict=True):
         if norm > 0:
