@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Face of codec_impl.c: check the buffers, release the GIL, one C call.
+"""The Python interface of codec_impl.c: check the buffers, release the GIL, make one C call.
 
-It does not know what a fault means to the caller: it returns (fault, block, read, made).
+The kernels return (fault, block, read, made); this module does not interpret faults.
 """
 
 from cpython.buffer cimport (
@@ -45,7 +45,7 @@ BLOCK_MAX = P2P_BLOCK_MAX
 
 
 cdef class Buffer:
-    """A C-contiguous buffer of floats or of bytes, held for the length of one call."""
+    """A C-contiguous buffer of floats or of bytes, held during one call."""
 
     cdef Py_buffer view
     cdef int64_t count
@@ -101,7 +101,7 @@ cdef inline told(p2p_outcome outcome):
 
 
 def variants():
-    """Names of the variants that this machine runs, best first."""
+    """Return the names of the variants that this machine runs, best first."""
     names, index = [], 0
     while p2p_variant_name(index) != NULL:
         names.append(p2p_variant_name(index).decode())

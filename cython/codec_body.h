@@ -1,7 +1,7 @@
 /* The kernels of one codec and variant, in plain C that compilers vectorise. See codec_variant.h.
  *
- * A function over `blocks` takes blocks first..last-1, of `n` elements each, in a payload whose
- * blocks have `block`: n differs only for the last, shorter one. */
+ * A function `..._blocks` processes blocks first..last-1, of `n` elements each, of a payload whose
+ * full blocks have `block` elements. n differs from `block` only for the last, shorter block. */
 
 INLINE p2p_outcome NAME(quantise_blocks)(const p2p_f32 *src, uint8_t *out, int64_t first,
                                          int64_t last, int block, int n)
@@ -31,7 +31,7 @@ INLINE p2p_outcome NAME(dequantise_blocks)(const uint8_t *payload, p2p_f32 *out,
     return fine;
 }
 
-/* residual_out = sum - divisor * deq(out), for one block; 0 if that is not finite. */
+/* residual_out = sum - divisor * deq(out), for one block. Returns 0 if a result is not finite. */
 INLINE int NAME(keep_residual)(const float *sum, float divisor, const uint8_t *out,
                                p2p_f32 *residual_out, int n)
 {
@@ -41,8 +41,8 @@ INLINE int NAME(keep_residual)(const float *sum, float divisor, const uint8_t *o
     return VARIANT_NAME(amax_bits)(residual_out, n) <= bits_of(P2P_AMAX_MAX);
 }
 
-/* The end of both sums: add the residual, divide, quantise, keep what that loses; the peak, as `put`.
- * Division by 1 changes no bit, so hops that do not divide skip it. */
+/* Finish a sum: add the residual, divide, quantise, and store the new residual. Returns the peak or
+ * REFUSED, as `put` does. Division by 1 changes no bit, so hops that do not divide skip it. */
 INLINE float NAME(settle)(float *sum, const p2p_share *share, float divisor, int64_t at,
                           uint8_t *out, int n)
 {
@@ -80,8 +80,9 @@ INLINE p2p_outcome NAME(difference_blocks)(const p2p_share *share, int64_t first
     return outcome;
 }
 
-/* sum = deq(from) + weight * (theta - local), for the block at element `at`; `all` of theta if there is
- * no local, which is known when it is compiled: a branch in the loop over blocks made it half as fast. */
+/* sum = deq(from) + weight * (theta - local), for the block at element `at`. With `all` there is no
+ * local, and all of theta is used. `all` is a compile-time constant: a branch in the loop over
+ * blocks halved the speed. */
 INLINE void NAME(add_own)(p2p_f32 *sum, const uint8_t *from, const p2p_share *share, int all,
                           int64_t at, int n)
 {
@@ -167,9 +168,9 @@ INLINE p2p_outcome NAME(check_blocks)(const uint8_t *payload, int64_t first, int
     return outcome;
 }
 
-/* Each kernel runs the whole blocks, with the usual length as a constant so that the compiler unrolls
- * it and keeps a block in registers, and then the shorter last one. With residuals there are too many
- * streams of memory for such bursts of one after the other: it was slower by 40 %. */
+/* Each kernel processes the whole blocks, and then the shorter last one. The usual block length is
+ * a constant, so that the compiler unrolls the loop and keeps a block in registers. With residuals
+ * there are too many memory streams for such unrolled bursts: they were slower by 40 %. */
 #define IN_BLOCKS(plain, of, ...)                                                                     \
     int64_t whole = numel / block;                                                                 \
     int tail = (int)(numel % block), length = (int)block;                                          \

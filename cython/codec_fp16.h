@@ -1,5 +1,6 @@
-/* IEEE half precision, subnormals included. Where no processor's instruction does it, integers do, in a
- * way that compilers vectorise; neither heeds a mode that flushes. Blocks are as in fp32. */
+/* IEEE half precision, including subnormals. Conversion uses the processor's instructions, or else
+ * integer arithmetic that compilers vectorise. Neither depends on a mode that flushes subnormals to
+ * zero. Blocks are as in fp32. */
 
 #define USUAL_BLOCK 256
 #define BLOCK_BYTES(n) fp16_bytes(n)
@@ -13,7 +14,8 @@ static inline int64_t fp16_bytes(int64_t n)
 #define FP16_OVERFLOW 65520.0f /* halfway from the largest half to the next: it would round up */
 #define HALF_NORMAL_MIN 0x1p-14f
 
-/* Nearest even. A magnitude below 2^-14 is added to 0.5, whose last bit is the least half. */
+/* Round to nearest even. A magnitude below 2^-14 is added to 0.5, whose last bit has the value of
+ * the smallest half. */
 static inline uint16_t half_of(float x)
 {
     uint32_t sign = bits_of(x) & 0x80000000u, magnitude = bits_of(x) ^ sign;
@@ -44,7 +46,7 @@ INLINE float NAME(put)(const p2p_f32 *x, uint8_t *out, int n)
     return float_of_half(half_of(float_of(top)));
 }
 
-/* Infinities and NaNs have all bits of the exponent set. */
+/* Infinities and NaNs have all exponent bits set. */
 INLINE float NAME(peak)(const uint8_t *block, int n)
 {
     const p2p_u16 *halves = (const p2p_u16 *)block;

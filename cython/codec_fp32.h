@@ -1,4 +1,4 @@
-/* The values as they are. Blocks only say how a vector may be cut, and where a fault is. */
+/* The values unchanged. Blocks only say where a vector may be cut, and locate a fault. */
 
 #define USUAL_BLOCK 256
 #define BLOCK_BYTES(n) fp32_bytes(n)

@@ -1,4 +1,4 @@
-/* One table of kernels for each variant and codec, and which variants this machine can run. */
+/* One table of kernels for each variant and codec, and the variants that this machine can run. */
 #include "codec_impl.h"
 
 #include <float.h>
@@ -17,13 +17,13 @@
 #error "-ffast-math changes bits that peers compare"
 #endif
 
-/* Adding 1.5 * 2^23 leaves an fp32 no bits below 1, so it rounds half to even, as the hardware adds;
- * the low bits of the sum are then the rounded value in two's complement. Right for |x| < 2^22. */
+/* After adding 1.5 * 2^23 an fp32 has no bits below 1, so the addition rounds half to even. The low
+ * bits of the sum are then the rounded value in two's complement. Correct for |x| < 2^22. */
 #define ROUNDER 12582912.0f
 
 static const p2p_outcome fine = {P2P_FINE, -1, 0.0f, 0.0f};
 
-#define REFUSED -1.0f /* in the place of a peak */
+#define REFUSED -1.0f /* returned instead of a peak */
 
 static inline void note(float *peak, float of_block)
 {
@@ -35,7 +35,7 @@ static inline p2p_outcome refused(int fault, int64_t block)
     return (p2p_outcome){fault, block, 0.0f, 0.0f};
 }
 
-/* Of the whole blocks, which were fine, and of the tail. */
+/* Combine the outcomes of the whole blocks, which were fine, and of the tail. */
 static inline p2p_outcome both(p2p_outcome whole, p2p_outcome tail)
 {
     if (!tail.fault) {
@@ -59,7 +59,7 @@ static inline float float_of(uint32_t bits)
     return x;
 }
 
-/* As unsigned integers, negatives, -0, infinities and NaNs all lie above the largest scale. */
+/* As unsigned integers, negatives, -0, infinities and NaNs are all above the largest scale. */
 static inline int within(float scale, float least, float most)
 {
     uint32_t bits = bits_of(scale);
@@ -103,12 +103,12 @@ typedef struct {
 } variant_table;
 
 #if defined(__aarch64__)
-#define BASELINE "neon" /* which every such machine has */
+#define BASELINE "neon" /* all aarch64 machines have NEON */
 #else
 #define BASELINE "baseline"
 #endif
 
-/* The name of variant number `variant` is NULL when it is past the end. */
+/* Returns variant number `variant`. Its name is NULL if the number is past the end. */
 static variant_table variant_at(int variant)
 {
     variant_table usable[3];

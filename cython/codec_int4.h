@@ -1,9 +1,10 @@
-/* A scale in bf16, then a byte for each two elements: number i of the block's first half in its low
- * four bits, number i of the second half in its high ones. So neither way needs a shuffle. The first
- * half is the longer one when the length is odd, and its last byte's high bits are then 0.
+/* A scale in bf16, then a byte for each two elements: element i of the block's first half in the
+ * low four bits, and element i of the second half in the high four bits. So neither packing nor
+ * unpacking needs a shuffle. If the length is odd, the first half is longer by one, and the high
+ * bits of its last byte are 0.
  *
- * A scale is rounded up, so that no code exceeds 7, and by less than one part in 128: far less than
- * what rounding to 15 codes loses. */
+ * A scale is rounded up, so that no code exceeds 7. It changes by less than one part in 128, far
+ * less than the loss of rounding to 15 codes. */
 
 #define USUAL_BLOCK 64
 #define BLOCK_BYTES(n) int4_bytes(n)

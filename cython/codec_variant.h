@@ -1,18 +1,19 @@
-/* All codecs for one variant. Included by codec_impl.c once for each, with KERNEL (the function
- * attributes) and VARIANT (its name) defined: hence no include guard.
+/* All codecs for one variant. codec_impl.c includes this file once for each variant, with KERNEL
+ * (the function attributes) and VARIANT (the name) defined. So it has no include guard.
  *
- * Loops are written once, as a macro of L, and run for `lane`, several elements at a time, where the
- * variant has lanes (LANES of them, from lanes_*.h), and for `one`, which is also all that a variant
- * without lanes has: there the compiler vectorises. L##_f is a float or LANES of them.
+ * Each loop body is written once, as a macro of L. It runs with L = `lane` for LANES elements at a
+ * time, if the variant has lanes (from lanes_*.h), and with L = `one` for the rest. A variant
+ * without lanes only has `one`; there the compiler vectorises. L##_f is a float or LANES of them.
  *
- * A codec's own header gives
- *     put(x, out, n)            quantise a block: its peak; below 0 if some x is not finite or too large
- *     peak(block, n)            the largest magnitude that put can have made it of; below 0 if it is not
- *                               a block that put could have written, codes apart
- *     EACH_DELTA(block, n, DO)  DO(L) for each i in 0..n-1 in order, `delta` being deq(block)[i]
- *     BLOCK_BYTES(n)            of a block of n elements
- *     USUAL_BLOCK               a length for which the compiler makes loops of its own
- * and codec_body.h makes the kernels of these. */
+ * A codec's own header defines
+ *     put(x, out, n)            quantise a block, and return its peak; a negative value if some
+ *                               x is not finite or too large
+ *     peak(block, n)            return the largest magnitude that put can have written; a negative
+ *                               value if put could not have written the block, whatever its codes
+ *     EACH_DELTA(block, n, DO)  DO(L) for each i in 0..n-1 in order, where `delta` is deq(block)[i]
+ *     BLOCK_BYTES(n)            the bytes of a block of n elements
+ *     USUAL_BLOCK               a length for which the compiler makes its own loops
+ * and codec_body.h builds the kernels from these. */
 
 #define INLINE static inline __attribute__((always_inline)) KERNEL
 
@@ -22,7 +23,7 @@ typedef float one_f;
 #define one_get(at) (*(at))
 #define one_put(at, x) (*(at) = (x))
 
-/* Sixteen at a time, say, while so many are left. */
+/* LANES elements at a time while so many are left, then one at a time. */
 #define EACH(n, DO)                                                                                \
     do {                                                                                           \
         int i = 0;                                                                                 \
@@ -47,8 +48,8 @@ typedef float one_f;
 #define IN_LANES(i, end, ...)
 #endif
 
-/* The bits of the largest magnitude. As integers, magnitudes order as they do as floats, with
- * infinities and then NaNs on top: one reduction finds the scale and everything not finite. */
+/* Return the bits of the largest magnitude. As integers, magnitudes have the same order as floats,
+ * with infinities and then NaNs above. One reduction finds the scale and everything not finite. */
 INLINE uint32_t VARIANT_NAME(amax_bits)(const p2p_f32 *x, int n)
 {
     int i = 0;

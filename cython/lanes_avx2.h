@@ -1,4 +1,4 @@
-/* Eight lanes of AVX2: what compilers do not find by themselves. See codec_variant.h. */
+/* Eight lanes of AVX2, for code that compilers do not vectorise well. See codec_variant.h. */
 
 #define LANES 8
 #define LANE_INLINE                                                                                \
@@ -53,7 +53,7 @@ LANE_INLINE __m256 float_of_avx2(__m256i x)
     return _mm256_cvtepi32_ps(x);
 }
 
-/* Both nibbles, each with its sign, of bytes that `bytes` has read. */
+/* The low and the high nibbles, with their signs, of bytes that `bytes` has read. */
 LANE_INLINE __m256i low_avx2(__m256i x)
 {
     return _mm256_srai_epi32(_mm256_slli_epi32(x, 28), 28);

@@ -1,4 +1,4 @@
-/* Sixteen lanes of AVX-512: what compilers do not find by themselves. See codec_variant.h. */
+/* Sixteen lanes of AVX-512, for code that compilers do not vectorise well. See codec_variant.h. */
 
 #define LANES 16
 #define LANE_INLINE                                                                                \
@@ -49,7 +49,7 @@ LANE_INLINE __m512 float_of_avx512(__m512i x)
     return _mm512_cvtepi32_ps(x);
 }
 
-/* Both nibbles, each with its sign, of bytes that `bytes` has read. */
+/* The low and the high nibbles, with their signs, of bytes that `bytes` has read. */
 LANE_INLINE __m512i low_avx512(__m512i x)
 {
     return _mm512_srai_epi32(_mm512_slli_epi32(x, 28), 28);

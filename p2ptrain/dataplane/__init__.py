@@ -1,12 +1,12 @@
 """Bulk data between peers: mutual TLS 1.3 sockets for threads, under the same peer ids as libp2p.
 
 Credentials, peer_of_certificate   certificates that carry a peer id
-Endpoint                           where a peer listens, and what it will show
+Endpoint                           the address of a peer's listener, and its certificate
 dial, Listener                     the two ends of a connection
-SecureSocket                       what the ring and the swarm know of one
-RingInbox                          where the ring's incoming sockets wait
-Congestion, probe_congestion       whether our sockets run under BBR
-Uplink, Share, PeerShares          a cap on what is sent, and who gets how much of it
+SecureSocket                       the interface of a connection for the ring and the swarm
+RingInbox                          holds the ring's incoming sockets until the ring takes them
+Congestion, probe_congestion       whether our sockets use BBR
+Uplink, Share, PeerShares          a cap on what is sent, and how it is shared out
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""TLS certificates that carry a peer id, so that the same identity rules both planes.
+"""TLS certificates that carry a peer id, so that both planes use the same identity.
 
-libp2p's way: the certificate's key is made afresh at every start, and an extension holds the peer's
-public key and its signature over that fresh key. Whoever knows the peer id can so check a
-certificate that came from anywhere, and the long-lived secret never meets the TLS library.
+They follow libp2p: each start of a process makes a new key for the certificate, and an extension
+holds the peer's public key and its signature over the new key. Anyone who knows the peer id can
+therefore check a certificate from any source. The long-lived secret never enters the TLS library.
 
 This module does not know sockets; `tls` uses what it makes.
 """
@@ -25,7 +25,7 @@ from p2ptrain.identity import Identity, is_peer_id, public_key_of, verify
 from p2ptrain.ids import PeerId
 
 CERTIFICATE_BYTES_MAX = 2048
-"""Ours have about 500 bytes; a foreign one may name a longer key, never this much."""
+"""Our certificates have about 500 bytes. Another one may hold a longer key, but never this much."""
 
 _EXTENSION = ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 _SIGNED_PREFIX = b"libp2p-tls-handshake:"
@@ -36,7 +36,7 @@ _SEQUENCE = bytes.fromhex("3068")
 _KEY_FIELD = bytes.fromhex("0424")
 _SIGNATURE_FIELD = bytes.fromhex("0440")
 _SIGNED_KEY_BYTES = 2 + 2 + 36 + 2 + 64
-"""DER SEQUENCE {OCTET STRING of 36 bytes, OCTET STRING of 64}: an Ed25519 key leaves no choice."""
+"""DER SEQUENCE {OCTET STRING of 36 bytes, OCTET STRING of 64}. All keys are Ed25519."""
 
 _UNREADABLE = (
     ValueError,
@@ -46,25 +46,25 @@ _UNREADABLE = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-"""All that the parser raises for the bytes of a stranger; a fuzz test holds it to this list."""
+"""All exceptions of the parser for a stranger's bytes. A fuzz test checks this list."""
 
-# Peers' clocks are not to be trusted, and the key dies with the process: no date decides anything.
+# Peers' clocks are not trusted, and the key dies with the process, so dates decide nothing.
 _VALID_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 _VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What this process shows on the data plane: a certificate and, kept from `repr`, its key."""
+    """The certificate and the key of this process on the data plane. `repr` hides the key."""
 
     peer: PeerId
     certificate_der: bytes
     pem: bytes = field(repr=False)
-    """Private key and certificate, as OpenSSL wants to load them."""
+    """Private key and certificate, in the form that OpenSSL loads."""
 
     @classmethod
     def create(cls, identity: Identity) -> Credentials:
-        """Fresh credentials, signed by `identity`. Make them once at start."""
+        """Make new credentials, signed by `identity`. Call it once at start."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name_of(identity.peer)
         signed_key = _signed_key(identity, _spki(key.public_key()))
@@ -90,7 +90,7 @@ class Credentials:
 
 @lru_cache(maxsize=1024)
 def peer_of_certificate(der: bytes) -> PeerId:
-    """The peer that made the certificate `der`, once every signature in it has been checked.
+    """Check every signature in the certificate `der`, and return the peer that made it.
 
     Raises:
         RemoteProtocolError: it is not such a certificate, or one of its signatures is false.
@@ -118,11 +118,13 @@ def peer_of_certificate(der: bytes) -> PeerId:
 
 
 def _expect_no_more_than_ours(certificate: x509.Certificate, peer: PeerId) -> None:
-    """OpenSSL seeks the issuer of a certificate among all that are trusted, by the name and by what
-    some extensions say of keys, and tries one of those that fit. By the name of another peer, put
-    in the way of that peer's own certificate, a trusted peer would lock it out.
+    """Refuse a certificate with a foreign name or with more extensions than ours have.
 
-    The issuer is the subject: it was checked together with the signature.
+    OpenSSL looks for the issuer of a certificate among all trusted ones, by name and by the key
+    identifiers in some extensions, and tries one that fits. A trusted peer could use the name of
+    another peer to displace that peer's own certificate, and so lock it out.
+
+    The issuer equals the subject, as was checked together with the signature.
     """
     if certificate.subject != _name_of(peer):
         raise RemoteProtocolError("a certificate bears another name than its peer's", peer=peer)
@@ -135,8 +137,11 @@ def _name_of(peer: PeerId) -> x509.Name:
 
 
 def _expect_whole_signature(der: bytes, certificate: x509.Certificate) -> None:
-    """The byte before the signature, which ends the certificate, says how many of its last bits do
-    not count. If those are 0 anyway OpenSSL lets it pass: a certificate of several spellings.
+    """Refuse a signature with unused bits, because one certificate would then have several
+    encodings.
+
+    The byte before the signature, which ends the certificate, counts the unused bits at its end.
+    OpenSSL ignores this count if those bits are 0.
     """
     if der[-len(certificate.signature) - 1] != 0:
         raise ValueError("its signature has unused bits")
@@ -149,7 +154,7 @@ def _spki(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def _spki_of(certificate: x509.Certificate) -> bytes:
-    """Of the one kind of key that our peers make: what OpenSSL does with others is not our risk."""
+    """Return the public key if it is of the kind that our peers make; other kinds are refused."""
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("its key is not of the curve P-256")

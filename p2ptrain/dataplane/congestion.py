@@ -1,8 +1,9 @@
-"""Which congestion control our sockets run under: BBR where the kernel has it and lets us.
+"""The congestion control of our sockets: BBR where the kernel has it and permits it.
 
-On long paths some packets are lost that no queue dropped. Cubic and Reno take each for congestion
-and halve their rate; BBR goes by what arrives. A kernel may lack it, have it as a module that is
-not loaded, or allow it to root only: then the system's default does, and status says so.
+On long paths some packets are lost that no queue dropped. Cubic and Reno treat every loss as
+congestion and halve their rate; BBR follows the rate at which data arrives. A kernel may lack BBR,
+may have it in a module that is not loaded, or may permit it to root only. Then the system's default
+is used, and status says so.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ NAME_BYTES_MAX = 16
 """TCP_CA_NAME_MAX of Linux."""
 
 OPTION: int | None = getattr(socket, "TCP_CONGESTION", None)
-"""None where the system has no such choice, as on macOS."""
+"""None on systems without this option, such as macOS."""
 
 
 class Socket(Protocol):
-    """What of a TCP socket is used here."""
+    """The methods of a TCP socket that are used here."""
 
     def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
-        """Raises OSError."""
+        """Set a socket option. Raises OSError."""
 
     def getsockopt(self, level: int, option: int, length: int, /) -> bytes:
-        """Raises OSError."""
+        """Return a socket option. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Congestion:
-    """What a socket runs under; empty where the system does not tell. `refusal`: why not BBR."""
+    """The congestion control of a socket; empty if unknown. `refusal` says why it is not BBR."""
 
     control: str
     refusal: str = ""
 
     @property
     def words(self) -> str:
-        """For a person who asks how this node sends."""
+        """A sentence for users about how this node sends."""
         if not self.refusal:
             return f"congestion control {self.control}"
         used = self.control or "the system's"
@@ -47,7 +48,7 @@ class Congestion:
 
 
 def prefer_bbr(sock: Socket, option: int | None = OPTION) -> Congestion:
-    """Ask for BBR, and go on with what there is if it is refused."""
+    """Request BBR. If it is refused, keep the system's default."""
     if option is None:
         return Congestion("", "this system does not let a program choose")
     refusal = ""
@@ -65,6 +66,6 @@ def prefer_bbr(sock: Socket, option: int | None = OPTION) -> Congestion:
 
 
 def probe() -> Congestion:
-    """What a socket of this process gets, found out on one that goes nowhere."""
+    """Return what a socket of this process gets. Try it on a socket that is never connected."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         return prefer_bbr(sock)

@@ -1,7 +1,7 @@
-"""A dial under way, as another thread may want to end it.
+"""A dial in progress that another thread can end.
 
-A thread that dials blocks in `connect` or in the handshake, for as long as its deadline lets it:
-the peer may be frozen, or its cable cut. Whoever learns so earlier gives the dial up.
+A thread that dials blocks in `connect` or in the handshake until its deadline, for example because
+the peer is frozen or its cable is cut. A thread that learns this earlier can give up the dial.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 
 class Dialling:
-    """Give it to `dial`, which then raises soon after `give_up`. Thread-safe."""
+    """Pass it to `dial`, which raises soon after `give_up`. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class Dialling:
         self._over = False
 
     def begin(self, sock: socket.socket) -> None:
-        """This is the socket, about to be connected. Raises OSError: it was given up before."""
+        """Register the socket that is about to be connected. Raises OSError if it was given up."""
         with self._lock:
             if self._over:
                 raise ConnectionAbortedError("the dial was given up")

@@ -1,7 +1,7 @@
-"""Where a peer's data plane listens, as peers tell each other in their heartbeats.
+"""The address of a peer's data plane, as peers announce it in their heartbeats.
 
-An endpoint names an IP address and never a host name: a name would send a blocking thread into the
-resolver, which keeps no deadline.
+An endpoint has an IP address and never a host name, because resolving a name would block a thread
+without a deadline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Endpoint:
     """The data plane of `peer` listens at `host`:`port` and will show `certificate_der`.
 
     Raises:
-        RemoteProtocolError: a field has a value that no endpoint has.
+        RemoteProtocolError: the value of a field is not valid.
     """
 
     peer: PeerId
@@ -49,7 +49,7 @@ class Endpoint:
 
     @classmethod
     def from_wire(cls, value: object) -> Endpoint:
-        """Raises: RemoteProtocolError: `value`, which came from a peer, is no endpoint."""
+        """Read an endpoint that came from a peer. Raises RemoteProtocolError if it is malformed."""
         given = fields(value, peer=str, host=str, port=int, certificate=bytes)
         return cls(
             PeerId(str(given["peer"])),
@@ -60,8 +60,9 @@ class Endpoint:
 
 
 def _is_address(text: str) -> bool:
-    """A zone ("fe80::1%eth0") is refused: it names an interface of this machine, which no peer can
-    know, and Python allows any characters in it."""
+    """Return whether `text` is an IP address without a zone. A zone ("fe80::1%eth0") names an
+    interface of this machine, which a peer cannot know, and Python permits any characters in it.
+    """
     if "%" in text:
         return False
     try:

@@ -1,8 +1,8 @@
-"""Who may come in: the handshake of the listening side, and how many strangers may be in it.
+"""Admission of incoming connections: the listener's handshake, and a limit on strangers.
 
-A connection is a stranger until its handshake is done, so strangers are few and short-lived: when
-too many wait, one is dropped, of those from where most come. It is the one that has waited longest,
-for an honest handshake takes some milliseconds and a silent one for ever.
+A connection is a stranger until its handshake is done. Strangers are limited in number and time.
+When too many wait, one is dropped. It comes from the address group with the most strangers, and is
+the one that has waited longest: an honest handshake takes milliseconds, a silent one never ends.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from p2ptrain.eviction import most_dispensable
 from p2ptrain.ids import PeerId
 
 TRUSTED_MAX = 1024
-"""Certificates held at once, the eldest of who is no member going first: ten times the members
-that we plan for."""
+"""Certificates held at the same time: ten times the members that we plan for. Beyond this the
+oldest certificate of a peer that is not a member is dropped first."""
 
 
 class Strangers:
-    """Connections whose peer is not known yet, `limit` of them. Thread-safe."""
+    """Up to `limit` connections whose peer is not known yet. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._waiting: dict[object, tuple[socket.socket, str]] = {}
-        """Each with where it comes from, the eldest first."""
+        """Each socket with its address group, the oldest first."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def enter(self, token: object, sock: socket.socket, host: str) -> bool:
-        """Add one, from the address `host`; True if another had to go for it."""
+        """Add a connection from the address `host`; return True if another was dropped for it."""
         with self._lock:
             crowded = len(self._waiting) >= self._limit
             if crowded:
@@ -60,7 +60,7 @@ class Strangers:
             self._waiting.clear()
 
     def _least_wanted(self) -> object:
-        """Who dials without end from one place drops its own connections, and nobody else's."""
+        """Return the oldest of the largest address group. So a flood drops its own connections."""
         counts = Counter(site for _, site in self._waiting.values())
         most = max(counts.values())
         return next(token for token, (_, site) in self._waiting.items() if counts[site] == most)
@@ -79,7 +79,7 @@ class Gate:
         self._context: ssl.SSLContext | None = None
 
     def trust(self, certificate_der: bytes) -> PeerId:
-        """Let the holder of this certificate come in, and forget the one its peer had before.
+        """Admit the holder of this certificate, and forget the earlier certificate of its peer.
 
         Raises:
             RemoteProtocolError: it is not a peer's certificate.
@@ -100,7 +100,7 @@ class Gate:
         return peer
 
     def know_members(self, members: Iterable[PeerId]) -> None:
-        """Of all who are allowed, whom others must not crowd out."""
+        """Set the members. Other allowed peers cannot displace members."""
         self._members = frozenset((self._credentials.peer, *members))
 
     def is_member(self, peer: PeerId) -> bool:

@@ -1,8 +1,9 @@
-"""Where the ring's incoming connections wait until the ring asks for them.
+"""Holds the ring's incoming connections until the ring asks for them.
 
-A neighbour may dial before we have heard of the roster that makes it our neighbour. Its socket is
-parked under what it says it is for, and `take` gives it to the reduce, or waits for it. A parked
-socket that nobody takes is closed after a while. It does not know what travels on the sockets.
+A neighbour may dial before we have received the roster that makes it our neighbour. Its socket is
+parked under the key from its hello. `take` gives the socket to the reduce, or waits for it. A
+parked socket that nobody takes is closed after a while. The inbox does not know what travels on the
+sockets.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ PURPOSE = "ring"
 COUNT_MAX = 1 << 40
 
 GIVEN_UP_MAX = 64
-"""Attempts that are remembered as given up: the threads that were to wait for them have long begun
-by the time of so many others."""
+"""Number of given-up attempts that are remembered. By the time of so many others, every thread that
+was to wait for an old one has long started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class RingKey:
     peer: PeerId
 
     def to_hello(self) -> dict[str, object]:
-        """What `peer` sends as its hello when it dials this stream."""
+        """Return the hello that `peer` sends when it dials this stream."""
         return {
             "purpose": PURPOSE,
             "run": self.run,
@@ -47,7 +48,11 @@ class RingKey:
 
     @classmethod
     def from_hello(cls, hello: Mapping[str, object], peer: PeerId) -> RingKey:
-        """Raises: RemoteProtocolError: `hello` does not name a stream of a ring."""
+        """Return the key that `hello` names.
+
+        Raises:
+            RemoteProtocolError: `hello` does not name a stream of a ring.
+        """
         numbers = [hello.get(name) for name in ("step", "attempt", "stream")]
         if len(hello) != 5 or not is_digest(hello.get("run")):
             raise RemoteProtocolError("a ring's hello is malformed", peer=peer)
@@ -58,9 +63,10 @@ class RingKey:
 
 
 class RingInbox:
-    """Parks sockets of the purpose "ring". Give `handle` to the listener. Thread-safe.
+    """Parks sockets of the purpose "ring". Pass `handle` to the listener. Thread-safe.
 
-    At most `parked_max` wait, at most `parked_per_peer_max` of one peer; a further one is refused.
+    At most `parked_max` sockets wait, and at most `parked_per_peer_max` of one peer. More are
+    refused.
     """
 
     def __init__(
@@ -72,14 +78,14 @@ class RingInbox:
         self._changed = threading.Condition()
         self._parked: dict[RingKey, PeerSocket] = {}
         self._wanted: dict[RingKey, bool] = {}
-        """Keys that somebody waits for in `take`; False once they are given up."""
+        """Keys that a thread waits for in `take`; False once they are given up."""
         self._given_up: deque[tuple[RunId, int, int]] = deque(maxlen=GIVEN_UP_MAX)
 
     def __len__(self) -> int:
         return len(self._parked)
 
     def handle(self, connection: PeerSocket, hello: Mapping[str, object]) -> None:
-        """Park `connection` and keep it from the listener until its taker ends it.
+        """Park `connection`, and return to the listener only when its taker has ended it.
 
         Raises:
             RemoteProtocolError: the hello is malformed, or too many are parked.
@@ -94,7 +100,7 @@ class RingInbox:
         connection.ended.wait()
 
     def take(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
-        """The socket parked under `key`, which is the caller's to close. Blocks.
+        """Return the socket parked under `key`. The caller has to close it. Blocks.
 
         Raises:
             PeerTooSlow: it did not come within `deadline_s`.
@@ -114,9 +120,9 @@ class RingInbox:
                 del self._wanted[key]
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
-        """End every `take` of this attempt, now and later, and close what is parked for it.
+        """End every `take` of this attempt, now and later, and close the sockets parked for it.
 
-        Later, because a thread that is to wait may not have begun when its task is cancelled.
+        Later ones too, because a waiting thread may not have started when its task is cancelled.
         """
         with self._changed:
             self._given_up.append((run, step, attempt))

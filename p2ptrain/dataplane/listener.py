@@ -1,7 +1,7 @@
-"""The listening side of the data plane: every connection served, in bounds, whatever it does.
+"""The listening side of the data plane. It serves every connection within bounds.
 
-It does not know what a purpose means: its handlers do. Each runs in a thread of its own, which the
-listener ends, by shutting the socket down, when its `with` block is left.
+It does not know what a purpose means; its handlers do. Each handler runs in its own thread. On
+leaving its `with` block the listener ends these threads by shutting their sockets down.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ Handler = Callable[[PeerSocket, Mapping[str, object]], None]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a listener takes on."""
+    """The limits of a listener."""
 
     strangers_max: int = 64
     connections_max: int = 256
     per_peer_max: int = 48
-    """The ring's and the swarm's streams of one neighbour, some of them being replaced."""
+    """Covers the ring's and the swarm's streams of one neighbour while some are being replaced."""
     handshake_s: float = 8.0
-    """For the handshake, and once more for the hello."""
+    """Seconds for the handshake, and again for the hello."""
     handler_s: float = 30.0
-    """The deadline that a handler starts with, until it sets its own."""
+    """Deadline in seconds with which a handler starts, until it sets its own."""
     leave_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatistics:
-    """Counts since the start, and how many there are now."""
+    """Counts since the start; the fields `..._now` are current numbers."""
 
     accepted: int = 0
     served: int = 0
@@ -68,8 +68,8 @@ class ListenerStatistics:
 class Listener:
     """Serves the data plane at `host`:`port` (0: any free port) while its `with` block lasts.
 
-    `allowed(peer)` is asked for every connection, in that connection's thread. Not `encrypted`, TLS
-    only shows who is who, and ends before a handler begins.
+    `allowed(peer)` is called for every connection, in that connection's thread. If not `encrypted`,
+    TLS only proves the identities, and ends before a handler starts.
 
     Raises (when made):
         ConfigError: the address cannot be bound.
@@ -106,7 +106,7 @@ class Listener:
         return str(host), int(port)
 
     def trust(self, certificate_der: bytes) -> PeerId:
-        """Let the holder of this certificate come in, and forget the one its peer had before.
+        """Admit the holder of this certificate, and forget the earlier certificate of its peer.
 
         Raises:
             RemoteProtocolError: it is not a peer's certificate.
@@ -114,14 +114,14 @@ class Listener:
         return self._gate.trust(certificate_der)
 
     def know_members(self, members: Iterable[PeerId]) -> None:
-        """Of all who are allowed, whom others must not crowd out; nobody, until it is called."""
+        """Set the members, which other allowed peers cannot displace. At first there are none."""
         self._gate.know_members(members)
 
     def handle(self, purpose: str, handler: Handler) -> None:
-        """From now on `handler(socket, hello)` serves `purpose`; the socket is closed after it.
+        """Let `handler(socket, hello)` serve `purpose` from now on; the socket is closed after it.
 
-        A handler may raise P2PTrainError: it is counted. Anything else that it raises is a bug of
-        ours, goes to `threading.excepthook`, and ends that one connection.
+        A handler may raise P2PTrainError, which is counted. Any other exception is a bug of ours.
+        It goes to `threading.excepthook` and ends only that connection.
         """
         with self._lock:
             self._handlers[purpose] = handler
@@ -151,7 +151,7 @@ class Listener:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop listening, shut every connection down, wait for the threads."""
+        """Stop listening, shut every connection down, and wait for the threads."""
         with self._lock:
             self._closing = True
             for connection in self._connections:
@@ -198,7 +198,7 @@ class Listener:
         thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        """One connection from its first byte to its last, in its own thread."""
+        """Serve one connection from its first byte to its last, in its own thread."""
         thread = threading.current_thread()
         try:
             self._serve_peer(self._gate.prove(sock, deadline_s=self._bounds.handshake_s))
@@ -237,7 +237,9 @@ class Listener:
             return True
 
     def _make_room(self, peer: PeerId) -> bool:
-        """For a member one of somebody else's connections has to go. Under the lock."""
+        """Drop a non-member's connection for a member; return whether there was one. Needs the
+        lock.
+        """
         if not self._gate.is_member(peer):
             return False
         others = (each for each in self._connections if not self._gate.is_member(each.peer))
@@ -245,12 +247,12 @@ class Listener:
         if least_wanted is None:
             return False
         least_wanted.shutdown()
-        self._connections.discard(least_wanted)  # What serves it ends at its next byte.
+        self._connections.discard(least_wanted)  # Its thread ends at its next byte.
         self._counts["made_room"] += 1
         return True
 
     def _greet(self, connection: PeerSocket) -> tuple[Handler, Mapping[str, object]] | None:
-        """The hello and who handles it; None if there is no such handler or no valid hello."""
+        """Return the hello and its handler; None if there is no such handler or no valid hello."""
         try:
             hello = receive_hello(connection)
             with self._lock:
@@ -282,7 +284,7 @@ class Listener:
 
 
 def try_listening(host: str, port: int) -> None:
-    """Find out now whether a listener could be had there later.
+    """Check now that a listener could be opened there later.
 
     Raises ConfigError: PORT-IN-USE, ADDR-LISTEN.
     """

@@ -1,20 +1,21 @@
-"""Whose bytes go next under a cap: a pure decision, told the time.
+"""The order in which bytes are sent under a cap: a pure decision that receives the time.
 
-Who wants to send asks for a *ticket*, and sends once it is granted. The line is thought of as
-sending one ticket after the other at the cap's rate, and a ticket is granted when its last byte is
-paid for: so over any stretch no more is granted than the rate allows, a burst that is stated, and
-one ticket.
+A sender asks for a *ticket*, and sends when the ticket is granted. In the model, the line sends one
+ticket after another at the cap's rate, and a ticket is granted when its last byte has been paid
+for. So over any interval the bytes granted are at most the rate times the interval, plus the stated
+burst, plus one ticket.
 
-Which ticket is next:
-1. The ring's before the swarm's: a reduce is what all members wait for, a fetch is not.
-2. But of what goes while the swarm waits, it gets `FLOOR`: a fetch that stands still is given up.
-3. Within each, flows (two reduces at once, say) get equal bytes while both wait: the ticket goes
-   first whose flow has had least (start-time fair queueing; Goyal, Vin and Cheng, 1996). A flow
-   that had nothing to send saves nothing up. Flows with one ticket at a time just take turns.
+Order of the tickets:
+1. The ring's come before the swarm's: all members wait for a reduce, but not for a fetch.
+2. While the swarm waits, it gets `FLOOR` of the bytes, because a fetch that stops is given up.
+3. Within a rank, flows (two reduces at once, for example) get equal bytes while both wait. The next
+   ticket is of the flow that has had the least (start-time fair queueing; Goyal, Vin and Cheng,
+   1996). A flow that had nothing to send saves nothing up. Flows with one ticket at a time take
+   turns.
 
-A ticket once begun is finished, so the ring waits for a slice of the swarm's at most. Nobody has to
-come back for a ticket: what is granted to a dead thread is lost once, and delays nobody for ever.
-This module does not know clocks, threads or sockets; `uplink` does.
+A ticket that has begun is finished, so the ring waits for at most one slice of the swarm's. Nobody
+has to come back for a ticket: a grant to a dead thread is lost once and delays the others only that
+long. This module does not know clocks, threads or sockets; `uplink` does.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from enum import Enum
 from p2ptrain.errors import LocalProtocolError
 
 FLOOR = 1 / 16
-"""Of the cap, for the swarm, while it waits and the ring could use all. At 8 Mbit/s a fetcher gets
-64 kB in a second; it gives a source up that sends nothing for a minute."""
+"""Share of the cap for the swarm while it waits and the ring could use all. At 8 Mbit/s a fetcher
+gets 64 kB per second. A fetcher gives up a source that sends nothing for a minute."""
 
 
 class Rank(Enum):
-    """What bytes are for; the first goes first."""
+    """The purpose of bytes; the first comes first."""
 
     RING = 0
     SWARM = 1
@@ -39,19 +40,19 @@ class Rank(Enum):
 
 @dataclass(slots=True)
 class Flow:
-    """Those who share one share: the streams of a reduce, or one peer's that fetches from us."""
+    """The users of one share: the streams of a reduce, or those of a peer that fetches from us."""
 
     rank: Rank
     paid_to: float = 0.0
-    """On the rank's clock of bytes: where its next ticket begins."""
+    """The start of its next ticket, on the rank's byte clock."""
 
 
 @dataclass(slots=True, order=True)
 class Ticket:
-    """Leave to send `count` bytes, once it is `granted`."""
+    """Permission to send `count` bytes, once it is `granted`."""
 
     begins: float
-    """On the rank's clock of bytes."""
+    """Position on the rank's byte clock."""
     number: int
     flow: Flow = field(compare=False)
     count: int = field(compare=False)
@@ -60,7 +61,7 @@ class Ticket:
 
 
 class Pacer:
-    """Tickets under a cap of `bytes_per_s`. `now` may never go back.
+    """Tickets under a cap of `bytes_per_s`. `now` must never decrease.
 
     A line that was idle sends up to `burst_bytes` at once.
     """
@@ -74,19 +75,19 @@ class Pacer:
         self._burst_s = burst_bytes / bytes_per_s
         self._floor = floor
         self._waiting: dict[Rank, list[Ticket]] = {rank: [] for rank in Rank}
-        """Heaps."""
+        """Heaps, by rank."""
         self._clocks = dict.fromkeys(Rank, 0.0)
-        """In bytes: where the ticket began that was begun last."""
+        """The byte clocks: where the last begun ticket of each rank begins."""
         self._owed = 0.0
         """Bytes that the swarm is to get before the ring goes on."""
         self._line: Ticket | None = None
-        """What is being paid for."""
+        """The ticket that is being paid for."""
         self._free_at = -float("inf")
-        """When the line is paid to."""
+        """Time up to which the line is paid for."""
         self._tickets = 0
 
     def ask(self, flow: Flow, count: int, now: float) -> Ticket:
-        """A ticket for `count` bytes, behind those that the flow asked for before."""
+        """Return a ticket for `count` bytes, after the earlier tickets of the flow."""
         assert count >= 0
         self._advance(now)
         begins = max(self._clocks[flow.rank], flow.paid_to)
@@ -97,7 +98,7 @@ class Pacer:
         return ticket
 
     def wait_s(self, ticket: Ticket, now: float) -> float:
-        """Seconds until it is worth asking again; 0 once the ticket is granted."""
+        """Return the seconds until the ticket is worth another look; 0 once it is granted."""
         self._advance(now)
         if ticket.granted:
             return 0.0
@@ -108,9 +109,9 @@ class Pacer:
         return max(0.0, self._free_at - now) + ahead / self._bytes_per_s
 
     def close(self, flow: Flow) -> None:
-        """Nothing more is sent for this flow: what it waits for does not delay the others.
+        """Remove a flow that sends nothing more, so that its tickets do not delay the others.
 
-        Should somebody look at such a ticket all the same, it is granted.
+        Its tickets count as granted, in case a thread still looks at one.
         """
         waiting = self._waiting[flow.rank]
         for ticket in waiting:
@@ -119,7 +120,7 @@ class Pacer:
         heapq.heapify(waiting)
 
     def _advance(self, now: float) -> None:
-        """Pay for what time has paid for."""
+        """Grant the tickets that have been paid for by `now`."""
         while self._line is None or self._free_at <= now:
             if self._line is not None:
                 self._grant(self._line)

@@ -1,12 +1,12 @@
-"""How fast a path is, by sending something over it: for pairs of peers that never sent anything.
+"""Measure the rate of a path by sending bytes over it, for pairs of peers without any transfer yet.
 
     dialler    frame of canonical msgpack {"bytes": how many it wants}
     listener   one byte at once, 1 for yes and 0 for not now; then so many bytes, or less
 
-The first byte tells the delay. What counts for the rate is the second half of the bytes, or of the
-time, whichever is over first: at the beginning TCP finds out how much the path takes.
+The first byte gives the delay. The rate is measured after half of the bytes have come or half of
+the time is over, whichever is first, because TCP first has to find out how much the path takes.
 
-It does not know who should probe whom, nor when.
+This module does not know who should probe whom, nor when.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ PURPOSE = "probe"
 
 PROBE_BYTES_MAX = 2 << 20
 PROBE_S = 3.0
-"""Of sending. A path that needs more is measured by what came until then."""
+"""Seconds of sending. A slower path is measured by the bytes that came until then."""
 
 SLICE_BYTES = 64 << 10
-"""Others come between two slices, and the rate limit is asked before each."""
+"""Bytes between two checks: the rate limit is asked before each slice, and others may send."""
 
 REQUEST_BYTES_MAX = 64
 PEER_AGAIN_S = 60.0
-"""Nobody has us send it probes all the time."""
+"""Shortest time between two probes for the same peer, so that nobody makes us send all the time."""
 
 Limit = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`count_bytes` came in `seconds`, both of the half that counts; 0 if the peer had no time."""
+    """`count_bytes` came in `seconds`, both after the halfway point; 0 if the peer was busy."""
 
     round_trip_s: float
     count_bytes: int
@@ -48,7 +48,7 @@ class Probed:
 
 
 def probe(sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX) -> Probed:
-    """Measure the path from the peer to here. Blocks; for a connection with purpose PURPOSE.
+    """Measure the path from the peer to here, on a connection with purpose PURPOSE. Blocks.
 
     Raises:
         PeerLost, PeerTooSlow.
@@ -68,7 +68,7 @@ def probe(sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX) -> Probed:
         try:
             sock.receive_into(piece)
         except PeerLost:
-            break  # It has something better to do now; what came counts.
+            break  # It has become busy; the bytes that came count.
         came.append((time.monotonic(), total + len(piece)))
     return _second_half(asked, came)
 
@@ -84,9 +84,10 @@ def _second_half(asked: float, came: list[tuple[float, int]]) -> Probed:
 
 
 class ProbeServer:
-    """A listener's handler for PURPOSE. Not while `busy` says so, and each peer now and then only.
+    """A listener's handler for PURPOSE. It refuses while `busy()`, and serves each peer rarely.
 
-    `limit` is called with a number of bytes before they are sent, and returns when they may be.
+    `limit` is called with a number of bytes before they are sent, and returns when they may be
+    sent.
     """
 
     def __init__(self, busy: Callable[[], bool], limit: Limit | None = None) -> None:
@@ -96,8 +97,8 @@ class ProbeServer:
         self._served = Allowance(1, 1 / PEER_AGAIN_S)
 
     def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
-        """Raises PeerError where the connection ends early, RemoteProtocolError where the request
-        is none.
+        """Serve one probe. Raises PeerError if the connection ends early, RemoteProtocolError if
+        the request is malformed.
         """
         sock.set_deadline(2 * PROBE_S)
         left = _wanted(sock)

@@ -1,11 +1,12 @@
-"""A connection to one known peer, with a deadline on everything.
+"""A connection to one known peer, with a deadline on every operation.
 
 The ring and the swarm are threads that block in `send_all` and `receive_into`, outside the GIL.
-What ends such a thread is `shutdown` from another one: the blocked call then raises. `SecureSocket`
-is all that they know of a connection; `PeerSocket` is it over TLS or, for tests, a plain pair.
+`shutdown`, called from another thread, ends such a thread: the blocked call raises. `SecureSocket`
+is the interface that ring and swarm use. `PeerSocket` implements it over TLS or, for tests, over a
+plain socket pair.
 
 One thread uses a socket at a time, because OpenSSL cannot read and write one connection from two
-threads at once; only `shutdown`, `set_deadline` and the properties may be used from any thread.
+threads at once. Only `shutdown`, `set_deadline` and the properties may be used from any thread.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from p2ptrain.ids import PeerId
 
 FRAME_BYTES_MAX = 1 << 20
-"""Frames are messages about bulk data, and the swarm's chunks pass a larger bound of their own."""
+"""Limit of a frame with a message about bulk data. For chunks the swarm passes its own limit."""
 
 _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 1 << 20
-"""One call into OpenSSL: large enough to be rare, small enough for the deadline to be looked at."""
+"""Bytes per call of OpenSSL: many, to be rare, but few enough to check the deadline often."""
 _DEADLINE_SLACK_S = 0.1
-"""Setting a timeout is a system call; the kernel's may therefore lag behind ours by this much."""
+"""A timeout is set by a system call, so the kernel's may be later than ours by this much."""
 
 
 class ShutDownHere(PeerLost):
@@ -49,46 +50,51 @@ class SecureSocket(Protocol):
     def peer(self) -> PeerId: ...
 
     def set_deadline(self, seconds_from_now: float) -> None:
-        """All calls after this one, taken together, end within `seconds_from_now`."""
+        """Require all later calls, taken together, to end within `seconds_from_now`."""
 
     def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises PeerLost, PeerTooSlow."""
+        """Send all of `data`. Raises PeerLost, PeerTooSlow."""
 
     def receive_into(self, view: bytearray | memoryview) -> None:
         """Fill all of `view`. Raises PeerLost, PeerTooSlow."""
 
     def send_frame(self, payload: bytes | bytearray | memoryview) -> None:
-        """Raises PeerLost, PeerTooSlow."""
+        """Send one frame. Raises PeerLost, PeerTooSlow."""
 
     def receive_frame(self, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
-        """Raises PeerLost, PeerTooSlow, RemoteProtocolError (a longer frame was announced)."""
+        """Receive one frame.
+
+        Raises PeerLost, PeerTooSlow, RemoteProtocolError (a longer frame was announced).
+        """
 
     def send_some(self, data: memoryview) -> int:
-        """Send what goes now without blocking; how many bytes went, or 0: then try again, when
-        it is writable, with the same data. Raises PeerLost."""
+        """Send without blocking; return the number of bytes sent. After 0, try again with the same
+        data when the socket is writable. Raises PeerLost.
+        """
 
     def receive_some(self, view: memoryview) -> int:
-        """Receive what is here, without blocking; how many bytes came, or 0: then try again when
-        it is readable. Raises PeerLost."""
+        """Receive without blocking; return the number of bytes received. After 0, try again when
+        the socket is readable. Raises PeerLost.
+        """
 
     def finish_sending(self) -> None:
-        """Tell the peer that nothing more will come; it can still be received from."""
+        """Tell the peer that nothing more will come. Receiving is still possible."""
 
     def fileno(self) -> int:
-        """To wait for it with `select`."""
+        """Return the descriptor, for `select`."""
 
     def shutdown(self) -> None:
-        """Wake whoever is blocked on it, from any thread. Calls raise ShutDownHere from now on."""
+        """Wake a thread blocked on it; later calls raise ShutDownHere. Call from any thread."""
 
     def close(self) -> None:
-        """Shut down and give the descriptor back."""
+        """Shut down and release the descriptor."""
 
 
 class PeerSocket:
     """The SecureSocket over an operating-system socket, TLS or plain.
 
-    The first operation that fails ends the connection: what a peer has got of a message cut short
-    is unknown, so nothing after it could be understood.
+    The first operation that fails ends the connection. It is then unknown how much of a message the
+    peer received, so the peer could not understand anything that follows.
     """
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: PeerId, *, deadline_s: float) -> None:
@@ -107,7 +113,7 @@ class PeerSocket:
 
     @property
     def ended(self) -> threading.Event:
-        """Set once this side is done with it: by `shutdown` or `close`."""
+        """Set by `shutdown` or `close`, when this side no longer uses the connection."""
         return self._ended
 
     def set_deadline(self, seconds_from_now: float) -> None:
@@ -174,7 +180,9 @@ class PeerSocket:
             self._sock.shutdown(socket.SHUT_WR)
 
     def leave_encryption(self) -> None:
-        """Go on without TLS, for bulk data on a private network. Who the peer is was proven."""
+        """Continue without TLS, for bulk data on a private network, now that identities are
+        proven.
+        """
         assert isinstance(self._sock, TlsSocket)
         self._sock.leave_encryption()
         self._in_records = False
@@ -188,7 +196,7 @@ class PeerSocket:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it. A thread still blocked in it is woken first and leaves before the close."""
+        """Close it. A thread that is blocked in it is woken first, and leaves before the close."""
         self.shutdown()
         with self._in_use:
             self._sock.close()
@@ -216,7 +224,7 @@ class PeerSocket:
             self._in_use.release()
 
     def _fail(self, reason: str) -> None:
-        """End the connection for both sides, keeping why; the descriptor stays until `close`."""
+        """End the connection for both sides, and keep the reason. `close` frees the descriptor."""
         self._failure = reason
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -266,8 +274,9 @@ def _reason_of(exc: OSError | EOFError) -> str:
 def plain_pair(
     left: PeerId, right: PeerId, *, deadline_s: float = 10.0
 ) -> tuple[PeerSocket, PeerSocket]:
-    """Two connected sockets without TLS, for tests: the first is held by `left`, whose peer is
-    `right`, the second by `right`."""
+    """Return two connected sockets without TLS, for tests. `left` holds the first, whose peer is
+    `right`; `right` holds the second.
+    """
     at_left, at_right = socket.socketpair()
     return (
         PeerSocket(at_left, right, deadline_s=deadline_s),

@@ -1,9 +1,9 @@
 """Mutual TLS 1.3 between peers whose certificates are known beforehand, and the dialling side.
 
-Each side trusts exactly the certificates it was told of and compares the one shown, byte by byte,
-with the one expected: being issued by a trusted certificate is worth nothing here. After the
-handshake the dialler sends one frame, the hello, which names the purpose; the listener answers with
-one frame, so that a refusal has a reason in words and not just a closed connection.
+Each side trusts exactly the certificates that it was given. It compares the certificate shown, byte
+by byte, with the expected one: a certificate that a trusted one has issued is not accepted. After
+the handshake the dialler sends one frame, the hello, which names the purpose. The listener answers
+with one frame, so that a refusal has a reason in words and is not just a closed connection.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import PeerLost, PeerTooSlow, PeerUnreachable, RemoteProtocolError
 
 HELLO_BYTES_MAX = 1 << 14
-"""A hello names a run, a step and a purpose; it carries no data."""
+"""A hello names a run, a step and a purpose. It carries no data."""
 REASON_CHARACTERS_MAX = 200
 
 
 def tls_context(
     credentials: Credentials, trusted_der: list[bytes], *, server: bool
 ) -> ssl.SSLContext:
-    """A context that shows `credentials` and accepts only chains up to `trusted_der`."""
+    """Return a context that shows `credentials` and accepts only chains up to `trusted_der`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -47,7 +47,8 @@ def tls_context(
 
 
 def check_loadable(certificate_der: bytes) -> None:
-    """One certificate that OpenSSL cannot load would spoil a context for everybody else.
+    """Check that OpenSSL can load a certificate: one that it cannot load would break the whole
+    context.
 
     Raises:
         RemoteProtocolError: OpenSSL does not take it.
@@ -59,7 +60,9 @@ def check_loadable(certificate_der: bytes) -> None:
 
 
 def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
-    """OpenSSL's Python face reads keys from files only: give it one in memory where that exists."""
+    """Load the key. Python's ssl module reads keys only from files, so use one in memory if
+    possible.
+    """
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("key", os.MFD_CLOEXEC), "wb") as file:
             file.write(pem)
@@ -73,7 +76,7 @@ def _load_key(context: ssl.SSLContext, pem: bytes) -> None:
 
 
 def tune(sock: socket.socket) -> Congestion:
-    """Send at once, and by BBR where the kernel has it."""
+    """Disable Nagle's delay, and use BBR where the kernel has it."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return prefer_bbr(sock)
 
@@ -87,11 +90,12 @@ def dial(
     encrypted: bool = True,
     dialling: Dialling | None = None,
 ) -> PeerSocket:
-    """Connect to `endpoint`, prove who is who, and have `hello` accepted. Blocks: use a thread.
+    """Connect to `endpoint`, prove both identities, and have `hello` accepted. Blocks: use a
+    thread.
 
-    `hello["purpose"]` names the handler. What is left of `deadline_s` stays the socket's deadline
-    until `set_deadline`. Not `encrypted`, which both ends must mean, TLS ends when the hello has
-    been answered. It ends early if another thread gives `dialling` up.
+    `hello["purpose"]` names the handler. The rest of `deadline_s` stays the socket's deadline until
+    `set_deadline`. If not `encrypted`, which both ends must have agreed, TLS ends when the hello
+    has been answered. The dial ends early if another thread calls `dialling.give_up`.
 
     Raises:
         PeerUnreachable: nobody answers there, or the peer refuses us (with its reason).
@@ -162,7 +166,7 @@ def _introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
         sock.send_frame(packed)
         answer = sock.receive_frame(HELLO_BYTES_MAX)
     except PeerLost as exc:
-        # In TLS 1.3 the listener judges our certificate after the handshake has ended here.
+        # In TLS 1.3 the listener checks our certificate after the handshake has ended here.
         raise PeerUnreachable(f"refused: {exc.what}", peer=sock.peer) from exc
     try:
         given = fields(unpack(answer, bytes_max=HELLO_BYTES_MAX), accepted=bool, reason=str)
@@ -174,10 +178,10 @@ def _introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
 
 
 def receive_hello(sock: PeerSocket) -> dict[str, object]:
-    """The listening side: the dialler's hello.
+    """Receive the dialler's hello, on the listening side.
 
     Raises:
-        RemoteProtocolError: it is no map with a `purpose`.
+        RemoteProtocolError: it is not a map with a `purpose`.
         PeerLost, PeerTooSlow.
     """
     hello = unpack(sock.receive_frame(HELLO_BYTES_MAX), bytes_max=HELLO_BYTES_MAX)
@@ -187,7 +191,7 @@ def receive_hello(sock: PeerSocket) -> dict[str, object]:
 
 
 def answer_hello(sock: PeerSocket, refusal: str = "") -> None:
-    """The listening side: accept the dialler, or say why not.
+    """Accept the dialler, or give the reason for a refusal. For the listening side.
 
     Raises:
         PeerLost, PeerTooSlow.

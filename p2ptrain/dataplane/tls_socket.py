@@ -1,15 +1,15 @@
-"""TLS over a socket, many records to a system call. Used where an `ssl.SSLSocket` would be.
+"""TLS over a socket, with many records per system call. It replaces `ssl.SSLSocket`.
 
-An SSLSocket makes one call into the kernel for each record of 16 KiB that it writes and two for
-each that it reads; moving bulk data so costs a quarter more CPU than with records in memory, where
-one call moves as many as are there. The handshake and the records are the same OpenSSL's.
+An SSLSocket makes one system call for each record of 16 KiB that it writes, and two for each that
+it reads. That costs a quarter more CPU for bulk data than records in memory, where one system call
+moves all records that are there. The handshake and the records are made by the same OpenSSL.
 
-It raises what an SSLSocket raises, all of it OSError. Its timeout too is that of an SSLSocket: for
-all that one call waits, however many reads it takes, or a peer that drips would never be late. It
-knows no peers.
+It raises what an SSLSocket raises, always an OSError. As with an SSLSocket, the timeout covers all
+the waiting of one call, however many reads it makes. Otherwise a peer that sends single bytes would
+never be late. This module knows no peers.
 
-On a private network `leave_encryption` ends TLS once it has shown who is who: the same connection
-then carries bare bytes.
+On a private network `leave_encryption` ends TLS after it has proven the identities. The same
+connection then carries plain bytes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import time
 from contextlib import suppress
 
 RECORDS_BYTES = 1 << 18
-"""So much is received at once: more does not pay, less does (measured with 64 and 128 KiB)."""
+"""Bytes received at once. More does not pay, and less costs (measured with 64 and 128 KiB)."""
 HANDSHAKE_BYTES = 1 << 12
-"""Received at once during the handshake, when the peer may still be anybody. A hundred strangers
-that hold their handshakes open must not make us hold a large buffer for each."""
+"""Bytes received at once during the handshake, when the peer may be anybody. A hundred strangers
+that hold their handshakes open must not cost a large buffer each."""
 
 SEND_BYTES_MAX = 1 << 17
-"""So much is encrypted at once, and held until the socket has taken all of it."""
+"""Bytes encrypted at once, and held until the socket has taken all of them."""
 
 _scratch = threading.local()
 
 
 class TlsSocket:
-    """Owns `sock`, and takes its timeout over. One thread uses it at a time, but for `shutdown`.
+    """Owns `sock` and takes over its timeout. One thread uses it at a time, except for `shutdown`.
 
-    Make it, and run `do_handshake` before anything else.
+    Run `do_handshake` before anything else.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server: bool) -> None:
@@ -44,18 +44,18 @@ class TlsSocket:
         self._outgoing = ssl.MemoryBIO()
         self._timeout_s = sock.gettimeout()
         self._ends: float | None = None
-        """When the call under way has waited enough; None before it waits."""
+        """Monotonic time when the current call times out; None before it waits."""
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
         self._pending = memoryview(b"")
-        """Records that the socket has yet to take."""
+        """Records that the socket has not taken yet."""
         self._pending_of = 0
-        """How many of the caller's bytes they hold."""
+        """Number of the caller's bytes in these records."""
         self._clear = False
         self._ahead = memoryview(b"")
-        """Bare bytes that came together with the last record."""
+        """Plain bytes that arrived together with the last record."""
 
     def do_handshake(self) -> None:
-        """Raises OSError, TimeoutError included."""
+        """Run the handshake. Raises OSError, including TimeoutError."""
         self._ends = None
         try:
             while not self._shaken():
@@ -63,12 +63,12 @@ class TlsSocket:
                 if not self._fill_from(bytearray(HANDSHAKE_BYTES)):
                     raise ConnectionAbortedError("the peer closed the connection")
         finally:
-            with suppress(OSError):  # the reason of a failure goes to the peer if it can
+            with suppress(OSError):  # tell the peer the reason of a failure, if possible
                 self._flush()
 
     def send(self, data: memoryview) -> int:
-        """Raises BlockingIOError until all of `data`, up to SEND_BYTES_MAX, has gone: call it again
-        with the same.
+        """Send up to SEND_BYTES_MAX of `data`; return how many bytes went. Raises BlockingIOError
+        until all of them have gone; then call it again with the same data.
         """
         if self._clear:
             return self._sock.send(data)
@@ -79,7 +79,7 @@ class TlsSocket:
         return self._pending_of
 
     def recv_into(self, view: memoryview) -> int:
-        """What has been decrypted, or 0 at the end of the stream."""
+        """Receive decrypted bytes into `view`; return how many, or 0 at the end of the stream."""
         if self._clear:
             return self._receive_clear(view)
         self._ends = None
@@ -101,8 +101,8 @@ class TlsSocket:
         return received
 
     def leave_encryption(self) -> None:
-        """From now on nothing is encrypted. Both ends do it after the same message, which the end
-        that dialled received.
+        """Stop encrypting. Both ends do so after the same message, which the dialler has
+        received.
         """
         assert not self._pending
         self._clear = True
@@ -110,7 +110,7 @@ class TlsSocket:
         self._ahead = memoryview(self._incoming.read())
 
     def certificate_der(self) -> bytes:
-        """The peer's, or nothing."""
+        """Return the peer's certificate; empty if there is none."""
         return self._tls.getpeercert(binary_form=True) or b""
 
     def version(self) -> str | None:
@@ -152,13 +152,13 @@ class TlsSocket:
             self._pending = self._pending[self._sock.send(self._pending) :]
 
     def _fill(self) -> int:
-        """Receive what is there; 0 at the end of the stream."""
+        """Receive what is there; return 0 at the end of the stream."""
         if not hasattr(_scratch, "buffer"):
             _scratch.buffer = bytearray(RECORDS_BYTES)
         return self._fill_from(_scratch.buffer)
 
     def _fill_from(self, buffer: bytearray) -> int:
-        """The same, by way of this buffer."""
+        """Receive what is there through this buffer; return 0 at the end of the stream."""
         if self._outgoing.pending > RECORDS_BYTES:
             raise ConnectionAbortedError("the peer has TLS answer it without end")
         self._allow_remaining_time()
@@ -168,8 +168,8 @@ class TlsSocket:
         return count
 
     def _allow_remaining_time(self) -> None:
-        """Before each wait of a call. A call that may not wait looks at the socket once, or records
-        with nothing in them would keep it for as long as they come.
+        """Set the socket's timeout before each wait of a call. A call that may not wait looks at
+        the socket only once; otherwise a peer that sends empty records could keep it for ever.
         """
         if self._timeout_s is None:
             return

@@ -1,6 +1,6 @@
-"""What of a node's cap on sending each may use: the ring's streams, and whoever fetches from us.
+"""Shares a node's cap on sending among the ring's streams and the peers that fetch from us.
 
-The decisions are `pacing`'s; this module knows the clock and threads.
+`pacing` decides; this module adds the clock and the threads.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from p2ptrain.dataplane.pacing import Flow, Pacer, Rank, Ticket
 from p2ptrain.ids import PeerId
 
 PEERS_MAX = 1024
-"""Shares that are remembered; who is forgotten begins anew, with no more than the others have."""
+"""Shares that are remembered. A forgotten peer gets a new share, which is no larger than others."""
 
 BURST_BYTES = 64 * 1024
 """Small messages are not delayed."""
 BURST_S = 0.01
-"""A thread is woken a few milliseconds late: what the line could have sent meanwhile is made up."""
+"""A thread wakes a few milliseconds late. The burst makes up for what the line could have sent."""
 
 
 class Uplink:
@@ -39,11 +39,11 @@ class Uplink:
         self._closed = threading.Event()
 
     def share(self, rank: Rank) -> Share:
-        """A share of its own, equal to those of the same rank. `close` it when nothing follows."""
+        """Return a new share, equal to the others of its rank. `close` it when nothing follows."""
         return Share(self, Flow(rank))
 
     def close(self) -> None:
-        """Let everybody go who waits: the sockets that they send to are closed anyway."""
+        """Release all waiting threads: the sockets that they send to are closed anyway."""
         self._closed.set()
 
     def _ask(self, flow: Flow, count: int) -> Ticket:
@@ -65,18 +65,18 @@ class Uplink:
 
 
 class Share:
-    """Ask before you send, and send when nothing is left to wait for. Thread-safe."""
+    """Ask before you send, and send when there is nothing left to wait for. Thread-safe."""
 
     def __init__(self, uplink: Uplink, flow: Flow) -> None:
         self._uplink = uplink
         self._flow = flow
 
     def ask(self, count: int) -> Ticket:
-        """For `count` bytes; `wait_s` says when they may go."""
+        """Return a ticket for `count` bytes; `wait_s` says when they may go."""
         return self._uplink._ask(self._flow, count)
 
     def wait_s(self, ticket: Ticket) -> float:
-        """0: the bytes may go. Else look again so many seconds later."""
+        """Return 0 if the bytes may go, else the seconds until the next look."""
         return self._uplink._wait_s(ticket)
 
     def take(self, count: int) -> None:
@@ -86,12 +86,12 @@ class Share:
             self._uplink._wait(seconds)
 
     def close(self) -> None:
-        """Whoever still waits for this share sends nothing any more."""
+        """Close the share. Threads that still wait for it send nothing more."""
         self._uplink._close(self._flow)
 
 
 class PeerShares:
-    """A share of one rank for each peer: whoever opens more connections gets no more bytes."""
+    """One share of a rank for each peer, so that more connections get no more bytes."""
 
     def __init__(self, uplink: Uplink, rank: Rank) -> None:
         self._uplink = uplink

@@ -1,1 +1,1 @@
-"""What a node and its trainer say to each other, and the settings a trainer is started with."""
+"""The messages between a node and its trainer, and the settings with which a trainer starts."""

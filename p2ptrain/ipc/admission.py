@@ -1,19 +1,19 @@
-"""How ranks that a node did not start prove that they may serve it, and it that it is their node.
+"""The handshake in which a node and ranks that it did not start prove their identity to each other.
 
-Use it where ranks come from other machines over a private network.  Both ends read the same 32
-secret bytes from a file that only its owner can read; they never travel.  Each side sends 32 fresh
-random bytes, and proves the secret with an HMAC over both and over what the rank says it is:
+Use it for ranks on other machines of a private network. Both ends read the same 32 secret bytes
+from a file that only its owner can read; the secret is never sent. Each side sends 32 fresh random
+bytes, and proves the secret with an HMAC over both and over the rank's claim:
 
     node → rank   magic, nonce of the node
     rank → node   nonce of the rank, claim (rank, ranks, purpose), HMAC("rank", …)
     node → rank   HMAC("node", …)
 
-The node speaks first but proves itself last, so nobody without the secret learns more than that a
-node is there.  The two labels keep one side's proof from being played back as the other's.  What
-follows on the connection is neither encrypted nor signed: whoever can alter packets between these
-machines could alter the gradients that the ranks exchange as well, so it must be a private network.
+The node speaks first but proves itself last, so a caller without the secret learns only that a node
+is there. The two labels prevent that one side's proof is replayed as the other's. The data that
+follow on the connection are neither encrypted nor signed. It must be a private network: an attacker
+who can alter packets between these machines could also alter the gradients that the ranks exchange.
 
-It knows sockets and no trainer; the messages that follow are in `slices`.
+This module knows sockets and no trainer. `slices` defines the messages that follow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from p2ptrain.errors import ConfigError, RemoteProtocolError
 
 SECRET_BYTES = 32
 GREETING_LIMIT_S = 10.0
-"""For all three messages: whoever dawdles holds one of the few places for unknown callers."""
+"""Seconds for all three messages. A slow caller occupies one of few places for unknown callers."""
 
 _MAGIC = b"p2prank\x01"
 _NONCE_BYTES = 32
@@ -41,17 +41,17 @@ _CLAIM = struct.Struct(">HHB")
 
 
 class Purpose(IntEnum):
-    """What a connection is for."""
+    """The purpose of a connection."""
 
     SLICES = 1
-    """Of θ, weights and data blocks; each rank has one, and is gone when it closes."""
+    """Slices of θ, weights and data blocks. Each rank has one, and is gone when it closes."""
     FRAMES = 2
-    """Orders and answers; rank 0 alone."""
+    """Orders and answers. Only rank 0 has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Which rank of how many calls, and what for."""
+    """The caller's rank, the number of ranks, and the purpose of the connection."""
 
     rank: int
     ranks: int
@@ -65,7 +65,7 @@ class Claim:
 
 
 def load_or_create(path: Path) -> bytes:
-    """The secret at `path`; where there is none, a new one, in a file that only we can read.
+    """Return the secret at `path`. If there is none, create one in a file that only we can read.
 
     Raises ConfigError, OSError.
     """
@@ -74,7 +74,7 @@ def load_or_create(path: Path) -> bytes:
 
 
 def load(path: Path) -> bytes:
-    """The secret that was written to `path`, as hexadecimal text.
+    """Return the secret that was written to `path`, as hexadecimal text.
 
     Raises:
         ConfigError: it is not there, others can read it, or it is not such a secret.
@@ -104,10 +104,10 @@ def load(path: Path) -> bytes:
 
 
 def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMIT_S) -> Claim:
-    """The node's side: who has called.  The socket blocks without limit afterwards.
+    """Verify the caller, on the node's side. Afterwards the socket blocks without a timeout.
 
     Raises:
-        RemoteProtocolError: whoever called does not know the secret, or says what cannot be.
+        RemoteProtocolError: the caller does not know the secret, or its claim is impossible.
         OSError: the connection broke, or `limit_s` is over.
     """
     ends_s = time.monotonic() + limit_s
@@ -131,12 +131,13 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
 def prove(
     sock: socket.socket, secret: bytes, claim: Claim, limit_s: float = GREETING_LIMIT_S
 ) -> None:
-    """The rank's side.  The socket blocks without limit afterwards.
+    """Prove this rank, on the rank's side. Afterwards the socket blocks without a timeout.
 
     Raises:
-        RemoteProtocolError: what listens there is not the node with our secret.
-        OSError: the connection broke, or `limit_s` is over.  A node that got the wrong proof
-            closes it.
+        RemoteProtocolError: the listener is not the node with our secret.
+        OSError: the connection broke, or `limit_s` is over. A node that got a wrong proof closes
+        the
+            connection.
     """
     ends_s = time.monotonic() + limit_s
     sock.settimeout(limit_s)
@@ -154,7 +155,7 @@ def prove(
 
 
 def receive_exactly(sock: socket.socket, count: int, ends_s: float) -> bytes:
-    """So many bytes, by the monotonic time `ends_s`.  Raises OSError."""
+    """Receive exactly `count` bytes before the monotonic time `ends_s`. Raises OSError."""
     data = b""
     while len(data) < count:
         sock.settimeout(max(0.001, ends_s - time.monotonic()))

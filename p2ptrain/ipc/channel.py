@@ -1,8 +1,8 @@
 """A blocking frame channel over one end of a socketpair.
 
-The trainer uses it between inner steps, and so does a node's thread.  A trio task needs only the
-raw socket and a `wire.FrameReader`.  The channel never depends on the socket's blocking mode
-(trio makes its sockets non-blocking, and both views share one file): it waits with poll() and
+The trainer uses it between inner steps, and so does a thread of the node. A trio task needs only
+the raw socket and a `wire.FrameReader`. The channel does not depend on the socket's blocking mode:
+trio makes its sockets non-blocking, and both views share one file. It waits with poll() and
 transfers with MSG_DONTWAIT.
 
 It does not know what the frames mean, or which side it serves.
@@ -26,15 +26,15 @@ _RECEIVE_BYTES = 65_536
 
 
 class ChannelClosed(TrainerError):
-    """The other side is gone: its process ended or it closed the socket."""
+    """The other side is gone: its process ended, or it closed the socket."""
 
     default_code = "TRAINER-CHANNEL"
 
 
 class Channel:
-    """Frames in, frames out, over a connected stream socket that it does not own.
+    """Sends and receives frames over a connected stream socket that it does not own.
 
-    One thread may send while another receives; two must not do the same.
+    One thread may send while another receives. Two threads must not do the same.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -50,11 +50,11 @@ class Channel:
         deadline_s: float = math.inf,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """Send the whole frame, once the other side has made room for it: some hundred small frames
-        fit, and a lease of 2,000 blocks does not, before it is read.
+        """Send the whole frame, waiting until the other side has made room for it. Some hundred
+        small frames fit before the other side reads; a lease of 2,000 blocks does not.
 
-        While there is no room `meanwhile` is called every second. It may raise to end the wait;
-        what is left of the frame then goes before the next one.
+        While there is no room, `meanwhile` is called every second. It may raise to end the wait;
+        the rest of the frame is then sent before the next one.
 
         Raises:
             ChannelClosed: the other side is gone, or has not made room within `deadline_s`.
@@ -79,11 +79,12 @@ class Channel:
         del self._unsent[:sent]
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
-        """The next frame, or None if none is complete within `timeout_s` (None waits for ever).
+        """Return the next frame, or None if none is complete within `timeout_s` (None waits for
+        ever).
 
         Raises:
             ChannelClosed: the other side is gone and all its frames have been received.
-            RemoteProtocolError: it sent what is not a frame, or ended inside one.
+            RemoteProtocolError: it sent something that is not a frame, or ended inside one.
         """
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._arrived:
@@ -110,7 +111,7 @@ class Channel:
 
 
 def _wait(sock: socket.socket, events: int, give_up_at: float | None) -> bool:
-    """Whether `sock` becomes ready in time.  poll(), because select() fails above fd 1023."""
+    """Return whether `sock` becomes ready in time. poll(), because select() fails above fd 1023."""
     timeout_ms = None if give_up_at is None else max(0.0, give_up_at - time.monotonic()) * 1000
     poller = select.poll()
     try:

@@ -1,4 +1,4 @@
-"""The sentences between a node and its trainer, as values and as bytes.
+"""The frames between a node and its trainer, as values.
 
     node → trainer                            trainer → node
     ─────────────────────────────────────     ─────────────────────────────────────────────
@@ -11,10 +11,10 @@
     Evaluate   loss of θ on these blocks      Evaluated      that loss
     Pause, Resume, Stop                       Failed         cannot go on, and why
 
-Each dataclass checks itself when it is made, so neither side can send or believe an impossible
-value.  The trainer is our own code, but it shares its process with whatever a GPU driver does to
-memory, so its frames are read as carefully as a peer's.  `wire` knows how frames become bytes; this
-module knows only what they say.
+Each dataclass checks itself on construction, so neither side can send or accept an impossible
+value. The trainer is our own code, but it shares its process with GPU drivers that may corrupt
+memory, so its frames are read as carefully as a peer's. `wire` converts frames to bytes; this
+module defines only their content.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import ClassVar
 from p2ptrain.ids import Digest, is_digest
 
 BLOCKS_MAX = 16_384
-"""Four leases of 4,096 blocks: so many may be held after skipped outer steps. No run has longer
-ones: see `run.manifest`."""
+"""Four leases of 4,096 blocks, which a trainer may hold after skipped outer steps. No run has
+longer leases; see `run.manifest`."""
 PATH_BYTES_MAX = 4096
-"""Linux opens no file by a longer one."""
+"""The longest path that Linux opens."""
 TEXT_CHARACTERS_MAX = 4096
 # Past the end of any run (10 000 years of inner steps at 30 a second), and exact as a double.
 COUNT_MAX = 2**53
@@ -61,7 +61,7 @@ def _check_paths(paths: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Take θ of outer step `step` from the arena.  Local work so far is committed or dropped."""
+    """Take θ of outer step `step` from the arena. Earlier local work is committed or dropped."""
 
     kind: ClassVar[str] = "load"
     step: int
@@ -74,12 +74,13 @@ class Load:
 class Train:
     """Train for outer step `step`: one inner step per block, in this order.
 
-    `first_inner_step` counts from the start of the run and places the learning rate.  Work since
-    the last Load still counts: after a Skip, a further Train adds to the same pseudo-gradient.
-    With `ahead` the trainer is not ready after these: the arena's weights are being averaged.
+    `first_inner_step` counts from the start of the run and determines the learning rate. Work since
+    the last Load still counts: after a Skip, a further Train adds to the same pseudo-gradient. With
+    `ahead` the trainer does not report ready after these blocks, because the arena's weights are
+    being averaged.
 
-    An eager trainer adds `share` of the work that it is ready with to its own weights, as the outer
-    step at `outer_lr` and `outer_momentum` would.
+    An eager trainer adds `share` of the work that it has just reported to its own weights, as the
+    outer step with `outer_lr` and `outer_momentum` would.
     """
 
     kind: ClassVar[str] = "train"
@@ -105,11 +106,11 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """From the next inner step on the inner learning rate has its peak at `lr`: an amendment holds.
+    """Use `lr` as the peak of the inner learning rate from the next inner step on: it was amended.
 
-    Where H was amended, its schedule goes on another pace: at inner step `since` it stands where
-    it would stand at inner step `reached` of the run as it was published, and `inner_steps` from
-    there on bring it as far as `schedule_steps` of that run.
+    If H was amended, the schedule continues at another pace. At inner step `since` it is at the
+    place of inner step `reached` of the published run. From there `inner_steps` advance it as far
+    as `schedule_steps` of that run.
     """
 
     kind: ClassVar[str] = "rates"
@@ -128,17 +129,18 @@ class Rates:
         _check_count("schedule_steps", self.schedule_steps, least=1)
 
     def schedule_step(self, inner_step: int) -> int:
-        """Where in the schedule `inner_step` is: the inner step of the run as it was published."""
+        """Return the inner step of the published run at the schedule's place for `inner_step`."""
         gone = (inner_step - self.since) * self.schedule_steps // self.inner_steps
         return max(0, self.reached + gone)
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """θ is now that of `step`, and what the trainer was ready with is in it.
+    """θ is now that of `step`, and includes the work that the trainer reported as ready.
 
-    In the fragment that it was ready with, the weights become θ, or meet it half-way as the run
-    says; in others that have moved since, they move with θ.  Work from after it was ready stays.
+    In the fragment that was reported, the weights become θ, or are mixed with θ as the run says. In
+    other fragments that have moved since, the weights move with θ. Work done after the report
+    stays.
     """
 
     kind: ClassVar[str] = "merge"
@@ -150,9 +152,10 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """θ is now that of `step`, made without us: move by as much as θ moved and keep the local work.
+    """θ is now that of `step`, made without our work: move by as much as θ moved, and keep the
+    work.
 
-    A trainer that was ready writes its weights anew and says FragmentReady for `step`.
+    A trainer that was ready writes its weights again and sends FragmentReady for `step`.
     """
 
     kind: ClassVar[str] = "rebase"
@@ -164,7 +167,7 @@ class Rebase:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Measure the loss of θ as it lies in the arena; local weights come back afterwards."""
+    """Measure the loss of θ as it is in the arena. Local weights are restored afterwards."""
 
     kind: ClassVar[str] = "evaluate"
     request: int
@@ -177,9 +180,9 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Finish the inner step at hand, then rest until Resume.  Other frames are still obeyed.
+    """Finish the current inner step, then rest until Resume. Other frames are still obeyed.
 
-    Trainers obey it, but no node sends it yet: there is no command that pauses one.
+    Trainers obey it, but no node sends it yet, since no command pauses a trainer.
     """
 
     kind: ClassVar[str] = "pause"
@@ -192,15 +195,16 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End with exit status 0 after the inner step at hand."""
+    """End with exit status 0 after the current inner step."""
 
     kind: ClassVar[str] = "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The trainer's first frame: all `ranks` are up and the arena fits the layout.  Each computes
-    `micro_batch` sequences at once, and had `memory_bytes` of its `device` free for them."""
+    """The trainer's first frame: all `ranks` are up and the arena fits the layout. Each rank
+    computes `micro_batch` sequences at once, and had `memory_bytes` of its `device` free for them.
+    """
 
     kind: ClassVar[str] = "hello"
     rank: int
@@ -226,9 +230,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Said at the first Load of a trainer that keeps its optimizer's state on disk: that of outer
-    step `state_step` was taken up, or (None) there was none.  Later, if it could not be kept:
-    `trouble` says why."""
+    """Sent at the first Load by a trainer that stores its optimizer's state on disk. `state_step`
+    is the outer step of the state that was restored, or None if there was none. It is sent again
+    later if the state could not be stored; `trouble` gives the reason.
+    """
 
     kind: ClassVar[str] = "resumed"
     step: int
@@ -244,11 +249,11 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One inner step is done.  `tokens` counts since the last Load; `loss` is this step's mean.
+    """One inner step is done. `tokens` counts since the last Load; `loss` is this step's mean.
 
-    It took `data_wait_s` until its block was read, which counts in `tokens_per_s`.  `mfu` is None
-    where the device's peak is not known (see `trainer.peak`).  `gradient_norm` is from before the
-    gradient was clipped.
+    `data_wait_s` is the time until its block was read; `tokens_per_s` includes that time. `mfu` is
+    None if the device's peak is unknown (see `trainer.host.flops`). `gradient_norm` is from before
+    the gradient was clipped.
     """
 
     kind: ClassVar[str] = "progress"
@@ -277,9 +282,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class FragmentReady:
-    """Every rank's weights are in the arena.  They hold `tokens` of the blocks that were read from
-    `block_paths`, trained in this order since the last Load or Merge; `loss` is the mean over
-    these."""
+    """Every rank's weights are in the arena. They include `tokens` of the blocks read from
+    `block_paths`, trained in this order since the last Load or Merge. `loss` is the mean over
+    these.
+    """
 
     kind: ClassVar[str] = "fragment_ready"
     step: int
@@ -300,7 +306,7 @@ class FragmentReady:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The answer to Evaluate: mean loss in nats over `tokens` predicted tokens."""
+    """The answer to Evaluate: the mean loss in nats over `tokens` predicted tokens."""
 
     kind: ClassVar[str] = "evaluated"
     request: int
@@ -315,10 +321,10 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trainer dropped what it was told to do; it is alive and waits for the next frame.
+    """The trainer dropped an order; it is alive and waits for the next frame.
 
     `code` is NAN (the loss is not finite), DATA (a block is missing or damaged) or ORDER (a frame
-    that makes no sense now, which is the node's bug).  `evaluation` names the Evaluate that failed.
+    that makes no sense now, which is the node's bug). `evaluation` names the Evaluate that failed.
     """
 
     kind: ClassVar[str] = "failed"

@@ -1,4 +1,4 @@
-"""What a rank that shares no memory with its node asks of it: slices of θ, a place for its own.
+"""Requests of a rank that shares no memory with its node: slices of θ, and a place for its weights.
 
     rank → node                                   node → rank
     ─────────────────────────────────────────     ──────────────────────────────────────
@@ -8,9 +8,9 @@
     ReadBlock   a data block, by its path         its length as u32, its bytes; 0: it is missing
     Ending      with this exit status             nothing
 
-A message is a big-endian u32 length and a canonical msgpack map, as frames are; numbers that follow
-one are little-endian fp32, as in memory.  A rank asks for one thing at a time.  Ranges count
-elements of the run's canonical layout, so this knows neither shards nor how many ranks there are.
+A message is a big-endian u32 length and a canonical msgpack map, like a frame. Numbers that follow
+a message are little-endian fp32, as in memory. A rank has one request open at a time. Ranges count
+elements of the run's canonical layout, so this module knows neither shards nor the number of ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from p2ptrain.errors import RemoteProtocolError
 
 MESSAGE_BYTES_MAX = 2**20
 RANGES_MAX = 2**15
-"""In one message: several times what a model of 1000 layers has, and they fit into its bytes."""
+"""Ranges in one message: several times those of a model of 1000 layers, and they fit its size."""
 PATH_CHARACTERS_MAX = 4096
 CONFIG_CHARACTERS_MAX = 2**16
 REASON_CHARACTERS_MAX = 400
@@ -35,7 +35,7 @@ DONE = b"\x01"
 LENGTH = struct.Struct(">I")
 
 Ranges = Sequence[tuple[int, int]]
-"""Start and end, in elements."""
+"""Start and end of each range, in elements."""
 
 
 def _check_ranges(ranges: object) -> None:
@@ -51,7 +51,7 @@ def _check_ranges(ranges: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """`generation` is new whenever ranks have gathered; `config` is the TrainerConfig as JSON."""
+    """`generation` is new each time the ranks gather; `config` is the TrainerConfig as JSON."""
 
     kind: ClassVar[str] = "welcome"
     generation: int
@@ -66,7 +66,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Whoever called knows the secret, but there is no place for this rank."""
+    """The caller knows the secret, but there is no place for this rank."""
 
     kind: ClassVar[str] = "refused"
     reason: str
@@ -121,7 +121,7 @@ _KINDS: dict[str, type[Message]] = {
 
 
 def send(sock: socket.socket, message: Message) -> None:
-    """Raises OSError."""
+    """Send one message. Raises OSError."""
     plain = {each.name: getattr(message, each.name) for each in fields(message)}
     body = pack({"kind": message.kind, **plain})
     assert len(body) <= MESSAGE_BYTES_MAX, f"a {message.kind} message of {len(body)} bytes"
@@ -129,7 +129,7 @@ def send(sock: socket.socket, message: Message) -> None:
 
 
 def receive(sock: socket.socket) -> Message | None:
-    """The next message; None if the other side has closed between two of them.
+    """Return the next message; None if the other side closed the connection between two messages.
 
     Raises RemoteProtocolError, OSError.
     """
@@ -151,7 +151,7 @@ def receive(sock: socket.socket) -> Message | None:
 
 
 def decode(body: bytes) -> Message:
-    """Raises RemoteProtocolError: anything but exactly one valid message."""
+    """Return the message in `body`. Raises RemoteProtocolError unless it is one valid message."""
     value = unpack(body, bytes_max=MESSAGE_BYTES_MAX)
     kind = value.pop("kind", None) if isinstance(value, dict) else None
     made = _KINDS.get(kind) if isinstance(kind, str) else None
@@ -168,7 +168,7 @@ def decode(body: bytes) -> Message:
 
 
 def receive_into(sock: socket.socket, view: memoryview) -> None:
-    """Fill `view`.  Raises OSError."""
+    """Fill `view`. Raises OSError."""
     while view:
         got = sock.recv_into(view, min(len(view), PIECE_BYTES))
         if got == 0:
@@ -177,8 +177,9 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
 
 
 def stay_alert(sock: socket.socket) -> None:
-    """Have the kernel notice within half a minute that the other machine is gone, also when there
-    is nothing to be said for hours."""
+    """Make the kernel detect within half a minute that the other machine is gone, even if nothing
+    is sent for hours.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option, value in (
@@ -191,6 +192,8 @@ def stay_alert(sock: socket.socket) -> None:
 
 
 def bear_silence(sock: socket.socket) -> None:
-    """Undo that where the other end may read nothing for minutes: once its buffer is full the
-    kernel takes that for silence, though it answers.  Another connection tells that it is gone."""
+    """Undo `stay_alert` for an end that may read nothing for minutes. Once that end's buffer is
+    full, the kernel counts this as silence, although the end still answers. Another connection
+    detects whether it is gone.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

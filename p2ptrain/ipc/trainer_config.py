@@ -1,8 +1,9 @@
-"""What a trainer must know to train: the model's sizes, the inner optimizer, and this machine.
+"""The settings of a trainer: the model's sizes, the inner optimizer, and this machine.
 
 `model` and `inner` come from the run's manifest and are the same for every peer; the rest is local.
-The values check themselves; nobody can start a trainer on settings that cannot work.  They travel
-as JSON on the trainer's command line: a few hundred bytes, readable in `ps`, holding no secret.
+The values check themselves, so that no trainer starts with settings that cannot work. They are
+passed as JSON on the trainer's command line: a few hundred bytes, readable in `ps`, without
+secrets.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ Schedule = Literal["wsd", "cosine", "constant"]
 Optimizer = Literal["adamw", "muon"]
 JoinOptimizer = Literal["fresh", "donor", "donors"]
 DONORS = 3
-"""Members whose optimizers are averaged for a joiner, at so many times the bytes: so many it was
-measured with (docs/results/learning.md)."""
+"""Members whose optimizers are averaged for a joiner, at as many times the bytes. The measurements
+used this number (docs/results/learning.md)."""
 Precision = Literal["fp32", "bf16"]
 Device = Literal["cpu", "cuda"]
 
@@ -31,10 +32,11 @@ def _require(holds: bool, name: str, value: object, fix: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The sizes of a Llama-style model.  `width` is that of all heads; `ffn` is SwiGLU's inside.
+    """The sizes of a Llama-style model. `width` is that of all heads; `ffn` is SwiGLU's inner
+    width.
 
-    `qk_norm`: queries and keys are normalised head by head before they are turned (Qwen3's way), so
-    that no attention logit can grow without bound.
+    With `qk_norm`, queries and keys are normalised in each head before the rotary embedding, as in
+    Qwen3, so that no attention logit can grow without bound.
     """
 
     vocab: int
@@ -75,12 +77,13 @@ class ModelSpec:
 class InnerSpec:
     """Inner training of one outer step: `steps` (H) inner steps of `batch_sequences` each.
 
-    The learning rate rises over `warmup_steps`, and falls towards the end of `total_steps`, both
-    counted over the whole run; `schedule` says how (see trainer.schedule).  `betas` are AdamW's;
-    with "muon" only embedding, head and vectors have them (see trainer.optimizer).  A trainer that
-    begins in mid-run with an optimizer that knows nothing warms up over `join_warmup_steps`.  With
-    `join_optimizer` "donor" its node asks a member for the state of that member's optimizer first,
-    with "donors" several, whose mean it takes; it needs no warm-up if there was one.
+    The learning rate rises over `warmup_steps` and falls towards the end of `total_steps`, both
+    counted over the whole run; `schedule` says how (see `trainer.rank.schedule`). `betas` are
+    AdamW's; with "muon" only the embedding, the head and vectors use them (see
+    `trainer.rank.optimizer`). A trainer that joins a running run with a fresh optimizer warms up
+    over `join_warmup_steps`. With `join_optimizer` "donor" its node first asks a member for the
+    state of that member's optimizer. With "donors" it asks several and takes the mean. If it
+    received a state, it needs no warm-up.
     """
 
     steps: int
@@ -148,23 +151,23 @@ class InnerSpec:
 
     @property
     def donors_max(self) -> int:
-        """How many members a joiner asks for the states of their optimizers."""
+        """The number of members that a joiner asks for the states of their optimizers."""
         return {"fresh": 0, "donor": 1, "donors": DONORS}[self.join_optimizer]
 
     @property
     def is_muon(self) -> bool:
-        """Whether matrices have Muon's steps, at the same `lr`."""
+        """Whether matrices are trained with Muon's steps, at the same `lr`."""
         return self.optimizer == "muon"
 
 
 MEMORY_LIKE = 1.05
-"""Two starts of the same trainer find so much more memory free than each other, and no more."""
+"""Largest ratio of the free memory that two starts of the same trainer find."""
 
 
 @dataclass(frozen=True, slots=True)
 class Halving:
-    """What memory that ran out has taught: a rank on `device`, of which `memory_bytes` were free,
-    computes `micro_batch` sequences at once, or less.
+    """The result of running out of memory: a rank on `device`, with `memory_bytes` free, computes
+    at most `micro_batch` sequences at once.
     """
 
     device: str
@@ -178,23 +181,25 @@ class Halving:
             _require(type(value) is int and value >= least, name, value, f"{least} or more")
 
     def holds(self, device: str, memory_bytes: int) -> bool:
-        """Whether it says anything of that much free memory of `device`."""
+        """Return whether it applies to `memory_bytes` of free memory on `device`."""
         return device == self.device and memory_bytes <= MEMORY_LIKE * self.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """All that a trainer is told at its start.
+    """All settings that a trainer gets at its start.
 
-    `threads` is per rank and for the CPU's share; `micro_batch` is sequences per forward pass of
-    one rank, 0 for the whole batch, and less where an earlier `halving` says so. With `recompute`
-    the backward pass makes activations again that would be kept otherwise. A document begins at
-    each `document_token` (None: nobody marked where they begin, and a sequence is one).  The inner
-    optimizer's state is kept in `state_folder`, if there is one. The model is averaged in
-    `fragments`, and local weights keep a share of `mixing` when the mean comes; if it comes a whole
-    outer step late, they are `delayed`: back at θ after each report, since what was reported must
-    not be reported twice. If they are `eager`, too, they go back to where their own share of it
-    alone would have taken θ.
+    `threads` is per rank, for its work on the CPU. `micro_batch` is the sequences per forward pass
+    of one rank; 0 means the whole batch, or less if an earlier `halving` says so. With `recompute`
+    the backward pass computes activations again that would be kept otherwise. A document begins at
+    each `document_token`. None means that document starts are not marked; then each sequence counts
+    as one. The inner optimizer's state is stored in `state_folder`, if there is one.
+
+    The model is averaged in `fragments`, and local weights keep a share of `mixing` when the mean
+    comes. If the mean comes a whole outer step late, the local weights are `delayed`: they return
+    to θ after each report, because reported work must not be reported twice. If they are also
+    `eager`, they return instead to where their own share of the reported work alone would have
+    taken θ.
     """
 
     model: ModelSpec
@@ -235,7 +240,7 @@ class TrainerConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TrainerConfig:
-        """Raises ConfigError for anything that `to_json` does not write."""
+        """Read the settings. Raises ConfigError for anything that `to_json` does not write."""
         try:
             tree = json.loads(text)
             model, inner = ModelSpec(**tree.pop("model")), InnerSpec(**tree.pop("inner"))

@@ -1,6 +1,6 @@
 """Frames as bytes: a big-endian u32 length, then a canonical msgpack map of fields and `kind`.
 
-It knows no sockets: `encode` gives bytes, `FrameReader` takes them in whatever pieces they come.
+It knows no sockets. `encode` returns bytes, and `FrameReader` accepts them in pieces of any size.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ipc.frames import BLOCKS_MAX, KINDS, PATH_BYTES_MAX, Frame
 
 FRAME_BYTES_MAX = BLOCKS_MAX * (PATH_BYTES_MAX + 3) + 2**16
-"""Every frame that can be made fits. A usual path has 130 bytes, and a usual lease 500 blocks."""
+"""Large enough for every frame. A usual path has 130 bytes, and a usual lease 500 blocks."""
 
 _LENGTH = struct.Struct(">I")
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame with its length prefix, ready to be sent."""
+    """Return the frame with its length prefix, ready to be sent."""
     body = encode_body(frame)
     assert len(body) <= FRAME_BYTES_MAX, f"a {frame.kind} frame of {len(body)} bytes"
     return _LENGTH.pack(len(body)) + body
@@ -30,7 +30,7 @@ def encode_body(frame: Frame) -> bytes:
 
 
 def decode_body(body: bytes | memoryview) -> Frame:
-    """The frame that `body` (without length prefix) encodes.
+    """Return the frame that `body` (without length prefix) encodes.
 
     Raises:
         RemoteProtocolError: anything but exactly one valid frame.
@@ -52,16 +52,16 @@ def decode_body(body: bytes | memoryview) -> Frame:
 
 
 class FrameReader:
-    """Turns bytes, in whatever pieces they come, into frames.  It does no I/O of its own.
+    """Turns bytes, in pieces of any size, into frames. It does no I/O of its own.
 
-    After an error the stream's frame borders are lost: close it.
+    After an error the boundaries of the frames are lost: close the stream.
     """
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that `data` completes, in order.
+        """Return all frames that `data` completes, in order.
 
         Raises:
             RemoteProtocolError: an oversize or invalid frame.
@@ -73,7 +73,7 @@ class FrameReader:
         return frames
 
     def end(self) -> None:
-        """Say that the stream is over.  Raises RemoteProtocolError if it ended inside a frame."""
+        """Report the end of the stream. Raises RemoteProtocolError if it ended inside a frame."""
         if self._pending:
             raise RemoteProtocolError(f"the stream ended {len(self._pending)} bytes into a frame")
 

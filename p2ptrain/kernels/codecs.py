@@ -1,23 +1,23 @@
-"""How pseudo-gradients are compressed, added and applied: the only arithmetic peers must agree on.
+"""The codecs: how pseudo-gradients are compressed, added and applied. Peers must agree on the bits.
 
-A codec is a format, of its name and its length of a block; the formats are in cython/codec_impl.h.
-Vectors are one-dimensional, C-contiguous float32 of any length and alignment; payloads are buffers
-of bytes of exactly `encoded_bytes(numel)`. A vector may be cut after any whole block: the payload's
-slice then starts at `encoded_bytes(start)`. Outputs are given by the caller, since a fresh page
-costs more than any kernel. The GIL is released. Results are bit-identical in all variants and on
-all machines to `kernels.reference`.
+A codec is a format with a name and a block length; cython/codec_impl.h defines the formats. Vectors
+are one-dimensional, C-contiguous float32 of any length and alignment. Payloads are byte buffers of
+exactly `encoded_bytes(numel)`. A vector may be cut after any whole block: the payload's slice then
+starts at `encoded_bytes(start)`. The caller provides the outputs, since a fresh page costs more
+than any kernel. The GIL is released. In all variants and on all machines, the results have the same
+bits as those of `kernels.reference`.
 
-A payload's *peak* is the largest magnitude that it stands for: in int8 and int4 from the scales
-alone, for the codes that `quantise` writes. Codes of -128 and -8, which only a liar writes, stand
-for a 127th and a seventh more (the codec's `reach`). Whatever adds or writes a payload tells its
-peak, which costs nothing beside it.
+A payload's *peak* is the largest magnitude that it stands for. For int8 and int4 it follows from
+the scales alone, and holds for the codes that `quantise` writes. The codes -128 and -8, which only
+a liar writes, stand for 1/127 and 1/7 more (the codec's `reach`). Functions that add or write a
+payload also return its peak, which costs nothing extra.
 
-It does not know of peers, parts or steps. After a fault the output holds nothing of use, except
-that `outer_step` checks the whole payload before it changes anything.
+This module does not know of peers, parts or steps. After a fault the content of the output is
+undefined, except that `outer_step` checks the whole payload before it changes anything.
 
-Raises, throughout: ValueError or TypeError for buffers that do not fit together (our bug), BadScale
-for a payload that no codec wrote, NonFinite for values that cannot be quantised, MachineUnfit for a
-demanded variant that this machine lacks.
+All functions raise ValueError or TypeError for buffers that do not fit together (our bug). They
+raise BadScale for a payload that no codec wrote, NonFinite for values that cannot be quantised, and
+MachineUnfit if a requested variant does not run on this machine.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ CODECS: tuple[CodecName, ...] = get_args(CodecName)
 
 BLOCK_MAX: int = _codecs.BLOCK_MAX
 VARIANTS: tuple[str, ...] = _codecs.variants()
-"""What this machine can run, best first. The first is used unless a call demands another."""
+"""The variants that this machine can run, best first. The first is used unless a call names one."""
 
 _NOT_FINITE = 1
 
 _GROWTH = {"fp32": 1.0, "fp16": 1 + 2.0**-11, "int8": 1 + 2.0**-21, "int4": 1 + 2.0**-7 + 2.0**-14}
-"""int4 rounds its scale up to the 8 bits of bf16's mantissa."""
+"""int4 rounds its scale up to the 8 significant bits of bf16."""
 _REACH = {"fp32": 1.0, "fp16": 1.0, "int8": 128 / 127, "int4": 8 / 7}
 _LOSS = {"fp32": 0.0, "fp16": 2.0**-11, "int8": 0.501 / 127, "int4": 0.505 / 7}
 
 UNBOUNDED = 2.0**100
-"""No codec takes a magnitude above it."""
+"""The largest magnitude that any codec accepts."""
 
 
 def codec(name: CodecName, block: int) -> Codec:
-    """The codec of this name with blocks of `block` elements.
+    """Return the codec of this name with blocks of `block` elements.
 
-    In fp32 and fp16, which have no scales, a block is only the grain at which vectors may be cut
-    and at which a fault is told.
+    fp32 and fp16 have no scales. Their blocks only say where vectors may be cut, and locate a
+    fault.
 
     Raises ValueError for a name or a block that no codec has.
     """
@@ -76,7 +76,7 @@ def codec(name: CodecName, block: int) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One format; all peers of a run use the same. See the module for what its arguments are."""
+    """One format; all peers of a run use the same. The module describes the arguments."""
 
     name: CodecName
     block: int
@@ -88,7 +88,7 @@ class Codec:
         object.__setattr__(self, "_number", CODECS.index(self.name))
 
     def encoded_bytes(self, numel: int) -> int:
-        """Bytes of the payload of `numel` elements."""
+        """Return the bytes of the payload of `numel` elements."""
         return _codecs.encoded_bytes(self._number, numel, self.block)
 
     def quantise(self, src: Floats, out: Bytes, *, variant: str = "") -> float:
@@ -110,11 +110,11 @@ class Codec:
         residual_out: Floats | None = None,
         variant: str = "",
     ) -> float:
-        """A peer's own contribution, in one pass: out = q(sum), sum = weight · (θ − local).
+        """Make a peer's own contribution, in one pass: out = q(sum), sum = weight · (θ − local).
 
-        With `residual`, what earlier steps lost, the sum is that much larger. `residual_out` gets
-        what is lost now, sum − deq(out), and may be `residual` itself. Each goes without the other:
-        no residual is a residual of zeros. Returns the peak of `out`.
+        `residual`, which holds the losses of earlier steps, is added to the sum. `residual_out`
+        receives what is lost now, sum − deq(out), and may be `residual` itself. Either may be given
+        alone; a missing residual counts as zeros. Returns the peak of `out`.
         """
         return _judge(
             _codecs.quantise_difference(
@@ -134,10 +134,10 @@ class Codec:
         residual: Floats | None = None,
         variant: str = "",
     ) -> float:
-        """Where several sums meet, all but the last: total = deq(payload) + weight · (θ − local).
+        """Add a sum that is not the last of several: total = deq(payload) + weight · (θ − local).
 
-        Without `local` nothing is subtracted, and `total` may be `theta`: so the next sum is added
-        to it. Returns the peak of `payload`.
+        Without `local` nothing is subtracted. `total` may then be `theta`, so that a further sum is
+        added to it. Returns the peak of `payload`.
         """
         return _judge(
             _codecs.add_difference(
@@ -159,11 +159,12 @@ class Codec:
         residual_out: Floats | None = None,
         variant: str = "",
     ) -> tuple[float, float]:
-        """One hop of a ring, in one pass: out = q((deq(payload) + weight · (θ − local)) / divisor).
+        """Do one hop of a ring, in one pass: out = q((deq(payload) + weight · (θ − local)) /
+        divisor).
 
         `out` may be `payload`. Without `local` nothing is subtracted. `divisor` is 1 on all hops
-        but the last. Residuals are as in `quantise_difference`, in units of the sum:
-        residual_out = sum − divisor · deq(out). Returns the peaks of `payload` and of `out`.
+        but the last. Residuals are as in `quantise_difference`, in units of the sum: residual_out =
+        sum − divisor · deq(out). Returns the peaks of `payload` and of `out`.
         """
         return _judge(
             _codecs.add_difference_requantise(
@@ -184,9 +185,9 @@ class Codec:
     ) -> None:
         """m ← μ m + Δ, θ ← θ − lr (Δ + μ m) with Δ = deq(payload): Nesterov, in place, in one pass.
 
-        Elementwise, so threads may share the work: give each the slices of a range that starts
-        after a whole block. Then `check` the whole payload first, so that no thread's share is
-        applied when another's is refused.
+        It is elementwise, so threads may share the work: give each the slices of a range that
+        starts after a whole block. In that case `check` the whole payload first, so that no share
+        is applied if another is refused.
         """
         _judge(
             _codecs.outer_step(
@@ -195,38 +196,39 @@ class Codec:
         )
 
     def check(self, payload: Bytes, numel: int, *, variant: str = "") -> None:
-        """Raise BadScale unless `quantise` could have written every scale, and every value in fp32
-        and fp16. Any code of int8 and int4 is fine: with such a scale it is a finite number.
+        """Raise BadScale unless `quantise` could have written every scale and, in fp32 and fp16,
+        every value. Any code of int8 and int4 is accepted, since with a valid scale it stands for a
+        finite number.
         """
         _judge(_codecs.check(self._number, self.block, _index(variant), payload, numel))
 
     def peak(self, payload: Bytes, numel: int, *, variant: str = "") -> float:
-        """Check it, and tell its peak."""
+        """Check a payload, and return its peak."""
         outcome = _codecs.check(self._number, self.block, _index(variant), payload, numel)
         return _judge(outcome)[0]
 
     @property
     def growth(self) -> float:
-        """How many times its vector's largest magnitude, at most, is a payload's `peak`. fp16 may
-        in addition round a magnitude up by 2^-25.
+        """The largest ratio of a payload's `peak` to its vector's largest magnitude. In addition,
+        fp16 may round a magnitude up by 2^-25.
         """
         return _GROWTH[self.name]
 
     @property
     def reach(self) -> float:
-        """How many times its `peak`, at most, the largest magnitude of a payload is, whoever wrote
-        it. Of one that `quantise` wrote it is no more than the peak.
+        """The largest ratio of a payload's largest magnitude to its `peak`, for any writer. In a
+        payload that `quantise` wrote, the largest magnitude does not exceed the peak.
         """
         return _REACH[self.name]
 
     @property
     def loss(self) -> float:
-        """The largest share of a block's largest magnitude that rounding loses of any element."""
+        """The largest rounding error of an element, as a share of its block's largest magnitude."""
         return _LOSS[self.name]
 
 
 def _index(variant: str) -> int:
-    """A demanded variant is a demand: another one is never used in its place."""
+    """Return the number of a variant. A requested variant is never replaced by another."""
     if not variant:
         return 0
     if variant not in VARIANTS:
@@ -240,7 +242,7 @@ def _index(variant: str) -> int:
 
 
 def _judge(outcome: tuple[int, int, float, float]) -> tuple[float, float]:
-    """The peaks of what was read and of what was made."""
+    """Return the peaks of what was read and of what was made, or raise the fault."""
     fault, block, read, made = outcome
     if fault:
         raise NonFinite(block) if fault == _NOT_FINITE else BadScale(block)

@@ -1,6 +1,6 @@
-"""What a kernel refuses, shared by the native kernels and their reference.
+"""The faults that kernels report, shared by the native kernels and their reference.
 
-It does not know whose data it was; the caller knows the peer and the part.
+This module does not know whose data it was; the caller knows the peer and the part.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from p2ptrain.errors import P2PTrainError
 
 
 class NonFinite(P2PTrainError):
-    """A block to be quantised holds a NaN, an infinity, or what the codec cannot hold."""
+    """A block to be quantised holds a NaN, an infinity, or a value too large for the codec."""
 
     default_code = "NAN"
 
@@ -19,10 +19,11 @@ class NonFinite(P2PTrainError):
 
 
 class BadScale(P2PTrainError):
-    """A block of a payload has what no quantise writes: a scale that is negative, NaN, infinite or
-    too large, or in codecs without scales a value that is NaN, infinite or too large.
+    """A block of a payload holds something that `quantise` never writes: a scale that is negative,
+    NaN, infinite or too large, or, in codecs without scales, a value that is NaN, infinite or too
+    large.
 
-    The payload came from elsewhere: whoever made it is at fault.
+    The payload came from another peer, and its author is at fault.
     """
 
     default_code = "PAYLOAD-SCALE"

@@ -1,7 +1,7 @@
-"""What a block of each codec looks like, in numpy: the definition that native code is held to.
+"""The block of each codec, in numpy: the definition that the native code must match.
 
-The formats and their limits are explained in cython/codec_impl.h. This knows of one block only;
-`reference` cuts vectors into blocks and does the arithmetic around.
+cython/codec_impl.h explains the formats and their limits. This module handles blocks only;
+`reference` cuts vectors into blocks and does the arithmetic around them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Format(Protocol):
     def encode(self, rows: Floats) -> Bytes: ...
     def decode(self, rows: Bytes, n: int) -> Floats: ...
     def can_encode(self, amax: Floats) -> Flags:
-        """Which blocks of these largest magnitudes are in range; a NaN is not."""
+        """Return which blocks with these largest magnitudes are in range; a NaN is not."""
 
     def fine(self, rows: Bytes) -> Flags:
-        """Which blocks `encode` could have written, codes apart."""
+        """Return which blocks `encode` could have written, whatever their codes."""
 
     def peak(self, rows: Bytes) -> Floats:
-        """The largest magnitude that `encode` can have made each block of, if it is fine."""
+        """Return the largest magnitude that `encode` can have put into each block that is fine."""
 
 
 class Fp32:
@@ -150,7 +150,7 @@ FORMATS: dict[CodecName, Format] = {"fp32": Fp32(), "fp16": Fp16(), "int8": Int8
 
 
 def _bytes_of(values: NDArray[Any]) -> Bytes:
-    """Rows of values as rows of bytes."""
+    """Return rows of values as rows of bytes."""
     return np.ascontiguousarray(values).view(np.uint8)
 
 
@@ -159,7 +159,7 @@ def _floats_of(rows: Bytes) -> Floats:
 
 
 def _amax_to_scale_by(rows: Floats) -> tuple[Floats, Floats]:
-    """Each row's largest magnitude, and 1, or 1 and 0 for a row too small to scale."""
+    """Return each row's largest magnitude with 1, or 1 with 0 for a row too small to scale."""
     amax = np.abs(rows).max(axis=1, keepdims=True)
     large = amax >= AMAX_MIN
     return np.where(large, amax, np.float32(1)), large.astype(np.float32)
@@ -171,7 +171,7 @@ def _codes_of(rows: Floats, inverse: Floats) -> NDArray[np.int8]:
 
 
 def _within(scales: Floats, least: float, most: float) -> Flags:
-    """Which rows' scales are +0 or from `least` to `most`."""
+    """Return which rows' scales are +0 or from `least` to `most`."""
     with np.errstate(invalid="ignore"):
         zero = (scales == 0) & ~np.signbit(scales)
         fine: Flags = zero | ((scales >= least) & (scales <= most))

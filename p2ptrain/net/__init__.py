@@ -1,4 +1,4 @@
-"""Peers finding and hearing each other: libp2p, and the only package that imports it.
+"""Connections, messages and discovery between peers. The only package that imports libp2p.
 
 open_network -> Network        connect, request and handle, publish and subscribe, discover
 PeerConnected, PeerDisconnected

@@ -1,7 +1,7 @@
-"""The addresses that people paste and peers tell: /ip4/203.0.113.7/tcp/4201/p2p/12D3Koo…
+"""The addresses that users paste and peers announce: /ip4/203.0.113.7/tcp/4201/p2p/12D3Koo…
 
-Only what we can dial is an address here: IP or DNS name, then TCP. This module does not know
-libp2p, nor whether anybody is there.
+Only addresses that we can dial are accepted: an IP address or DNS name, then TCP. This module does
+not know libp2p, nor whether anybody answers there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import PeerId
 
 CHARACTERS_MAX = 400
-"""A DNS name has at most 253."""
+"""Limit for an address. A DNS name has at most 253 characters."""
 
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
 _EXAMPLE = "/ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…"
@@ -24,7 +24,7 @@ _EXAMPLE = "/ip4/203.0.113.7/tcp/4201/p2p/12D3KooW…"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a peer listens. `peer` is None where the address names none."""
+    """The address where a peer listens. `peer` is None if the address names none."""
 
     kind: str
     host: str
@@ -45,7 +45,7 @@ class Address:
 
     @property
     def is_unspecified(self) -> bool:
-        """0.0.0.0 or ::, where one can listen but nobody can dial."""
+        """Whether it is 0.0.0.0 or ::, where a node can listen but which nobody can dial."""
         return not self.is_name and ipaddress.ip_address(self.host).is_unspecified
 
     def of_peer(self, peer: PeerId) -> Address:
@@ -53,10 +53,10 @@ class Address:
 
 
 def parse(text: str) -> Address:
-    """The address that `text` spells.
+    """Parse `text`, an address.
 
     Raises:
-        ConfigError: ADDR-SYNTAX, with what is wrong in words.
+        ConfigError: ADDR-SYNTAX, with the error in words.
     """
     if len(text) > CHARACTERS_MAX or not text.isascii():
         raise _syntax(text, "it is too long or holds characters that no address has")
@@ -77,7 +77,7 @@ def parse(text: str) -> Address:
 
 
 def parse_with_peer(text: str) -> tuple[Address, PeerId]:
-    """`parse`, for addresses to dial, which must say who should answer.
+    """Parse an address to dial, which must name the peer that should answer.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID.
@@ -94,7 +94,7 @@ def parse_with_peer(text: str) -> tuple[Address, PeerId]:
 
 
 def parse_told(texts: Iterable[str], peer: PeerId) -> list[Address]:
-    """What a peer, or a record about it, tells of where it listens; what makes no sense is left."""
+    """Return the usable addresses among those that `peer`, or a record about it, announces."""
     addresses = []
     for text in texts:
         try:
@@ -115,7 +115,8 @@ def _check_host(text: str, kind: str, host: str) -> None:
     if version is None:
         raise _syntax(text, f"{kind!r} is not ip4, ip6, dns, dns4 or dns6")
     try:
-        # Python takes any characters for a zone (fe80::1%eth0), and libp2p takes none here.
+        # Python accepts any characters in a zone (fe80::1%eth0), and libp2p accepts no zone
+        # here.
         fits = "%" not in host and ipaddress.ip_address(host).version == version
     except ValueError:
         fits = False

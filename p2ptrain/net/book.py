@@ -1,8 +1,8 @@
-"""Where peers were met: in memory while the node runs, and on disk for the next start.
+"""The addresses of known peers: in memory while the node runs, and on disk for the next start.
 
-A run outlives its bootstrap nodes because peers remember each other. What is remembered was told by
-peers, and the file may have been touched by anybody, so both are bounded and nothing in them is
-trusted: an address that is wrong costs a failed dial.
+A run outlives its bootstrap nodes because peers remember each other. The addresses come from peers,
+and anybody may have edited the file. So both are bounded and nothing in them is trusted: a wrong
+address costs one failed dial.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from p2ptrain.net.addresses import Address, parse_told
 
 PEERS_MAX = 2048
 ADDRESSES_PER_PEER_MAX = 8
-"""More than that are ports of past restarts."""
+"""Further addresses are ports of earlier restarts."""
 NAMES_PER_PEER_MAX = 2
-"""DNS names among them. To resolve one may take a thread half a minute."""
+"""DNS names among the addresses of a peer. A lookup may occupy a thread for half a minute."""
 HEARSAY_S = 600.0
-"""The DHT is asked every minute, so what is still true is heard again."""
+"""Lifetime of hearsay in seconds. The DHT is asked every minute, so true addresses come again."""
 HEARSAY_PEERS_MAX = 256
 HEARSAY_PER_PEER_MAX = 4
 HEARSAY_LOOKED_AT_MAX = 16
@@ -33,13 +33,13 @@ FILE_BYTES_MAX = 1 << 21
 
 
 class AddressBook:
-    """The addresses of peers, by who told them.
+    """The addresses of peers, by source.
 
-    A peer's own word, which its signature proves, and an address where it answered come first. Such
-    *known* addresses are kept until newer ones displace them; the peers longest not heard of are
-    forgotten, members last. What others say of a peer is *hearsay*: it is tried after the known
-    addresses, never displaces one, expires, and is never a name, which would make us ask a DNS
-    server that a stranger chose.
+    Addresses that a peer signed itself, and addresses where it has answered, come first. These
+    *known* addresses are kept until newer ones displace them. When the book is full, it forgets the
+    peers that have been silent longest, members last. Statements of others about a peer are
+    *hearsay*. Hearsay is tried after the known addresses, never displaces one, and expires. It
+    never contains names, because a name would make us query a DNS server that a stranger chose.
     """
 
     def __init__(self, is_member: IsMember = nobody) -> None:
@@ -48,8 +48,9 @@ class AddressBook:
         self._hearsay: dict[PeerId, tuple[float, list[Address]]] = {}
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Put `addresses`, in their order, before those known; texts that are no address are
-        skipped. Call this only on the word of `peer` itself."""
+        """Put `addresses`, in their order, before the known ones; skip malformed ones. Call this
+        only for addresses that `peer` itself has announced.
+        """
         told = parse_told(addresses, peer)
         if not told or not is_peer_id(peer):
             return
@@ -60,9 +61,9 @@ class AddressBook:
             del self._addresses[most_dispensable(self._addresses, self._is_member)]
 
     def hear(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
-        """Note that somebody else says that `peer` is at `addresses`.
+        """Record that another peer says that `peer` is at `addresses`.
 
-        A liar gains a failed dial: the handshake proves who answers.
+        A lie costs a failed dial: the handshake proves who answers.
         """
         told = parse_told(islice(addresses, HEARSAY_LOOKED_AT_MAX), peer)
         told = [address for address in told if not address.is_name][:HEARSAY_PER_PEER_MAX]
@@ -106,22 +107,23 @@ def _with_few_names(addresses: Iterable[Address]) -> list[Address]:
 
 
 def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
-    """All addresses of a snapshot in the order to dial them: who was heard of last comes first, and
-    an older address of anybody after the newest of everybody."""
+    """Return all addresses of a snapshot in the order to dial them. First comes the newest address
+    of each peer, beginning with the peer heard of last; then the second newest of each, and so on.
+    """
     ranks = zip_longest(*reversed(list(met.values())))
     return [address for rank in ranks for address in rank if address is not None]
 
 
 class PeerCache:
-    """A file of peers met before. It may be lost or broken at any time: then it is empty."""
+    """A file of peers met before. It may be lost or broken at any time; then it counts as empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.complaint = ""
-        """Why `load` ignored the file, in words for the journal; empty if it did not."""
+        """The reason why `load` ignored the file, for the journal; empty if it did not."""
 
     def load(self) -> dict[PeerId, list[str]]:
-        """The addresses by peer, each checked; {} if there is no file or it makes no sense."""
+        """Return the addresses by peer, each checked; {} if there is no file or it is malformed."""
         self.complaint = ""
         try:
             with self._path.open("rb") as file:
@@ -134,8 +136,8 @@ class PeerCache:
         return self._checked(content)
 
     def save(self, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember = nobody) -> None:
-        """Write the file anew, whole or not at all. `addresses` are those of a snapshot; of more
-        than `load` would read, the members' are kept, and then the newest.
+        """Replace the file atomically by the addresses of a snapshot. If they exceed what `load`
+        would read, the members' are kept, and then the newest.
 
         Raises:
             OSError: the disk is full or the folder is not ours.
@@ -168,7 +170,7 @@ class PeerCache:
 
 
 def _fitting(addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember) -> str:
-    """As much of `addresses` as a file may hold, in its order."""
+    """Return as many of `addresses` as a file may hold, in their order."""
     texts = {peer: _entry(peer, known) for peer, known in addresses.items()}
     kept, left = set(), FILE_BYTES_MAX - len("{}")
     newest = list(texts)[::-1]

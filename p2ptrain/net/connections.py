@@ -1,8 +1,8 @@
-"""Who is connected, told as events; and how many strangers may be.
+"""The connected peers, announced as events, and the limits on strangers.
 
-libp2p may hold two connections to one peer when both dialled at once, and says of some that they
-ended without having said that they began. So connections are kept in sets: a peer is connected
-while its set holds any.
+libp2p may hold two connections to one peer when both dialled at once, and may report the end of a
+connection whose beginning it did not report. So connections are kept in sets: a peer is connected
+while its set is not empty.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from p2ptrain.net.feed import Feed
 
 EVENTS_MAX = 1024
 PER_PEER_MAX = 4
-"""Two are left when both sides dial at once; a peer that goes on dialling would fill us up."""
+"""Two remain when both sides dial at once. The limit stops a peer that keeps dialling."""
 STRANGERS_MAX = 64
-"""Connections of peers that are not admitted: they say hello, ask to join, and wait."""
+"""Connections of peers that are not admitted: they send a hello, ask to join, and wait."""
 OTHERS_MAX = 320
-"""Connections of all who are no members. The rest of the host's 512 are for a hundred members, with
-some of them two: in an open run whoever likes could take them all."""
+"""Connections of all peers that are not members. The rest of the host's 512 serve a hundred
+members, some with two. Without this limit, anybody could occupy all connections of an open run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ Event = PeerConnected | PeerDisconnected
 class Connections(INotifee):
     """libp2p's notifee. Its callbacks must not block.
 
-    `drop(peer)` should disconnect a stranger too many, `close(connection)` end a connection too
-    many; `gone(peer)` says that a peer is connected no more.
+    `drop(peer)` should disconnect a surplus stranger, and `close(connection)` should end a surplus
+    connection. `gone(peer)` reports that a peer is no longer connected.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Connections(INotifee):
         return set(self._open)
 
     def site_of(self, peer: PeerId) -> str:
-        """Where its first connection is from, as far as addresses tell; empty if unknown."""
+        """Return the address group of its first connection, as far as known; empty if unknown."""
         return self._sites.get(peer, "")
 
     def refresh(self) -> None:
-        """Admission may have changed."""
+        """Update the strangers after a change of admission."""
         for peer in self._open:
             if self._admitted(peer):
                 self._strangers.pop(peer, None)
@@ -101,7 +101,7 @@ class Connections(INotifee):
                 self._drop(oldest)
 
     def _is_one_other_too_many(self, peer: PeerId) -> bool:
-        """Who came before stays: it may be a volunteer that is about to be a member."""
+        """Return whether it exceeds OTHERS_MAX. Earlier ones stay: they may soon be members."""
         if self._is_member(peer):
             return False
         others = [known for each, known in self._open.items() if not self._is_member(each)]

@@ -1,6 +1,6 @@
-"""Getting connected: each address probed, then dialled, a few at once and with a deadline.
+"""Connect to peers: probe each address, then dial it, a few at a time and with a deadline.
 
-Whatever libp2p says when a dial fails is turned here into a code, evidence and advice.
+This module turns libp2p's dial errors into a code, evidence and advice.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
 
 PROBE_S_MAX = 6.0
-"""Long enough for a SYN to be sent three times; what is left of the deadline is the handshake's."""
+"""Seconds. Enough to send a SYN three times; the rest of the deadline is for the handshake."""
 
 AT_ONCE = 16
 """Addresses that are tried at the same time. Most of those met before may be dead."""
 ADDRESS_S_MIN = 3.0
-"""Each has at least this long: a far one takes several round trips to finish the handshake."""
+"""Least seconds for each address: a distant one needs several round trips for the handshake."""
 
 GIVEN_LOOKUPS = 4
 MEMBERS_LOOKUPS = 8
 OTHERS_LOOKUPS = 2
-"""DNS lookups at once, by who told the name: our user, a member, any other peer. Names of servers
-that never answer keep these threads for half a minute each, and nobody else's."""
+"""DNS lookups at once, by the source of the name: our user, a member, or any other peer. Servers
+that never answer occupy only the threads of their own source, for half a minute each."""
 MEMBERS_DIALS = 64
 OTHERS_DIALS = 16
-"""Dials at once to addresses that peers told. In an open run anybody can invent 2,048 peers with
-eight addresses each, all of which drop our packets. Each dial holds a socket for up to six seconds.
+"""Dials at once to addresses that peers announced. In an open run anybody can invent 2,048 peers
+with eight addresses each, all of which drop our packets. Each dial holds a socket for up to six
+seconds.
 """
 
 _WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")
 
 
 class _Budget:
-    """What may be under way at once on the word of one kind of peer. None: the caller bounds it."""
+    """Limits on simultaneous work for one kind of peer. `dials` None: the caller limits them."""
 
     def __init__(self, lookups: int, dials: int | None) -> None:
         self.resolver = Resolver(lookups)
@@ -95,7 +96,7 @@ class Dialler:
         self._others = _Budget(OTHERS_LOOKUPS, OTHERS_DIALS)
 
     async def connect(self, text: str, *, deadline_s: float) -> PeerId:
-        """Be connected to the peer at the address `text`, which our user gave.
+        """Connect to the peer at the address `text`, which our user gave.
 
         Raises:
             ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID, ADDR-SELF.
@@ -120,12 +121,12 @@ class Dialler:
     async def connect_any(
         self, texts: Sequence[str], *, or_else: Sequence[str] = (), deadline_s: float
     ) -> PeerId:
-        """Be connected to the first peer that answers; each address gets its share of the time.
+        """Connect to the first peer that answers; each address gets its share of the time.
 
-        The addresses `or_else` are tried if no other answers, and have as much time again.
+        The addresses `or_else` are tried if no other answers, and have the same time again.
 
         Raises:
-            ConfigError, NetworkUnreachable: none does; the evidence has a line for each address.
+            ConfigError, NetworkUnreachable: none answers; the evidence has a line for each address.
         """
         if not texts and not or_else:
             raise ConfigError(
@@ -149,8 +150,9 @@ class Dialler:
     async def _first_of(
         self, texts: Sequence[str], budget: _Budget, ends: float
     ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
-        """Return the peer that answers first, or else what went wrong, in the order of `texts`.
-        Addresses that were not tried by the time `ends` are left out."""
+        """Return the peer that answers first, or else the errors, in the order of `texts`.
+        Addresses that were not tried before `ends` are left out.
+        """
         found: list[PeerId] = []
         failed: dict[int, P2PTrainError] = {}
         queue = iter(enumerate(texts))
@@ -174,7 +176,7 @@ class Dialler:
         return (found[0] if found else None), [(texts[n], failed[n]) for n in sorted(failed)]
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float) -> None:
-        """Be connected to `peer`, at whatever address of it is known or was told.
+        """Connect to `peer` at any known or announced address.
 
         Raises:
             PeerUnreachable, PeerTooSlow.
@@ -196,7 +198,7 @@ class Dialler:
     async def _one_at_a_time(
         self, address: Address, peer: PeerId, ends: float
     ) -> AsyncIterator[None]:
-        """Two dials of one peer at once would leave two connections."""
+        """Serialise the dials of one peer: two at once would leave two connections."""
         lock = self._locks.setdefault(peer, trio.Lock())
         with trio.move_on_at(ends):
             await lock.acquire()
@@ -240,7 +242,7 @@ def _dial_failed(address: Address, exc: BaseException) -> DialFailed:
 
 
 def _chain(exc: BaseException | None) -> list[str]:
-    """The texts of `exc` and of what caused it."""
+    """Return the texts of `exc` and of its causes."""
     texts: list[str] = []
     while exc is not None and len(texts) < 10:
         texts.append(str(exc) or type(exc).__name__)

@@ -1,9 +1,8 @@
-"""Finding peers of a run without being told: provider records in the DHT, and mDNS on a LAN.
+"""Find peers of a run: provider records in the DHT, and mDNS on a LAN.
 
-Whose word is it? A node asks members of its run, or admitted peers while it knows of no member.
-Only a node that is not admitted itself asks whoever is connected, which are peers that its user
-named. What any of them says of others is hearsay to the address book, and nobody is dialled because
-of it here.
+A node asks members of its run, or admitted peers while it knows no member. A node that is not
+admitted itself asks all connected peers, which are peers that its user named. Their statements
+about others are hearsay for the address book. This module dials nobody because of hearsay.
 """
 
 from __future__ import annotations
@@ -44,21 +43,22 @@ from p2ptrain.rate_limit import Allowance
 log = logging.getLogger(__name__)
 
 ASKED_MAX = 20
-"""Peers that are asked for one key, and told that we take part in it: Kademlia's k."""
+"""Peers that are asked for one key, and to which we announce ourselves: Kademlia's k."""
 SERVED_MAX = 12
-"""Streams of the DHT that are served at once."""
+"""DHT streams that are served at the same time."""
 STREAM_S = 20.0
-"""How long a stream may stay open. A peer that asks gives up after ten seconds."""
+"""Seconds that a stream may stay open. A peer that asks gives up after ten seconds."""
 QUERY_S = 10.0
 QUERIES_AT_ONCE = 16
 QUERIES_PER_S = 2.0
-"""Of one peer. Our nodes ask once a minute; a lookup of go-libp2p takes three requests."""
+"""Requests per second from one peer. Our nodes ask once a minute; go-libp2p's lookup takes
+three."""
 
 Found = tuple[PeerId, list[str]]
 
 
 class Discovery:
-    """Provider records: ours at others, and those of others here."""
+    """Provider records: ours at other peers, and other peers' here."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Discovery:
         host.set_stream_handler(TProtocol(PROTOCOL), self._serve)
 
     async def provide(self, name: str, addresses: list[str]) -> None:
-        """Announce that we take part in what `name` names, to the peers nearest to its key."""
+        """Announce that we take part in the run called `name`, to the peers nearest to its key."""
         key = key_of(name)
         self.records.announce(key, addresses)
         message = announcement(key, self._me, addresses)
@@ -90,8 +90,7 @@ class Discovery:
                 nursery.start_soon(self._tell, peer, message)
 
     async def find_providers(self, name: str) -> list[Found]:
-        """Return the peers on record for `name`, with the addresses by which they may be reached;
-        never ourselves."""
+        """Return the peers on record for `name`, with their addresses; never ourselves."""
         key = key_of(name)
         found = dict.fromkeys(self.records.of(key, trio.current_time()))
 
@@ -117,8 +116,9 @@ class Discovery:
         return nearest(key, members or connected, ASKED_MAX)
 
     def _neighbours(self) -> dict[PeerId, list[str]]:
-        """What others are told of: admitted peers that are connected, at addresses of their own
-        word."""
+        """Return the peers that we tell others about: connected and admitted,
+        with addresses that they announced themselves.
+        """
         known = self._book.known
         return {
             peer: [str(address) for address in known(peer)]
@@ -148,8 +148,9 @@ class Discovery:
         return {}
 
     async def _serve(self, stream: INetStream) -> None:
-        """Answer the requests of one stream until it ends. A stream that has been open for STREAM_S
-        is reset, and so is one that must make room for another."""
+        """Answer the requests of one stream until it ends. Reset a stream that has been open for
+        STREAM_S, or that must make room for another.
+        """
         asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _Turn()
         with self._places.taken(asker, turn.give_up):
             while (request := await turn.read(stream)) is not None:
@@ -169,8 +170,7 @@ class Discovery:
 
 
 class _Turn:
-    """How long a stream may still be read. Only reads are cut off: a write that is cancelled would
-    break the connection."""
+    """Limits how long a stream is read. A cancelled write would break the connection."""
 
     def __init__(self) -> None:
         self._ends = trio.current_time() + STREAM_S
@@ -180,7 +180,7 @@ class _Turn:
         """Return the next request, or None at the end of the stream.
 
         Raises:
-            trio.TooSlowError: the turn is over.
+            trio.TooSlowError: the time is over.
         """
         with trio.CancelScope(deadline=self._ends) as self._reading:
             try:
@@ -195,7 +195,7 @@ class _Turn:
 
 @contextmanager
 def mdns_neighbours(me: PeerId, found: Callable[[PeerId, list[str]], None]) -> Iterator[None]:
-    """While the block lasts, call `found`, in trio's thread, with what mDNS finds on the LAN."""
+    """While the block lasts, call `found`, in trio's thread, for peers found by mDNS."""
     token = trio.lowlevel.current_trio_token()
 
     def discovered(info: PeerInfo) -> None:

@@ -1,6 +1,6 @@
-"""What a person reads when an address could not be reached: one code per cause, in words.
+"""The error for an address that could not be reached: one code per cause, in words.
 
-Each code says whose fault it likely is and what to do; the evidence is added where it was seen.
+Each code says whose fault it probably is and what to do. The evidence is added where it was seen.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _NEAR: dict[Scope, str] = {
     Scope.SHARED: "the address works only inside one provider's network, and the peer may be in "
     "another, or down",
 }
-"""Instead of what is otherwise likely where nobody answers: who dials one of these may be told
-nothing about the peer at all.
+"""Replaces the usual explanation when nobody answers at such an address: the failed dial may say
+nothing about the peer.
 """
 
 _NOBODY_THERE = ("NET-REFUSED", "NET-TIMEOUT", "NET-NO-ROUTE")
 
 
 class DialFailed(NetworkUnreachable):
-    """One address could not be reached; `words` is what happened there, for a list of attempts."""
+    """One address could not be reached; `words` says what happened, for a list of attempts."""
 
     def __init__(self, address: Address, code: str, words: str) -> None:
         likely, do = _advice(address, code)
@@ -78,7 +78,7 @@ class DialFailed(NetworkUnreachable):
 
 
 def _advice(address: Address, code: str) -> tuple[str, str]:
-    """What is likely, and what to do."""
+    """Return the likely cause and the advice."""
     scope = scope_of(address)
     if scope in _NEAR and code in _NOBODY_THERE:
         ask = "from elsewhere, ask for an address that can be dialled from there"
@@ -87,14 +87,14 @@ def _advice(address: Address, code: str) -> tuple[str, str]:
 
 
 def attempt(address: str, words: str) -> str:
-    """One line of evidence."""
+    """Return one line of evidence."""
     return f"tried   {address}   {words}"
 
 
 def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 0) -> P2PTrainError:
-    """One error for all addresses tried; the one that was got furthest with gives the code, of
-    those that can be dialled from everywhere if there are any. For `untried` more there was no
-    time.
+    """Return one error for all addresses tried. The attempt that got furthest gives the code;
+    addresses that can be dialled from everywhere come first. `untried` counts addresses for which
+    there was no time.
     """
     if len(failures) == 1 and not untried:
         return failures[0][1]

@@ -1,7 +1,7 @@
 """Channels from libp2p's tasks to ours that never make libp2p wait.
 
-A full one loses its oldest value, because the newest heartbeat is worth more than an old one, and
-counts what was lost. Of one that many authors fill, who fills it most is who loses.
+A full feed drops its oldest value, because the newest heartbeat is worth more than an old one, and
+counts the loss. A full feed with many authors drops a value of the author with the most.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Feed(Generic[T]):
         self.lost = 0
 
     def push(self, value: T) -> None:
-        """Add `value`, if need be instead of the oldest one."""
+        """Add `value`; if the feed is full, drop the oldest value."""
         try:
             self._sender.send_nowait(value)
         except trio.WouldBlock:
@@ -34,13 +34,13 @@ class Feed(Generic[T]):
             self._sender.send_nowait(value)
 
     def close(self) -> None:
-        """Let the receiver come to its end."""
+        """End the receiver's iteration."""
         self._oldest.close()
         self._sender.close()
 
 
 class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
-    """At most `size` values wait here with their authors, `per_author` of any one of them."""
+    """At most `size` values wait here with their authors, at most `per_author` of each author."""
 
     def __init__(self, size: int, per_author: int) -> None:
         assert 0 < per_author <= size
@@ -49,15 +49,16 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
         self._waiting: list[tuple[PeerId, T]] = []
         self._of_author: Counter[PeerId] = Counter()
         self._arrivals = Feed[None](size)
-        """As many as values wait."""
+        """One item for each waiting value."""
         self.lost = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def push(self, author: PeerId, value: T) -> None:
-        """Add `value`, if need be instead of its author's oldest, or of the oldest of whoever has
-        most."""
+        """Add `value`. If a limit is reached, drop the oldest value of its author, or of the author
+        with the most values.
+        """
         loser = self._loser(author)
         if loser is None:
             self._arrivals.push(None)
@@ -72,7 +73,7 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
         return self._take(0)
 
     def receive_nowait(self) -> tuple[PeerId, T]:
-        """Raises trio.WouldBlock: nothing waits."""
+        """Return the oldest value. Raises trio.WouldBlock if there is none."""
         self._arrivals.receiver.receive_nowait()
         return self._take(0)
 
@@ -81,7 +82,9 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
         self._arrivals.receiver.close()
 
     def _loser(self, author: PeerId) -> PeerId | None:
-        """Whose oldest value has to go for one more of `author`."""
+        """Return the author that must lose a value before `author` adds one; None if there is
+        room.
+        """
         if self._of_author[author] >= self._per_author:
             return author
         if len(self._waiting) >= self._size:

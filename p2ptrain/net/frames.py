@@ -22,8 +22,8 @@ PAYLOAD_BYTES_MAX = 480 << 10
 largest payload that exists is a ledger's proposal with the promises of 1,024 members.
 """
 AUTHOR_BYTES_MAX = 64
-"""An Ed25519 peer id has 38 bytes. Writing an id of a megabyte in base58 takes a quarter of an
-hour."""
+"""An Ed25519 peer id has 38 bytes.
+Writing an id of a megabyte in base58 takes a quarter of an hour."""
 SEQNO_BYTES_MAX = 8
 """The sequence number is kept for two minutes, as part of the message's id."""
 ENVELOPE_BYTES_MAX = 512
@@ -36,7 +36,8 @@ SUBSCRIPTIONS_MAX = 32
 
 def is_ordinary(message: rpc_pb2.Message) -> bool:
     """Return whether `message` has the only form that our nodes publish: one topic, an Ed25519
-    author and little else beside its payload. The cheapest tests come first."""
+    author and little else besides its payload. The cheapest tests come first.
+    """
     return (
         len(message.topicIDs) == 1
         and len(message.from_id) <= AUTHOR_BYTES_MAX
@@ -48,10 +49,10 @@ def is_ordinary(message: rpc_pb2.Message) -> bool:
 
 
 def subscriptions_of(rpc: Any) -> list[Any]:
-    """Return the last subscription that `rpc` holds for each topic; none of a frame with too many.
+    """Return the last subscription in `rpc` for each topic; none if the frame has too many.
 
-    A frame that subscribed and unsubscribed alternately would have recent messages sent anew each
-    time.
+    Otherwise a frame that subscribes and unsubscribes alternately would cause recent messages to be
+    sent again each time.
     """
     if len(rpc.subscriptions) > SUBSCRIPTIONS_MAX:
         return []

@@ -1,8 +1,9 @@
-"""Gossip among those who are admitted: what strangers send is not heard, and they hear nothing.
+"""Gossip among admitted peers. Strangers are not heard and receive nothing.
 
-libp2p's pubsub is kept from ending the node: a frame that cannot be parsed, a key of another kind
-or a failing validator costs its stream or its message. A stranger's stream is left unread until it
-is admitted, so that nothing of what it said meanwhile is lost, its subscriptions above all.
+This module keeps libp2p's pubsub from ending the node: a frame that cannot be parsed, a key of
+another kind or a failing validator costs only its stream or its message. A stranger's stream is
+left unread until the stranger is admitted, so that nothing it sent is lost, above all its
+subscriptions.
 """
 
 from __future__ import annotations
@@ -37,49 +38,50 @@ from p2ptrain.rate_limit import Allowance
 log = logging.getLogger(__name__)
 
 PENDING_MAX = 8
-"""A frame may carry all messages that wait for a peer's stream. If more than two of the largest are
-among them they are lost, as any gossip may be.
+"""Messages that may wait for a peer's stream. One frame may carry all of them. If more than two of
+the largest size are among them, they are lost, as any gossip may be.
 """
 FEED_SIZE = 256
-"""A heartbeat of each of 100 members, twice over, while the node is busy."""
+"""Two heartbeats of each of 100 members, while the node is busy."""
 PER_AUTHOR_MAX = 32
-"""What a member says in two or three outer steps: nobody reads what is older."""
+"""Messages of a member in two or three outer steps; nobody needs older ones."""
 SUBSCRIPTIONS_PER_PEER_MAX = 16
 REPLAYS_AT_ONCE = 8
 REPLAYS_PER_S = 1 / 15
-"""How often one peer is sent the newest message of each author on a topic: on its four topics after
-two connections in a row, and then once in 15 s. A replay may have a hundred messages, and a few
-bytes ask for one: a peer only has to open its stream anew and subscribe.
+"""Limits on sending one peer the newest message of each author on a topic: for its four topics
+after two connections in a row, and then once in 15 s. A replay may have a hundred messages. A peer
+can request it with few bytes: it only has to open its stream again and subscribe.
 """
 PARKED_MAX = 64
-"""Strangers whose stream waits; a connection holds at most 1 MiB unread (bounds.py)."""
+"""Strangers whose stream waits. A connection holds at most 1 MiB of unread bytes (bounds.py)."""
 
 Admitted = Callable[[PeerId], bool]
 Judge = Callable[[PeerId, PeerId, bytes], bool]
-"""judge(forwarder, author, payload): whether a message is to be delivered and passed on."""
+"""judge(forwarder, author, payload): whether to deliver a message and pass it on."""
 Message = tuple[PeerId, bytes]
 
 
 class ContainedRouter(GossipSub):
-    """GossipSub whose background work cannot end it, and which keeps little for each neighbour."""
+    """A GossipSub whose background work cannot end it, and which stores little by neighbour."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._replays = Allowance(REPLAYS_AT_ONCE, REPLAYS_PER_S)
 
     def _check_equivocation(self, msg: rpc_pb2.Message) -> bool:
-        """Accept every message, in place of libp2p's own check, which keeps up to 1,000 whole
-        messages (480 MB) to compare them with later ones.
+        """Accept every message. libp2p's own check stores up to 1,000 whole messages (480 MB) to
+        compare them with later ones.
 
         The comparison cannot find anything for two minutes, because a second message with the same
-        author and number is dropped as already seen. Nothing of ours relies on it afterwards:
-        conflicting votes are found in the ledger, by their own signatures.
+        author and number is dropped as already seen. After that nothing of ours relies on it: the
+        ledger finds conflicting votes by their own signatures.
         """
         return True
 
     def remove_peer(self, peer_id: ID) -> None:
-        """Forget a peer that is gone, and all back-off times that are over: libp2p keeps them until
-        the same peer grafts again."""
+        """Forget a peer that has left, and all expired backoff times. libp2p keeps these until the
+        same peer grafts again.
+        """
         super().remove_peer(peer_id)
         now = int(time.time())
         for topic, ends in self.back_off.items():
@@ -94,11 +96,12 @@ class ContainedRouter(GossipSub):
                 await trio.sleep(self.heartbeat_interval)
 
     async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
-        """Send a peer that has just subscribed the newest message of each author, now and then.
+        """Send a peer that has just subscribed the newest message of each author, within a rate
+        limit.
 
         libp2p repeats all messages of the last seconds, each with a newly signed record. When many
-        peers reconnected at once, a starved node spent a third of its time on checking them. Its
-        own heartbeats were late, and it was given up again.
+        peers reconnected at once, an overloaded node spent a third of its time checking them. Its
+        own heartbeats were late, and the others gave it up again.
         """
         pubsub = self.pubsub
         stream = None if pubsub is None else pubsub.peers.get(peer_id)
@@ -116,7 +119,7 @@ class ContainedRouter(GossipSub):
 
 
 class GatedPubsub(Pubsub):
-    """Pubsub that knows who is admitted, and contains what peers can make fail."""
+    """A Pubsub that knows which peers are admitted, and contains failures that peers can cause."""
 
     def __init__(
         self,
@@ -132,8 +135,9 @@ class GatedPubsub(Pubsub):
             strict_signing=True,
             max_subscriptions_per_peer=SUBSCRIPTIONS_PER_PEER_MAX,
         )
-        # The default restarts at the second of the start: after a restart our messages would be
-        # taken for repetitions of older ones.
+        # By default it starts at the time of the start in seconds. Then our messages after
+        # a
+        # restart would be taken for repetitions of older ones.
         self.counter = time.time_ns()
         self._admitted = admitted
         self._intake = intake
@@ -146,7 +150,9 @@ class GatedPubsub(Pubsub):
         return bool(peer == self.my_id or self._admitted(PeerId(str(peer))))
 
     def refresh(self) -> None:
-        """Admission may have changed: let in who waits, cut off who may no longer hear us."""
+        """Apply a change of admission: let waiting peers in, and cut off those no longer
+        admitted.
+        """
         for peer in [peer for peer in self._parked if self.is_admitted(peer)]:
             self._parked.pop(peer)[1].set()
         for peer in [peer for peer in self.peers if not self.is_admitted(peer)]:
@@ -170,8 +176,8 @@ class GatedPubsub(Pubsub):
     async def continuously_read_stream(self, stream: INetStream) -> None:
         """Read frames until the stream ends, in place of libp2p's own loop.
 
-        libp2p checks and delivers whatever a frame holds, each message in a task. It asks only
-        afterwards how much the neighbour may bring.
+        libp2p checks and delivers everything in a frame, each message in a task. It applies the
+        limits of the neighbour only afterwards.
         """
         peer = stream.muxed_conn.peer_id
         forwarder = PeerId(str(peer))
@@ -181,20 +187,20 @@ class GatedPubsub(Pubsub):
                 if self._intake.takes_frame(forwarder, len(frame), trio.current_time()):
                     await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
         except MessageTooLarge:
-            raise  # An IOException, but its stream lives: stream_handler is to reset it.
+            raise  # An IOException, but its stream still works: stream_handler has to reset it.
         except (StreamError, IOException, RawConnError) as exc:
             log.debug("the gossip stream of %s ended: %r", peer, exc)
 
     async def _take_frame(self, peer: ID, rpc: Any) -> None:
-        """Handle what we accept of a frame.
+        """Handle the parts of a frame that we accept.
 
-        The sender's signed record, with its addresses, is left unread: libp2p's own dials are
-        switched off, and heartbeats tell addresses. To check one took 1 ms for each frame.
+        The sender's signed record with its addresses is not read: libp2p's own dials are switched
+        off, and heartbeats announce addresses. Checking the record took 1 ms for each frame.
         """
         forwarder = PeerId(str(peer))
         for message in self._worth_checking(forwarder, rpc.publish):
             await self.push_msg(peer, message)
-            await trio.lowlevel.checkpoint()  # Nothing in it waits, and others have their turn.
+            await trio.lowlevel.checkpoint()  # Nothing in it waits, so let other tasks run.
         subscriptions = subscriptions_of(rpc)
         if self._intake.takes_entries(forwarder, len(subscriptions), trio.current_time()):
             for subscription in subscriptions:
@@ -204,7 +210,7 @@ class GatedPubsub(Pubsub):
             await self.router.handle_rpc(rpc_pb2.RPC(control=heeded), peer)
 
     def _worth_checking(self, forwarder: PeerId, messages: Any) -> list[rpc_pb2.Message]:
-        """Return the new messages among those of a frame, as far as its sender may bring them.
+        """Return the new messages of a frame that are within its sender's limits.
 
         A message that is left out is not marked as seen: it is still new when another neighbour
         brings it.
@@ -230,8 +236,8 @@ class GatedPubsub(Pubsub):
             log.debug("a message by way of %s was dropped: %r", msg_forwarder, exc)
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
-        """Ask the judge of its topic. This comes before the signature is checked, which costs more:
-        a message that is not wanted is not wanted whoever wrote it.
+        """Ask the judges of its topics. This comes before the signature check, which costs more: an
+        unwanted message stays unwanted whoever wrote it.
         """
         judges = [self.judges[topic] for topic in message.topicIDs if topic in self.judges]
         if forwarder == self.my_id or not judges:
@@ -240,7 +246,7 @@ class GatedPubsub(Pubsub):
         return all(judge(*names, bytes(message.data)) for judge in judges)
 
     def notify_subscriptions(self, publish_message: Any) -> None:
-        """Deliver at once: libp2p's own queue is short and, when full, loses the newest."""
+        """Deliver at once: libp2p's own queue is short, and a full one drops the newest message."""
         message = PeerId(str(ID(publish_message.from_id))), bytes(publish_message.data)
         for topic in publish_message.topicIDs:
             self._deliver(topic, message)
@@ -250,9 +256,9 @@ class GatedPubsub(Pubsub):
             await super()._handle_new_peer(peer_id)
 
     def _handle_dead_peer(self, peer_id: ID) -> None:
-        """A stream of this peer has ended; its connection may live, and then so do its topics.
+        """A stream of this peer has ended. If its connection still lives, keep its topics.
 
-        libp2p forgets the topics in any case, though the peer will not tell them again.
+        libp2p forgets the topics in any case, though the peer will not announce them again.
         """
         stream = self.peers.get(peer_id)
         topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
@@ -265,7 +271,7 @@ class GatedPubsub(Pubsub):
             self._peer_subscription_count[peer_id] = len(topics)
 
     async def _wait_for_admission(self, peer: ID, stream: INetStream) -> bool:
-        """Leave `stream` unread until its peer is admitted; False if it had to make room."""
+        """Leave `stream` unread until its peer is admitted; return False if it had to make room."""
         admitted = trio.Event()
         crowded = len(self._parked) >= PARKED_MAX
         replaced = peer if peer in self._parked else next(iter(self._parked)) if crowded else None
@@ -296,7 +302,7 @@ class Gossip:
             degree_high=10,
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
-            max_messages_per_topic_per_second=1000.0,  # our own too, without a word; see intake
+            max_messages_per_topic_per_second=1000.0,  # drops ours silently too; see gossip_limits
             eclipse_protection_enabled=False,  # it wants peers of many networks: one LAN is fine
             prune_back_off=5,
             max_pending_messages_per_peer=PENDING_MAX,
@@ -306,7 +312,7 @@ class Gossip:
         self._feeds: dict[str, SharedFeed[bytes]] = {}
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """Send `payload`, signed, to everybody who follows `topic`; nobody need have got it.
+        """Send `payload`, signed, to all peers that follow `topic`. Delivery is not guaranteed.
 
         Raises:
             LocalProtocolError: it is too long.
@@ -318,22 +324,24 @@ class Gossip:
         await trio.lowlevel.checkpoint()
 
     def feed(self, topic: str) -> tuple[SharedFeed[bytes], bool]:
-        """The feed of `topic`, and whether it is new: then somebody must run `follow`."""
+        """Return the feed of `topic`, and whether it is new; if so, the caller must run
+        `follow`.
+        """
         new = topic not in self._feeds
         if new:
             self._feeds[topic] = SharedFeed(FEED_SIZE, PER_AUTHOR_MAX)
         return self._feeds[topic], new
 
     async def follow(self, topic: str) -> None:
-        """Tell the others that we want to hear `topic`."""
+        """Tell the others that we want to receive `topic`."""
         await self.pubsub.subscribe(topic)
 
     def _deliver(self, topic: str, message: Message) -> None:
-        """Put what others published into the feed of its topic."""
+        """Put a message of another peer into the feed of its topic."""
         feed = self._feeds.get(topic)
         if feed is not None and message[0] != self._me:
             feed.push(*message)
 
     def statistics(self) -> dict[str, int]:
-        """Messages lost by topic, because nobody took them in time."""
+        """Return the number of messages lost by topic because nobody took them in time."""
         return {topic: feed.lost for topic, feed in self._feeds.items()}

@@ -1,15 +1,15 @@
-"""How much gossip is taken in of one neighbour, decided before any of it is checked.
+"""Limits on the gossip accepted from one neighbour, applied before any of it is checked.
 
-Whoever forwards a message need not have written it, and who wrote it is not known until its
-signature is checked, which is what a flood must not make us do. So the neighbour answers for all
-that it brings; and of what it may bring, each name that it claims has a share only. Else somebody
-who floods an honest neighbour would have that neighbour's silence about everybody else. A false
-name uses up what this neighbour may bring in that name, and nobody else's.
+The neighbour that forwards a message need not have written it. The author is not known until the
+signature is checked, and a flood must not make us check signatures. So the neighbour answers for
+everything that it brings, and each author's name may use only a share of the neighbour's limit.
+Otherwise an attacker that floods an honest neighbour would leave no room there for anybody else. A
+message under a false name uses up only the share of that name at this neighbour.
 
-In an open run anybody can invent neighbours, too. So all that somebody wrote or brings who is no
-member has one share, whoever brings it, and takes nothing of what members bring of each other.
+In an open run anybody can also invent neighbours. So all messages that a non-member wrote or brings
+have one common share, and take nothing from what members bring of each other.
 
-Sans-IO: times come in. What a message says is not known here.
+Sans-IO: times come in. The content of messages is not known here.
 """
 
 from __future__ import annotations
@@ -21,39 +21,41 @@ from p2ptrain.ids import PeerId
 from p2ptrain.rate_limit import KEYS_MAX, Allowance
 
 PER_S = 128.0
-"""Whoever has one neighbour hears everybody through it. In a run of a hundred members that is 12
-heartbeats a second (they slow down as they become more), 3 lists, and some ten words of each
-member in an outer step, 33 a second if that takes half a minute: a third of this. To check and pass
-on so many takes less than half of a core.
+"""Messages per second from one neighbour. A peer with a single neighbour hears everybody through
+it. A run of a hundred members has 12 heartbeats a second (they slow down as members become more)
+and 3 lists. Each member also sends about ten messages per outer step, together 33 a second if a
+step takes half a minute. The sum is a third of this limit. Checking and passing on 128 a second
+takes less than half of a core.
 """
 AT_ONCE = 512
-"""The newest word of each of a hundred on each of four topics, as on a new connection; or what they
-all say at the end of an outer step."""
+"""Burst: the newest message of each of a hundred members on each of four topics, as on a new
+connection, or all that they send at the end of an outer step."""
 
 AUTHOR_SHARE = 1 / 8
-"""Of a member: 16 a second. Nobody says more than 20 for long, nor is more than one lost by it."""
+"""Share of one member: 16 a second, and 64 at once. A member sends 20 a second only for a short
+time, which the burst covers."""
 OTHERS_SHARE = 1 / 2
-"""Of all who are no members, by way of all neighbours together, and beside what members bring of
-members: 64 a second, and 256 at once. To check and pass on one takes 3.5 ms, so that is a quarter
-of a core. It is twice what a hundred members say, for whoever knows of no member yet.
+"""Share of all non-members through all neighbours together, besides what members bring of members:
+64 a second, and 256 at once. Checking and passing on one takes 3.5 ms, so that is a quarter of a
+core. It is twice what a hundred members send, for a node that knows no member yet.
 """
 
 FRAMES_PER_S = 2 * PER_S
 FRAMES_AT_ONCE = 2 * AT_ONCE
-"""Units of frames. Most frames hold one message, which every neighbour brings, and which is new in
-one of them. An honest neighbour forwards each message once: PER_S units of members' messages and at
-most half as many of others'. The rest is for control. With long frames this is 4 MiB/s of one
+"""Units of frames. Most frames hold one message. Every neighbour brings each message, but it is new
+only once. An honest neighbour forwards each message once: PER_S units of members' messages, and at
+most half as many of others'. The rest is for control. With long frames this is 4 MiB/s from one
 neighbour, which take 0.16 s of CPU to parse.
 """
 
 BYTES_PER_UNIT = 16 << 10
-"""Bytes that count as one. A heartbeat is shorter; the longest messages are thirty times as long,
-and all are kept for some seconds.
+"""Bytes that count as one unit. A heartbeat is shorter. The longest messages are thirty times as
+long, and all are kept for some seconds.
 """
 
 
 class Intake:
-    """What is refused is counted by who brought it."""
+    """Admits messages within the limits, and counts refusals by neighbour."""
 
     def __init__(self, is_member: IsMember) -> None:
         self._is_member = is_member
@@ -65,20 +67,23 @@ class Intake:
         self.refused = 0
 
     def takes_frame(self, forwarder: PeerId, size_bytes: int, now: float) -> bool:
-        """Return whether a frame may be parsed at all. A long frame counts as several: parsing
-        takes time in proportion to its length."""
+        """Return whether a frame may be parsed at all. A long frame counts as several, since
+        parsing takes time in proportion to its length.
+        """
         return self._frames.take(forwarder, _units(size_bytes), now) or self.refuse(forwarder)
 
     def takes_entries(self, forwarder: PeerId, count: int, now: float) -> bool:
-        """Return whether so many subscriptions of a frame may be heeded. Each counts as a frame:
-        it takes about as much time."""
+        """Return whether so many subscriptions of a frame may be processed. Each counts as a frame,
+        since it takes about as much time.
+        """
         return not count or self._frames.take(forwarder, count, now) or self.refuse(forwarder)
 
     def takes(self, forwarder: PeerId, author: PeerId, size_bytes: int, now: float) -> bool:
-        """Return whether a message may be checked that `forwarder` brought in `author`'s name."""
+        """Return whether a message in `author`'s name that `forwarder` brought may be checked."""
         count = _units(size_bytes)
         if self._is_member(forwarder) and self._is_member(author):
-            # What its author's share refuses is not to use up what all members share.
+            # A message refused by its author's share must not use up what all members
+            # share.
             allowed = (
                 self._messages.covers(forwarder, count, now)
                 and self._by_author.take((forwarder, author), count, now)
@@ -89,7 +94,7 @@ class Intake:
         return allowed or self.refuse(forwarder)
 
     def refuse(self, forwarder: PeerId, count: int = 1) -> bool:
-        """Note that so many of a neighbour's were not taken. False, for callers to return."""
+        """Count refused items of a neighbour. Return False, for callers to return."""
         self.refused += count
         self._refused[forwarder] += count
         if len(self._refused) > KEYS_MAX:
@@ -97,7 +102,7 @@ class Intake:
         return False
 
     def take_refused(self) -> dict[PeerId, int]:
-        """How much was refused of each neighbour since this was last asked."""
+        """Return the refusals by neighbour since the last call."""
         refused, self._refused = dict(self._refused), Counter()
         return refused
 

@@ -1,8 +1,9 @@
-"""Handshakes of those who dial us: few at a time, and nothing left of those who have gone.
+"""Limits on the handshakes of peers that dial us, and cleanup after connections that have ended.
 
-libp2p 0.8.1 lets any number of sockets idle for ten seconds before it knows who is there: some
-hundred dials a second used up all file descriptors, and the ledger could not open its files. And
-for whoever has dialled it keeps a task until the host stops, long after the connection has ended.
+libp2p 0.8.1 lets any number of sockets idle for ten seconds before it knows who is there. Some
+hundred dials a second used up all file descriptors, and the ledger could not open its files. For
+each peer that has dialled, libp2p also keeps a task until the host stops, long after the connection
+has ended.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from p2ptrain.address_group import site_of
 from p2ptrain.net.stranger_slots import Places
 
 HANDSHAKES_MAX = 128
-"""One takes milliseconds of work and five round trips."""
+"""A handshake takes milliseconds of work and five round trips."""
 
 
 def bound_handshakes(network: Any) -> None:
-    """From now on, for all who dial this network."""
+    """Apply the limits to all peers that dial this network from now on."""
     places = Places(HANDSHAKES_MAX)
     upgrade = network.upgrade_inbound_raw_conn
 
@@ -33,7 +34,7 @@ def bound_handshakes(network: Any) -> None:
             muxed = await upgrade(connection, address)
         if scope.cancelled_caught:
             raise SwarmException("others dial at the same time")
-        # Who has called would wait for the end of the host next, unless it is told of a fault.
+            # The caller would next wait for the end of the host, unless an exception is raised.
         await muxed.event_closed.wait()
         raise SwarmException("the connection has ended")
 

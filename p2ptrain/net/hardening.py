@@ -1,8 +1,8 @@
-"""How a libp2p host is built and run so that no peer can end it.
+"""Build and run a libp2p host so that no peer can end it.
 
-Each line answers something that was seen to go wrong with libp2p 0.8.1 (pinned: some of it touches
-private attributes). What a peer can make fail fails alone: a stream handler, a background task, one
-connection. It does not know what the host is for.
+Each line answers a fault that was seen with libp2p 0.8.1 (pinned, since some lines use private
+attributes). A failure that a peer can cause stays local: to one stream handler, one background task
+or one connection. The module does not know what the host is for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLOSE_S = 5.0
 
 
 class EdNoise(NoiseTransport):
-    """Noise, for peers whose id is an Ed25519 key: no other kind has a PeerId here."""
+    """Noise for peers whose id is an Ed25519 key; there is no PeerId for other keys here."""
 
     async def secure_inbound(self, conn: Any) -> ISecureConn:
         return await self._checked(await super().secure_inbound(conn))
@@ -59,15 +59,16 @@ class EdNoise(NoiseTransport):
 
 
 def quieten() -> None:
-    """Its errors are our peers' everyday; it also logs on the root logger, which without a handler
-    would set itself up to print."""
+    """Silence libp2p's logging. Errors caused by peers are normal, and libp2p also logs on the root
+    logger, which would start to print if it had no handler.
+    """
     logging.getLogger("libp2p").setLevel(logging.CRITICAL)
     if not logging.getLogger().handlers:
         logging.getLogger().addHandler(logging.NullHandler())
 
 
 def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
-    """A host that is not running yet."""
+    """Return a host that is not running yet."""
     quieten()
     bound_connections()
     bound_introductions()
@@ -84,12 +85,12 @@ def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     )
     bound_peerstore(host)
     network: Any = host.get_network()
-    # A token is lost with every inbound connection; after 250 the host would refuse everybody.
+    # libp2p loses a token with every inbound connection; after 250 it would refuse all peers.
     network._inbound_limiter = trio.CapacityLimiter(10**9)
     bound_handshakes(network)
-    network._negative_peer_cache._ttl = 2.0  # instead of 60 s of refusing to dial a peer again
-    network.retry_config = RetryConfig(max_retries=0)  # whoever asks to dial decides on that
-    network.auto_connector.maybe_connect = _do_nothing  # it would dial every peer ever heard of
+    network._negative_peer_cache._ttl = 2.0  # instead of not dialling a peer again for 60 s
+    network.retry_config = RetryConfig(max_retries=0)  # our callers decide about retries
+    network.auto_connector.maybe_connect = _do_nothing  # it would dial all peers ever heard of
     network.dial_peer = _refuse_to_dial
     network.set_stream_handler(_contained_handler(network.common_stream_handler))
     return host
@@ -102,8 +103,8 @@ def _connection_config() -> ConnectionConfig:
         high_watermark=CONNECTIONS_MAX,
         max_connections=CONNECTIONS_MAX,
         max_connections_per_peer=1,  # with more, every dial takes 250 ms
-        # Without the check a frozen or unplugged peer is never noticed. The timeout exceeds any
-        # stall of our own loop, which would look the same.
+        # Without the check, a frozen or unplugged peer is never noticed. The timeout is longer than
+        # any stall of our own loop, which would look the same.
         enable_health_monitoring=True,
         health_initial_delay=5.0,
         health_check_interval=15.0,
@@ -117,10 +118,10 @@ async def _do_nothing() -> None:
 
 
 async def _refuse_to_dial(peer: ID) -> list[INetConn]:
-    """Dial nobody of libp2p's own accord, which it does whenever a stream to a peer is wanted whose
-    connection has just ended. It would try all addresses that the peer ever told, at once and
-    without a bound, and look up their names in the threads that everything shares. Our own dials
-    go through `dial_addr`, and say which address.
+    """Refuse the dials that libp2p starts by itself, for a stream to a peer whose connection has
+    just ended. It would try all addresses that the peer ever announced, at once and without a
+    limit, and look up their names in threads that everything shares. Our own dials call `dial_addr`
+    with an address.
     """
     raise SwarmException(f"{peer} is not connected")
 
@@ -129,8 +130,7 @@ StreamHandler = Callable[[INetStream], Awaitable[None]]
 
 
 def _contained_handler(handler: StreamHandler) -> StreamHandler:
-    """One guard for all stream handlers, libp2p's and ours: an exception ends the stream only, and
-    so does being one too many."""
+    """Wrap all stream handlers: an exception, or a surplus stream, ends only that stream."""
 
     async def contained(stream: INetStream) -> None:
         try:
@@ -147,7 +147,7 @@ def _contained_handler(handler: StreamHandler) -> StreamHandler:
 
 
 def contain_tasks(manager: Any) -> None:
-    """From now on a background task of this libp2p service that fails ends alone."""
+    """Make failing background tasks of this libp2p service end alone, from now on."""
     start = manager.run_task
 
     def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:
@@ -157,7 +157,7 @@ def contain_tasks(manager: Any) -> None:
 
 
 def contained(function: Any) -> Any:
-    """`function`, failing alone: for tasks that run on libp2p's word."""
+    """Return `function` with its exceptions contained, for tasks that libp2p starts."""
 
     @functools.wraps(function)
     async def contained_function(*args: Any) -> None:
@@ -170,7 +170,7 @@ def contained(function: Any) -> Any:
 
 
 def shielded_for(seconds: float) -> trio.CancelScope:
-    """For what must not be cut off in the middle, such as libp2p's writes, but must end."""
+    """Return a scope for work that must not be cancelled, such as libp2p's writes, but must end."""
     scope = trio.CancelScope()
     scope.deadline = trio.current_time() + seconds
     scope.shield = True
@@ -178,9 +178,9 @@ def shielded_for(seconds: float) -> trio.CancelScope:
 
 
 async def sever(host: IHost, peer: ID) -> None:
-    """End every connection with `peer`, at once, even if it takes no data any more.
+    """End every connection with `peer` at once, even if it accepts no more data.
 
-    The socket first: libp2p would begin with a farewell, and wait for ever to send it.
+    Close the socket first: libp2p would begin with a goodbye message, and wait for ever to send it.
     """
     for connection in host.get_network().get_connections(peer):
         await close_connection(connection)
@@ -194,13 +194,13 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Whether `stream` is not known to have ended; libp2p has no name for it in its interface."""
+    """Return whether `stream` is not known to have ended. libp2p's interface lacks this."""
     return not stream.is_closed
 
 
 @asynccontextmanager
 async def running(host: IHost, listen: list[str]) -> AsyncIterator[None]:
-    """The host serves while the block lasts, and leaves no task and no socket behind."""
+    """Run the host while the block lasts, and leave no task and no socket behind."""
     async with host.run([Multiaddr(address) for address in listen]):
         network: Any = host.get_network()
         contain_tasks(network.manager)
@@ -208,7 +208,8 @@ async def running(host: IHost, listen: list[str]) -> AsyncIterator[None]:
             yield
         finally:
             with shielded_for(CLOSE_S):
-                # All at once: libp2p closes one after the other, taking 0.2 s for each.
+                # All at once: libp2p closes one after another, taking 0.2 s for
+                # each.
                 async with trio.open_nursery() as nursery:
                     for connection in host.get_network().get_connections():
                         nursery.start_soon(close_connection, connection)

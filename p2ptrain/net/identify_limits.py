@@ -1,7 +1,7 @@
-"""How much a peer may say of itself and of others: its addresses, its protocols, its signed record.
+"""Limits on what a peer may say about itself and others: addresses, protocols, the signed record.
 
-libp2p 0.8.1 takes a megabyte, and compares each address with all before it: one message of a
-stranger would stop our loop for twenty minutes. It does not know who may connect.
+libp2p 0.8.1 accepts a megabyte, and compares each address with all before it. One message of a
+stranger could stop our loop for twenty minutes. The module does not know who may connect.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from libp2p.utils.varint import read_length_prefixed_protobuf
 from multiaddr import Multiaddr
 
 MESSAGE_BYTES_MAX = 8 << 10
-"""Ours has about one KiB: some fifteen protocols, and our addresses twice."""
+"""Our own message has about one KiB: some fifteen protocols, and our addresses twice."""
 RECORD_BYTES_MAX = 4 << 10
 ADDRESSES_MAX = 16
-"""Of one peer, whoever tells them. Heartbeats tell 8."""
+"""Addresses of one peer, from all sources. Heartbeats announce 8."""
 PROTOCOLS_MAX = 64
 
 
 def bound_introductions() -> None:
-    """From now on, on every host of this process."""
+    """Apply the limits to every host of this process from now on."""
     for module in (basic_host, identify_push):
         setattr(module, read_length_prefixed_protobuf.__name__, _read)
         setattr(module, update_peerstore_from_identify.__name__, _update)
@@ -42,7 +42,7 @@ def bound_introductions() -> None:
 
 
 def bound_peerstore(host: IHost) -> None:
-    """Let it keep the newest addresses of a peer, and records of that peer only."""
+    """Make the peerstore keep a peer's newest addresses, and records signed by their own peer."""
     store: Any = host.get_peerstore()
     add, consume = store.add_addrs, store.consume_peer_record
 
@@ -52,12 +52,11 @@ def bound_peerstore(host: IHost) -> None:
             del store.peer_data_map[peer].addrs[:-ADDRESSES_MAX]
 
     def take(envelope: Envelope, ttl: int) -> bool:
-        """Leave a peer's record alone that is older than the one we know, and hear what came with
-        it.
+        """Accept what came with a peer's record even if the record is older than the known one.
 
-        libp2p ignores all that comes with it, for two hours. So whoever started again with its
-        clock set back was neither heard nor told anything by those who knew it; nor was the older
-        of two with one name, once the younger had gone.
+        libp2p ignores everything that comes with an older record, for two hours. So a peer that
+        restarted with its clock set back was cut off from all peers that knew it. The same happened
+        to the older of two nodes with one identity after the younger had left.
         """
         is_its_own = ID.from_pubkey(envelope.public_key) == envelope.record().peer_id
         if is_its_own:
@@ -68,11 +67,11 @@ def bound_peerstore(host: IHost) -> None:
 
 
 async def _read(stream: INetStream, use_varint_format: bool = True) -> bytes:
-    """In place of libp2p's own, with a bound for this one message."""
+    """Replace libp2p's own function, with a limit for this one message."""
     try:
         return await read_length_prefixed_protobuf(stream, use_varint_format, MESSAGE_BYTES_MAX)
     except Exception:
-        await stream.reset()  # or libp2p would read on, to the end, for peers of long ago
+        await stream.reset()  # otherwise libp2p would read to the end, for peers long gone
         raise
 
 
@@ -83,7 +82,7 @@ async def _update(store: IPeerStore, peer: ID, message: Identify) -> None:
 
 
 def _open_record(record: bytes, domain: str) -> tuple[Envelope, PeerRecord]:
-    """In place of libp2p's own, which parses whatever a frame of gossip can hold."""
+    """Replace libp2p's own function, which parses records as large as a gossip frame."""
     if len(record) > RECORD_BYTES_MAX:
         raise ValueError(f"a peer's record has {len(record)} bytes")
     return consume_envelope(record, domain)

@@ -1,9 +1,9 @@
-"""The messages of the Kademlia DHT, as go-libp2p and js-libp2p speak it: how to ask and to answer.
+"""The messages of the Kademlia DHT as go-libp2p and js-libp2p use it: requests and answers.
 
-libp2p 0.8.1 has a DHT of its own, which is not used. It puts each stranger that opens a stream into
-its routing table, asks strangers, dials every peer that an answer names, by DNS names too, and
-keeps values of anybody. Here the routing table is the set of admitted peers that are connected, and
-an answer makes nobody dial at once.
+libp2p 0.8.1 has its own DHT, which is not used. It puts each stranger that opens a stream into its
+routing table, asks strangers, and stores values for anybody. It dials every peer that an answer
+names, also by DNS names. Here the routing table is the set of connected admitted peers, and an
+answer does not cause a dial.
 
 A key is the sha2-256 multihash of a name, so that other implementations can ask for it by its CID.
 
@@ -35,14 +35,15 @@ log = logging.getLogger(__name__)
 PROTOCOL = "/ipfs/kad/1.0.0"
 
 REQUEST_BYTES_MAX = 8 << 10
-"""The longest is an announcement with addresses and, from other implementations, signed records."""
+"""The longest request is an announcement with addresses and,
+from other implementations, signed records."""
 ANSWER_BYTES_MAX = 32 << 10
-"""An answer names at most 41 peers with 8 addresses each. It has 8 KiB as a rule, and some 28 KiB
-where each peer has two DNS names of 253 bytes."""
+"""An answer names at most 41 peers with 8 addresses each. It usually has 8 KiB, and about 28 KiB if
+each peer has two DNS names of 253 bytes."""
 CLOSER_MAX = 20
-"""Kademlia's k."""
+"""Peers named in an answer: Kademlia's k."""
 TOLD_MAX = 64
-"""Peers of one answer that are looked at."""
+"""Peers of one answer that are read."""
 ID_BYTES_MAX = 64
 
 _SHA2_256 = b"\x12\x20"
@@ -63,18 +64,17 @@ def nearest(key: bytes, peers: Iterable[PeerId], count: int) -> list[PeerId]:
 
 @dataclass(frozen=True)
 class Answerer:
-    """Answers requests of anybody. `neighbours` gives the admitted peers that are connected, with
-    their addresses."""
+    """Answers everybody's requests. `neighbours` gives admitted connected peers' addresses."""
 
     me: PeerId
     records: Records
     neighbours: Callable[[], Found]
 
     def answer(self, asker: PeerId, request: bytes, now: float) -> bytes | None:
-        """Return the answer to `request`; b"" if it wants none; None if its stream is to be reset.
+        """Return the answer to `request`; b"" if it needs none; None if its stream is to be reset.
 
         Raises:
-            google.protobuf.message.DecodeError: it is no message of the DHT.
+            google.protobuf.message.DecodeError: it is not a message of the DHT.
         """
         message = Message.FromString(request)
         if message.type == Message.PING:
@@ -85,11 +85,12 @@ class Answerer:
             return b"" if self._take_announcement(asker, message, now) else None
         if message.type in (Message.FIND_NODE, Message.GET_PROVIDERS, Message.GET_VALUE):
             return bytes(self._look_up(asker, message, now).SerializeToString())
-        return None  # a value to keep: we keep none
+        return None  # a request to store a value: we store none
 
     def _take_announcement(self, asker: PeerId, message: Message, now: float) -> bool:
-        """No answer is sent to one that is taken: go-libp2p would read it as that to its next
-        request."""
+        """Store an announcement. Return whether it was accepted. An accepted one gets no answer,
+        because go-libp2p would take it for the answer to its next request.
+        """
         told = [each for each in message.providerPeers[:TOLD_MAX] if _peer_of(each) == asker]
         return bool(told) and self.records.add(
             message.key, asker, _texts(told[-1].addrs, ANNOUNCED_MAX), now
@@ -122,10 +123,10 @@ def announcement(key: bytes, me: PeerId, addresses: list[str]) -> bytes:
 
 
 def providers_in(reply: bytes, key: bytes) -> dict[PeerId, list[str]]:
-    """Return the peers that an answer to `question(key)` names, and where they are said to be.
+    """Return the peers in an answer to `question(key)`, with the addresses given for them.
 
     Raises:
-        google.protobuf.message.DecodeError: it is no message of the DHT.
+        google.protobuf.message.DecodeError: it is not a message of the DHT.
     """
     message = Message.FromString(reply)
     if message.type != Message.GET_PROVIDERS or message.key != key:
@@ -147,7 +148,7 @@ def _add(entry: Message.Peer, peer: PeerId, addresses: list[str], connected: boo
 
 @lru_cache(maxsize=4096)
 def _binary(address: str) -> bytes:
-    """Return the transport part of `address` as it is sent. To convert one takes 40 µs."""
+    """Return the transport part of `address` in binary. Cached: a conversion takes 40 µs."""
     return bytes(Multiaddr(parse(address).transport).to_bytes())
 
 
@@ -159,7 +160,7 @@ def _peer_of(told: Message.Peer) -> PeerId | None:
 
 
 def _texts(addresses: Iterable[bytes], count: int) -> list[str]:
-    """Return the first `count` addresses as text; those of other forms are skipped."""
+    """Return the first `count` addresses as text; addresses of other forms are skipped."""
     texts = []
     for binary in islice(addresses, count):
         try:

@@ -1,7 +1,7 @@
-"""The ports that a node listens on: one node a port, and no silent failure.
+"""The ports that a node listens on: one node per port, and no silent failure.
 
-libp2p shares a port between two hosts without a word, each getting some of the connections, and
-says nothing when it cannot listen at all. So the port is tried, and locked, before.
+libp2p silently shares a port between two hosts, each of which gets some of the connections. It also
+reports nothing when it cannot listen at all. So the port is tried and locked beforehand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from p2ptrain.net.addresses import Address, parse
 
 @contextmanager
 def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
-    """While the block lasts these listening addresses are ours; yields them as libp2p wants them.
+    """Claim these listening addresses while the block lasts; yield them in libp2p's form.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN (a name, or not this machine's), PORT-IN-USE,
@@ -38,7 +38,7 @@ def claimed(listen: Sequence[str]) -> Iterator[list[str]]:
 
 
 def listen_failed(listen: Sequence[str]) -> ConfigError:
-    """libp2p listens nowhere, although the ports were free a moment before."""
+    """Return the error for a host that listens nowhere, although the ports were just free."""
     return ConfigError(
         f"cannot listen on {', '.join(listen)}",
         code="LISTEN-FAILED",
@@ -48,7 +48,7 @@ def listen_failed(listen: Sequence[str]) -> ConfigError:
 
 
 def dialable(address: Address) -> list[Address]:
-    """What others can dial if we listen on `address`: 0.0.0.0 stands for this machine's own."""
+    """Return what others can dial if we listen on `address`. 0.0.0.0 is our own addresses."""
     if not address.is_unspecified:
         return [address]
     six = address.kind == "ip6"
@@ -57,7 +57,7 @@ def dialable(address: Address) -> list[Address]:
 
 
 def _outward_host(six: bool) -> str:
-    """The address by which this machine would reach the internet; no packet is sent."""
+    """Return the address by which this machine would reach the internet. No packet is sent."""
     family, far = (socket.AF_INET6, "2001:db8::1") if six else (socket.AF_INET, "203.0.113.1")
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
@@ -81,7 +81,7 @@ def _listening_address(text: str) -> Address:
 
 @contextmanager
 def _locked(address: Address) -> Iterator[None]:
-    """Two nodes that start at the same moment would both find the port free."""
+    """Lock the port, because two nodes that start at the same moment would both find it free."""
     path = _own_folder() / f"tcp-{address.port}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -95,8 +95,9 @@ def _locked(address: Address) -> Iterator[None]:
 
 
 def _own_folder() -> Path:
-    """For locks: one that nobody else can put files into. A session and a system service of one
-    user may have two: then only nodes that start at the same moment miss each other's lock.
+    """Return a folder for locks into which nobody else can write. A login session and a system
+    service of one user may have two such folders. Then nodes that start at the same moment may miss
+    each other's lock.
     """
     name, shared = f"p2ptrain-{os.getuid()}", tempfile.gettempdir()
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), shared):
@@ -111,7 +112,7 @@ def _own_folder() -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether there is such a folder, made now if need be, to which nobody else can write."""
+    """Return whether the folder exists, created now if necessary, and only we can write to it."""
     try:
         with suppress(FileExistsError):
             path.mkdir(0o700)

@@ -1,9 +1,9 @@
-"""DNS lookups in threads of their own.
+"""DNS lookups in their own threads.
 
-A lookup holds its thread until the system's resolver gives up, which takes half a minute and more,
-even if nobody waits for the answer any longer. Names under servers that never answer took all of
-trio's 40 shared threads, so that votes were not written to disk. Therefore lookups have a few
-threads of their own, and lookups that peers cause cannot take those that the user asked for.
+A lookup occupies its thread until the system's resolver gives up, after half a minute or more, even
+if nobody waits for the answer any longer. Names on servers that never answer once took all of
+trio's 40 shared threads, and votes were not written to disk. Therefore lookups have a few threads
+of their own, and lookups that peers cause cannot take the threads of lookups for the user.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from p2ptrain.net.addresses import Address
 from p2ptrain.net.faults import DialFailed
 
 LOOKUP_S_MAX = 3.0
-"""How long a dial waits for a name, the wait for a thread included. A resolver answers within a
-second, or asks again after five."""
+"""Seconds that a dial waits for a name, including the wait for a thread. A resolver answers within
+a second, or asks again after five."""
 HOSTS_MAX = 3
-"""IP addresses of a name that are tried: each may cost a share of the deadline."""
+"""IP addresses of a name that are tried. Each may cost a share of the deadline."""
 
 _FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
@@ -31,7 +31,7 @@ class Resolver:
         self._limiter = trio.CapacityLimiter(threads)
 
     async def resolve(self, address: Address, ends: float) -> list[str]:
-        """Return the IP addresses that the host of `address` stands for, at least one.
+        """Return the IP addresses of the host of `address`, at least one.
 
         Raises:
             DialFailed: NET-DNS.

@@ -1,7 +1,7 @@
-"""The control plane: one libp2p host, and what the node does with it.
+"""The control plane: one libp2p host, and the operations that the node uses.
 
-`open_network` starts it; `Network` is a thin face over the parts of this package. It does not know
-runs, ledgers or heartbeats: protocols, topics and payloads are the caller's.
+`open_network` starts it. `Network` is a thin interface to the parts of this package. It does not
+know runs, ledgers or heartbeats: protocols, topics and payloads are the caller's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Admitted = Callable[[PeerId], bool]
 
 
 class Network:
-    """What `open_network` gives. Peers are known by their ids; whoever was met is remembered."""
+    """The result of `open_network`. It identifies peers by id, and remembers their addresses."""
 
     def __init__(
         self, identity: Identity, host: IHost, nursery: trio.Nursery, admitted: Admitted
@@ -71,47 +71,48 @@ class Network:
 
     @property
     def events(self) -> trio.MemoryReceiveChannel[Event]:
-        """PeerConnected and PeerDisconnected, as they happen; the oldest are lost if unread."""
+        """PeerConnected and PeerDisconnected events. If they are not read, the oldest are lost."""
         return self._connections.feed.receiver
 
     def addresses(self) -> list[str]:
-        """Where others can dial us, each with our peer id."""
+        """Return the addresses where others can dial us, each with our peer id."""
         return list(self._listening)
 
     def connected(self) -> set[PeerId]:
         return self._connections.peers()
 
     def site_of(self, peer: PeerId) -> str:
-        """What `peer`, which is connected, shares with others of its address; see `sites`."""
+        """Return the address group of a connected `peer`; see `address_group`."""
         return self._connections.site_of(peer)
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Know `addresses` of `peer` from now on; texts that are no address are skipped. Call this
-        only on the word of `peer` itself, or for addresses that an earlier start knew."""
+        """Record known addresses of `peer`; malformed ones are skipped. Call this only for
+        addresses that `peer` itself announced, or that an earlier start knew.
+        """
         if peer != self.peer:
             self._book.remember(peer, addresses)
 
     def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Note that somebody else says that `peer` is at `addresses`. They are tried after those
-        known, for ten minutes, and no DNS name among them is kept."""
+        """Record that another peer says that `peer` is at `addresses`. For ten minutes they are
+        tried after the known ones. DNS names among them are dropped.
+        """
         if peer != self.peer:
             self._book.hear(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
-        """Return the addresses at which to dial `peer`: those known, the newest first, and then
-        those that others told."""
+        """Return the addresses at which to dial `peer`: known ones, newest first, then hearsay."""
         return [str(a) for a in self._book.addresses_of(peer, trio.current_time())]
 
     def known_addresses(self) -> dict[PeerId, list[str]]:
-        """Return all known addresses, for a PeerCache; those that only others told are left out."""
+        """Return all known addresses, for a PeerCache; hearsay is left out."""
         return self._book.snapshot()
 
     def dialable_peers(self) -> list[PeerId]:
-        """Return all peers of whom any address is known or was told."""
+        """Return all peers with an address, known or hearsay."""
         return self._book.peers(trio.current_time())
 
     async def connect(self, address: str, *, deadline_s: float = DIAL_S) -> PeerId:
-        """Be connected to the peer at `address`, which must end in /p2p/PEER.
+        """Connect to the peer at `address`, which must end in /p2p/PEER.
 
         Raises:
             ConfigError: ADDR-SYNTAX, ADDR-NO-PEER-ID, ADDR-SELF.
@@ -127,16 +128,16 @@ class Network:
         or_else: Sequence[str] = (),
         deadline_s: float = DIAL_S,
     ) -> PeerId:
-        """Be connected to the first of `addresses` that answers; or to one of `or_else`, which have
-        as much time again.
+        """Connect to the first of `addresses` that answers, else to one of `or_else`, which have
+        the same time again.
 
         Raises:
-            ConfigError, NetworkUnreachable: none does; the evidence has a line for each.
+            ConfigError, NetworkUnreachable: none answers; the evidence has a line for each.
         """
         return await self._dialler.connect_any(addresses, or_else=or_else, deadline_s=deadline_s)
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float = DIAL_S) -> None:
-        """Be connected to `peer`, at whatever address of it is remembered.
+        """Connect to `peer` at any remembered address.
 
         Raises:
             PeerUnreachable, PeerTooSlow.
@@ -148,7 +149,7 @@ class Network:
         await sever(self._host, ID.from_base58(peer))
 
     def drop(self, peer: PeerId) -> None:
-        """The same, without waiting for it."""
+        """Close every connection with `peer`, without waiting for it."""
         self._nursery.start_soon(self.disconnect, peer)
 
     async def request(
@@ -160,15 +161,16 @@ class Network:
         deadline_s: float,
         bytes_max: int = 1 << 20,
     ) -> bytes:
-        """Ask `peer`, dialling it first if need be, and wait for its reply.
+        """Send a request to `peer`, dialling it first if necessary, and wait for its reply.
 
-        A request may reach the handler twice, if a connection breaks in the middle.
+        The handler may see a request twice if a connection breaks in the middle.
 
         Raises:
             PeerUnreachable: no connection; or it refused (PEER-REFUSED) or failed (PEER-FAILED).
             PeerLost: the connection broke.
-            PeerTooSlow: nothing within `deadline_s`.
-            RemoteProtocolError: the reply is longer than `bytes_max`, or ours was malformed to it.
+            PeerTooSlow: no reply within `deadline_s`.
+            RemoteProtocolError: the reply is longer than `bytes_max`, or it calls our request
+            malformed.
         """
         ends = trio.current_time() + deadline_s
         if peer not in self._connections.peers():
@@ -181,55 +183,56 @@ class Network:
     def handle(
         self, protocol: str, handler: Handler, *, bytes_max: int = 1 << 16, anyone: bool = False
     ) -> None:
-        """From now on `await handler(peer, payload)` makes the reply to requests of `protocol`.
+        """Let `await handler(peer, payload)` make the reply to requests of `protocol` from now on.
 
         Peers that are not admitted are refused unless `anyone`. A handler may raise
         RemoteProtocolError (malformed), NotAuthorised (refused) or another P2PTrainError (failed);
-        its words go to the peer. Whatever else it raises is logged and costs that request only.
+        its text goes to the peer. Any other exception is logged and costs only that request.
         """
         self._responder.handle(protocol, Service(handler, bytes_max, anyone))
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """Send `payload`, signed, to all admitted peers who follow `topic`, by way of others.
+        """Send `payload`, signed, to all admitted peers that follow `topic`; peers forward it.
 
-        Best effort: in no order, and of more than some thirty in one go the last are lost.
+        Best effort: messages have no order, and if more than about thirty are sent in one go, the
+        last are lost.
         """
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> SharedFeed[bytes]:
-        """(author, payload) of what others publish; their signatures and admission are checked."""
+        """Return a feed of (author, payload), with signature and admission already checked."""
         feed, new = self._gossip.feed(topic)
         if new:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
         return feed
 
     def judge(self, topic: str, judge: Judge) -> None:
-        """From now on `judge(forwarder, author, payload)` says which messages of `topic` are to be
-        delivered, and passed on to others. It is asked before their signatures are checked.
+        """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
+        and passed on. It is called before their signatures are checked.
         """
         self._gossip.pubsub.judges[topic] = judge
 
     def know_members(self, members: Iterable[PeerId]) -> None:
-        """Of all who are admitted, whom others must not crowd out; nobody, until it is called."""
+        """Set the members, which other admitted peers cannot displace. At first there are none."""
         self._members = frozenset(members)
 
     def take_floods(self) -> dict[PeerId, int]:
-        """How much gossip was left unread since this was last asked, by who brought too much."""
+        """Return the refused gossip by neighbour since the last call."""
         return self._gossip.intake.take_refused()
 
     def refresh_admission(self) -> None:
-        """Call it when `admitted` may answer otherwise than before for anybody."""
+        """Call this when `admitted` may give another answer than before for any peer."""
         self._gossip.pubsub.refresh()
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Put on record in the DHT that we take part in what `key` names. Best effort, to be
-        repeated."""
+        """Announce in the DHT that we take part in the run `key`. Best effort, so repeat it."""
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:
-        """Return the peers on record for `key`, with their addresses. What other peers say of
-        addresses is noted as by `hear`."""
+        """Return the peers on record for `key`, with their addresses. Addresses from other peers
+        are recorded as by `hear`.
+        """
         return await self._discovery.find_providers(key)
 
     def statistics(self) -> dict[str, object]:
@@ -275,11 +278,11 @@ async def open_network(
     mdns: bool = False,
     admitted: Admitted,
 ) -> AsyncIterator[Network]:
-    """A network that runs while the block lasts.
+    """Run a network while the block lasts.
 
-    `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any; none at all: dial only);
-    `announce`, where given, is what others are told instead. `admitted` is asked often and must
-    answer at once.
+    `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any port; empty list: dial
+    only). If `announce` is given, others are told these addresses instead. `admitted` is called
+    often and must answer at once.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LOCK-FOLDER, LISTEN-FAILED.
@@ -297,7 +300,7 @@ async def open_network(
 
 @asynccontextmanager
 async def _unwrapped() -> AsyncIterator[None]:
-    """libp2p's nurseries wrap what the block raises; a single exception is taken out again."""
+    """Unwrap a single exception that the block raised from the groups of libp2p's nurseries."""
     try:
         yield
     except BaseExceptionGroup as group:

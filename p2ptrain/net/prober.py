@@ -1,8 +1,8 @@
-"""Why an address does not answer, found out before libp2p is asked to dial it.
+"""Find out why an address does not answer, before libp2p is asked to dial it.
 
 libp2p has one text for a refused connection, a missing name, a wrong peer and a web server, and no
-deadline at a silent port. So this dials by itself first, step by step: name, TCP, the first words.
-It does not know who answers: only that libp2p is spoken there.
+deadline at a silent port. So this module first dials by itself, step by step: name, TCP, the first
+bytes. It does not know who answers, only whether libp2p is spoken there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from p2ptrain.net.faults import DialFailed
 from p2ptrain.net.names import Resolver
 
 _BANNER = b"\x13/multistream/1.0.0\n"
-"""What every libp2p host says first."""
+"""The first bytes of every libp2p host."""
 
 
 async def probe(address: Address, resolver: Resolver, *, deadline_s: float) -> str:
@@ -54,7 +54,7 @@ async def _probe_host(address: Address, host: str, deadline_s: float) -> None:
                 raise _connect_failed(address, exc, time.monotonic() - started) from exc
         if scope.cancelled_caught:
             raise DialFailed(address, "NET-TIMEOUT", f"no answer for {deadline_s:.1f} s")
-        # A connection may come at the very end, when this machine has little time for us.
+            # A connection may come at the very end, if this machine is busy.
         left_s = max(0.0, deadline_s - (time.monotonic() - started))
         await _read_banner(address, sock, left_s)
 

@@ -1,11 +1,11 @@
-"""One request, one reply, over streams that are kept open for the next one.
+"""One request and one reply, over streams that are kept open for later requests.
 
-A stream costs two round trips to open, which a vote need not pay each time. Each side bounds what
-it reads and how long it waits. On the wire, both ways: u32 length, then that many bytes; a reply's
-first byte is its status.
+Opening a stream costs two round trips; votes need not pay them each time. Each side limits what it
+reads and how long it waits. The wire format in both directions is a u32 length and that many bytes;
+the first byte of a reply is its status.
 
-libp2p breaks a connection on which a write is cancelled, so an exchange runs in a task of its own
-to its end, whatever becomes of its caller; where a write gets stuck, the connection is given up.
+libp2p breaks a connection on which a write is cancelled. So an exchange runs to its end in its own
+task, even if its caller is cancelled. If a write gets stuck, the connection is given up.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ from p2ptrain.net.hardening import is_open, sever, shielded_for
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1 << 20
-"""Bulk goes over the data plane; a longer write would keep others of this connection waiting."""
+"""Bulk data use the data plane; a longer write would keep others on this connection waiting."""
 IN_FLIGHT_PER_PEER_MAX = 64
 STREAMS_PER_PEER_MAX = 32
 """Streams that one peer may have open to our handlers."""
 IDLE_STREAMS_MAX = 4
 REUSE_S = 20.0
 IDLE_S = 60.0
-"""We stop reusing a stream well before the other side stops waiting on it."""
+"""REUSE_S:
+we stop reusing a stream well before the other side stops waiting on it, after IDLE_S."""
 OPEN_S = 8.0
 """Less than libp2p's own limit, after which it would leave the connection as it is."""
 WRITE_S = 10.0
@@ -76,7 +77,7 @@ class Status(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What answers a protocol here."""
+    """A handler of a protocol, its longest request, and whether anyone may send one."""
 
     handler: Handler
     bytes_max: int
@@ -85,7 +86,7 @@ class Service:
 
 @dataclass(slots=True)
 class _Exchange:
-    """One request on its way, and how far it came; `done` is set when `reply` or `error` is."""
+    """One request in progress. `done` is set when `reply` or `error` is."""
 
     peer: PeerId
     protocol: str
@@ -99,7 +100,7 @@ class _Exchange:
 
 
 async def open_stream(host: IHost, peer: PeerId, protocol: str) -> INetStream:
-    """Open a stream to a connected peer. Cancellation waits until that is done or has failed.
+    """Open a stream to a connected peer. Cancellation waits until it is open or has failed.
 
     Raises:
         PeerUnreachable, PeerTooSlow.
@@ -116,8 +117,9 @@ async def open_stream(host: IHost, peer: PeerId, protocol: str) -> INetStream:
 
 
 async def write_all(host: IHost, stream: INetStream, peer: PeerId, payload: bytes) -> bool:
-    """Write `payload`. Return False if the peer took no data and the connection was given up:
-    libp2p breaks a connection on which a write is cancelled."""
+    """Write `payload`. Return False if the peer accepted no data and the connection was given up,
+    since libp2p breaks a connection on which a write is cancelled.
+    """
     with shielded_for(WRITE_S) as writing:
         await stream.write(payload)
     if writing.cancelled_caught:
@@ -126,7 +128,7 @@ async def write_all(host: IHost, stream: INetStream, peer: PeerId, payload: byte
 
 
 class Requester:
-    """The asking side. `nursery` outlives every request."""
+    """The requesting side. `nursery` outlives every request."""
 
     def __init__(self, host: IHost, nursery: trio.Nursery) -> None:
         self._host = host
@@ -137,9 +139,9 @@ class Requester:
     async def request(
         self, peer: PeerId, protocol: str, payload: bytes, *, deadline_s: float, bytes_max: int
     ) -> bytes:
-        """The reply of `peer`, which must be connected.
+        """Return the reply of `peer`, which must be connected.
 
-        If a kept stream breaks before the reply, the request is sent once more on a new one: a
+        If a kept stream breaks before the reply, the request is sent once more on a new one, so a
         handler may see it twice.
 
         Raises:
@@ -163,7 +165,7 @@ class Requester:
         return exchange.reply
 
     def forget(self, peer: PeerId) -> None:
-        """`peer` has disconnected: its streams are gone with it."""
+        """Drop the streams of `peer`, which has disconnected."""
         for key in [key for key in self._idle if key[0] == peer]:
             del self._idle[key]
 
@@ -210,7 +212,7 @@ class Requester:
         return await self._judge(stream, exchange, frame)
 
     async def _judge(self, stream: INetStream, exchange: _Exchange, frame: bytes) -> bytes:
-        """The reply in `frame`, or the error that it stands for."""
+        """Return the reply in `frame`, or raise the error that it stands for."""
         peer = exchange.peer
         if frame[:1] == bytes([Status.OK]):
             self._keep_idle(peer, exchange.protocol, stream)
@@ -274,7 +276,7 @@ class Responder:
             await _finish(stream)
 
     async def _serve_one(self, stream: INetStream, peer: PeerId, service: Service) -> bool:
-        """Answer one request; False if the stream should end."""
+        """Answer one request; return False if the stream should end."""
         with trio.move_on_after(IDLE_S) as idle:
             header = await _read_exactly(stream, _LENGTH.size)
         if idle.cancelled_caught:
@@ -326,7 +328,7 @@ async def _read_frame(stream: INetStream, bytes_max: int, peer: PeerId) -> bytes
 
 
 async def _read_exactly(stream: INetStream, count: int) -> bytes:
-    """libp2p's reads are short, and their end is the exception StreamEOF."""
+    """Read `count` bytes. libp2p's reads may be short; the end of the stream raises StreamEOF."""
     pieces = bytearray()
     while len(pieces) < count:
         pieces += await stream.read(count - len(pieces))

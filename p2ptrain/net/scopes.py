@@ -1,7 +1,7 @@
-"""From how far away an address can be dialled, as far as its text tells.
+"""The distance from which an address can be dialled, judged by its text alone.
 
-It does not know this machine, nor whether anybody listens: a public address may be behind a closed
-firewall, and what a name stands for is for DNS to say.
+The module does not know this machine, nor whether anybody listens. A public address may be behind a
+closed firewall, and only DNS knows what a name stands for.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Scope(StrEnum):
     LOOPBACK = "loopback"
     PRIVATE = "private"
     SHARED = "shared"
-    """A provider's own, with many customers behind one public address."""
+    """A provider's own network, with many customers behind one public address."""
     EXAMPLE = "example"
-    """Of those that documentation may use and nobody has."""
+    """An address reserved for documentation, which nobody has."""
     PUBLIC = "public"
     NAME = "name"
 
     @property
     def code(self) -> str:
-        """Of the warning that is due where somebody far away is to dial it; empty if none is."""
+        """The code of the warning about dialling it from far away; empty if there is none."""
         return _CODES.get(self, "")
 
     @property
     def words(self) -> str:
-        """What is the matter with it, after "is"; empty if nothing is."""
+        """The problem with the address, to follow "is"; empty if there is none."""
         return _WORDS.get(self, "")
 
 
@@ -58,7 +58,7 @@ _WORDS = {
 
 
 def scope_of(address: Address) -> Scope:
-    """0.0.0.0 counts as loopback: who dials it dials itself."""
+    """Return the scope of an address. 0.0.0.0 counts as loopback: dialling it reaches oneself."""
     if address.is_name:
         return Scope.NAME
     host: IpAddress = ipaddress.ip_address(address.host)

@@ -1,4 +1,4 @@
-"""A bounded number of places for those whom nobody knows yet, shared fairly by where they are from.
+"""A limited number of places for unknown peers, shared fairly between their sources.
 
 It does not know what the places are for.
 """
@@ -11,8 +11,10 @@ from contextlib import contextmanager
 
 
 class Places:
-    """When all are taken, whoever holds most of them loses its oldest: a place is always had, and
-    one source alone takes it from itself only. Among equals the oldest goes."""
+    """When all places are taken, the source with the most loses its oldest place. So a new place is
+    always available, and a flood from one source takes places only from itself. Among equal sources
+    the oldest place goes.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -20,7 +22,7 @@ class Places:
 
     @contextmanager
     def taken(self, source: Hashable, lose: Callable[[], None]) -> Iterator[None]:
-        """Hold a place while the block lasts, or until `lose` is called, which must end it soon."""
+        """Hold a place while the block lasts. `lose` is called if it is lost, and must end it."""
         if len(self._taken) >= self._count:
             self._take_one_away()
         place = object()

@@ -1,7 +1,7 @@
-"""What a person should know of although the node goes on: a code, what is the matter, what helps.
+"""Warnings about problems that do not stop the node: a code, what is wrong, and what helps.
 
-Log and status show `words`, which end with where to read more, as errors do. A program reads the
-fields. The code's own account is `cli.codes`; a test sees to it that each has one.
+Log and status show `words`, which end with a reference for further reading, as errors do. Programs
+read the fields. `cli.error_codes` explains each code, as a test verifies.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """`do` may be empty, where there is nothing to do but to know.
+    """A warning. `do` is empty if the user needs no advice, only the information.
 
-    Whoever keeps one up to date keeps its words as they are while the matter is the same: a change
-    of words is told anew.
+    Code that keeps a caution up to date keeps its words the same while the problem is the same,
+    because changed words are reported again.
     """
 
     code: str

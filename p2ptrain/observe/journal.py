@@ -1,11 +1,11 @@
-"""The journal: one JSON object a line, of everything that a node did and why.
+"""The journal: one JSON object per line, for everything that a node did and why.
 
-It is for whoever asks afterwards ("why was I left out of step 412?") and for programs that draw
-pictures, so a line carries its event's name, both clocks (`time`, Unix seconds, to compare machines
-by eye; `monotonic_s` to measure by) and plain fields. It is bounded: at `bytes_max` the file is put
-aside as `.1`, replacing the one before. It must never hurt what it observes: a full disk costs
-lines, which are counted, and never the node. Nor whoever shows it on a terminal: what is not
-printable in a peer's words stands there as JSON's escapes.
+It answers questions afterwards ("why was I left out of step 412?") and feeds programs that draw
+charts. So a line has the name of its event, both clocks and plain fields. `time` is Unix seconds,
+to compare machines by eye; `monotonic_s` is for measuring. The journal is bounded: at `bytes_max`
+the file is renamed to `.1` and replaces the earlier one. It must never harm the node: a full disk
+costs lines, which are counted, and never the node. It must not harm terminals either: unprintable
+characters in a peer's words are written as JSON escapes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from types import TracebackType
 from typing import IO, Self
 
 BYTES_MAX = 32 * 2**20
-"""About 200,000 lines: days of a node that trains. Twice this is on disk at most."""
+"""About 200,000 lines, which are days of training. The disk holds at most twice this."""
 
 TEXT_CHARACTERS_MAX = 4000
-"""A field longer than this is cut: a trainer's stderr tail fits, a runaway message does not."""
+"""Longer fields are cut. A trainer's stderr tail fits; an endless message does not."""
 
 
 class Journal:
-    """A journal at `path`, appended to. May be written to from any thread."""
+    """A journal at `path`, which is appended to. Any thread may write to it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Journal:
     ) -> None:
         self.path = path
         self.lost = 0
-        """Lines that could not be written."""
+        """Number of lines that could not be written."""
         self._bytes_max = bytes_max
         self._wall = wall
         self._monotonic = monotonic
@@ -65,7 +65,7 @@ class Journal:
                 self._file = None
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one line. What JSON cannot say is written as text; nothing is raised."""
+        """Append one line. Values that JSON cannot represent become text. Raises nothing."""
         record = {
             "event": event,
             "time": round(self._wall(), 3),
@@ -93,8 +93,8 @@ class Journal:
 
 
 def _open_to_append(path: Path) -> IO[bytes]:
-    """Open the file for its owner alone, since it names peers and addresses. A symbolic link is
-    refused: it would let another user choose which of our files grows.
+    """Open the file for its owner alone, since it names peers and addresses. Refuse a symbolic
+    link, which would let another user choose which of our files grows.
 
     Raises OSError.
     """
@@ -109,14 +109,14 @@ def _open_to_append(path: Path) -> IO[bytes]:
 
 
 def put_aside(path: Path) -> Path:
-    """Where the older half of the journal at `path` lies, if there is one."""
+    """Return the path of the older half of the journal at `path`, which may not exist."""
     return path.with_name(path.name + ".1")
 
 
 def read_journal(path: Path) -> Iterator[dict[str, object]]:
-    """The records of a journal, oldest first, the half that was put aside included.
+    """Yield the records of a journal, oldest first, including the older half.
 
-    A line that a crash cut short, or that is not a record, is passed over.
+    Lines that a crash cut short, or that are not records, are skipped.
     """
     for part in (put_aside(path), path):
         if not part.exists():
@@ -143,14 +143,16 @@ def _end_torn_line(file: IO[bytes]) -> None:
 
 
 def _printable(line: str) -> str:
-    """JSON escapes the oldest control characters only; the later ones steer terminals, too."""
+    """Escape unprintable characters. JSON escapes only the oldest control characters, but later
+    ones control terminals, too.
+    """
     if line.isprintable():
         return line
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 
 def _plain(value: object) -> object:
-    """`value` as JSON can say it: bounded text, no NaN, no types of ours."""
+    """Return `value` in a form that JSON can represent: bounded text, no NaN, no types of ours."""
     match value:
         case None | bool() | int():
             return value

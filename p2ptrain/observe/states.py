@@ -1,11 +1,11 @@
-"""The states of a node, and the one place that puts them into words.
+"""The states of a node, and the only place that puts them into words.
 
     starting → checking → connecting → awaiting your answer → awaiting approval → fetching snapshot
     → catching up → loading → standing by → training → exchanging → training …
     beside these: serving (a seed), paused, leaving, isolated, stopped
 
-Log, status and heartbeats all show `words(state)`, so that a volunteer who reads one of them finds
-the same phrase in the others. `name` is for machines: it never changes and has no numbers.
+Log, status and heartbeats all show `words(state)`, so that users find the same phrase in all of
+them. `name` is for machines: it never changes and contains no numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Connecting:
 
 @dataclass(frozen=True, slots=True)
 class AwaitingAnswer:
-    """The user was asked whether to take part in a run, and has not said."""
+    """The user was asked whether to take part in a run, and has not answered."""
 
     name: ClassVar[str] = "awaiting your answer"
 
@@ -43,7 +43,7 @@ class AwaitingApproval:
 
 @dataclass(frozen=True, slots=True)
 class FetchingSnapshot:
-    """`seconds_left` is an estimate; None as long as there is none."""
+    """`seconds_left` is an estimate; None until there is one."""
 
     name: ClassVar[str] = "fetching snapshot"
     bytes_done: int
@@ -64,7 +64,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class StandingBy:
-    """Ready, but there is nothing for this node to do yet: `waits_for` says what it takes."""
+    """Ready, but there is nothing for this node to do yet. `waits_for` says what it waits for."""
 
     name: ClassVar[str] = "standing by"
     waits_for: str = ""
@@ -79,7 +79,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Exchanging:
-    """A reduce is under way. Without `parts` it is not known how far it is."""
+    """A reduce is in progress. `parts` is 0 if its progress is unknown."""
 
     name: ClassVar[str] = "exchanging"
     part: int = 0
@@ -89,14 +89,14 @@ class Exchanging:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A seed: no trainer here; it serves the run to whoever joins, and votes if it founded it."""
+    """A seed: it has no trainer. It serves the run to joiners, and votes if it founded the run."""
 
     name: ClassVar[str] = "serving"
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The owner has paused the node. No command does so yet, so no node is in this state."""
+    """The owner has paused the node. No command does this yet, so no node is in this state."""
 
     name: ClassVar[str] = "paused"
     reason: str
@@ -115,7 +115,7 @@ class Isolated:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The node has ended. Nothing shows this state yet: a node that has ended answers nobody."""
+    """The node has ended. Nothing shows this state yet, since an ended node answers nobody."""
 
     name: ClassVar[str] = "stopped"
     reason: str
@@ -142,7 +142,7 @@ State = (
 
 
 def words(state: State) -> str:
-    """Such as "fetching snapshot (41 %, 6 min)" or "training (inner 37/100)"."""
+    """Return a phrase such as "fetching snapshot (41 %, 6 min)" or "training (inner 37/100)"."""
     match state:
         case FetchingSnapshot(bytes_done, bytes_total, seconds_left):
             percent = f"{100 * bytes_done // max(1, bytes_total)} %"
@@ -168,7 +168,7 @@ def _with(state: State, *details: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """To the precision that a waiting person wants: "40 s", "6 min", "2 h 05 min", "3 d 4 h"."""
+    """Return a duration for a waiting user: "40 s", "6 min", "2 h 05 min", "3 d 4 h"."""
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"
@@ -182,7 +182,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """In bits, as networks are sold: "212 Mbit/s"."""
+    """Return a rate in bits, as networks are sold: "212 Mbit/s"."""
     bits = 8 * bytes_per_s
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:
@@ -191,7 +191,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in decimal units: "4.2 MB"."""
+    """Return bytes in decimal units: "4.2 MB"."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"

@@ -1,7 +1,7 @@
-"""A node's status as one value: what `p2ptrain status` and the demo show.
+"""A node's status as one value, which `p2ptrain status` and the demo show.
 
-The node fills it in; everybody else only reads it. Its JSON form has a schema number, which changes
-when a field changes its meaning or goes; new fields may come without.
+The node fills it in; everything else only reads it. Its JSON form has a schema number, which
+changes when a field changes its meaning or is removed. New fields may be added without a change.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """Where a node is. Empty strings and None stand for what it does not know yet."""
+    """A node's position in a run, and its health. Unknown values are empty strings or None."""
 
     peer: str
     peer_name: str
     state: str
-    """In words, with numbers: `states.words`."""
+    """The state in words, with numbers: `states.words`."""
     state_name: str
     run: str = ""
     run_name: str = ""
@@ -57,72 +57,74 @@ class NodeStatus:
     tokens_per_s: float = 0.0
     loss: float | None = None
     validation_loss: float | None = None
-    """Of θ, by what members have reported of their shares of the held-out blocks."""
+    """Loss of θ in nats, from members' reports about their shares of the held-out blocks."""
     validation: Mapping[str, object] = field(default_factory=dict)
-    """Of which outer step's θ that is, and how many blocks it covers."""
+    """The outer step of the validated θ, and the number of blocks that the loss covers."""
     validated: str = ""
-    """The same in words."""
+    """The field `validation` in words."""
     data_wait_s: float | None = None
-    """How long the last inner step waited for its data block."""
+    """Seconds that the last inner step waited for its data block."""
     learning_rate: float | None = None
     gradient_norm: float | None = None
-    """Of that step, before the gradient was clipped."""
+    """Gradient norm of the last inner step, before clipping."""
     mfu: float | None = None
-    """Of it, where the device's peak is known; these and more in docs/metrics.md."""
+    """Model FLOPs utilisation of that step, if the device's peak is known. See docs/metrics.md."""
     compute_utilisation: float | None = None
     """The share of the last outer step's time in which inner steps were computed."""
     learning: Mapping[str, float] = field(default_factory=dict)
-    """The newest exchange: length of our pseudo-gradient and of the mean, the cosine between them,
-    and what quantising ours loses."""
+    """Numbers of the newest reduce: the lengths of our pseudo-gradient and of the mean, the cosine
+    between them, and the share of ours that quantisation loses."""
     trainer: str = ""
-    """On what it trains, in words; empty until its first trainer is up."""
+    """The trainer's device, in words; empty until the first trainer is up."""
     inner_from: str = ""
-    """Whose inner optimizer this node's trainer began with, in words; empty if with its own."""
+    """The member whose inner optimizer this node's trainer started with, in words; empty if it
+    started with its own."""
     ledger_origin: str = ""
-    """Where its ledger begins, in words; empty if at genesis."""
+    """The start of its ledger, in words; empty if it starts at genesis."""
     waits_for: str = ""
-    """What it takes for the ledger to go on, in words, and whom it waits for."""
+    """The next event that the ledger waits for, and the peers that it waits for, in words."""
     branch: str = ""
-    """That this line of the run is a branch, or soon will be, in words; empty where all is well."""
+    """A note that this line of the run is, or soon will be, a branch; empty if it is not."""
     amended: str = ""
-    """By which amendments the run goes on, or will, in words; empty if by none."""
+    """The amendments that apply to the run now or soon, in words; empty if there are none."""
     asking: tuple[str, ...] = ()
-    """Some who wait for this node's user to let them in, in words; empty but for an organiser."""
+    """Some peers that wait for this node's user to admit them. Only organisers see any."""
     averaging: str = ""
-    """In which order members averaged last, by which schedule; why, if this node proposed it."""
+    """The order and the schedule of the members' last reduce.
+    Also the reason, if this node proposed them."""
     reach: str = ""
-    """Whether others can dial this node's data plane."""
+    """Whether others can dial this node's data plane, in words."""
     role: str = ""
-    """voter, learner, or empty when not a member."""
+    """voter, learner, or empty if it is not a member."""
     members: tuple[MemberStatus, ...] = ()
     addresses: tuple[str, ...] = ()
     congestion_control: str = ""
-    """What its data plane's sockets run under; empty where the system does not tell."""
+    """The congestion control of the data plane's sockets; empty if the system does not tell."""
     congestion_refusal: str = ""
-    """Why that is not BBR; empty if it is."""
+    """The reason why it is not BBR; empty if it is."""
     limit_up_bytes_per_s: int | None = None
     sending: str = ""
-    """These three in words."""
+    """Congestion control, refusal and limit in words."""
     exchange: Mapping[str, object] = field(default_factory=dict)
-    """How the newest exchange that ended well went: bytes, seconds by phase, rates, CPU."""
+    """The report of the newest successful reduce: bytes, seconds by phase, rates, CPU."""
     exchanged: str = ""
-    """The same in words."""
+    """The same report in words."""
     uptime_s: float = 0.0
     warnings: tuple[str, ...] = ()
     """The cautions in words."""
     cautions: tuple[Caution, ...] = ()
-    """What a person should know of although the node goes on: code, what, do."""
+    """Problems that do not stop the node: code, what, do."""
 
     def to_json(self) -> dict[str, object]:
-        """Plain values, with the schema number."""
+        """Return plain values, with the schema number."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_json(cls, value: object) -> NodeStatus:
-        """The status that a node sent; fields that we do not know are passed over.
+        """Return the status that a node sent; unknown fields are ignored.
 
         Raises:
-            RemoteProtocolError: another schema, or a field that must be there is not.
+            RemoteProtocolError: another schema, or a required field is missing.
         """
         if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
             raise RemoteProtocolError("the node's status has another schema than this command's")
@@ -147,14 +149,14 @@ def _caution(value: object) -> Caution:
 
 
 def _known(kind: type[MemberStatus | Caution], value: object) -> dict[str, Any]:
-    """What of `value` a `kind` has a field for."""
+    """Return the items of `value` for which `kind` has a field."""
     if not isinstance(value, Mapping):
         raise TypeError(f"a {kind.__name__} is not an object")
     return {item.name: value[item.name] for item in fields(kind) if item.name in value}
 
 
 def status_lines(status: NodeStatus) -> list[str]:
-    """The status as a person reads it: what it does, where the run is, who takes part."""
+    """Return the status for users: what the node does, where the run is, and who takes part."""
     lines = [f"{status.peer_name} (…{status.peer[-6:]}): {status.state}"]
     if status.run:
         lines.append(f"run       {status.run_name} ({status.run[:12]}…)")
@@ -195,7 +197,7 @@ def _validation(status: NodeStatus) -> str:
 
 
 def _inner(status: NodeStatus) -> str:
-    """The last inner step that the trainer here made."""
+    """Return the last inner step of the trainer here, in words."""
     told = (
         ("loss {:.3f}", status.loss),
         ("{:,.0f} tokens/s", status.tokens_per_s or None),
@@ -212,7 +214,7 @@ def _in_ms(seconds: float | None) -> float | None:
 
 
 def _outer(status: NodeStatus) -> str:
-    """The last outer step: what this node brought, and how much of its time went into that."""
+    """Return the last outer step in words: this node's contribution and share of computing."""
     told = (
         ("own change of length {:.3g}", status.learning.get("norm")),
         ("cosine {:.2f} to the mean of all", status.learning.get("cosine")),

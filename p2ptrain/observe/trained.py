@@ -1,13 +1,13 @@
-"""Was every committed block trained exactly once, by the member that held its lease?
+"""Check that every committed block was trained exactly once, by the member that held its lease.
 
-The ledger says whose work on which blocks went into each outer step; journals say, in the trainers'
-own words, which blocks were in the weights that a node offered (its `ready` records: all that was
-trained on top of θ, not more and not less). This compares the two, after the fact, for whoever has
-both. Kills, joins and branches leave `ready` records of work that was lost: it counts only what was
-offered upon an entry of this chain, and what the chain says was taken.
+The ledger says which member's work on which blocks went into each outer step. Journals say, as the
+trainers reported, which blocks were in the weights that a node offered: their `ready` records list
+exactly the blocks that were trained on top of θ. This module compares the two afterwards. Kills,
+joins and branches leave `ready` records of work that was lost. So only work counts that was offered
+upon an entry of this chain and that the chain says was accepted.
 
-It knows nothing of data or updates: that a block's number names the right bytes, and that an update
-is made of just that work, others check.
+The module knows nothing of data or updates. Others check that a block's number names the right
+bytes, and that an update is made of exactly that work.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Blocks = tuple[int, ...]
 Record = Mapping[str, object]
 
 FAULTS_KEPT_MAX = 1000
-"""A run that went wrong from the start has one for every block; nobody reads more than these."""
+"""A run that went wrong at the start has a fault for every block; nobody reads more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One committed block that was not trained exactly once by whoever was credited with it."""
+    """One committed block that was not trained exactly once by the member credited with it."""
 
     step: int
     block: int
@@ -43,8 +43,8 @@ class Fault:
 
 @dataclass(slots=True)
 class Trained:
-    """What was found. `unseen` blocks were committed for peers whose journals are not here, or do
-    not reach back so far.
+    """The result. `unseen` counts committed blocks of peers whose journals are missing or do not
+    reach back far enough.
     """
 
     checked: int = 0
@@ -58,9 +58,9 @@ class Trained:
 
 @dataclass(slots=True)
 class _Offers:
-    """What one peer has offered, by its journals: work upon entries that are in the chain or not.
+    """The work that one peer has offered, by its journals, upon entries of any chain.
 
-    Journals begin somewhere: their older halves are put aside, and in the end removed.
+    Journals do not always start with the run: their older halves are put aside, and later removed.
     """
 
     made: dict[int, list[tuple[str, Blocks]]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class _Offers:
         return bool(self.made) and min(self.made) <= step
 
     def upon(self, step: int, heads: set[str]) -> list[Blocks]:
-        """The work that was offered in this outer step, upon one of these entries."""
+        """Return the work that was offered in this outer step upon one of these entries."""
         return [blocks for head, blocks in self.made.get(step, []) if head in heads]
 
 
@@ -86,18 +86,18 @@ def _offers_in(records: Iterable[Record]) -> dict[str, _Offers]:
 
 
 def _number(block: object) -> int:
-    """No block has a negative one: what is none matches nothing."""
+    """Return a block's number, or -1, which matches no block, if `block` is not a number."""
     return block if type(block) is int else -1
 
 
 def check_trained(
     begins: LedgerState, links: Iterable[tuple[LedgerState, Entry]], records: Iterable[Record]
 ) -> Trained:
-    """Compare a chain, (state before, entry) one after the other from `begins` on, with the records
-    of all journals that there are, each journal's in their order.
+    """Compare a chain with the records of all available journals.
 
-    The chain must have been verified. Journals may come from anybody: a wrong one makes faults, or
-    hides those of the peers that it speaks of.
+    `links` holds (state before, entry) one after the other, starting at `begins`; each journal's
+    records are in their order. The chain must have been verified. Journals may come from anybody: a
+    false one causes faults, or hides those of the peers that it names.
     """
     found = Trained()
     offers = _offers_in(records)
@@ -140,7 +140,7 @@ def _compared(
 ) -> list[Fault]:
     if credited in works:
         return []
-    # Of several works the newest is the one that would have been averaged.
+        # Of several works, the newest is the one that would have been averaged.
     last = works[-1] if works else ()
     return [
         Fault(step, block, part.peer, reason)
@@ -150,7 +150,7 @@ def _compared(
 
 
 def _wrong(block: int, credited: Blocks, work: Blocks) -> str:
-    """What is wrong with `block` of a work that is not what was credited; nothing if it is not."""
+    """Return what is wrong with `block` in a work that is not the credited one; "" if fine."""
     times = work.count(block)
     if block not in credited:
         return "is in the work, and is not credited"

@@ -1,11 +1,11 @@
 """The bit-identical weighted average of pseudo-gradients over a ring of peers.
 
-arrangement                     in which order, and by which schedule: pure
-plan                            who sends which bytes to whom: pure
-streams_for                     over how many connections: pure
-ReduceRequest, Reduce           one attempt: `run` it in a thread, `abort` it from any
-ReduceReport                    how it went
-own_peak, mean_max, owed_max    what is held to the bound before a reduce, after it, and between
+arrangement                     the order of the peers and the schedule (pure)
+plan                            the bytes that each peer sends, and to whom (pure)
+streams_for                     the number of connections between two neighbours (pure)
+ReduceRequest, Reduce           one attempt: `run` it in one thread, `abort` it from any thread
+ReduceReport                    timings and traffic of a completed reduce
+own_peak, mean_max, owed_max    the magnitude of the own contribution; bounds on means and residuals
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How a lane leaves an attempt that is over before its end: everybody hears why.
+"""Leave an attempt that failed, after telling every neighbour why.
 
-Each neighbour is told whom we suspect, on each connection behind the frame that is under way. Then
-we read on without heeding what we read, until it has said all that it will: were the link closed at
-once, the neighbour would take us for dead before the true reason has gone round.
+An ABORT goes out on each connection, behind the frame that is being sent, and names the suspects.
+Then the lane reads and discards whatever arrives until the neighbour has sent everything. If it
+closed the link at once, the neighbour would suspect this peer before the true reason reached it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.wire import ABORT_BYTES_MAX, Header, Kind, decode_blame, encode_blame
 
 GRACE_S = 1.0
-"""How long an abort may take to go round before the links are given up."""
+"""Time for an abort to reach all peers. After it the links are given up."""
 
 QUIET_S = 0.3
-"""Who sends nothing for a round trip round the world has nothing under way that a close could cut
-off, and has had our word: it may still be connecting, and would keep us until the grace is over."""
+"""A neighbour that sends nothing for this long (one round trip around the world) has nothing on the
+way that a close could cut off, and it has received our reason. It may still be connecting: without
+this limit it would keep us until the grace period is over."""
 
 LOOK_S = 0.05
 _DISCARD_BYTES = 1 << 16
 
 READS_MAX = 64
-"""In one turn: 4 MiB, many times what comes while the others have theirs. Who sends without end,
-and fast, must not keep us from telling the others, nor from our own end."""
+"""Reads in one turn. They hold 4 MiB, far more than arrives while the other connections have their
+turn. The limit keeps a neighbour that sends without end from delaying the others and our own
+end."""
 
 
 def take_leave(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
-    """Tell the neighbours of the verdict, and wait until they know it too."""
+    """Tell the neighbours the verdict, and wait until they know it too."""
     blame = attempt.verdict.blame
     assert blame is not None
     words = encode_blame(blame)
@@ -52,15 +54,15 @@ def take_leave(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
             return
         poll = select.poll()
         for leave in here:
-            if leave.fileno() >= 0:  # else it was closed under us, which its next step will tell
+            if leave.fileno() >= 0:  # else it was closed under us, as its next step will find
                 poll.register(leave.fileno(), leave.interest())
         poll.poll(max(0.0, min(ends - time.monotonic(), LOOK_S)) * 1000)
         here = [leave for leave in here if leave.step()]
 
 
 def last_words(link: Link, unread: int, members: Collection[PeerId]) -> Blame | None:
-    """Why a neighbour left that has ended its side of `link`, if it said so. `unread` bytes of a
-    segment come first, which nobody needs any more.
+    """Return the reason that a neighbour gave before it ended its side of `link`; None if it gave
+    none. The first `unread` bytes are the rest of a segment, and are discarded.
 
     Raises PeerLost, RemoteProtocolError.
     """
@@ -86,7 +88,7 @@ def _header(attempt: Attempt, stream: int, length: int) -> Header:
 
 
 class _Leave:
-    """The leave-taking on one connection."""
+    """Sends the abort on one connection, and drains it."""
 
     def __init__(self, peer: PeerId, connection: Connection, header: Header, words: bytes) -> None:
         self._peer = peer
@@ -105,12 +107,12 @@ class _Leave:
         return select.POLLIN | (select.POLLOUT if self._connection.link.busy else 0)
 
     def awaited(self, suspects: tuple[PeerId, ...], now: float) -> bool:
-        """Whether it is worth waiting for: who is suspected may never take another byte."""
+        """Return whether to wait for this neighbour: a suspect may never accept another byte."""
         quiet = self._ended and now >= self._heard_at + QUIET_S
         return self._peer not in suspects and not quiet
 
     def step(self) -> bool:
-        """Move what can be moved; whether the link is still open."""
+        """Send and receive without blocking; return whether the link is still open."""
         link = self._connection.link
         if self._connection.broken_at is not None:
             return False

@@ -1,10 +1,10 @@
-"""What a peer does to a segment, and whose fault it is when that cannot be done.
+"""The arithmetic that a peer applies to a segment, and the blame when it fails.
 
-It reads θ, the local weights and the residual, and never writes them. What rounding loses now goes
-to a vector of its own: each peer rounds each element once. All that travels lies in `payload`, each
-segment in its own place: first the sum on its way, later the mean. A mean can come only after the
-sum that it is made of has gone, so one place is enough; only where several sums are added to one
-segment does an `Accumulator` hold them, in fp32, so that they are rounded once and not each time.
+It reads θ, the local weights and the residual, and never writes them. The new rounding errors go to
+a separate vector, since each peer rounds each element once. All bytes on the wire lie in `payload`:
+each segment has one place, first for the sum and later for the mean. One place is enough because a
+mean arrives only after the sum that it was made from has been sent. Where several sums are added to
+one segment, an `Accumulator` holds their total in fp32, so that it is rounded only once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from p2ptrain.ring.request import ReduceRequest
 
 Floats = NDArray[np.float32]
 Own = tuple[Floats, Floats | None, float]
-"""What a sum is added to: a vector, what is subtracted from it, and a weight."""
+"""The terms added to a sum: a vector, the vector subtracted from it (or None), and a weight."""
 
 
 class Arithmetic:
-    """The kernels, applied to one peer's vectors for one request. Shared by its threads."""
+    """Applies the kernels to one peer's vectors for one request. Shared by its threads."""
 
     def __init__(
         self,
@@ -60,25 +60,26 @@ class Arithmetic:
         self.influence = Influence(request, feedback=residual_out is not None)
 
     def alone(self) -> None:
-        """The whole reduce of a single peer: the mean is the own pseudo-gradient."""
+        """Do the whole reduce of a single peer: the mean is its own pseudo-gradient."""
         made = self._quantise_own(0, self._theta.size, self.payload)
         self._hold_own(made, self.influence.mean_max)
 
     def place(self, segment: Segment) -> memoryview:
-        """Where `segment` is received, added to, sent from, and in the end stays."""
+        """Return the place where `segment` is received, added to, sent from and finally kept."""
         return self.payload[segment.offset : segment.offset + segment.bytes]
 
     def contribute(self, segment: Segment) -> None:
-        """A segment sets out: quantise the own contribution, which is within its bound."""
+        """Quantise the own contribution to `segment`, and check that it is within its bound."""
         made = self._quantise_own(segment.start, segment.stop, self.place(segment))
         self._hold_own(made, self.influence.own_max)
 
     def add(self, segment: Segment, sender: PeerId, *, last: bool) -> None:
         """Add the own contribution to the sum that has arrived; if it is the `last`, divide.
 
-        What is made lies where the sum did, of which only its scales are known by then. By these it
-        was within its bound; so if our own part is too, and what was made of both is not, then its
-        codes stood for more than they could, if a codec had written them.
+        The result overwrites the sum, so afterwards only the scales of the sum are known. They were
+        within the bound. Suppose that the own contribution is within its bound but the result is
+        not. Then the codes of the sum stood for larger values than a codec writes, and the sender
+        is at fault.
         """
         run, place = slice(segment.start, segment.stop), self.place(segment)
         own = (self._theta[run], self._local[run], self._weight)
@@ -87,21 +88,19 @@ class Arithmetic:
         _hold(sender, read, self.influence.sum_max(segment.part, sender))
         limit = self._limit(segment, last=last)
         if made > limit:
-            self.contribute(segment)  # raises if it is ours that is too large
+            self.contribute(segment)  # raises if our own part is too large
             what = f"it is {made:.3g} large with our own part, where {limit:.3g} is agreed"
             raise Blamed(_their_fault(sender, what))
 
     def begin(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
-        """The first of several sums for a segment has arrived: `total` is it and the own
-        contribution.
-        """
+        """Start `total` from the first of several sums for a segment and the own contribution."""
         run = slice(segment.start, segment.stop)
         own = (self._theta[run], self._local[run], self._weight)
         kept = _run_of(self._residual, run)
         self._add(segment, sum, sender, own, total, kept)
 
     def go_on(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
-        """Another has arrived, which is not the last: it is added to `total`."""
+        """Add another sum to `total`. It is neither the first nor the last."""
         self._add(segment, sum, sender, (total, None, 1.0), total, None)
 
     def finish(
@@ -113,9 +112,9 @@ class Arithmetic:
         *,
         last: bool,
     ) -> None:
-        """The last of them has: add it too, and quantise to the segment's place.
+        """Add the last sum too, and quantise the total to the segment's place.
 
-        All that came was within its bound, so what is made of it is too, or we are at fault.
+        Every sum was within its bound, so a total that is too large is our own fault.
         """
         own = (total, None, 1.0)
         read, made = self._requantised(segment, sum, senders, own, None, last=last)
@@ -123,7 +122,7 @@ class Arithmetic:
         self._hold_own(made, self._limit(segment, last=last))
 
     def accept(self, segment: Segment, sender: PeerId) -> None:
-        """A mean has arrived: is it one that a codec wrote, of contributions as agreed?"""
+        """Check that the mean that has arrived was written by a codec and is within the bound."""
         self._examine(segment, self.place(segment), sender, self.influence.mean_max)
 
     def _add(
@@ -151,8 +150,8 @@ class Arithmetic:
         *,
         last: bool,
     ) -> tuple[float, float]:
-        """`sum` has come from the last of `senders`; the others' are in `own`. Returns the peaks of
-        `sum` and of what was made of it.
+        """Add, and requantise to the segment's place. `sum` came from the last of `senders`; `own`
+        holds the others' sums. Return the peaks of `sum` and of the result.
         """
         run, divisor = slice(segment.start, segment.stop), self._divisor if last else 1.0
         kept = _run_of(self._residual_out, run)
@@ -163,15 +162,15 @@ class Arithmetic:
         except BadScale as exc:
             raise Blamed(_their_fault(senders[-1], exc.what)) from exc
         except NonFinite as exc:
-            self.contribute(segment)  # raises if it is our own that is too large, or not finite
-            if len(senders) > 1:  # Of one alone the kernel may have begun to write over what came.
+            self.contribute(segment)  # raises if our own part is too large or not finite
+            if len(senders) > 1:  # With one sender the kernel may have overwritten part of the sum.
                 limit = self.influence.sum_max(segment.part, senders[-1])
                 self._examine(segment, sum, senders[-1], limit)
             names = " and ".join(map(label, senders))
             raise Blamed(Blame(senders, f"the sums of {names} are out of range")) from exc
 
     def _examine(self, segment: Segment, payload: memoryview, sender: PeerId, limit: float) -> None:
-        """Hold to `limit` what was not read yet."""
+        """Check that bytes that nothing has read so far are within `limit`."""
         try:
             peak = self.codec.peak(payload, segment.stop - segment.start)
         except BadScale as exc:
@@ -183,8 +182,9 @@ class Arithmetic:
         _hold(sender, self._closely(segment, sum, peak, limit), limit)
 
     def _closely(self, segment: Segment, payload: memoryview, peak: float, limit: float) -> float:
-        """Its `peak`, as its scales tell; or as its elements do, where codes that no codec writes
-        could pass the limit unseen. Whoever trains stays far below, so this costs nothing.
+        """Return the largest magnitude in `payload`. The scales give it as `peak`. Near the limit,
+        codes that no codec writes could exceed it unseen, so there every element is read. Honest
+        peers stay far below the limit, so they pay nothing for this.
         """
         if not peak <= limit < peak * self.codec.reach:
             return peak
@@ -193,7 +193,7 @@ class Arithmetic:
         return float(np.abs(values).max())
 
     def _limit(self, segment: Segment, *, last: bool) -> float:
-        """What is made here is within it before it leaves."""
+        """Return the bound that a result made here must keep before it is sent."""
         influence = self.influence
         return influence.mean_max if last else influence.sum_max(segment.part, self._me)
 
@@ -226,7 +226,7 @@ class Accumulator:
     """Adds the sums of several neighbours to one segment after another. For one thread."""
 
     def __init__(self, arithmetic: Arithmetic, segments: Sequence[Segment]) -> None:
-        """For `segments` in this order."""
+        """`segments` are added up one after another in this order."""
         self._arithmetic = arithmetic
         longest = max((segment.stop - segment.start for segment in segments), default=0)
         self._total = np.empty(longest, np.float32)
@@ -234,27 +234,27 @@ class Accumulator:
         self._arriving = memoryview(bytearray(bytes_max))
         self._segments = iter(segments)
         self._segment = next(self._segments, None)
-        """The one that is being added up, or will be next; None when there are no more."""
+        """The segment that is being added up, or is next; None when all are done."""
         self.added = 0
-        """How many sums of it."""
+        """Number of sums added to it so far."""
 
     def due(self, segment: Segment) -> bool:
-        """Whether sums for `segment` may come now."""
+        """Return whether sums for `segment` may come now."""
         return self._segment == segment
 
     def place(self, segment: Segment) -> memoryview:
-        """Where the next sum for `segment` is received."""
+        """Return the place where the next sum for `segment` is received."""
         return self._arriving[: segment.bytes]
 
     def add(self, segment: Segment, sender: PeerId) -> None:
-        """Add the sum that has arrived; to the own contribution, if it is the first."""
+        """Add the sum that has arrived. The first is added to the own contribution."""
         assert self._segment == segment
         step = self._arithmetic.go_on if self.added else self._arithmetic.begin
         step(segment, self.place(segment), sender, self._total_of(segment))
         self.added += 1
 
     def finish(self, segment: Segment, senders: tuple[PeerId, ...], *, last: bool) -> None:
-        """The last sum has arrived: quantise to the segment's place, and turn to the next."""
+        """Add the last sum, quantise to the segment's place, and move on to the next segment."""
         assert self._segment == segment
         assert self.added == len(senders) - 1
         self._segment, self.added = next(self._segments, None), 0
@@ -270,7 +270,7 @@ def _run_of(vector: Floats | None, run: slice) -> Floats | None:
 
 
 def _hold(sender: PeerId, peak: float, limit: float) -> None:
-    """What has arrived is within what those whose contributions it holds may add."""
+    """Blame `sender` if its segment exceeds what the peers whose contributions it holds may add."""
     if peak > limit:
         what = f"it is {peak:.3g} large, where {limit:.3g} is agreed"
         raise Blamed(_their_fault(sender, what))

@@ -1,14 +1,14 @@
-"""In which order peers average, and by which schedule: what would take the least time, estimated.
+"""Choose the order of the peers and the schedule with the smallest estimated time.
 
     seconds = hops × delay + bytes ÷ rate, of whichever path or uplink takes longest
               + making the connections, which costs time for each neighbour
 
-The ring moves the fewest bytes at a time over the fewest paths, and has the most hops: it wins for
-large vectors, `direct` for small ones far apart, `grid` in between, where peers are many. What
-stands stays unless something else is much faster, since measured rates vary. A pair that cannot
-connect has rate 0, and a plan that needs it takes for ever.
+The ring moves the fewest bytes at a time over the fewest paths, but has the most hops. It wins for
+large vectors, `direct` for small vectors over long distances, and `grid` in between when there are
+many peers. Measured rates vary, so the present choice stays unless another is much faster. A pair
+that cannot connect has rate 0, and a plan that needs such a pair takes infinite time.
 
-A pure function of what it is given: it measures nothing, and does not know who asks.
+The functions are pure: they measure nothing and do not know who calls them.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from p2ptrain.ring.schedules import SCHEDULES, Schedule, routes
 from p2ptrain.ring.streams import streams_for
 
 RATE_ASSUMED = 12.5e6
-"""Bytes per second of a path when none was measured: 100 Mbit/s."""
+"""Bytes per second assumed for a path when no path was measured: 100 Mbit/s."""
 
 DELAY_ASSUMED_S = 0.02
-"""One way, of a path when none was measured: across half a continent."""
+"""Delay in one direction assumed for a path that was not measured: across half a continent."""
 
 CONNECT_S = 0.004
-"""For each connection: what a mutual TLS handshake costs each end in CPU. Nodes make them for each
-attempt."""
+"""CPU seconds that a mutual TLS handshake costs each end, for each connection. Nodes make new
+connections for each attempt."""
 
 NEIGHBOURS_MAX = 62
-"""A quarter of the connections that a data plane takes in. A grid of a thousand has so many."""
+"""A quarter of the connections that a data plane accepts. A grid of a thousand peers needs 62."""
 
 Pair = tuple[PeerId, PeerId]
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What is known of the paths between peers, by pair, the smaller name first: bytes per second
-    (0 where no connection can be made), and the delay one way.
+    """Rates and delays of the paths between peers. A pair has the smaller name first. Rates are in
+    bytes per second, 0 where no connection can be made; delays are in one direction.
     """
 
     rates: Rates
@@ -52,14 +52,14 @@ class Paths:
 
     @property
     def assumed(self) -> float:
-        """The rate of a path that nobody has measured: that of most others."""
+        """Return the rate of paths that were not measured: the median of the known ones."""
         known = [rate for rate in self.rates.values() if rate > 0]
         return statistics.median_low(known) if known else RATE_ASSUMED
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """`seconds` is infinite if it uses `barred` pairs, which cannot connect."""
+    """A schedule and an order. `seconds` is infinite if they use `barred` (unconnectable) pairs."""
 
     schedule: Schedule
     peers: tuple[PeerId, ...]
@@ -75,8 +75,8 @@ def arrangement(
     *,
     current: tuple[Schedule, Sequence[PeerId]] = ("ring", ()),
 ) -> Arrangement:
-    """How `peers` should average a vector that is `payload_bytes` long. `current` is how they, or
-    most of them, did it last.
+    """Return how `peers` should average a vector of `payload_bytes`. `current` is the schedule and
+    the order of the last reduce of these peers, or of most of them.
     """
     stands, last = current
     remaining = [peer for peer in last if peer in set(peers)]
@@ -103,7 +103,7 @@ def arrangement(
 def estimate_s(
     schedule: Schedule, order: Sequence[PeerId], payload_bytes: int, paths: Paths
 ) -> float:
-    """How long a reduce would take, from the first connection to the last byte."""
+    """Return the estimated seconds of a reduce, from the first connection to the last byte."""
     count = len(order)
     if count < 2:
         return 0.0
@@ -121,7 +121,7 @@ def estimate_s(
             uplinks[peer] = max(uplinks[peer], rate)
     for place, parts in loads.sent.items():
         slowest_s = max(slowest_s, parts * part_bytes / uplinks[order[place]])
-    # A part goes round the whole ring; by the others it may have only slow hops.
+        # A part goes round the whole ring. In the other schedules all its hops may be slow ones.
     delay_s = statistics.fmean(delays_s) if schedule == "ring" else max(delays_s)
     connections = len(loads.partners) * streams_for(schedule, count, payload_bytes)
     return loads.hops * delay_s + slowest_s + CONNECT_S * connections
@@ -129,8 +129,9 @@ def estimate_s(
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
-    """By places in the order: how many parts travel between two, in the busier direction; how many
-    each sends in all; and who has the most partners.
+    """The load of a schedule, by places in the order. `pairs` counts the parts that travel between
+    two peers, in the busier direction. `sent` counts the parts that each peer sends. `partners` are
+    the neighbours of the peer that has the most.
     """
 
     pairs: Mapping[tuple[int, int], int]

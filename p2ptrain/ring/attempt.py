@@ -1,4 +1,4 @@
-"""What all threads of one attempt have in common."""
+"""The objects that all threads of one attempt share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Attempt:
     arithmetic: Arithmetic
     verdict: Verdict
     share: Share | None
-    """Of a capped uplink."""
+    """The share of a capped uplink; None if the uplink is not capped."""
 
     def peer(self, number: int) -> PeerId:
         return self.request.peers[number]
@@ -34,6 +34,6 @@ class Attempt:
         return Blame(peers, f"{' and '.join(map(label, peers))}, in the reduce: {what}")
 
     def blame_me(self) -> Blame:
-        """Our owner closed a connection under us without a word: without us, it may go on."""
+        """Name ourselves: our owner closed a connection, and the reduce may go on without us."""
         me = self.peer(self.request.me)
         return Blame((me,), f"{label(me)} shut its connections down")

@@ -1,6 +1,6 @@
-"""Why an attempt ended, settled once for all threads of a reduce: the first reason stands.
+"""The reason that an attempt ended. All threads of a reduce share one verdict: the first reason.
 
-What follows a fault, such as connections that close everywhere, looks like faults of others.
+The consequences of a fault, such as connections that close everywhere, look like faults of others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from p2ptrain.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Whom to leave out of the next attempt (nobody, if nobody is at fault), and why, in words.
+    """The peers to leave out of the next attempt, and the reason in words. Empty if nobody is at
+    fault.
 
-    `own`: it was found here that this peer itself is at fault. Others may name it as well, and be
-    wrong; that is passed on, but it is no admission. `heard`: a neighbour said so, and nothing of
-    it was seen here.
+    `own` means that this peer found the fault in itself. When others accuse this peer, it passes
+    the accusation on but does not admit it, since they may be wrong. `heard` means that a neighbour
+    reported the fault and nothing of it was seen here.
     """
 
     suspects: tuple[PeerId, ...]
@@ -27,12 +28,12 @@ class Blame:
     heard: bool = False
 
     def reported_by(self, me: PeerId) -> tuple[PeerId, ...]:
-        """Whom `me` accuses to the members; itself only if it knows."""
+        """Return the suspects that `me` reports to the members; never itself without `own`."""
         return tuple(peer for peer in self.suspects if self.own or peer != me)
 
 
 class Blamed(Exception):
-    """Carries a Blame from where a fault was seen up to the top of its thread."""
+    """Carries a Blame from the place where a fault was seen up to the top of its thread."""
 
     def __init__(self, blame: Blame) -> None:
         super().__init__(blame.reason)
@@ -40,7 +41,7 @@ class Blamed(Exception):
 
 
 class Verdict:
-    """Empty while all is well. Thread-safe."""
+    """The reason that the attempt ended; empty while it goes on. Thread-safe."""
 
     def __init__(self, on_settled: Callable[[], None]) -> None:
         self._lock = threading.Lock()
@@ -60,7 +61,7 @@ class Verdict:
         return self._settled.wait(seconds)
 
     def settle(self, blame: Blame) -> bool:
-        """Make `blame` the verdict if there is none yet; returns whether it became it."""
+        """Make `blame` the verdict if there is none yet; return whether it became the verdict."""
         with self._lock:
             if self._blame is not None:
                 return False

@@ -1,22 +1,22 @@
-"""How far one participant may move the mean, and who is at fault where more was tried.
+"""Limits on how far one participant may move the mean, and blame for a sum that is too large.
 
-All know how much the weights of a participant may differ from θ, element by element: the request's
-`influence_max`. The largest magnitude of a sum is at most the sum of those of its terms, so what
-arrives for a part may be no larger than what the peers whose contributions are in it may add, by
-their weights, and what their rounding adds. A receiver reads that off the scales, and next to the
-bound, where a liar's codes may go past it, off every element. Who passes on a sum has held it to
-the bound of those before, and has added no more than it may, so a sum over its bound is the fault
-of its sender: it made it, or accepted what it should have refused.
+All peers know `influence_max` from the request: how much a participant's weights may differ from θ,
+element by element. The largest magnitude of a sum is at most the sum of the magnitudes of its
+terms. So a sum that arrives for a part may be at most as large as the contributions in it may be,
+by their weights, plus what rounding adds. The receiver reads its magnitude from the scales. Near
+the bound it reads every element, because forged codes could exceed the scales. A peer that passes a
+sum on has checked the sums that it received, and has added no more than it may. So a sum over its
+bound is the fault of its sender, which either made it or accepted a sum that it should have
+refused.
 
-What this cannot do. Who passes a sum on may put another in its place, as large as that of all in it
-may be: in a ring the last to add, and everywhere the owner of a part, decide about that part's mean
-up to the bound on a mean, which is that on one participant. Within the bound nobody sees whose
-numbers are wrong: a mean of lies that are small enough is a mean. The owner of a part may even send
-two means to two peers: their results differ, and the ledger commits one of them. And an accusation
-is its bearer's word: others hear from one of the two that the other is at fault, and cannot tell
-which of them is.
+Limits. A peer that passes a sum on may replace it by another that is as large as its contributions
+may be. So the last peer to add in a ring, and the owner of a part in every schedule, decide that
+part's mean, up to the bound on a mean, which equals the bound on one participant. Within the bound
+nobody sees whose numbers are wrong. The owner of a part may even send different means to two peers:
+then their results differ, and the ledger commits one of them. An accusation is only the word of the
+accuser: other peers cannot tell whether the accuser or the accused is at fault.
 
-It knows the plan's trees and the request, and reads no vector but for `own_peak`.
+It knows the plan's trees and the request. Only `own_peak` reads vectors.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from p2ptrain.ring.schedules import Schedule, contributors, owner_of, route
 Floats = NDArray[np.float32]
 
 _LEAST = 2.0**-24
-"""So much each may add whatever its weight: fp16 rounds up by half of it."""
+"""The least that each peer may add, for any weight: fp16 rounds up by half of this."""
 _FP32_ROUNDING = 1 + 2.0**-20
-"""What each hop's few operations in fp32 lose is far less."""
+"""Allowance for the few fp32 operations of each hop, which lose far less."""
 _RUN = 1 << 16
-"""Elements looked at together: they stay in the cache from one numpy call to the next."""
+"""Elements processed together, so that they stay in the cache from one numpy call to the next."""
 
 
 class Influence:
     """The bounds of one request, in units of the sums and means on the wire.
 
-    `feedback`: contributions also hold what rounding lost before, at most a share of the largest
-    sum that there may have been, by the codec.
+    With `feedback`, contributions also hold earlier rounding errors. These are at most a share of
+    the largest possible sum; the share depends on the codec.
     """
 
     def __init__(self, request: ReduceRequest, *, feedback: bool) -> None:
@@ -59,11 +59,11 @@ class Influence:
         self._sums: dict[tuple[int, PeerId], float] = {}
         self.bounded = most < UNBOUNDED
         self.own_max = self._at_first((request.me,)) * self._growth if self.bounded else math.inf
-        """The largest magnitude that what we add to a sum may have by itself, quantised."""
+        """The largest magnitude of the own contribution, after quantisation."""
         self.mean_max = mean_max(codec, request.schedule, peers, most, feedback=feedback)
 
     def sum_max(self, part: int, sender: PeerId) -> float:
-        """The largest magnitude that a sum of `part` may have when `sender` sends it."""
+        """Return the largest magnitude that a sum of `part` may have when `sender` sends it."""
         if not self.bounded:
             return math.inf
         known = self._sums.get((part, sender))
@@ -79,7 +79,7 @@ class Influence:
         return self._at_first(terms) * self._growth**roundings
 
     def _at_first(self, terms: Sequence[int]) -> float:
-        """What these peers' contributions may add up to before they are rounded."""
+        """Return the bound on the sum of these peers' contributions before any rounding."""
         weight = sum(self._request.weights[number] for number in terms)
         return self._per_weight * weight + self._per_peer * len(terms)
 
@@ -87,10 +87,11 @@ class Influence:
 def mean_max(
     codec: Codec, schedule: Schedule, peers: int, influence_max: float, *, feedback: bool
 ) -> float:
-    """The largest magnitude that the mean of so many peers may have, in every part.
+    """Return the largest magnitude that the mean of so many peers may have, in every part.
 
-    The same to the last bit on every machine, since peers decide by it: it is made by additions and
-    multiplications in one order, which IEEE 754 rounds alike everywhere. A power would not be.
+    Peers decide by this number, so it must be the same to the last bit on every machine. It is made
+    of additions and multiplications in a fixed order, which IEEE 754 rounds alike everywhere. A
+    power function does not have that property.
     """
     if influence_max >= UNBOUNDED:
         return math.inf
@@ -104,14 +105,15 @@ def mean_max(
 
 
 def owed_max(codec: Codec, peers: int, influence_max: float) -> float:
-    """The largest magnitude that a participant may add, beside its work, of what rounding lost."""
+    """Return the bound on the earlier rounding errors that a participant may add to its work."""
     return codec.loss * influence_max * peers
 
 
 def own_peak(theta: Floats, local: Floats) -> float:
-    """The largest magnitude of θ − local; NaN or infinite if that is not finite. A pass over both.
+    """Return the largest magnitude of θ − local; NaN or infinity if it is not finite. One pass over
+    both.
 
-    Every participant holds its own to `influence_max` before it says that it is ready.
+    Every participant holds its own contribution to `influence_max` before it reports ready.
     """
     scratch = np.empty(min(_RUN, theta.size), np.float32)
     peak = 0.0

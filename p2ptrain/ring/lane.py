@@ -1,12 +1,12 @@
-"""The thread of one lane: it moves what can be moved, and waits where nothing can.
+"""The thread of one lane: it moves all bytes that can be moved, and otherwise waits.
 
-One thread serves the lane's connections to all neighbours in both directions, so nothing is locked
-and nothing is copied from thread to thread; another lane has connections and runs of its own. A
-neighbour that breaks the protocol becomes the verdict; of one that does not stir, `watch` judges.
+One thread serves the lane's connections to all neighbours in both directions, so it needs no locks
+and copies nothing between threads. Each lane has its own connections and its own runs. A neighbour
+that breaks the protocol becomes the verdict; `watch` judges neighbours that do nothing.
 
-The last frame of each connection says that it is the last, and a lane has ended when all of them
-have come and gone. So nobody closes a connection on which something is still under way to it, which
-would cost the other end what it has yet to read.
+Each connection ends with a frame that says it is the last. A lane has ended when all of these have
+been sent and received. So nobody closes a connection while bytes are still arriving on it: such a
+close would destroy bytes that the other end has not read yet.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from p2ptrain.ring.wire import (
 _READ = select.POLLIN
 _WRITE = select.POLLOUT
 _GONE = getattr(select, "POLLRDHUP", 0)
-"""That nothing more will come, though what has come was not read."""
+"""Poll event: the other end has sent everything, though some of it is still unread."""
 
 TICKETS_AHEAD = 8
-"""Segments that a capped uplink is asked for at once, but one for each neighbour at least: the line
-is not idle while this thread is, and a neighbour's turn comes after a segment to each other one."""
+"""Segments that are requested from a capped uplink at a time, but at least one for each neighbour.
+Several, so that the line stays busy while this thread is not running. Few, so that each neighbour
+waits for only about one segment to each of the others."""
 
 
 class Lane:
-    """`run` is the body of the thread. The counts may be read from any thread."""
+    """`run` is the body of the thread. Any thread may read the counts."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Lane:
         number: int,
         sockets: Mapping[int, Mapping[int, SecureSocket]],
     ) -> None:
-        """`sockets` are the lane's own, by the peer's number and the stream's."""
+        """`sockets` are the lane's own, by peer number and stream number."""
         self._attempt = attempt
         self._verdict = attempt.verdict
         self._silence_s = attempt.request.silence_s
@@ -81,7 +82,7 @@ class Lane:
         self.scattered_at: float | None = None
 
     def run(self, wake_fd: int) -> None:
-        """Move every segment of the plan, or tell the neighbours of the verdict.
+        """Move every segment of the plan, or tell the neighbours the verdict.
 
         `wake_fd` becomes readable when the verdict is settled.
         """
@@ -110,8 +111,8 @@ class Lane:
 
     @property
     def late(self) -> int | None:
-        """Who keeps us waiting, so far as we know; None if something of ours could go. From any
-        thread.
+        """The number of the peer that keeps us waiting, as far as we know; None if we could send
+        something. May be read from any thread.
         """
         return self._watch.late
 
@@ -144,7 +145,7 @@ class Lane:
         return not connection.said_done and self._work.left_to_go[neighbour.number] == 0
 
     def _turn(self, neighbour: Neighbour, connection: Connection) -> bool:
-        """One step on this connection in each direction; whether anything moved."""
+        """Take one step on this connection in each direction; return whether anything moved."""
         link = connection.link
         before = link.received_bytes + link.sent_bytes
         try:
@@ -190,7 +191,7 @@ class Lane:
             self._arrived(connection)
 
     def _hear_last_words(self, connection: Connection) -> None:
-        """It leaves before all that it owes us has come: who is done owes nobody anything."""
+        """The neighbour left while it still owed us something. Read whether it gave a reason."""
         assert connection.arrival is not None
         unread = connection.arrival.segment.bytes
         blame = last_words(connection.link, unread, self._attempt.request.peers)
@@ -203,7 +204,9 @@ class Lane:
             connection.place = self._work.place(connection.arrival)
 
     def _heed(self, neighbour: Neighbour, connection: Connection, header: Header) -> None:
-        """A header has come: what it is for, if it is for this reduce at all."""
+        """Find out what the frame with this header is for; refuse it if it is not for this
+        reduce.
+        """
         mine = self._attempt.request
         if (header.step, header.attempt) != (mine.step, mine.attempt):
             raise RemoteProtocolError(
@@ -236,7 +239,7 @@ class Lane:
             self._watch.look_at = min(self._watch.look_at, now + NEWS_S)
 
     def _receive_blame(self, connection: Connection, header: Header) -> None:
-        """An abort is short and comes in one piece, or its sender is not worth waiting for."""
+        """Read an abort. It is short, so a sender that does not complete it quickly is given up."""
         if header.length > ABORT_BYTES_MAX:
             raise RemoteProtocolError(f"an abort of {header.length} bytes")
         body = memoryview(bytearray(header.length))
@@ -306,7 +309,7 @@ class Lane:
         connection.link.start(header, body)
 
     def _rate_allows(self, neighbour: Neighbour) -> bool:
-        """Ask for some of the segments that could go at once, then wait until the next one may."""
+        """Return whether the next segment may go now. Request tickets for those that could go."""
         share = self._attempt.share
         if share is None:
             return True
@@ -325,7 +328,7 @@ class Lane:
         return Header(kind, stream, part, index, length, request.step, request.attempt, tag)
 
     def _wait(self, wake_fd: int) -> None:
-        """Until something can be moved, the verdict is settled, or a clock is to be looked at."""
+        """Wait until something can be moved, the verdict is settled, or a timer is due."""
         begun = time.monotonic()
         poll = select.poll()
         poll.register(wake_fd, _READ)
@@ -341,7 +344,7 @@ class Lane:
             elif neighbour.ready:
                 until = min(until, neighbour.not_before)
             fd = each.link.socket.fileno()
-            if fd < 0:  # it was closed under us, which the next turn will tell
+            if fd < 0:  # it was closed under us, as the next turn will find
                 each.readable, until = True, begun
             elif interest:
                 poll.register(fd, interest)

@@ -1,7 +1,7 @@
-"""What one lane has to do: which bytes may come now and where they go, and what may then leave.
+"""The work of one lane: the bytes that may come now, their places, and what may then leave.
 
-It follows the plan and does the arithmetic, and knows nothing of sockets or time. Whoever drives it
-moves the bytes; all that a neighbour may do wrong with the plan is refused here.
+It follows the plan and does the arithmetic, and knows nothing of sockets or time. The caller moves
+the bytes. Frames that do not fit the plan are refused here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from p2ptrain.ring.wire import Header, Kind
 
 @dataclass(frozen=True, slots=True, order=True)
 class Send:
-    """A segment that may leave. What has the longest way before it goes first."""
+    """A segment that may leave. In a heap, the segment with the longest way ahead comes first."""
 
     hop: int
     index: int
@@ -38,7 +38,7 @@ class Arrival:
 
 
 class Work:
-    """One peer's share of one lane. For one thread; the counts may be read from any."""
+    """One peer's share of one lane. For one thread, but any thread may read the counts."""
 
     def __init__(self, attempt: Attempt, number: int) -> None:
         self._arithmetic = attempt.arithmetic
@@ -46,23 +46,24 @@ class Work:
         self._routes = attempt.plan.routes
         self._runs = attempt.plan.lanes[number]
         self._accumulators: dict[bool, Accumulator] = {}
-        """For the own part, and for what is collected for others; made when first needed."""
+        """By `owned`: one for the own part, one for parts collected for others. Made when
+        needed."""
         self._in_order = accumulates(attempt.request.schedule)
-        """Whether sums leave in the order of their index, because somebody adds them up in it."""
+        """Whether sums leave in the order of their index, because their receiver needs that."""
         self._sums_come = [0 for _ in self._runs]
         self._claimed: set[tuple[Kind, int, int, int]] = set()
-        """Kind, part, index and sender of what has been announced: each comes once."""
+        """Kind, part, index and sender of each announced segment. Each may come only once."""
         self._sums_gone: set[tuple[int, int]] = set()
-        """Part and index."""
+        """Part and index of the sums that have left."""
         self._sums_left = sum(
             len(run) * len(route.sums_from)
             for route, run in zip(self._routes, self._runs, strict=True)
         )
         self.left_to_come: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
         self.left_to_go: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
-        """By neighbour, in segments."""
+        """Segments still to be sent, by neighbour."""
         self.left_to_pass_on: dict[int, int] = dict.fromkeys(attempt.plan.neighbours, 0)
-        """Of what is to come, all without which something else cannot go."""
+        """Segments still to come on which another send depends, by neighbour."""
         for route, run in zip(self._routes, self._runs, strict=True):
             self._count(route, len(run))
         self._left = sum(self.left_to_come.values()) + sum(self.left_to_go.values())
@@ -73,11 +74,11 @@ class Work:
 
     @property
     def scattered(self) -> bool:
-        """Whether all sums have come: only means are still to do so."""
+        """Whether all sums have come, so that only means are still to come."""
         return self._sums_left == 0
 
     def at_start(self) -> list[Send]:
-        """Own contributions to which nobody adds before they leave."""
+        """Return the own contributions to which nobody adds before they leave."""
         return [
             self._sum(route, segment)
             for route, run in zip(self._routes, self._runs, strict=True)
@@ -86,10 +87,10 @@ class Work:
         ]
 
     def claim(self, header: Header, sender: int) -> Arrival:
-        """What `header` announces, if that is still to come from `sender`.
+        """Return the segment that `header` announces.
 
         Raises:
-            RemoteProtocolError: it is not.
+            RemoteProtocolError: it is not due from `sender`.
         """
         part, index = header.part, header.index
         if part >= len(self._routes) or not self._comes_from(header.kind, part, sender):
@@ -109,7 +110,7 @@ class Work:
         return Arrival(sender, header.kind, segment)
 
     def place(self, arrival: Arrival) -> memoryview | None:
-        """Where the bytes go; None if others come first."""
+        """Return the place for the bytes; None if other segments must come first."""
         segment, route = arrival.segment, self._routes[arrival.segment.part]
         if arrival.kind is Kind.MEAN:
             return self._arithmetic.place(segment)
@@ -122,8 +123,8 @@ class Work:
         return None
 
     def held_up_by(self, arrival: Arrival) -> int:
-        """Who sends what `arrival`, which has no place yet, has to wait for; its own sender, if
-        that has begun with what comes later.
+        """Return the peer that has to send before `arrival` gets a place. It is the sender of
+        `arrival` itself if that sender has started with a later segment.
         """
         route = self._routes[arrival.segment.part]
         if len(route.sums_from) == 1:
@@ -136,7 +137,7 @@ class Work:
         )
 
     def arrived(self, arrival: Arrival) -> list[Send]:
-        """The bytes are in their place: work on them. What may leave now.
+        """The bytes are in their place. Process them, and return what may leave now.
 
         Raises Blamed.
         """
@@ -166,7 +167,7 @@ class Work:
         ]
 
     def body(self, send: Send) -> memoryview:
-        """The bytes to send, made now if they are only the own contribution.
+        """Return the bytes to send. A bare own contribution is made here, just before it leaves.
 
         Raises Blamed.
         """
@@ -175,7 +176,7 @@ class Work:
         return self._arithmetic.place(send.segment)
 
     def gone(self, send: Send) -> None:
-        """The last byte has left: what comes back may take the place."""
+        """The last byte has left, so the mean may take the place."""
         self.left_to_go[send.to] -= 1
         self._left -= 1
         if send.kind is Kind.SUM:
@@ -218,5 +219,5 @@ class Work:
 
 
 def _in_order(segments: list[Segment]) -> list[Segment]:
-    """As their senders send them."""
+    """Sort the segments in the order in which they are sent."""
     return sorted(segments, key=lambda segment: (segment.index, segment.part))

@@ -1,4 +1,4 @@
-"""One connection of one stream: frames out and frames in, as far as they go without blocking.
+"""One connection of one stream. It sends and receives frames as far as possible without blocking.
 
 It does not know what frames mean.
 """
@@ -9,13 +9,14 @@ from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ring.wire import HEADER_BYTES, Header, decode_header
 
 _TOGETHER_BYTES = (1 << 14) - HEADER_BYTES
-"""So much of a body is copied behind its header, so that both are one TLS record or one packet."""
+"""Bytes of a body that are copied behind its header, so that both fit one TLS record or packet."""
 _SLICE_BYTES = 1 << 17
-"""A connection at 1 Mbit/s takes a second for it: progress shows well within any silence."""
+"""Bytes per send. A connection at 1 Mbit/s takes one second for them, so progress is seen long
+before the silence limit."""
 
 
 class Link:
-    """For one thread; the counts may be read from any."""
+    """For one thread, but any thread may read the counts."""
 
     def __init__(self, socket: SecureSocket) -> None:
         self.socket = socket
@@ -28,7 +29,7 @@ class Link:
 
     @property
     def busy(self) -> bool:
-        """Whether a frame is on its way out."""
+        """Whether a frame is being sent."""
         return bool(self._going)
 
     @property
@@ -37,7 +38,7 @@ class Link:
         return self._header_got > 0
 
     def start(self, header: Header, body: bytes | memoryview = b"") -> None:
-        """Begin to send a frame; `push` it until the link is not busy."""
+        """Start to send a frame; then `push` until the link is not busy."""
         assert not self._going
         whole = memoryview(body)
         self._going = [memoryview(header.encode() + whole[:_TOGETHER_BYTES])]
@@ -45,7 +46,7 @@ class Link:
             self._going.append(whole[_TOGETHER_BYTES:])
 
     def push(self) -> int:
-        """Send what goes now; how many bytes went.
+        """Send without blocking; return the number of bytes sent.
 
         Raises PeerLost.
         """
@@ -62,7 +63,7 @@ class Link:
         return went
 
     def pull_header(self) -> Header | None:
-        """The next frame's header, once it is here.
+        """Return the next frame's header once it is complete, else None.
 
         Raises PeerLost, RemoteProtocolError.
         """
@@ -76,7 +77,7 @@ class Link:
         return decode_header(bytes(self._header))
 
     def pull_body(self, place: memoryview) -> bool:
-        """Receive what has come of a body into `place`; whether it is complete.
+        """Receive the available bytes of a body into `place`; return whether the body is complete.
 
         Raises PeerLost.
         """

@@ -1,7 +1,7 @@
-"""What a lane knows of one neighbour: what goes there next, and how its connections do.
+"""The state of one neighbour in a lane: the segments to send next, and its connections.
 
-What is ready goes on whichever connection has room. So a connection that has fallen behind, as one
-of several on a long path always has, keeps nothing waiting but the segment that it carries.
+A segment that is ready goes on any connection with room. On a long path some of several connections
+always fall behind. Such a connection delays only the segment that it carries.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Connection:
     going: Send | None = None
     arrival: Arrival | None = None
     place: memoryview | None = None
-    """Where the arrival goes, once it may come."""
+    """Memory for the arrival; None until it may come."""
     readable: bool = True
     writable: bool = True
-    """False once nothing more could be moved, until the link is found to be ready again."""
+    """False after a send that moved nothing, until poll reports that the link is ready again."""
     heard_at: float = field(default_factory=time.monotonic)
     took_at: float = field(default_factory=time.monotonic)
-    """When it last accepted a byte, or had nothing to accept."""
+    """Monotonic time when it last accepted a byte, or had nothing to accept."""
     begun_at: float = 0.0
-    """The frame that is under way, or was last."""
+    """Monotonic time when the current or last frame was started."""
     gone: bool = False
-    """Whether it has ended its side of the link, while we hold it back."""
+    """Whether the neighbour has ended its side of the link while we hold it back."""
     said_done: bool = False
     heard_done: bool = False
     broken_at: float | None = None
@@ -44,44 +44,44 @@ class Connection:
 
     @property
     def held_back(self) -> bool:
-        """Whether we leave unread what has come, since others come first."""
+        """Whether we leave its frame unread because other segments come first."""
         return self.arrival is not None and self.place is None
 
     @property
     def receiving(self) -> bool:
-        """Whether part of a frame has come, and we read on."""
+        """Whether part of a frame has come and we read on."""
         return self.broken_at is None and (self.link.begun or self.place is not None)
 
     @property
     def over(self) -> bool:
-        """Whether it has carried all that it will, both ways: how it ends is of no interest."""
+        """Whether it has carried everything in both directions. Later failures do not matter."""
         return self.said_done and self.heard_done and not self.link.busy
 
     def break_off(self, what: str) -> None:
-        """The link has ended, for the reason `what`."""
+        """Record that the link has ended, for the reason `what`."""
         self.broken_at = time.monotonic()
         self.broken = what
 
 
 @dataclass(slots=True)
 class Neighbour:
-    """For one thread."""
+    """One neighbour. For one thread."""
 
     number: int
     peer: PeerId
     connections: list[Connection]
     ready: list[Send] = field(default_factory=list)
-    """A heap: what may go, the longest way first."""
+    """A heap of the segments that may be sent; the one with the longest way ahead comes first."""
     tickets: deque[Ticket] = field(default_factory=deque)
-    """Asked for what is to go next, where the uplink is capped."""
+    """Tickets requested for the next segments, if the uplink is capped."""
     not_before: float = 0.0
-    """When to look at the first ticket again."""
+    """Monotonic time of the next look at the first ticket."""
     told: Excuse | None = None
-    """For whom it has heard from us that we wait."""
+    """The last waiting statement that we sent to this neighbour."""
     spoke_at: float = field(default_factory=time.monotonic)
     busy_since: float = 0.0
     sending_s: float = 0.0
-    """While something was on its way to it, on any connection."""
+    """Seconds during which something was being sent to it, on any connection."""
 
     @property
     def heard_at(self) -> float:

@@ -1,9 +1,10 @@
-"""In which order peers stand in the ring, from the rates of the paths between them: pure.
+"""The order of the peers in the ring, from the rates of the paths between them. Pure.
 
-A ring is as fast as its slowest edge, so the best order has the fastest slowest edge (of equals,
-any will do: the sum of the others does not matter). Up to EXACT_MAX peers the search is exact;
-above, it is bounded in steps. Rates are of pairs, the slower of the two directions; what was never
-measured has the rate that the caller assumes, and a pair neither end of which can be dialled has 0.
+A ring is as fast as its slowest edge, so the best order is one whose slowest edge is fastest. Among
+equals any order will do: the sum of the other edges does not matter. Up to EXACT_MAX peers the
+search is exact; above that its steps are bounded. The rate of a pair is the slower of its two
+directions. A pair that was never measured has the rate that the caller assumes. A pair in which
+neither end can be dialled has rate 0.
 
 It measures nothing, and does not know what the order is for.
 """
@@ -18,16 +19,16 @@ from itertools import pairwise
 from p2ptrain.ids import PeerId
 
 EXACT_MAX = 9
-"""The exact search looks at subsets: 2⁸ of them with 9 peers, each with 8 ends."""
+"""The exact search visits subsets: with 9 peers 2⁸ of them, each with 8 possible ends."""
 
 BETTER_BY = 1.2
-"""Hysteresis: measured rates vary by some tens of per cent from one reduce to the next, and a
+"""Hysteresis. Measured rates vary by some tens of per cent from one reduce to the next, and a
 changed order costs new connections."""
 
 _TRIES_MAX = 40_000
-"""Steps of the search above EXACT_MAX: with 200 peers it ends within half a second."""
+"""Steps of the search above EXACT_MAX. With 200 peers it ends within half a second."""
 _STARTS = 8
-"""From how many peers a circle is looked for, before there is taken to be none."""
+"""Number of starting peers that are tried before the search for a circle gives up."""
 
 Rates = Mapping[tuple[PeerId, PeerId], float]
 """Bytes per second by pair, the smaller name first; 0 where no connection can be made."""
@@ -37,16 +38,16 @@ Rates = Mapping[tuple[PeerId, PeerId], float]
 class Order:
     peers: tuple[PeerId, ...]
     slowest: float
-    """The rate of its slowest edge; infinite when there is no edge."""
+    """The rate of the slowest edge; infinite if there is no edge."""
     reason: str
 
 
 def best_order(
     peers: Sequence[PeerId], rates: Rates, *, assumed: float, current: Sequence[PeerId] = ()
 ) -> Order:
-    """`peers` in the order with the fastest slowest edge, beginning with the smallest name.
+    """Return `peers` in the order whose slowest edge is fastest, starting with the smallest name.
 
-    `assumed` is the rate of pairs that `rates` does not have. `current` stays unless another order
+    `assumed` is the rate of pairs that are not in `rates`. The order `current` stays unless another
     is BETTER_BY times as fast.
     """
     names = sorted(set(peers))
@@ -77,8 +78,8 @@ def _slowest(matrix: list[list[float]], order: list[int]) -> float:
 
 
 def _exact(matrix: list[list[float]]) -> list[int]:
-    """The widest Hamiltonian circle: over subsets, the best slowest edge of a path that starts at
-    0, visits the subset and ends at each of its members.
+    """Return the widest Hamiltonian circle. Dynamic programming over subsets: for each subset and
+    each of its members, the best slowest edge of a path from 0 through the subset to that member.
     """
     count = len(matrix)
     full = (1 << count) - 1
@@ -104,12 +105,13 @@ def _exact(matrix: list[list[float]]) -> list[int]:
 
 
 def _searched(matrix: list[list[float]]) -> list[int]:
-    """The largest threshold at which a circle of edges at least so fast is found, by bisection over
-    the rates that there are.
+    """Bisect over the known rates for the largest threshold at which `_circle` finds a circle, all
+    of whose edges are at least that fast.
     """
     count = len(matrix)
     rates = sorted({matrix[a][b] for a in range(count) for b in range(a)})
-    # Each peer has two edges in any circle, so that none is better than the least second best.
+    # Each peer has two edges in any circle, so no circle is faster than the least second-best
+    # edge.
     bound = min(sorted(row)[-2] for row in matrix)
     found, low, high = list(range(count)), 0, sum(rate <= bound for rate in rates) - 1
     tries = _TRIES_MAX // max(1, high.bit_length() + 1)
@@ -126,7 +128,9 @@ def _searched(matrix: list[list[float]]) -> list[int]:
 
 
 def _circle(matrix: list[list[float]], least: float, tries: int) -> list[int] | None:
-    """A circle through all peers over edges of at least `least`, if `tries` steps find one."""
+    """Return a circle through all peers over edges of at least `least`, if `tries` steps find
+    it.
+    """
     count = len(matrix)
     near = [[b for b in range(count) if b != a and matrix[a][b] >= least] for a in range(count)]
     degree = [len(each) for each in near]
@@ -143,10 +147,10 @@ def _circle(matrix: list[list[float]], least: float, tries: int) -> list[int] | 
 
 
 def _rotated(near: list[list[int]], start: int, tries: int) -> list[int] | None:
-    """Pósa's rotations: a path grows at its end; where it cannot, an edge from its end back into it
-    turns the rest of it round, which gives it another end.
+    """Pósa's rotations. A path grows at its end. If it cannot grow, an edge from its end back into
+    the path reverses the rest of the path, which gives it another end.
     """
-    draw = random.Random(start)  # a fixed seed: everybody finds the same
+    draw = random.Random(start)  # a fixed seed: all peers find the same circle
     path, place = [start], {start: 0}
     for _ in range(tries):
         end = path[-1]

@@ -1,15 +1,15 @@
-"""Who sends which bytes to whom, as a pure function that tests can check.
+"""The bytes that each peer sends and to whom, as a pure function that tests can check.
 
-The vector's blocks are cut into N parts, one for each peer, each part into one run for each lane,
-each run into segments. `schedules` says which way a part goes; lanes have nothing to do with each
-other. It knows nothing of connections, weights or time.
+The vector's blocks are cut into N parts, one for each peer. Each part is cut into one run for each
+lane, and each run into segments. `schedules` defines the route of a part. Lanes are independent of
+each other. This module knows nothing of connections, weights or time.
 
-A lane has several connections to a neighbour, and a segment goes on any of them. In a ring any
-order of sending will do. Where a peer adds several sums to one segment, it takes them in the plan's
-order, and the segments in that of (index, part); it leaves unread what comes too early. Sums leave
-in that order too, those that somebody has added to in the order of their index, on whichever
-connections: that keeps everybody from waiting in a circle. So no peer needs to hold more than the
-segments that it is adding up, however many neighbours it has.
+A lane has several connections to a neighbour, and a segment may use any of them. In a ring, sums
+may be sent in any order. Where a peer adds several sums to one segment, it takes the sums in the
+plan's order and the segments in the order of (index, part). It leaves unread whatever arrives too
+early. Sums are sent in that order too; sums to which somebody has added are sent in the order of
+their index, on any connection. This order prevents a deadlock in which peers wait in a circle. So a
+peer holds only the segments that it is adding up, however many neighbours it has.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ring.schedules import Route, Schedule, accumulates, routes
 
 STREAMS_MAX = 64
-"""Far more connections than any path needs; a header gives the stream one byte."""
+"""Far more connections than any path needs. A header has one byte for the stream."""
 PEERS_MAX = 4096
-"""A header gives the part two bytes."""
+"""A header has two bytes for the part."""
 ACCUMULATORS = 2
-"""Segments that a lane adds up at once: one of its own part, and one that it collects for the
-owner of another. One alone could be kept waiting by the other."""
+"""Segments that a lane adds up at the same time: one of its own part, and one that it collects for
+another part's owner. A single accumulator for both could be blocked by either."""
 SEGMENTS_HELD_MAX = 4
-"""Memory for adding up, and for what is arriving to be added, in segments of full size a lane."""
+"""Memory of a lane for totals and for arriving sums, in segments of full size."""
 
 
 class Cut(Protocol):
-    """What a plan needs to know of a codec: runs of whole blocks are slices of the payload."""
+    """The part of a codec that a plan needs. A run of whole blocks is a slice of the payload."""
 
     @property
     def block(self) -> int: ...
@@ -42,7 +42,7 @@ class Cut(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of whole blocks of a part: elements [start, stop) at `offset` in the payload."""
+    """A run of whole blocks of a part: elements [start, stop), at `offset` in the payload."""
 
     part: int
     index: int
@@ -53,12 +53,12 @@ class Segment:
 
 
 Runs = tuple[tuple[Segment, ...], ...]
-"""By part: the segments of one lane."""
+"""The segments of one lane, by part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The traffic of one peer: for each lane and part, segments that all take the same route."""
+    """The traffic of one peer. By lane and part: the segments, which all take the same route."""
 
     me: int
     routes: tuple[Route, ...]
@@ -66,27 +66,27 @@ class Plan:
 
     @property
     def neighbours(self) -> tuple[int, ...]:
-        """Who is sent to or heard from."""
+        """The peers that this peer sends to or receives from."""
         found: set[int | None] = set()
         for route in self.routes:
             found.update(route.sums_from, route.means_to, (route.sum_to, route.mean_from))
         return tuple(sorted(peer for peer in found if peer is not None))
 
     def bytes_to(self, peer: int) -> int:
-        """Without headers."""
+        """Return the bytes sent to `peer`, without headers."""
         return self._bytes(
             tuple((route.sum_to == peer) + (peer in route.means_to) for route in self.routes)
         )
 
     def bytes_from(self, peer: int) -> int:
-        """Without headers."""
+        """Return the bytes received from `peer`, without headers."""
         return self._bytes(
             tuple((peer in route.sums_from) + (route.mean_from == peer) for route in self.routes)
         )
 
     @property
     def bytes_moved(self) -> int:
-        """What this peer sends and receives in all, headers apart."""
+        """The bytes that this peer sends and receives in total, without headers."""
         return sum(self.bytes_to(peer) + self.bytes_from(peer) for peer in self.neighbours)
 
     def _bytes(self, times: tuple[int, ...]) -> int:
@@ -107,11 +107,11 @@ def plan(
     lanes: int,
     segment_bytes: int,
 ) -> Plan:
-    """The traffic of peer number `me` of `peers`.
+    """Return the traffic of peer number `me` of `peers`.
 
-    Every peer calls it with the same arguments but `me`: then each receive is matched by one send
-    of a neighbour. A segment has at most `segment_bytes`, so much less where several are added up
-    that SEGMENTS_HELD_MAX is kept, and always one block at least.
+    Every peer calls this with the same arguments except `me`; then each receive is matched by one
+    send of a neighbour. A segment has at most `segment_bytes`. Where several sums are added to a
+    segment it has less, so that SEGMENTS_HELD_MAX holds. A segment has at least one block.
 
     Raises:
         LocalProtocolError: the arguments describe no reduce.
@@ -132,7 +132,7 @@ def plan(
 def _segment_blocks(schedule: Schedule, codec: Cut, segment_bytes: int) -> int:
     block_bytes = codec.encoded_bytes(codec.block)
     if accumulates(schedule):
-        # Each accumulator has the sum in fp32 and what is arriving.
+        # Each accumulator holds the sum in fp32 and the arriving bytes.
         held_bytes = ACCUMULATORS * (4 * codec.block + block_bytes)
         block_bytes = max(block_bytes, -(-held_bytes // SEGMENTS_HELD_MAX))
     return max(1, segment_bytes // block_bytes)
@@ -147,7 +147,7 @@ class _Cutter:
     segment_blocks: int
 
     def segments(self, part: int, lane: int) -> tuple[Segment, ...]:
-        """The segments of one lane's run of `part`: of nearly equal size."""
+        """Return the segments of one lane's run of `part`. Their sizes are nearly equal."""
         blocks = -(-self.numel // self.codec.block)
         runs = self.peers * self.lanes
         run = part * self.lanes + lane

@@ -1,7 +1,8 @@
-"""Average one vector with the other members: the reduce's threads, from start to join.
+"""Average one vector with the other members: the threads of a reduce, from start to join.
 
-It does not decide who takes part, or what follows a failure: the ledger does both. It opens no
-connections, and does not close them: a socket that is closed too soon can lose what was sent last.
+The ledger decides who takes part and what follows a failure. This module does not open connections,
+and it shuts them down only when a reduce fails. Their owner closes them: closing a socket too early
+can lose the last bytes sent.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ from p2ptrain.ring.lane import Lane
 from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
 
 Links = Mapping[PeerId, Sequence[SecureSocket]]
-"""For each neighbour one connection for each stream, in the order of the streams."""
+"""For each neighbour one connection per stream, in the order of the streams."""
 
 
 class Reduce:
-    """One attempt at one reduce. `run` it once, in a thread that may block.
+    """One attempt at one reduce. Call `run` once, in a thread that may block.
 
-    `links` are those to `request.neighbours`; which end dialled does not matter. θ and `local` are
-    read while it runs and never written. `out` receives the payload of Σ weight · (θ − local) ÷
-    Σ weight, the same bytes on every peer; it holds nothing of use unless `run` returns. Of a
-    capped `uplink`, reduces that run at once have equal shares.
+    `links` lead to `request.neighbours`; either end may have dialled. θ and `local` are read while
+    it runs and never written. `out` receives the payload of Σ weight · (θ − local) ÷ Σ weight, the
+    same bytes on every peer. Its content is undefined unless `run` returns. Reduces that run at the
+    same time have equal shares of a capped `uplink`.
 
-    With error feedback, `residual` is what this peer's rounding has lost in committed reduces, and
-    is added to its contribution; `residual_out` gets what it loses in this one, and takes the other
-    one's place when the result is committed. Both are in units of the mean times the peers.
+    With error feedback, `residual` is what this peer's rounding lost in committed reduces; it is
+    added to the contribution. `residual_out` receives what rounding loses in this reduce, and
+    replaces `residual` when the result is committed. Both are in units of the mean times the number
+    of peers.
     """
 
     def __init__(
@@ -73,15 +75,15 @@ class Reduce:
             self._lanes = [self._lane(number) for number in range(request.lanes)]
 
     def progress(self) -> tuple[int, int]:
-        """Bytes sent and received so far, and in all; from any thread."""
+        """Return the bytes sent and received so far, and their total. Call from any thread."""
         return sum(lane.payload_bytes for lane in self._lanes), self._bytes_total
 
     def traffic(self) -> tuple[Traffic, ...]:
-        """What has gone between us and each neighbour so far; from any thread."""
+        """Return the traffic with each neighbour so far. Call from any thread."""
         return _by_peer([each for lane in self._lanes for each in lane.traffic()])
 
     def abort(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
-        """Make `run` raise soon, here and on the other peers. From any thread; does not block."""
+        """Make `run` raise soon, here and on other peers. Call from any thread; does not block."""
         self._verdict.settle(Blame(suspects, reason))
 
     def run(self) -> ReduceReport:
@@ -119,7 +121,7 @@ class Reduce:
         return time.thread_time() - begun_s
 
     def _run_lanes(self) -> float:
-        """Start and join the threads; the CPU seconds that they took."""
+        """Start and join the threads; return the CPU seconds that they took."""
         woken, self._waker = socket.socketpair()
         with (
             woken,
@@ -142,13 +144,13 @@ class Reduce:
             return sum(thread.result() for thread in threads)
 
     def _run_over(self) -> None:
-        """The deadline has passed. Who has nobody to name may hear from others who is late."""
+        """The deadline has passed. If we know no suspect, give other peers a moment to name one."""
         blame = self._late()
         if blame.suspects or not self._ended.wait(GRACE_S):
             self._verdict.settle(blame)
 
     def _late(self) -> Blame:
-        """Who keeps us waiting; nobody, if we could send something ourselves."""
+        """Return a Blame of the peers that keep us waiting; empty if we could send something."""
         awaited = {lane.late for lane in self._lanes if not lane.finished}
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
@@ -156,7 +158,7 @@ class Reduce:
         return self._attempt.blame_all(late, "all else waited for it at the deadline")
 
     def _look(self, threads: Sequence[Future[float]]) -> None:
-        """Wake `run` when all threads are done, or one has ended by a bug of ours."""
+        """Wake `run` when all threads are done, or when one has ended through a bug of ours."""
         if all(thread.done() for thread in threads):
             self._ended.set()
         elif any(thread.done() and thread.exception() is not None for thread in threads):
@@ -165,7 +167,7 @@ class Reduce:
     def _stop(self) -> None:
         self._ended.set()
         if self._waker is not None:
-            with suppress(OSError):  # the lanes have ended by themselves
+            with suppress(OSError):  # the lanes have already ended
                 self._waker.send(b"x")
 
     def _shut_down(self) -> None:
@@ -200,7 +202,7 @@ class Reduce:
 
 
 def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
-    """The traffic of all lanes with one neighbour added up; their time is taken together."""
+    """Add up the traffic of all lanes by neighbour. The longest of their sending times counts."""
     peers = dict.fromkeys(each.peer for each in traffic)
     return tuple(_sum_of([each for each in traffic if each.peer == peer]) for peer in peers)
 

@@ -1,6 +1,6 @@
-"""What one attempt to average is, and how it went.
+"""The description of one attempt to average, and the report of how it went.
 
-The request is the same on all peers but for `me`: it follows from the roster and the run manifest.
+The request follows from the roster and the run manifest. All peers have the same one, except `me`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from p2ptrain.ring.plan import STREAMS_MAX, Plan, plan
 from p2ptrain.ring.schedules import Schedule
 
 COUNTER_MAX = 2**32 - 1
-"""Outer steps and attempts have four bytes each in a header."""
+"""A header has four bytes each for the outer step and the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceRequest:
     """One attempt: the peers in ring order, their weights, and how the vector is cut.
 
-    `streams` are the connections to each neighbour, `lanes` the threads among which the vector and
-    the streams are dealt out. One thread keeps up with several Gbit/s; more streams are for paths
-    on which one connection cannot have as much under way as fits on them.
+    `streams` is the number of connections to each neighbour. `lanes` is the number of threads; the
+    vector and the streams are divided among them. One thread keeps up with several Gbit/s. More
+    streams help on paths where the window of one connection is smaller than the path's capacity.
 
-    `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient (`influence`
-    says what comes of it). `deadline_s` bounds the whole attempt. `silence_s` is how long a
-    neighbour may neither send nor accept anything before it is suspected; a peer that only waits
-    for another says so four times as often, so silence is never inherited. It is longer than
-    TCP needs to resume after an outage of 3 s (it retransmits after 0.2, 0.6, 1.4, 3, 6.2 s), and
-    short enough that a silent participant costs the others less than 15 s, with the next attempt.
+    `influence_max` bounds the magnitude of each element of each peer's pseudo-gradient; see
+    `influence`. `deadline_s` bounds the whole attempt. `silence_s` is how long a neighbour may
+    neither send nor accept anything before it is suspected. A peer that only waits for another peer
+    says so four times in that time, so that it is not suspected for the silence of another.
+    `silence_s` is longer than TCP needs to resume after an outage of 3 s (it retransmits after 0.2,
+    0.6, 1.4, 3 and 6.2 s). It is short enough that a silent participant costs the others less than
+    15 s, with the next attempt.
     """
 
     run: RunId
@@ -70,7 +71,7 @@ class ReduceRequest:
 
     @property
     def neighbours(self) -> tuple[PeerId, ...]:
-        """To each of whom one connection for each stream is needed."""
+        """The peers to which this peer needs one connection per stream."""
         return tuple(self.peers[number] for number in self.plan().neighbours)
 
     def plan(self) -> Plan:
@@ -85,7 +86,9 @@ class ReduceRequest:
         )
 
     def tag(self) -> bytes:
-        """Eight bytes that peers share only if they mean the same reduce, cut the same way."""
+        """Return eight bytes that are equal on two peers only if they mean the same reduce and
+        cut.
+        """
         agreed = [
             *(self.run, self.step, self.attempt, self.peers, self.weights, self.schedule),
             *(self.numel, self.codec.name, self.codec.block, self.streams, self.lanes),
@@ -96,9 +99,10 @@ class ReduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went between us and one neighbour, headers included.
+    """The bytes exchanged with one neighbour, headers included.
 
-    `sending_s` is how long something was on its way to it: sent_bytes ÷ this is what the path took.
+    `sending_s` is the time during which something was being sent to it, so sent_bytes ÷ sending_s
+    is the rate of the path.
     """
 
     peer: PeerId
@@ -108,35 +112,35 @@ class Traffic:
 
     @property
     def sent_bytes_per_s(self) -> float:
-        """What the path to it took; 0 where nothing was sent."""
+        """The rate at which the path to it accepted bytes; 0 if nothing was sent."""
         return self.sent_bytes / self.sending_s if self.sending_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceReport:
-    """How a completed reduce went, seen from one peer. Times but the first two are means over the
-    lanes.
+    """Timings and traffic of a completed reduce, seen from one peer. All times after the first two
+    are means over the lanes, except `cpu_s`.
     """
 
     seconds: float
     scatter_s: float
-    """Until the last sum was received; the rest is the all-gather."""
+    """Seconds until the last sum was received. The rest is the all-gather."""
     arithmetic_s: float
     moving_s: float
-    """In the sockets."""
+    """Seconds spent on sockets."""
     waiting_s: float
-    """For neighbours, with nothing to do."""
+    """Seconds spent waiting for neighbours, with nothing to do."""
     cpu_s: float
-    """Of all the reduce's threads together."""
+    """CPU seconds of all the reduce's threads together."""
     traffic: tuple[Traffic, ...]
 
     @property
     def gather_s(self) -> float:
-        """From the last sum to the last mean."""
+        """Seconds from the last sum to the last mean."""
         return self.seconds - self.scatter_s
 
     def facts(self) -> dict[str, object]:
-        """All of it as plain values, for whoever writes it down."""
+        """Return the whole report as plain values, for logs."""
         rates = {each.peer: each.sent_bytes_per_s for each in self.traffic}
         return {
             **asdict(self),

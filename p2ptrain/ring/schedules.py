@@ -1,13 +1,13 @@
-"""Which way each part travels: the schedules, as trees that lead to a part's owner and back.
+"""The schedules: trees along which each part travels to its owner and back.
 
-Sums flow up the tree, each peer adding what its children sent to its own contribution; the owner
-divides, and the mean flows down another tree, its bytes unchanged.
+Sums flow up the tree: each peer adds its own contribution to the sums of its children. The owner
+divides. The mean flows down another tree, its bytes unchanged.
 
     ring     the part starts at the peer of its number and goes once round to its owner, then the
              mean goes round: fewest bytes in flight, 2 (N − 1) hops
-    direct   every peer sends straight to the owner and hears straight from it: 2 hops
-    grid     peers stand in rows of about √N. In each row one peer collects for the owner, who hears
-             from these and from its own row: 4 hops, and 2 √N neighbours instead of N − 1
+    direct   every peer sends straight to the owner and receives straight from it: 2 hops
+    grid     peers stand in rows of about √N. In each row one peer collects for the owner, which
+             receives from these and from its own row: 4 hops, and 2 √N neighbours instead of N − 1
 
 Peers are numbers, the places in the roster's order. Nothing here knows of bytes, sockets or time.
 """
@@ -27,15 +27,15 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one peer does for one part.
+    """The task of one peer for one part.
 
-    The hops count how long a sum or a mean has been under way when this peer sends it.
+    `sum_hop` and `mean_hop` count the hops that a sum or a mean has made when this peer sends it.
     """
 
     sums_from: tuple[int, ...]
-    """In the order in which they are added to the own contribution."""
+    """The senders, in the order in which their sums are added to the own contribution."""
     sum_to: int | None
-    """None at the part's owner."""
+    """The next peer; None at the part's owner."""
     mean_from: int | None
     means_to: tuple[int, ...]
     sum_hop: int
@@ -47,7 +47,7 @@ class Route:
 
 
 def routes(schedule: Schedule, peers: int, me: int) -> tuple[Route, ...]:
-    """The routes of peer number `me`, by part. There are as many parts as peers.
+    """Return the routes of peer number `me`, by part. There are as many parts as peers.
 
     Raises:
         LocalProtocolError: there is no such schedule.
@@ -58,17 +58,17 @@ def routes(schedule: Schedule, peers: int, me: int) -> tuple[Route, ...]:
 
 
 def route(schedule: Schedule, peers: int, me: int, part: int) -> Route:
-    """What peer number `me` does for `part`."""
+    """Return what peer number `me` does for `part`."""
     return _ROUTES[schedule](peers, me, part)
 
 
 def owner_of(schedule: Schedule, peers: int, part: int) -> int:
-    """Who divides the sum of `part`."""
+    """Return the peer that divides the sum of `part`."""
     return (part - 1) % peers if schedule == "ring" else part
 
 
 def contributors(schedule: Schedule, peers: int, part: int, sender: int) -> tuple[int, ...]:
-    """Whose contributions are in the sum of `part` that `sender` makes, its own among them."""
+    """Return the peers, itself included, whose contributions `sender` sends in a sum of `part`."""
     found, due = [], [sender]
     while due:
         peer = due.pop()
@@ -78,12 +78,12 @@ def contributors(schedule: Schedule, peers: int, part: int, sender: int) -> tupl
 
 
 def accumulates(schedule: Schedule) -> bool:
-    """Whether a peer may have to add several sums to one segment."""
+    """Return whether a peer may have to add several sums to one segment."""
     return schedule != "ring"
 
 
 def _ring(peers: int, me: int, part: int) -> Route:
-    """The owner is the last of the circle, the one before the peer of the part's number."""
+    """The owner is the last peer of the circle, just before the peer of the part's number."""
     since, last = (me - part) % peers, peers - 1
     before, after = (me - 1) % peers, (me + 1) % peers
     return Route(
@@ -123,13 +123,15 @@ def _members(peers: int, rows: int, row: int) -> range:
 
 
 def _place(peers: int, rows: int, peer: int) -> tuple[int, int]:
-    """Row and column. Rows differ in length by one at most."""
+    """Return row and column. Rows differ in length by at most one."""
     row = ((peer + 1) * rows - 1) // peers
     return row, peer - row * peers // rows
 
 
 def _collector(peers: int, rows: int, row: int, column: int) -> int:
-    """Who of `row` collects for the owners in `column`, which a shorter row does not have."""
+    """Return the peer of `row` that collects for the owners in `column`.
+    A shorter row may not have that column.
+    """
     members = _members(peers, rows, row)
     return members[column % len(members)]
 

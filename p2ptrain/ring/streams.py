@@ -1,11 +1,11 @@
-"""How many connections each pair of neighbours has: by what all peers know, since both ends count.
+"""The number of connections between two neighbours. Both ends compute it from what all peers know.
 
-One connection has at most some 2 MB of payload under way, whatever is asked of Linux without an
-administrator (4 MiB of kernel memory, `net.ipv4.tcp_wmem`): on a path of 80 ms that is 200 Mbit/s,
-and a loss halves the rate of one connection of many, or of all there is. So a pair has a connection
-for each 2 MB that go between them, up to `STREAMS_BEST`: another would have nothing to carry. How
-long paths are is not known here: each end measures another delay, and on short paths more
-connections cost little.
+Without an administrator, one connection on Linux has at most some 2 MB of payload in flight (4 MiB
+of kernel memory, `net.ipv4.tcp_wmem`). On a path of 80 ms that is 200 Mbit/s. A lost packet halves
+the rate of one connection, which hurts less if there are several. So a pair has one connection for
+each 2 MB that it exchanges, up to `STREAMS_BEST`; another would have nothing to carry. The length
+of the path is not used: each end measures another delay, and on short paths more connections cost
+little.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from p2ptrain.ring.schedules import Schedule
 
 WINDOW_BYTES = 2_000_000
 STREAMS_BEST = 4
-"""On a path of 80 ms with losses four carried as much as sixteen. On loopback, where more gain
-nothing, four cost 2.5 % more CPU than two, and eight up to 15 %."""
+"""On a path of 80 ms with losses, four connections carried as much as sixteen. On loopback, where
+more connections gain nothing, four cost 2.5 % more CPU than two, and eight up to 15 %."""
 CONNECTIONS_MAX = 32
-"""Of one peer in one reduce, where that leaves one for each neighbour. Each is a TLS handshake."""
+"""Limit for one peer in one reduce, but each neighbour has at least one. Each needs a handshake."""
 
 
 def streams_for(schedule: Schedule, peers: int, payload_bytes: int) -> int:
-    """Connections between two neighbours when `peers` average so many bytes."""
+    """Return the connections between two neighbours when `peers` average so many bytes."""
     if peers == 1:
         return 1
     ends = {"ring": min(2, peers - 1), "direct": peers - 1, "grid": 2 * math.isqrt(peers) + 1}

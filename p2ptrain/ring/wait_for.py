@@ -1,27 +1,28 @@
-"""Who is at fault when nothing moves though everybody says that it waits.
+"""A wait-for graph finds the peer at fault when nothing moves and every peer says that it waits.
 
-A neighbour that owes us something and sends nothing is soon silent, and named. One that says it
-waits is not: most who say so are honest, since all wait for the one that stands still. So who waits
-says for whom: WAITING names two peers, one that waits and the one that it waits for, who are the
-last known link of the chain of waiting. A peer that waits for a neighbour passes on that
-neighbour's link, if it has said one, else its own; one that could send but holds back (its uplink
-is capped) names itself twice. So all soon hear the end of the chain, and where no payload comes for
-`stall_s` (STALL_SILENCES × silence_s, or longer where segments are large):
+A neighbour that owes us something and sends nothing exceeds the silence limit and is blamed. A
+neighbour that says it waits is not blamed for silence: most such peers are honest, since all wait
+for the one that has stopped. So each peer says whom it waits for. A WAITING frame names two peers,
+one that waits and the one that it waits for: the last known link of the chain. A peer that waits
+for a neighbour passes on that neighbour's link if it has received one, else its own. A peer that
+could send but holds back (its uplink is capped) names itself twice. So all peers soon know the end
+of the chain. If no payload comes for `stall_s` (STALL_SILENCES × silence_s, or longer where
+segments are large):
 
-    the neighbour names itself, or sends crumbs and says nothing     it is at fault
-    somebody is said to wait for us, and we have nothing for it      that one is
-    the chain ends with two others                                   theirs to settle while they
-                                                                     can, and then both are
+    the neighbour names itself, or sends crumbs and says nothing     the neighbour is at fault
+    a peer is said to wait for us, and we have nothing for it        that peer is at fault
+    the chain ends with two other peers                              they have time to settle it;
+                                                                     after that both are at fault
 
-A neighbour that has begun a segment waits for nobody with the rest of it, and has to go on: it is
-at fault if less than CRUMB_BYTES come in `segment_s`, though it says all the time that it waits.
+A neighbour that has begun a segment needs nobody else for the rest of it, and has to go on. It is
+at fault if less than CRUMB_BYTES come in `segment_s`, even if it keeps saying that it waits.
 
-Whoever says something else gets time anew, but not for ever: words that change move nothing. Where
-payload does come, but too little of it, the deadline ends the wait: then those that have nothing to
-send themselves name who is at the end of the chain, so far as that is known.
+A neighbour that names another link gets more time, but not without limit, because words move no
+payload. If payload does come but too little of it, the deadline ends the wait. Then the peers that
+have nothing to send themselves name the end of the chain, as far as it is known.
 
-What this cannot do: a liar may forge a link between two others, and have the second accuse the
-first. It can as well tell everybody so in an ABORT. It knows the plan, and nothing of sockets.
+Limits: a liar may forge a link between two other peers, and make the second accuse the first. It
+could as well tell all peers so in an ABORT. This module knows the plan, and nothing of sockets.
 """
 
 from __future__ import annotations
@@ -35,42 +36,45 @@ from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.schedules import route
 
 STALL_SILENCES = 1.5
-"""12 s by default: longer than silence, so that a neighbour that is merely silent is named first,
-and short enough that an excuse costs the others less than 15 s. Large segments have more time."""
+"""12 s by default. This is longer than the silence limit, so that a silent neighbour is named
+first. It is short enough that a false excuse costs the others less than 15 s. Large segments have
+more time."""
 
 SLOWEST_BYTES_PER_S = 125_000
-"""1 Mbit/s: over slower links nobody waits, neither for a reduce nor for a turn among neighbours.
-What takes so long at that rate is given twice as long."""
+"""1 Mbit/s. Peers do not wait for slower links, neither for a whole reduce nor for a turn among
+neighbours. The limits are twice the time that a transfer takes at this rate."""
 
 REDUCE_S_MIN = 600.0
-"""No reduce is given less, so that a small one survives a machine that is busy for minutes."""
+"""Smallest deadline, so that a small reduce survives a machine that is busy for minutes."""
 
 
 def reduce_deadline_s(payload_bytes: int) -> float:
-    """How long a reduce of so many bytes may take before its participants give it up."""
+    """Return how long a reduce of so many bytes may take before its participants give it up."""
     return max(REDUCE_S_MIN, 2 * payload_bytes / SLOWEST_BYTES_PER_S)
 
 
 NEWS_STALLS = 2
-"""So many times longer a neighbour is waited for because it says something else. Payload that
-honest peers wait for has gone through the slowest of them by then."""
+"""Limit, in stalls, on the extra time that a neighbour gets for naming another link. By then the
+payload that honest peers wait for has passed through the slowest of them."""
 
 OTHERS_STALLS = NEWS_STALLS + 2
-"""So long two others have to settle it: one more than whoever hears ever new excuses waits. We may
-hear one of these again and again: they are passed on less often than a liar changes them."""
+"""Time, in stalls, that two other peers have to settle it. It is one more than a peer waits for a
+neighbour that keeps naming new links. Here the same link may come again and again, because links
+are passed on less often than a liar changes them."""
 
 CRUMB_BYTES = 1 << 16
-"""Less than this, or than the rest of a segment, is no progress. That rate takes half a second."""
+"""Fewer bytes than this, unless they complete a segment, are no progress.
+1 Mbit/s needs half a second for them."""
 
 SEGMENT_SLACK = 2
-"""A neighbour in the middle of a segment has this many times longer for CRUMB_BYTES than a line of
-SLOWEST_BYTES_PER_S needs that all its neighbours and lanes share: 65,536 × 2 ÷ 125,000 = 1.05 s, so
-2.1 s in a ring of one lane. It has silence_s at least, which is 8 s: 66 kbit/s are fast enough."""
+"""In the middle of a segment, a neighbour has this many times the time that CRUMB_BYTES take on a
+line of SLOWEST_BYTES_PER_S shared by all its neighbours and lanes. In a ring of one lane these are
+65,536 × 2 ÷ 125,000 = 1.05 s, so 2.1 s. The minimum is silence_s (8 s), so 66 kbit/s suffice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excuse:
-    """Peer number `waiting` waits for peer number `awaited`; equal if it holds back by itself."""
+    """Peer number `waiting` waits for peer number `awaited`. They are equal if it holds back."""
 
     waiting: int
     awaited: int
@@ -79,19 +83,19 @@ class Excuse:
 @dataclass(slots=True)
 class _Neighbour:
     moved_at: float
-    """When payload came from it last, or it was our turn."""
+    """Monotonic time when payload last came from it, or when it was our turn."""
     crumbs: int = 0
-    """Bytes that have come since."""
+    """Bytes that have come since then."""
     midway: bool = False
-    """Whether the rest of a segment is to come: it waits for nobody with that."""
+    """Whether the rest of a segment is still to come, for which it needs nobody else."""
     begun_at: float | None = None
-    """When a frame was first seen half received that we read on; None while there is none."""
+    """Monotonic time when a half-received frame that we read on was first seen, or None."""
     excuse: Excuse | None = None
     since: float = 0.0
 
 
 class Excuses:
-    """What one thread's neighbours say they wait for. For one thread."""
+    """The waiting statements of one thread's neighbours. For one thread."""
 
     def __init__(self, request: ReduceRequest, plan: Plan, now: float) -> None:
         self._request = request
@@ -102,7 +106,7 @@ class Excuses:
         self._neighbours = {number: _Neighbour(now) for number in plan.neighbours}
 
     def came(self, number: int, count: int, now: float, *, complete: bool) -> None:
-        """So much of a segment has come, or the rest of it."""
+        """Record that `count` bytes of a segment have come."""
         known = self._neighbours[number]
         known.crumbs += count
         known.midway = not complete
@@ -110,12 +114,12 @@ class Excuses:
             self.moved(number, now)
 
     def moved(self, number: int, now: float) -> None:
-        """Payload has come, or it is we who do not read on."""
+        """Record that payload has come, or that we ourselves are not reading."""
         known = self._neighbours[number]
         known.moved_at, known.crumbs = now, 0
 
     def under_way(self, number: int, now: float, *, begun: bool) -> None:
-        """Say whether part of a frame has come from this neighbour, and we read on."""
+        """Record whether part of a frame has come from this neighbour and we read on."""
         known = self._neighbours[number]
         if not begun:
             known.begun_at = None
@@ -123,9 +127,10 @@ class Excuses:
             known.begun_at = now
 
     def trickling(self, now: float) -> tuple[int, str] | None:
-        """Return the neighbour that has begun a frame and does not go on with it, and why in words.
+        """Return the neighbour that has begun a frame and does not go on with it, and the reason in
+        words.
 
-        Its own line is all that can hold it up: it had the whole segment before it began.
+        Only its own line can hold it up, because it had the whole segment before it began.
         """
         for number, known in self._neighbours.items():
             if known.begun_at is not None:
@@ -135,7 +140,7 @@ class Excuses:
         return None
 
     def heard(self, number: int, excuse: Excuse, now: float) -> bool:
-        """A neighbour has said it. Whether that is news.
+        """Record what a neighbour said. Return whether it is new.
 
         Raises:
             RemoteProtocolError: the plan has no such link.
@@ -152,8 +157,8 @@ class Excuses:
         return True
 
     def to_say(self, owing: Collection[int], *, holds_back: bool) -> Excuse:
-        """What we say: `owing` are the neighbours without which we cannot go on, and `holds_back`
-        is whether we have something that could go.
+        """Return what we say. `owing` are the neighbours without which we cannot go on;
+        `holds_back` says whether we have something that could go.
         """
         me = self._request.me
         if holds_back or not owing:
@@ -162,7 +167,7 @@ class Excuses:
         return Excuse(me, slowest) if known.midway else self._link(known) or Excuse(me, slowest)
 
     def late(self, owing: Collection[int]) -> int | None:
-        """Who is at the end of the chain, if that is known; `owing` as for `to_say`."""
+        """Return the peer at the end of the chain if it is known; `owing` as for `to_say`."""
         if not owing:
             return None
         slowest, known = self._slowest(owing)
@@ -174,10 +179,11 @@ class Excuses:
     def at_fault(
         self, owing: Mapping[int, int], held_for: Collection[int], now: float
     ) -> tuple[tuple[int, ...], str]:
-        """The numbers of those at fault and why, in words; nobody while there is hope.
+        """Return the numbers of the peers at fault and the reason in words; nobody while there is
+        hope.
 
-        By neighbour, `owing` counts what is to come; `held_for` are those that we have something
-        for, and that take it.
+        `owing` counts, by neighbour, the segments still to come. `held_for` are the neighbours for
+        which we have something, and which accept it.
         """
         for number, known in self._neighbours.items():
             news_until = known.moved_at + NEWS_STALLS * self.stall_s
@@ -208,7 +214,7 @@ class Excuses:
         return slowest, self._neighbours[slowest]
 
     def _link(self, known: _Neighbour) -> Excuse | None:
-        """What it has said of others than us."""
+        """Return the link that it reported, if it concerns only other peers."""
         me, said = self._request.me, known.excuse
         return None if said is None or me in (said.waiting, said.awaited) else said
 
@@ -223,8 +229,8 @@ class Excuses:
 
 
 def _turn_s(plan: Plan) -> float:
-    """How long the slowest sender that is worth waiting for takes for a segment to each of its
-    neighbours, which are about as many as ours.
+    """Return how long the slowest acceptable sender takes to send a segment to each of its
+    neighbours. It is assumed to have as many neighbours as we have.
     """
     turns = len(plan.lanes) * len(plan.neighbours)
     return turns * _segment_bytes_max(plan) / SLOWEST_BYTES_PER_S

@@ -1,8 +1,9 @@
-"""Judges who does not stir: a neighbour that is silent while it owes us something, that takes
-nothing while we have something for it, or that has left without a word, becomes the verdict.
+"""Judges neighbours that do nothing. A neighbour becomes the verdict if it sends nothing while it
+owes us something, if it accepts nothing while we have something for it, or if it left without a
+reason.
 
-And it keeps us from being taken for one of those: to whom we owe something that cannot go yet, it
-says that we wait. It moves nothing itself, and does not know what travels.
+It also keeps others from suspecting us. If we owe a neighbour something that cannot go yet, it
+tells that neighbour that we are waiting. It moves no payload, and does not know what travels.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from p2ptrain.ring.wait_for import Excuses
 from p2ptrain.ring.wire import Kind
 
 SECOND_OPINION_S = 0.2
-"""A link breaks when its peer dies, but also when that leaves an attempt that another has ended.
-The latter's reason reaches us within this time, on most paths."""
+"""A link breaks when its peer dies, but also when its peer leaves an attempt that a third peer has
+ended. In the second case the reason reaches us within this time, on most paths."""
 
 NEWS_S = 0.25
-"""So much lies between what we say of whom we wait for, so that a flood of it does not spread."""
+"""Shortest time between two statements about whom we wait for, so that they do not multiply."""
 
 
 Say = Callable[[Neighbour, Connection, Kind, int, int], None]
-"""Begins a frame without a body."""
+"""A function that starts to send a frame without a body."""
 
 
 class Watch:
-    """One lane's clocks. For one thread."""
+    """The timers of one lane. For one thread."""
 
     def __init__(
         self,
@@ -47,25 +48,27 @@ class Watch:
         self._excuses = excuses
         self._say = say
         self.look_at = 0.0
-        """When to look again."""
+        """Monotonic time of the next check."""
         self.late: int | None = None
-        """Who kept us waiting, so far as we know, when we last looked; None if something of ours
-        could go. From any thread."""
+        """The number of the peer that kept us waiting at the last check, as far as we know; None if
+        we could send something. May be read from any thread."""
 
     def begin(self, now: float) -> None:
         self._give_time(now)
         self.look_at = now + self._silence_s / 8
 
     def look(self) -> None:
-        """Say that we wait to whom we owe something; suspect who does not stir.
+        """Tell each neighbour to which we owe something that we wait; suspect neighbours that do
+        nothing.
 
-        Look when what has come was read: whoever was kept from reading must blame nobody for it.
+        Call it after everything that has arrived was read: a process that could not read must not
+        blame a neighbour for that.
         """
         now = time.monotonic()
         if now < self.look_at and not any(each.broken for each in self._neighbours.values()):
             return
         if now > self.look_at + self._silence_s / 4:
-            self._give_time(now)  # it was we who stood still
+            self._give_time(now)  # this process itself had stopped
         self.look_at = now + self._silence_s / 8
         owing = self._owing()
         could_send = any(each.ready or each.busy for each in self._neighbours.values())
@@ -81,8 +84,9 @@ class Watch:
             self._verdict.settle(self._attempt.blame_all(numbers, why))
 
     def _owing(self) -> list[int]:
-        """Without whom we cannot go on. A mean that ends here keeps nobody else waiting, and who is
-        ahead of others waits for them itself.
+        """Return the neighbours without which we cannot go on. Prefer those from which something is
+        to be passed on: a mean that ends here keeps nobody else waiting. Among these, prefer
+        neighbours that are not ahead: one that is ahead is itself waiting for others.
         """
         passed_on = [number for number, left in self._work.left_to_pass_on.items() if left]
         behind = [number for number in passed_on if not self._ahead(self._neighbours[number])]
@@ -93,20 +97,20 @@ class Watch:
         return any(self._held_up(neighbour, each) for each in neighbour.connections)
 
     def _held_up(self, neighbour: Neighbour, each: Connection) -> bool:
-        """Whether we leave unread what it has sent, and another one has to send something first."""
+        """Return whether we leave its frame unread because another neighbour must send first."""
         if each.arrival is None or each.place is not None:
             return False
         return self._work.held_up_by(each.arrival) != neighbour.number
 
     def _give_time(self, now: float) -> None:
-        """This process, or its machine, was stopped: what has come since then is yet to be read."""
+        """Restart all timers. This process was stopped, and what came since is still unread."""
         for neighbour in self._neighbours.values():
             for each in neighbour.connections:
                 each.heard_at = each.took_at = now
             self._excuses.moved(neighbour.number, now)
 
     def _held_for(self, now: float) -> list[int]:
-        """The neighbours that we have something for, and that take it."""
+        """Return the neighbours for which we have something, and which accept it."""
         stuck_since = now - self._excuses.stall_s
         found = []
         for each in self._neighbours.values():
@@ -141,7 +145,7 @@ class Watch:
             self._suspect(neighbour, f"it took nothing for {self._silence_s:g} s")
 
     def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
-        """Say that we wait, and for whom, before we are taken for dead or when that has changed."""
+        """Tell a neighbour whom we wait for, before it suspects us or when that has changed."""
         excuse = self._excuses.to_say(owing, holds_back=bool(neighbour.ready))
         quiet_s, news = now - neighbour.spoke_at, excuse != neighbour.told
         if quiet_s < self._silence_s / 4 and not (news and quiet_s >= NEWS_S):

@@ -3,11 +3,11 @@
     SUM       payload bytes of one segment, on their way to the owner of its part
     MEAN      payload bytes of one segment, as its owner made them
     WAITING   something is still to come but cannot go yet; part and index say who waits for whom
-              (see excuses); no body
-    DONE      all that this connection carries is before it, but for an ABORT; no body
-    ABORT     the reduce is over; the body says whom the first to notice suspects, and why
+              (see wait_for); no body
+    DONE      the last frame of this connection, except for an ABORT; no body
+    ABORT     the reduce is over; the body names the suspects and the reason
 
-A receiver checks each field against its own plan. No length that a peer announces is ever trusted.
+A receiver checks each field against its own plan. It never trusts a length that a peer announces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from p2ptrain.ring.blame import Blame
 _HEADER = struct.Struct("<BBHIIII8s")
 HEADER_BYTES = _HEADER.size
 ABORT_BYTES_MAX = 2048
-"""A reason of 200 characters and a few peer ids."""
+"""Room for a reason of 200 characters and a few peer ids."""
 _REASON_CHARACTERS_MAX = 200
 _SUSPECTS_MAX = 16
 
@@ -66,7 +66,7 @@ class Header:
 
 
 def decode_header(data: bytes | bytearray) -> Header:
-    """Raises: RemoteProtocolError: `data` is no header of ours."""
+    """Decode a header. Raises RemoteProtocolError if `data` is not one of ours."""
     kind, *rest = _HEADER.unpack(data)
     if kind not in _KINDS:
         raise RemoteProtocolError(f"a frame is of the unknown kind {kind}")
@@ -83,10 +83,10 @@ def encode_blame(blame: Blame) -> bytes:
 
 
 def decode_blame(data: bytes | bytearray, members: Collection[PeerId]) -> Blame:
-    """What an ABORT says. Suspects must take part.
+    """Decode the body of an ABORT. Suspects must take part in the reduce.
 
     Raises:
-        RemoteProtocolError: it says nothing that can be understood.
+        RemoteProtocolError: the body is malformed.
     """
     given = fields(unpack(bytes(data), bytes_max=ABORT_BYTES_MAX), suspects=list, reason=str)
     named, reason = given["suspects"], given["reason"]

@@ -1,4 +1,4 @@
-"""The outer state in shared memory: θ and m, their layout, and the vectors lent to trainers."""
+"""The outer state in shared memory: θ and m, their layout, and the vectors shared with trainers."""
 
 from p2ptrain.state.arena import Arena
 from p2ptrain.state.frozen import Frozen

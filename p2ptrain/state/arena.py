@@ -1,8 +1,8 @@
-"""What a node shares with its trainers: θ, which they read, and local, which they write.
+"""The memory that a node shares with its trainers: θ, which they read, and local, which they write.
 
 θ is the outer state's own memory, so a trainer sees an update as soon as it is applied, and nothing
-is copied. `local` is where the ranks write their weights at the end of H inner steps; the ring
-reads it. When each may be touched is agreed by frames (ipc), not here.
+is copied. The ranks write their weights to `local` at the end of H inner steps, and the ring reads
+it. Frames (ipc) agree when each may be accessed; this module does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from p2ptrain.state.shared_vector import Float32Vector, SharedVector
 class Arena:
     """θ of `outer` and a local vector of the same length, zeros at first.
 
-    Hand `theta_fd` and `local_fd` to the trainers by `pass_fds`. Closing it leaves θ to its owner.
+    Pass `theta_fd` and `local_fd` to the trainers by `pass_fds`. Closing it does not close θ, which
+    belongs to `outer`.
     """
 
     def __init__(self, outer: OuterState) -> None:
@@ -43,7 +44,7 @@ class Arena:
 
     @property
     def fds(self) -> tuple[int, int]:
-        """For `pass_fds`."""
+        """Both descriptors, for `pass_fds`."""
         return (self.theta_fd, self.local_fd)
 
     def close(self) -> None:

@@ -1,15 +1,14 @@
-"""Copy-on-write: the bytes of some memory as they were at one instant, read while it changes.
+"""Copy-on-write: read memory as it was at one instant, while it changes.
 
 A snapshot takes seconds to write, and the next outer step must not wait for it. So the state is
-*frozen*, which costs nothing: whoever is about to change bytes says so first, and the pieces in
-question that have not been read yet are then copied. Reading is copying, too, into memory of the
-reader's. So the longest that anybody waits is the time in which one piece is copied, whatever the
-disk does with it afterwards.
+*frozen*, which costs nothing at first. Before a thread changes bytes, it announces that, and the
+affected pieces that have not been read yet are copied. Reading copies too, into the reader's
+memory. So a writer waits at most for the copy of one piece, however slow the disk is.
 
-In the worst case, an update right after the freeze, everything is copied once; then memory for a
+In the worst case, an update right after the freeze, everything is copied once. Then memory for a
 second state is needed until the snapshot is written.
 
-It knows bytes and threads, nothing of parameters or disks.
+The module knows bytes and threads, and nothing of parameters or disks.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ Bytes = NDArray[np.uint8]
 
 
 class Frozen:
-    """A view of `regions`, one after the other, as they were when this was made.
+    """A view of `regions`, one after the other, as they were when this object was made.
 
-    One thread calls `fill`, others `before_write`. It ends with `close` or the `with` block, after
-    which writers are not held up any more and nothing is left to be read.
+    One thread calls `fill`, others `before_write`. It ends with `close` or the `with` block. After
+    that writers do not wait any more, and there is nothing left to read.
     """
 
     def __init__(self, regions: Sequence[memoryview], piece_bytes: int) -> None:
@@ -44,11 +43,12 @@ class Frozen:
         self._piece_bytes = piece_bytes
         self._changed = threading.Condition()
         self._copies: dict[int, Bytes] = {}
-        # Copies that have been read. New memory costs several times what copying into it does.
+        # Copies that were read and can be reused. New memory costs several times a copy
+        # into it.
         self._spare: list[Bytes] = []
         self._next = 0
         self._offset = 0  # in the next piece
-        # Pieces that a thread is copying just now, outside the lock and without the GIL.
+        # Pieces that a thread is copying right now, outside the lock and without the GIL.
         self._in_hand: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -58,21 +58,21 @@ class Frozen:
         self.close()
 
     def close(self) -> None:
-        """Let go: no copies are made any more."""
+        """End the view: no more copies are made."""
         with self._changed:
             self._next = len(self._pieces)
             self._copies.clear()
             self._spare.clear()
 
     def fill(self, view: memoryview) -> int:
-        """Copy the next bytes into `view`; returns how many: fewer than fit only at the end."""
+        """Copy the next bytes into `view`; return how many. Fewer than fit means the end."""
         target, filled = np.frombuffer(view, np.uint8), 0
         while filled < len(target) and self._next < len(self._pieces):
             filled += self._read(target[filled:])
         return filled
 
     def _read(self, target: Bytes) -> int:
-        """Copy what fits of the next piece, or of what is left of it."""
+        """Copy as much of the rest of the next piece as fits."""
         index = self._next
         with self._taken(index):
             piece = self._copies.get(index, self._pieces[index])[self._offset :]
@@ -88,18 +88,18 @@ class Frozen:
             copy = self._copies.pop(index, None)
             if copy is not None and len(copy) == self._piece_bytes:
                 self._spare.append(copy)
-            # Not just the next one: it may have been closed meanwhile.
+                # Not simply the next one: the view may have been closed meanwhile.
             self._next, self._offset = max(self._next, index + 1), 0
 
     def before_write(self, region: int, start: int, stop: int) -> None:
-        """Say that bytes [start, stop) of a region are about to change; returns when they may."""
+        """Announce that bytes [start, stop) of a region will change; return when they may."""
         first = self._first_piece[region] + start // self._piece_bytes
         last = self._first_piece[region] + (stop - 1) // self._piece_bytes
         for index in range(first, last + 1):
             self._keep(index)
 
     def _keep(self, index: int) -> None:
-        """Copy a piece unless it has been read, or copied, by now."""
+        """Copy a piece unless it was already read or copied."""
         with self._taken(index):
             if index < self._next or index in self._copies:
                 return
@@ -116,7 +116,7 @@ class Frozen:
 
     @contextmanager
     def _taken(self, index: int) -> Iterator[None]:
-        """Nobody else reads or copies this piece within the block."""
+        """Keep other threads from reading or copying this piece within the block."""
         with self._changed:
             self._changed.wait_for(lambda: index not in self._in_hand)
             self._in_hand.add(index)

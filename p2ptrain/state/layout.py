@@ -1,12 +1,12 @@
-"""Where each parameter lies in the flat vectors θ, m and local: one canonical table.
+"""The position of each parameter in the flat vectors θ, m and local: one canonical table.
 
-All peers must agree on it to the element, whatever their number of ranks, so nothing in it is a
-choice: entries are sorted by name, each starts at the next multiple of 16 elements, and the total
-is padded likewise. Sixteen fp32 elements are one cache line (64 bytes): two ranks that write
-neighbouring parameters never share a line, and SIMD loads start aligned.
+All peers must agree on it to the element, whatever their number of ranks, so it leaves no choice:
+entries are sorted by name, each starts at the next multiple of 16 elements, and the total is padded
+likewise. Sixteen fp32 elements are one cache line (64 bytes). So two ranks that write neighbouring
+parameters never share a line, and SIMD loads start aligned.
 
-The offsets follow from names and shapes. They travel all the same, and are compared on arrival,
-so that a peer whose rule for placing parameters differs is refused instead of silently mixed up.
+The offsets follow from names and shapes. They are sent nevertheless, and compared on arrival, so
+that a peer with a different placement rule is refused instead of silently mixed up.
 
 This module knows neither torch nor memory: it is a table and its checks.
 """
@@ -29,16 +29,16 @@ ALIGN_ELEMENTS = 16
 ENTRIES_MAX = 65_536
 NAME_CHARACTERS_MAX = 256
 DIMENSIONS_MAX = 8
-# 2⁴⁰ parameters are 4 TiB a vector: beyond any machine that this decade lends to a run, and far
+# 2⁴⁰ parameters are 4 TiB per vector: more than any machine of this decade gives to a run, and far
 # below 2⁶³, so that no sum or product of offsets and sizes can overflow in native code.
 NUMEL_MAX = 2**40
-# Names and shapes of ENTRIES_MAX entries at their usual 60–100 bytes each, with room to spare.
+# Names and shapes of ENTRIES_MAX entries, usually 60–100 bytes each, with room to spare.
 WIRE_BYTES_MAX = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutEntry:
-    """One parameter: `numel` elements of `shape`, row-major, from element `offset` on."""
+    """One parameter: `numel` elements of `shape`, row-major, starting at element `offset`."""
 
     name: str
     shape: tuple[int, ...]
@@ -91,9 +91,9 @@ class Layout:
 
     @classmethod
     def of(cls, parameters: Iterable[tuple[str, Sequence[int]]]) -> Layout:
-        """The layout of a model's (name, global shape) pairs, given in any order.
+        """Return the layout of a model's (name, global shape) pairs, given in any order.
 
-        Raises ValueError for a repeated name, an empty tensor or an absurd size.
+        Raises ValueError for a repeated name, an empty tensor or an impossible size.
         """
         entries, offset = [], 0
         for name, shape in sorted((name, tuple(map(int, shape))) for name, shape in parameters):
@@ -117,7 +117,7 @@ class Layout:
 
 
 def aligned(elements: int) -> int:
-    """The next multiple of ALIGN_ELEMENTS, `elements` itself if it is one."""
+    """Return the next multiple of ALIGN_ELEMENTS, or `elements` itself if it is one."""
     return -(-elements // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
 
 
@@ -129,5 +129,5 @@ def _entry(row: object) -> LayoutEntry:
 
 
 def _are_integers(values: list[object]) -> bool:
-    # Not isinstance: False is an int that equals 0 and would give the same table a second digest.
+    # Not isinstance: False is an int equal to 0, and would give the same table a second digest.
     return all(type(value) is int for value in values)

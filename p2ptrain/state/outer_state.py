@@ -1,6 +1,6 @@
 """The replicated state: parameters θ and outer momentum m, advanced by committed updates only.
 
-Bit-identical on all peers: an update is a payload of blocks, and applying it is one
+It is bit-identical on all peers. An update is a payload of blocks, and applying it is one
 elementwise kernel, so neither the number of threads nor the order of their shares can change a bit.
 
 A snapshot is θ then m as one blob. Its `meta` comes from the ledger alone, so that equal states
@@ -33,21 +33,23 @@ from p2ptrain.sync.fragments import Fragment
 SNAPSHOT = "snapshot"
 
 SHARE_ELEMENTS = 2**20
-"""What one thread updates at a time: 4 MiB each of θ and m, as long as one chunk of a snapshot, so
-that at most one chunk of each is copied at a time."""
+"""Elements that one thread updates at a time: 4 MiB each of θ and m. A chunk of a snapshot is as
+long, so at most one chunk of each is copied at a time."""
 
 THREADS_MAX = 4
-"""The kernel is bound by memory; more threads than this bring nothing and take from the trainer."""
+"""Memory bandwidth limits the kernel. More threads gain nothing and take from the trainer."""
 
 
 def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, object]:
-    """What a snapshot says of itself. Genesis names no run: the run's id follows from its name."""
+    """Return a snapshot's description. Genesis names no run: the run's id follows from its
+    digest.
+    """
     named = {} if run is None else {"run": run}
     return {**named, "step": step, "layout": layout}
 
 
 class Blobs(Protocol):
-    """Where a snapshot is read from: a store, or one that is only read."""
+    """A source of snapshots: a Store or a StoreReader."""
 
     def manifest(self, digest: Digest) -> BlobManifest: ...
 
@@ -58,7 +60,7 @@ class OuterState:
     """θ and m, `numel` float32 elements each, zeros at first.
 
     `theta` and `momentum` are numpy views of shared memory; the trainers map θ through `theta_fd`.
-    One update or load at a time: a second one waits. A snapshot may be written meanwhile.
+    One update or load runs at a time, and a second one waits. A snapshot may be written meanwhile.
     """
 
     def __init__(self, numel: int, *, threads: int | None = None) -> None:
@@ -83,7 +85,7 @@ class OuterState:
         return self.theta_vector.fd
 
     def close(self) -> None:
-        """Give the descriptors back; the memory goes with its last view."""
+        """Release the descriptors. The memory is freed with its last view."""
         self.theta_vector.close()
         self._momentum.close()
 
@@ -97,11 +99,12 @@ class OuterState:
     ) -> None:
         """m ← μ m + Δ, θ ← θ − lr (Δ + μ m), where Δ is the pseudo-gradient in `payload`.
 
-        `payload` is the whole update of `fragment` (of all, if none is given), of exactly
-        `codec.encoded_bytes(fragment.numel)` bytes. Nothing else of θ and m is touched.
+        `payload` is the whole update of `fragment`, or of everything if there is none. It has
+        exactly `codec.encoded_bytes(fragment.numel)` bytes. The rest of θ and m does not change.
 
-        Raises ValueError for another length, and kernels.BadScale for what no codec writes; θ and m
-        are then untouched.
+        Raises ValueError for another length, and kernels.BadScale for a payload that no codec
+        writes. θ and
+        m are then unchanged.
         """
         fragment = fragment or Fragment(((0, self.numel),))
         if len(payload) != codec.encoded_bytes(fragment.numel):
@@ -142,7 +145,7 @@ class OuterState:
                 self.theta[first:last].data, self.momentum[first:last].data, encoded, lr, mu
             )
             return
-        # A block of the codec may span two pieces, so they are put side by side.
+            # A block of the codec may span two pieces, so they are copied next to each other.
         share = Fragment(tuple(pieces))
         theta, momentum = (np.empty(stop - start, np.float32) for _ in range(2))
         share.gather(self.theta, theta)
@@ -152,7 +155,7 @@ class OuterState:
         share.scatter(momentum, self.momentum)
 
     def digest(self) -> Digest:
-        """blake3 of θ then m: equal on all peers that applied the same entries."""
+        """Return blake3 of θ then m: equal on all peers that applied the same entries."""
         with self._changing:
             hasher = blake3()
             for vector in (self.theta_vector, self._momentum):
@@ -161,11 +164,11 @@ class OuterState:
 
     @contextmanager
     def freeze(self, piece_bytes: int) -> Iterator[Frozen]:
-        """θ and m as they are at this instant, to be read piece by piece while updates go on.
+        """Freeze θ and m at this instant, to be read piece by piece while updates go on.
 
         Enter it where no update can come in between, and read it in another thread.
 
-        Raises LocalProtocolError if a frozen view exists already: one snapshot at a time.
+        Raises LocalProtocolError if a frozen view already exists: one snapshot at a time.
         """
         with self._changing:
             if self._frozen is not None:
@@ -175,29 +178,29 @@ class OuterState:
         try:
             yield frozen
         finally:
-            # Closed first: an update that waits for a piece holds the lock.
+            # Close it first: an update that waits for a piece holds the lock.
             frozen.close()
             with self._changing:
                 self._frozen = None
 
     def write_snapshot(self, store: Store, meta: Mapping[str, object]) -> Digest:
-        """Store the state as it is now; returns the snapshot's digest. Updates may go on.
+        """Store the state as it is now; return the snapshot's digest. Updates may go on.
 
-        Give `meta` nothing that differs between peers: it is part of what the digest names.
+        `meta` must be equal on all peers, because it is part of what the digest names.
 
-        Raises StoreFull, and LocalProtocolError if a snapshot is being written already.
+        Raises StoreFull, and LocalProtocolError if a snapshot is already being written.
         """
         with self.freeze(store.chunk_bytes) as frozen:
             return write_frozen(store, frozen, self.numel, meta)
 
     def describe(self, chunk_bytes: int, meta: Mapping[str, object]) -> BlobManifest:
-        """What a snapshot of the state as it is now would consist of; nothing is stored."""
+        """Return the manifest of a snapshot of the present state. Nothing is stored."""
         with self._changing:
             regions = (self.theta_vector.bytes_view, self._momentum.bytes_view)
             return describe(SNAPSHOT, regions, chunk_bytes, {"numel": self.numel, **meta})
 
     def check_manifest(self, store: Blobs, digest: Digest) -> None:
-        """That a blob, of which no more need be here, has a snapshot's kind and size.
+        """Check that a blob has a snapshot's kind and size. Only its manifest needs to be here.
 
         Raises ChunkMissing or ChunkCorrupt for the manifest's own bytes, and ManifestInvalid.
         """
@@ -208,11 +211,13 @@ class OuterState:
             )
 
     def load_snapshot(self, store: Blobs, digest: Digest) -> BlobManifest:
-        """Set θ and m to a snapshot that the store holds whole; returns its manifest.
+        """Set θ and m to a snapshot that the store holds completely; return its manifest.
 
-        Raises ChunkMissing or ChunkCorrupt (fetch what is missing and load again: θ and m hold a
-        mixture until then), and ManifestInvalid, with nothing changed, for a blob that is not a
-        snapshot of this many parameters.
+        Raises ChunkMissing or ChunkCorrupt. Then θ and m hold a mixture: fetch what is missing and
+        load
+        again. Raises ManifestInvalid, with nothing changed, for a blob that is not a snapshot of
+        this many
+        parameters.
         """
         self.check_manifest(store, digest)
         with self._changing:
@@ -231,9 +236,9 @@ def write_frozen(
     *,
     leisure: Leisure | None = None,
 ) -> Digest:
-    """Store a state that was frozen before, in whatever thread; returns the snapshot's digest.
+    """Store a state that was frozen before, from any thread; return the snapshot's digest.
 
-    Who has `leisure` leaves the processor to whoever else wants it, such as a trainer.
+    With `leisure`, the writing threads leave the processor to others, such as a trainer.
     """
     return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta}, leisure=leisure)
 
@@ -247,5 +252,5 @@ def write_state(
 
 
 def _share_elements(block: int) -> int:
-    """Whole blocks, so that every share starts at a block's scale."""
+    """Return a number of whole blocks, so that every share starts at a block's scale."""
     return max(SHARE_ELEMENTS // block, 1) * block

@@ -1,7 +1,8 @@
-"""How a peer's own pseudo-gradient compares with the mean: numbers to look at, which steer nothing.
+"""Compare a peer's own pseudo-gradient with the mean. The numbers are for display and steer
+nothing.
 
-Taken of a sample of at most `SAMPLE_MAX` elements, spread evenly in whole blocks of the codec, so
-that it costs milliseconds at any size; a model that is smaller is taken whole.
+A sample of at most `SAMPLE_MAX` elements is taken, spread evenly in whole blocks of the codec, so
+that it costs milliseconds at any size. A smaller model is taken whole.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from p2ptrain.kernels.formats import Bytes, Floats
 
 SAMPLE_MAX = 2**20
 PIECE = 2**14
-"""Elements: long enough for the kernels, and 64 of them see all layers of most models."""
+"""Elements per piece.
+That is long enough for the kernels, and the 64 pieces reach all layers of most models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of one peer in one outer step.
+    """The comparison of one peer in one outer step.
 
-    `norm` and `mean_norm`: lengths of its own pseudo-gradient and of the mean, scaled up from the
-    sample.  `cosine` between the two: 1 if all peers agree, about 1/√M if M peers have nothing in
-    common.  `quantisation_error`: what the codec loses of its own, as a share of its length.
+    `norm` and `mean_norm` are the lengths of its own pseudo-gradient and of the mean, scaled up
+    from the sample. `cosine` is the cosine between the two: 1 if all peers agree, about 1/√M if M
+    peers have nothing in common. `quantisation_error` is what the codec loses of its own
+    pseudo-gradient, as a share of its length.
     """
 
     norm: float
@@ -36,9 +39,9 @@ class Comparison:
 
 
 def compare(theta: Floats, local: Floats, mean: Bytes, codec: Codec) -> Comparison:
-    """Of θ − `local` with the mean that the update `mean` encodes.  Blocks for some milliseconds.
+    """Compare θ − `local` with the mean in the update `mean`. Blocks for some milliseconds.
 
-    A length of zero has no direction: its cosine is 0, and so is its error.
+    A vector of length zero has no direction, so its cosine is 0, and so is its error.
     """
     sums = np.zeros(4)
     sampled = 0
@@ -63,7 +66,7 @@ def compare(theta: Floats, local: Floats, mean: Bytes, codec: Codec) -> Comparis
 
 
 def pieces(numel: int, block: int) -> Iterator[tuple[int, int]]:
-    """Where the sample lies: everything, or evenly spread pieces that begin with a block."""
+    """Yield the sample's ranges: everything, or spread pieces that begin with a block."""
     if numel <= SAMPLE_MAX:
         yield 0, numel
         return

@@ -1,14 +1,15 @@
-"""What this peer's own rounding has lost, to be added to its next contribution (error feedback).
+"""Error feedback: what this peer's own rounding has lost, to be added to its next contribution.
 
-A reduce can fail and be repeated, so what it loses is set aside until its outer step has ended:
-owed is what was lost in the attempt that was committed. Whether this peer saw that attempt to its
-end is no matter. No mean is complete without our sums, so whoever has committed one has been paid
-all that we owed, and our own rounding was over by then.
+A reduce can fail and be repeated, so its losses are set aside until its outer step has ended.
+`owed` is what was lost in the committed attempt, even if this peer did not see that attempt's end.
+No mean is complete without this peer's sums. So every committed mean contains all that was owed,
+and this peer's own rounding was finished by then.
 
-In the ring's units: those of the mean, times the number of participants, whatever they weigh. Where
-that number changes from one reduce to the next, what is owed is rescaled.
+The units are the ring's: those of the mean, times the number of participants, whatever their
+weights. If that number changes from one reduce to the next, `owed` is rescaled.
 
-It is this process's alone. Whoever restarts owes nothing, which costs one rounding and no more.
+The residual is private to this process. A restarted process owes nothing, which loses one rounding
+and no more.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from p2ptrain.state.shared_vector import Float32Vector, SharedVector
 
 
 class Residual:
-    """`owed` is read by the ring, and `aside` written, from `begun` until the reduce is over. Other
-    methods are for the time in between.
+    """From `begun` until the reduce is over, the ring reads `owed` and writes `aside`. Call the
+    other methods only outside that time.
     """
 
     def __init__(self, numel: int) -> None:
@@ -39,17 +40,17 @@ class Residual:
 
     @property
     def peers(self) -> int:
-        """Of the newest reduce: of its mean, `owed` is this many times what is lacking."""
+        """Participants of the newest reduce; `owed` is this many times what its mean lacks."""
         return self._peers
 
     @property
     def open_step(self) -> int | None:
-        """The outer step of a reduce of which it is still to be said whether it was committed."""
+        """The outer step of a reduce whose outcome is still unknown; None if there is none."""
         return None if self._open is None else self._open[0]
 
     def begun(self, step: int, attempt: int, peers: int) -> None:
-        """A reduce of so many participants writes into `aside` from now on; what an earlier attempt
-        left there is void. What is not rounded is not paid, and goes on being owed.
+        """Prepare `aside` for a reduce of so many participants; an earlier attempt's content is
+        void. It starts as a copy of `owed`, because what is not rounded in this reduce stays owed.
         """
         assert self._open is None or self._open[0] == step, "an outer step has ended untold"
         if peers != self._peers:
@@ -58,16 +59,16 @@ class Residual:
         self._open, self._peers = (step, attempt), peers
 
     def cut_short(self, most: float) -> None:
-        """The reduce did not come to its end here. If it was because of numbers of which rounding
-        loses more than `most`, which is more than it can, these are lost and not owed: later
-        reduces would refuse them as ours.
+        """The reduce did not finish here. If elements of `aside` exceed `most`, which correct
+        rounding cannot lose, they come from bad numbers. Then set `aside` to zero, since later
+        reduces would refuse such a contribution as this peer's fault.
         """
-        if not (-most <= self.aside.min() and self.aside.max() <= most):  # nor if one is NaN
+        if not (-most <= self.aside.min() and self.aside.max() <= most):  # also if one is NaN
             self.aside[:] = 0
 
     def ended(self, committed: int | None) -> None:
-        """The open step has ended with this attempt; None if it was skipped. If it is another than
-        the newest that we took part in, we go on owing what we owed.
+        """The open step has ended with the attempt `committed`, or was skipped (None). Take over
+        `aside` if it was the newest attempt that we took part in; otherwise `owed` stays as it was.
         """
         assert self._open is not None, "no reduce is open"
         if committed == self._open[1]:
@@ -75,7 +76,7 @@ class Residual:
         self._open = None
 
     def forget(self) -> None:
-        """Nobody can say how the open step has ended. Better owe too little than pay twice."""
+        """Set `owed` to zero: the step's outcome is unknown, and paying twice would be worse."""
         self.owed[:] = 0
         self._open = None
 

@@ -1,8 +1,8 @@
 """A float32 vector in memory that other processes can map: a memfd, with no name and no cleanup.
 
-The memory lives as long as anybody has a descriptor or a mapping of it, so a killed trainer takes
-nothing with it and a killed node leaves nothing behind in /dev/shm. Its size is sealed: nobody who
-was handed the descriptor can shrink it under a reader, who would die of SIGBUS.
+The memory lives as long as any process has a descriptor or a mapping of it. So a killed trainer
+does not destroy it, and a killed node leaves nothing behind in /dev/shm. Its size is sealed, so a
+holder of the descriptor cannot shrink it under a reader, which would die of SIGBUS.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ BYTES_PER_ELEMENT = 4
 class SharedVector:
     """`numel` float32 zeros at first, as the numpy view `array` and, for subprocesses, as `fd`.
 
-    Pass `fd` through `subprocess.Popen(pass_fds=…)`; there, `SharedVector.attach(fd, numel)` or an
-    mmap of `4 · numel` bytes from offset 0 shows the same memory. Pages that were never touched
-    take no memory. After `close` existing views stay valid until they are dropped.
+    Pass `fd` through `subprocess.Popen(pass_fds=…)`. In the subprocess, `SharedVector.attach(fd,
+    numel)` or an mmap of `4 · numel` bytes from offset 0 shows the same memory. Pages that were
+    never touched take no memory. After `close` existing views stay valid until they are dropped.
     """
 
     _fd = -1
@@ -52,7 +52,7 @@ class SharedVector:
 
     @classmethod
     def attach(cls, fd: int, numel: int) -> Self:
-        """The vector behind a descriptor that this process inherited; takes the descriptor over."""
+        """Return the vector behind an inherited descriptor, and take the descriptor over."""
         vector = cls.__new__(cls)
         vector._map(fd, numel)
         return vector
@@ -77,7 +77,7 @@ class SharedVector:
         return memoryview(self._mapping)
 
     def close(self) -> None:
-        """Give the descriptor back, as dropping it does. The memory goes with its last view."""
+        """Release the descriptor, as the destructor does. The last view frees the memory."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

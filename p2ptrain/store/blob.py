@@ -1,11 +1,11 @@
 """Blobs: one long value as a list of chunks, and the manifest that names them.
 
-A chunk is at most 4 MiB of bytes, known by its blake3 digest. A blob is what is longer than that
-or needs a description: its manifest lists the chunks, and the digest of the manifest's canonical
-bytes names the blob, so equal contents with equal `meta` have equal names on every peer. A
-manifest is itself stored and exchanged as a chunk.
+A chunk is at most 4 MiB of bytes, identified by its blake3 digest. A value that is longer, or needs
+a description, is a blob. Its manifest lists the chunks, and the digest of the manifest's canonical
+bytes names the blob. So equal contents with equal `meta` have equal names on every peer. A manifest
+is itself stored and exchanged as a chunk.
 
-Nothing here touches a disk.
+This module does not touch the disk.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ CHUNK_BYTES = 4 * 2**20
 CHUNK_BYTES_MAX = CHUNK_BYTES
 """The largest chunk that is stored, served or accepted.
 
-Long enough that a request's latency and an fsync are small beside it, short enough that a bad chunk
-costs little and that a join spreads over many peers."""
+It is long enough that a request's latency and an fsync are small in comparison, and short enough
+that a bad chunk costs little and that a join spreads over many peers."""
 
 CHUNK_BYTES_MIN = 1024
-"""A manifest with smaller chunks than this would itself weigh as much as what it describes."""
+"""With chunks smaller than this, a manifest would be as large as what it describes."""
 
 MANIFEST_BYTES_MAX = CHUNK_BYTES_MAX
-"""A manifest is a chunk, so 34 bytes a digest allow 123,000 chunks: a blob of about 480 GiB, which
-is θ and m of 64 G parameters."""
+"""A manifest is a chunk, so with 34 bytes a digest it lists up to 123,000 chunks: a blob of about
+480 GiB, which is θ and m of 64 G parameters."""
 
 META_BYTES_MAX = 65_536
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _PREFIX = b"\x85\xabchunk_bytes"
-"""Every canonical manifest starts so: a map of five, whose first key in sorted order is this."""
+"""The start of every canonical manifest: a map of five, whose first key in sorted order is this."""
 
 
 def digest_of(data: Buffer) -> Digest:
-    """The name of a chunk. blake3 lets go of the GIL for all but the shortest."""
+    """Return the name of a chunk. blake3 releases the GIL except for very short data."""
     return Digest(blake3(data).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedChunk:
-    """Bytes and their digest, which `checked` has computed. Nobody may change them from then on."""
+    """Bytes and their digest, computed by `checked`. Nobody may change the bytes afterwards."""
 
     digest: Digest
     data: Buffer
 
 
 def checked(data: Buffer, expected: Digest | None = None) -> CheckedChunk:
-    """For whoever wants to know whether bytes are right before the disk has taken them.
+    """Hash bytes and check them, before they are written to disk.
 
     Raises:
-        ChunkCorrupt: they are not those of the digest that was expected.
+        ChunkCorrupt: they do not have the expected digest.
     """
     if len(data) > CHUNK_BYTES_MAX:
         raise LocalProtocolError(f"a chunk has at most {CHUNK_BYTES_MAX} bytes")
@@ -80,9 +80,9 @@ def checked(data: Buffer, expected: Digest | None = None) -> CheckedChunk:
 
 @dataclass(frozen=True, slots=True)
 class BlobManifest:
-    """What a blob consists of. All chunks but the last have `chunk_bytes` bytes.
+    """The contents of a blob. All chunks but the last have `chunk_bytes` bytes.
 
-    `meta` is a small map of plain values whose meaning belongs to whoever wrote the blob.
+    `meta` is a small map of plain values whose meaning belongs to the writer of the blob.
     """
 
     kind: str
@@ -102,13 +102,13 @@ class BlobManifest:
             raise ManifestInvalid(f"the description is longer than {META_BYTES_MAX} bytes")
 
     def chunk_size(self, index: int) -> int:
-        """The length in bytes of the chunk at `index`."""
+        """Return the length in bytes of the chunk at `index`."""
         return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
 
     def sizes(self) -> dict[Digest, int]:
-        """The length of each distinct chunk.
+        """Return the length of each distinct chunk.
 
-        Raises ManifestInvalid where one digest would have to have two lengths.
+        Raises ManifestInvalid if one digest would have two lengths.
         """
         sizes: dict[Digest, int] = {}
         for index, chunk in enumerate(self.chunks):
@@ -117,7 +117,7 @@ class BlobManifest:
         return sizes
 
     def to_wire(self) -> bytes:
-        """The canonical bytes, whose digest names the blob. Raises ManifestInvalid if too long."""
+        """Return the canonical bytes, whose digest names the blob. Raises ManifestInvalid."""
         data = pack(
             {
                 "kind": self.kind,
@@ -138,7 +138,7 @@ class BlobManifest:
 
     @classmethod
     def from_wire(cls, data: Buffer) -> BlobManifest:
-        """Read a manifest, which may come from anybody. Raises ManifestInvalid, nothing else."""
+        """Read a manifest, which may come from anybody. Raises only ManifestInvalid."""
         try:
             return _parsed(unpack(memoryview(data), bytes_max=MANIFEST_BYTES_MAX))
         except ProtocolError as exc:
@@ -146,7 +146,7 @@ class BlobManifest:
 
 
 def looks_like_manifest(data: Buffer) -> bool:
-    """Whether these bytes may be a manifest; False is certain, True is not."""
+    """Return whether these bytes may be a manifest. False is certain, True is not."""
     return bytes(data[: len(_PREFIX)]) == _PREFIX
 
 
@@ -165,10 +165,11 @@ def _digest(raw: object) -> Digest:
 
 
 def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]:
-    """The bytes of `parts`, in order, as pieces of `chunk_bytes`; only the last may be shorter.
+    """Yield the bytes of `parts`, in order, as pieces of `chunk_bytes`; only the last may be
+    shorter.
 
-    Pieces that lie within one part are views of it, not copies: a snapshot of gigabytes is written
-    without a second copy in memory. A piece is valid until the next one is asked for.
+    Pieces within one part are views of it, not copies, so a snapshot of gigabytes is written
+    without a second copy in memory. A piece is valid until the next one is requested.
     """
     carried = bytearray()
     for part in parts:
@@ -192,7 +193,7 @@ def rechunked(parts: Iterable[Buffer], chunk_bytes: int) -> Iterator[memoryview]
 def describe(
     kind: str, parts: Iterable[Buffer], chunk_bytes: int, meta: Mapping[str, object]
 ) -> BlobManifest:
-    """The manifest that a blob of these bytes would have, and with it its name; nothing is kept."""
+    """Return the manifest, and so the name, of a blob of these bytes. Nothing is stored."""
     chunks: list[Digest] = []
     size = 0
     for piece in rechunked(parts, chunk_bytes):
@@ -217,17 +218,17 @@ def read_across(manifest: BlobManifest, views: Sequence[memoryview], read_into: 
 
 
 def read_whole(manifest: BlobManifest, read_into: ReadInto) -> bytes:
-    """The blob's bytes, of which there is never a second copy: an update may have gigabytes."""
+    """Return the blob's bytes, without ever holding a second copy: an update may have gigabytes."""
     whole = io.BytesIO(bytes(manifest.size))
     with whole.getbuffer() as view:
         read_across(manifest, [view], read_into)
-    return whole.getvalue()  # Shared, not copied, as long as it is as long as what was given.
+    return whole.getvalue()  # Shared, not copied, since the size never changed.
 
 
 def _read_chunk(
     read_into: ReadInto, chunk: Digest, targets: list[memoryview], offset: int, size: int
 ) -> None:
-    """Read a chunk to where the bytes [offset, offset + size) of all targets lie."""
+    """Read a chunk into the bytes [offset, offset + size) of all targets taken together."""
     starts = itertools.accumulate((len(view) for view in targets), initial=0)
     pieces = [
         view[max(0, offset - start) : max(0, offset + size - start)]

@@ -1,12 +1,12 @@
-"""The seam between the store and the file system: every write that can be cut short is one call.
+"""The interface between the store and the file system. Each write that a crash can cut is one call.
 
-The store's promise is about crashes, so its tests must be able to crash at each write. All that it
-does to the disk goes through `Disk`; `LocalDisk` is the real one, and the tests have another that
-keeps what is durable apart from what is only written.
+The store promises to survive crashes, so its tests must be able to crash at each write. All its
+disk operations go through `Disk`. `LocalDisk` is the real one. The tests use another, which tracks
+separately what is durable and what is only written.
 
-What an implementation promises, and no more: data is durable after `sync`, names are durable after
-`sync_directory`, `replace` is atomic, and anything not made durable may be kept or lost in a crash,
-in any combination. This module knows nothing of chunks.
+An implementation promises exactly this: data is durable after `sync`, names are durable after
+`sync_directory`, and `replace` is atomic. After a crash, anything that was not made durable may be
+present or lost, in any combination. This module knows nothing of chunks.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _AFRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 class Lock(Protocol):
-    """Held from its making until `close`, or until the process ends in whatever way."""
+    """Held from its creation until `close`, or until the process ends in any way."""
 
     def close(self) -> None: ...
 
 
 class OpenFile(Protocol):
-    """A file held open: what is done to it takes no descriptor that might be lacking then. It stays
-    the same file, whatever has its name meanwhile.
+    """An open file. Its operations need no new descriptor, which might not be available. It stays
+    the same file even if its name is given to another.
     """
 
     def append(self, data: memoryview) -> None:
-        """Write `data` at the end. Cut short, it leaves a prefix."""
+        """Write `data` at the end. If interrupted, it leaves a prefix."""
 
     def truncate(self, size: int) -> None:
         """Keep the first `size` bytes."""
@@ -50,20 +50,20 @@ class OpenFile(Protocol):
 
 
 class Disk(Protocol):
-    """What the store asks of a file system. All raise OSError, as the system calls do."""
+    """The operations that the store needs. All raise OSError, as the system calls do."""
 
     def make_directories(self, *paths: Path) -> None:
-        """Create directories and their parents, durably. What is there already is left alone."""
+        """Create directories and their parents, durably. Existing ones are left alone."""
 
     def write(self, path: Path, data: memoryview) -> None:
-        """Create the file, or empty it, and write `data`. Cut short, it leaves a prefix.
+        """Create or empty the file, and write `data`. If interrupted, it leaves a prefix.
 
-        Memory that begins at a page and is whole pages long may go around the page cache, which
-        takes no processor time and no memory from others.
+        Memory that begins at a page and is whole pages long may bypass the page cache, which saves
+        processor time and takes no memory from others.
         """
 
     def opened(self, path: Path) -> OpenFile:
-        """An existing file, to be added to."""
+        """Open an existing file for appending."""
 
     def truncate(self, path: Path, size: int) -> None:
         """Keep the first `size` bytes of a file."""
@@ -81,19 +81,19 @@ class Disk(Protocol):
         """Remove a file. It may come back in a crash before the next `sync_directory`."""
 
     def size(self, path: Path) -> int | None:
-        """The file's length in bytes; None if there is no such file."""
+        """Return the file's length in bytes; None if there is no such file."""
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset` on; fewer only at the file's end."""
+        """Return up to `size` bytes starting at `offset`; fewer only at the file's end."""
 
     def read_into(self, path: Path, view: memoryview) -> int:
-        """Fill `view` from the file's start; returns how many bytes there were for it."""
+        """Fill `view` from the file's start; return the number of bytes read."""
 
     def names(self, path: Path) -> list[str]:
-        """The names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     def lock(self, path: Path) -> Lock | None:
-        """Take the exclusive lock that this file stands for; None if somebody else holds it."""
+        """Take the exclusive lock of this file; return None if another holder has it."""
 
 
 class LocalDisk:
@@ -148,7 +148,7 @@ class LocalDisk:
             while left and (piece := os.pread(descriptor, left, offset)):
                 pieces.append(piece)
                 offset, left = offset + len(piece), left - len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)  # one is not copied
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)  # a single piece is not copied
 
     def read_into(self, path: Path, view: memoryview) -> int:
         with _descriptor(path, os.O_RDONLY) as descriptor:
@@ -168,7 +168,7 @@ class LocalDisk:
 
 
 class _Descriptor:
-    """Closed when nobody has it any more, if not before."""
+    """Closed by `close`, or when nothing refers to it any more."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -183,7 +183,7 @@ class _Descriptor:
 
 
 class _FileLock(_Descriptor):
-    """An flock: the kernel lets go of it when the descriptor closes, even after SIGKILL."""
+    """An flock. The kernel releases it when the descriptor closes, even after SIGKILL."""
 
 
 class _LocalFile(_Descriptor):
@@ -213,7 +213,7 @@ def _is_pages(data: memoryview) -> bool:
 
 
 def _written_around_the_cache(path: Path, data: memoryview) -> bool:
-    """False where this file system has no way around its cache, or wants longer pages."""
+    """Write around the page cache; return False if this file system cannot do so."""
     try:
         with _descriptor(path, _AFRESH | os.O_DIRECT) as descriptor:
             _write_all(descriptor, data)
@@ -241,7 +241,7 @@ def _read_all(descriptor: int, view: memoryview) -> int:
 
 @contextmanager
 def disk_errors(doing: str, place: Path) -> Iterator[None]:
-    """Turns the system's OSError into the store's errors, here and nowhere else."""
+    """Translate the system's OSError into the store's errors. No other place does this."""
     try:
         yield
     except OSError as exc:

@@ -1,13 +1,12 @@
-"""What a set of roots reaches, and the removal of everything else.
+"""Find what a set of roots reaches, and remove everything else.
 
-A root is a blob (it reaches the chunks that its manifest lists) or a bare chunk (it reaches
-itself). The contents of chunks are never followed: an index of data blocks does not keep the
-blocks.
+A root is a blob, which reaches the chunks that its manifest lists, or a bare chunk, which reaches
+itself. The contents of chunks are never followed: an index of data blocks does not keep the blocks.
 
-A manifest that cannot be read says nothing of its chunks, and they look like everybody else's. So
-while a root is damaged nothing is removed at all.
+A manifest that cannot be read does not tell which chunks are its own, and these look like any
+others. So nothing at all is removed while a root is damaged.
 
-It knows nothing of who wants what kept; `Store.collect_garbage` decides that.
+The module does not know who wants what kept; `Store.collect_garbage` decides that.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _START_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection of garbage removed, and how much it left."""
+    """The number of chunks removed and left, and the bytes freed, by one garbage collection."""
 
     chunks: int
     bytes_freed: int
@@ -36,7 +35,7 @@ class Collected:
 
 
 class RootsDamaged(ChunkCorrupt):
-    """What these `roots` reach is unknown. Their owner may let go of those that are `pinned`."""
+    """It is unknown what these `roots` reach. The owner may give up those that are `pinned`."""
 
     def __init__(self, roots: Collection[Digest], pinned: Collection[Digest]) -> None:
         self.roots, self.pinned = sorted(roots), sorted(pinned)
@@ -50,7 +49,7 @@ class RootsDamaged(ChunkCorrupt):
         )
 
     def remedy(self, home: Path) -> str:
-        """What the owner of the node in `home` can do."""
+        """Return what the owner of the node in `home` can do."""
         otherwise = "what is older than the newest certified snapshots is let go of in time"
         if self.pinned:
             unpin = to_paste(home, f"store unpin {self.pinned[0]}")
@@ -59,7 +58,7 @@ class RootsDamaged(ChunkCorrupt):
         return f"{repair}, when a peer is there that has it; {otherwise}"
 
     def without(self, mended: Collection[Digest]) -> RootsDamaged | None:
-        """What is left of it; None if nothing is."""
+        """Return the error for the roots that are still damaged; None if there are none."""
         left = set(self.roots).difference(mended)
         return RootsDamaged(left, left.intersection(self.pinned)) if left else None
 
@@ -67,7 +66,7 @@ class RootsDamaged(ChunkCorrupt):
 def reached_from(
     objects: Objects, roots: Iterable[Digest], pinned: Collection[Digest] = ()
 ) -> set[Digest]:
-    """The roots, held or not, and what they reach; `pinned` are roots, too.
+    """Return the roots, held or not, and what they reach; `pinned` are roots, too.
 
     Raises RootsDamaged.
     """
@@ -83,18 +82,20 @@ def reached_from(
 
 
 def _reached_by_root(objects: Objects, root: Digest) -> set[Digest]:
-    """It is hashed first, since a damaged manifest would hide its chunks. Raises ChunkCorrupt."""
+    """Return what a root reaches.
+    Hash it first: a damaged manifest would hide its chunks. Raises ChunkCorrupt.
+    """
     with suppress(ChunkMissing):
         objects.read(root)
     reached = _reached_by(objects, root)
-    # Asked last: another reader may have set it aside meanwhile.
+    # Checked last: another reader may have set it aside meanwhile.
     if objects.is_set_aside(root):
         raise ChunkCorrupt(f"chunk {root} was set aside")
     return reached
 
 
 def reached_from_young(objects: Objects, young: Iterable[Digest]) -> set[Digest]:
-    """The same for chunks written a moment ago: a whole snapshot of them is not hashed again."""
+    """Return what very recent chunks reach, without hashing a whole snapshot again."""
     reached: set[Digest] = set()
     for digest in young:
         reached |= _reached_by(objects, digest)
@@ -102,7 +103,7 @@ def reached_from_young(objects: Objects, young: Iterable[Digest]) -> set[Digest]
 
 
 def sweep(objects: Objects, reached: set[Digest]) -> Collected:
-    """Remove what is neither reached nor young."""
+    """Remove the chunks that are neither reached nor young."""
     freed = [objects.remove_unless(reached, digest) for digest in objects]
     removed = [size for size in freed if size is not None]
     return Collected(len(removed), sum(removed), len(freed) - len(removed))
@@ -116,4 +117,4 @@ def _reached_by(objects: Objects, digest: Digest) -> set[Digest]:
     except ManifestInvalid:
         return {digest}  # a data chunk that begins like a manifest
     except ChunkMissing:
-        return {digest}  # set aside since, by another reader
+        return {digest}  # another reader has set it aside meanwhile

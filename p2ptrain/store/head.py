@@ -1,7 +1,7 @@
-"""The head: where this node stands in a run, in one small file that is replaced atomically.
+"""The head: the position of this node in a run, in one small file that is replaced atomically.
 
-It is written last, after all that it names is durable, so whatever a head names can be loaded. It
-begins with its own digest: a damaged head is recognised instead of believed.
+It is written last, after everything that it names is durable, so everything that a head names can
+be loaded. It begins with its own digest, so that a damaged head is recognised.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`height` and `head` of the ledger up to which entries were applied, and what to start from.
+    """The `height` and `head` of the ledger up to which entries were applied, and the snapshot.
 
-    `snapshot` is the newest one that this store holds whole, of outer step `snapshot_step`; both
-    are None in a store that has none yet.
+    `snapshot` is the newest one that this store holds whole, of outer step `snapshot_step`. Both
+    are None if the store has none yet.
     """
 
     run: RunId
@@ -47,7 +47,7 @@ class Head:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Head:
-        """Read a head file. Raises StoreError with code STORE-HEAD where it is damaged."""
+        """Read a head file. Raises StoreError with code STORE-HEAD if it is damaged."""
         body = data[_DIGEST_BYTES:]
         try:
             if blake3(body).digest() != data[:_DIGEST_BYTES]:

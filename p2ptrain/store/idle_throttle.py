@@ -1,12 +1,12 @@
-"""Rests for whoever writes what can wait, where every core has something else to do.
+"""Pauses for writers whose work can wait, while every core is busy with other work.
 
-To stand back (see `lanes`) is not enough beside a trainer that has all cores: each time that it
-waits for anything, the threads of a snapshot are there. They took 3.5 % of two cores, and its inner
-steps took 4 % longer. So the writer rests between two chunks until what it has used is a hundredth
-of one core. Where a core is idle, as on a machine whose trainer is on a GPU, it does not rest.
+A lower priority (see `lanes`) is not enough beside a trainer that has all cores: whenever the
+trainer waits for anything, the threads of a snapshot run. They took 3.5 % of two cores, and the
+inner steps took 4 % longer. So the writer pauses between two chunks until its share is a hundredth
+of one core. If a core is idle, as on a machine whose trainer uses a GPU, the writer does not pause.
 
-Idle is what the operating system says of the whole machine: in a container that may use less of it,
-a writer may rest too seldom.
+The operating system reports idle time for the whole machine. In a container that may use less of
+the machine, a writer may pause too seldom.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from typing import TypeVar
 import psutil
 
 SHARE = 0.01
-"""Of one core. Threads of a trainer wait for each other, so that what is taken from one of them is
-taken from all: with this 4 GB take seven minutes of cores that are all busy."""
+"""Share of one core. A trainer's threads wait for each other, so what one of them loses, all lose.
+With this share, writing 4 GB takes seven minutes if all cores are busy."""
 
 FREE_S = 0.03
-"""Before the first rest: a snapshot of 30 MB is over before anybody notices."""
+"""Processor seconds before the first pause: a snapshot of 30 MB needs no pause at all."""
 
 LOOK_S = 0.2
-"""The system counts in hundredths of a second: about shorter times it says nothing."""
+"""Seconds between two looks at the idle time, which the system counts in hundredths of a second."""
 
 IDLE_CORES = 0.5
-"""If less than this was idle, what a writer takes is taken from somebody."""
+"""If fewer cores than this were idle, the writer takes time from somebody."""
 
 REST_S_MIN = 0.001
-"""Shorter ones are left to the next time: no sleep is that exact."""
+"""Shorter pauses are postponed to the next time: sleeping is not that exact."""
 
 REST_S_MAX = 2.0
-"""Within this a rest ends when a core becomes idle, as at the end of the inner steps."""
+"""Longest single pause.
+A pause ends within this time when a core becomes idle, as at the end of the inner steps."""
 
 Result = TypeVar("Result")
 
 
 def _idle_s() -> float:
-    """Seconds of all cores together in which they had nothing to do, since the machine's start."""
+    """Return the idle seconds of all cores together since the machine's start."""
     times = psutil.cpu_times()
     return float(times.idle + getattr(times, "iowait", 0.0))
 
 
 class Leisure:
-    """What one blob's writer and its lanes share. The clocks are arguments for tests."""
+    """The accounting that one blob's writer and its lanes share. Tests pass their own clocks."""
 
     def __init__(
         self,
@@ -62,15 +63,16 @@ class Leisure:
         self._counting = threading.Lock()
         self._looked_at, self._idle_then = now(), idle_s()
         self._all_busy = False
-        # Since when the cores are all busy, and what was used since.
+        # The time since when all cores have been busy, and the processor seconds used since
+        # then.
         self._since, self._spent_s = self._looked_at, 0.0
 
     def end(self) -> None:
-        """There is no time left: nobody rests from now on, nor any more. From any thread."""
+        """End all pauses, present and future. Call from any thread."""
         self._over.set()
 
     def count(self, work: Callable[[], Result]) -> Result:
-        """Do `work`, of which the processor time counts; in any thread."""
+        """Do `work`, and count its processor time. Call from any thread."""
         begun = self._used_s()
         try:
             return work()
@@ -80,7 +82,7 @@ class Leisure:
                 self._spent_s += spent
 
     def rest(self) -> None:
-        """Return when it is time for the next chunk."""
+        """Pause until it is time for the next chunk."""
         while not self._over.is_set() and (seconds := self._rest_s()) >= REST_S_MIN:
             self._sleep(min(seconds, REST_S_MAX))
 

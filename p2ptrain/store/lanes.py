@@ -1,20 +1,20 @@
-"""Many chunks on their way to the disk at once, each in a thread of its own.
+"""Write many chunks to the disk at once, each in its own thread.
 
 A chunk has no name before its bytes are synced, and a sync takes as long as the disk takes to
-answer, however little was written. One chunk after the other, a disk waits most of the time; eight
-beside each other keep it busy, and a file system syncs together what is asked for together. What
-the store promises of each chunk (write beside, sync, rename) holds within its lane, and nothing
-that refers to the chunks is written before all lanes have ended.
+answer, however little was written. With one chunk at a time a disk is idle most of the time. Eight
+at a time keep it busy, and a file system combines syncs that are requested together. The store's
+order for each chunk (write beside, sync, rename) holds within its lane. Nothing that refers to the
+chunks is written before all lanes have ended.
 
-Each lane has one buffer, into which the bytes are copied first: so whoever owns them need not wait
-for the disk (see `state.frozen`), and since buffers begin at a page, the disk can take them as they
+Each lane has one buffer, into which the bytes are copied first. So the owner of the bytes need not
+wait for the disk (see `state.frozen`). Buffers begin at a page, so the disk can take them as they
 are, around the page cache (see `disk`).
 
-What can wait, as a snapshot can, is written by threads that stand back: where the cores are all at
-inner steps, a snapshot at equal rights took half of one from them for as long as it took. And they
-take time off, see `leisure`.
+Work that can wait, such as a snapshot, is written by threads with a low priority. At equal
+priority, a snapshot took half a core from the inner steps for as long as it lasted. These threads
+also pause; see `idle_throttle`.
 
-It does not know what is done with a chunk; `put` does.
+The module does not know what is done with a chunk; `put` does.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from p2ptrain.store.blob import Buffer
 from p2ptrain.store.idle_throttle import Leisure
 
 LANES = 8
-"""Eight chunks of 4 MiB are 32 MiB of memory. With four the disk idled between two syncs, sixteen
-brought a tenth more; see docs/results/state.md."""
+"""Eight chunks of 4 MiB use 32 MiB of memory. With four, the disk was idle between two syncs; with
+sixteen, it wrote a tenth more. See docs/results/state.md."""
 
 Result = TypeVar("Result")
 
 Fill = Callable[[memoryview], int]
-"""Fills a view with the next bytes; returns how many, which are fewer than fit only at the end."""
+"""Fills a view with the next bytes; returns how many. Fewer than fit means the end."""
 
 Lanes = Callable[[], Executor]
-"""What runs the lanes of one blob. Its `with` block must not end before all that it was given."""
+"""Returns the executor for the lanes of one blob. Its `with` block must wait for all its tasks."""
 
 STAND_BACK = 19
-"""Of two threads that want one core, the one so much nicer gets a 68th of it."""
+"""Nice value. Of two threads that compete for a core, the one nicer by this gets a 68th of it."""
 
 
 def stand_back() -> None:
-    """This thread leaves the processor to whoever else wants it."""
+    """Give this thread a low priority."""
     nice = min(STAND_BACK, os.getpriority(os.PRIO_PROCESS, os.getpid()) + STAND_BACK)
-    # Linux takes a thread's id for a process's; a sandbox may not let us, which costs only speed.
+    # Linux accepts a thread's id here. A sandbox may forbid the call, which costs only speed.
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
@@ -62,7 +62,7 @@ patient_threads: Lanes = partial(ThreadPoolExecutor, LANES, "store-patient", sta
 
 
 def filling(parts: Iterable[Buffer]) -> Fill:
-    """The bytes of `parts`, one after the other. Each part is let go of when it has been read."""
+    """Return a Fill for the bytes of `parts` in order. Each part is released after it was read."""
     left, rest = iter(parts), memoryview(b"")
 
     def fill(view: memoryview) -> int:
@@ -96,11 +96,11 @@ def put_all(
     lanes: Lanes,
     leisure: Leisure | None = None,
 ) -> tuple[list[Digest], int]:
-    """Have `put` called with each chunk; returns what it returned, in order, and the bytes in all.
+    """Call `put` with each chunk; return its results in order, and the total number of bytes.
 
-    With `leisure` it rests between two chunks where all cores are busy.
+    With `leisure`, pause between two chunks while all cores are busy.
 
-    Raises what `fill` or the first `put` to fail raised, after all that had begun have ended.
+    Raises the error of `fill` or of the first failed `put`, after all started calls have ended.
     """
     if leisure is not None:
         fill, put = _counted(leisure, fill), _counted(leisure, put)
@@ -116,7 +116,7 @@ def put_all(
                 chunks.append(first.result())
             if leisure is not None:
                 leisure.rest()
-            # Only now that there is a buffer: bytes are never held while the disk is waited for.
+                # Only after a buffer is free: no bytes are held while waiting for the disk.
             count = fill(buffer)
             if count:
                 under_way.append((executor.submit(put, buffer[:count]), buffer))

@@ -1,12 +1,12 @@
-"""A disk in memory that can be cut off at any write, for tests and simulations.
+"""A disk in memory that can fail at any write, for tests and simulations.
 
-It keeps what is durable apart from what is only written, and counts the operations that change
-something. At a chosen one it fails: with a power cut, after which nothing more happens until
-`reboot`, or with an error of the system's, such as ENOSPC. Data cut short leaves a prefix.
+It tracks separately what is durable and what is only written, and counts the operations that change
+something. At a chosen one it fails: with a power cut, after which nothing happens until `reboot`,
+or with a system error such as ENOSPC. An interrupted write leaves a prefix.
 
-The model of a crash is the harshest that POSIX allows: each name that was not made durable and each
-file that was not synced survives or not, in any combination; of what was not synced any part may be
-zeros. Directories themselves are durable at once, as `make_directories` promises.
+It models the harshest crash that POSIX permits. Each name that was not made durable, and each file
+that was not synced, survives or not, in any combination; any unsynced part may be zeros.
+Directories themselves are durable at once, as `make_directories` promises.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAGE_BYTES = 512
 
 
 class PowerCut(BaseException):
-    """The machine is gone. Not an Exception: no code that tidies up may survive it."""
+    """The machine is off. Not an Exception, so that no cleanup code can catch it."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Lock:
 
 @dataclass(slots=True)
 class _Opened:
-    """`path` is the name that the file had then."""
+    """An open file. `path` is the name that the file had when it was opened."""
 
     disk: MemoryDisk
     path: Path
@@ -75,9 +75,9 @@ class _Opened:
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """A `Disk` whose write number `fail_at` (from 1) fails; 0: none does.
+    """A `Disk` whose write number `fail_at` fails, counted from 1; 0 means that none fails.
 
-    `failure` is an errno or None, which is a power cut. With `forever` all later writes fail too.
+    `failure` is an errno, or None for a power cut. With `forever` all later writes fail too.
     """
 
     fail_at: int = 0
@@ -91,8 +91,9 @@ class MemoryDisk:
     _turn: threading.RLock = field(default_factory=threading.RLock)
 
     def reboot(self, rng: random.Random | None) -> MemoryDisk:
-        """The disk as the next process finds it. Without `rng` only the process died, by SIGKILL:
-        the kernel still has all that was written."""
+        """Return the disk as the next process finds it. Without `rng` only the process died, by
+        SIGKILL, and the kernel still has everything that was written.
+        """
         if rng is None:
             # One table of copies for both, so that what is one file stays one file.
             copies: dict[int, _File] = {}
@@ -111,11 +112,11 @@ class MemoryDisk:
         return after
 
     def damage(self, path: Path, change: Callable[[bytes], bytes]) -> None:
-        """Bit rot: alter a file's durable bytes behind everybody's back."""
+        """Simulate disk corruption: change a file's durable bytes unnoticed."""
         file = self._file(path)
         file.content = file.durable = change(file.content)
 
-    # What a Disk does.
+        # The methods of `Disk`.
 
     def make_directories(self, *paths: Path) -> None:
         self._check_on()
@@ -192,7 +193,7 @@ class MemoryDisk:
 
     @contextmanager
     def _write(self, what: str, partly: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Count a change, and let it happen unless this is where the disk fails."""
+        """Count a change, and perform it unless the disk fails here."""
         with self._turn:
             self._check_on()
             self.writes.append(what)
@@ -225,7 +226,7 @@ def _common_start(one: bytes, other: bytes) -> int:
 
 
 def _torn(file: _File, rng: random.Random) -> bytes:
-    """What is left of a file: what was synced, or more of what was written, or holes of zeros."""
+    """Return what is left of a file: its synced bytes, or more of the written ones, or zeros."""
     if file.content == file.durable:
         return file.durable
     lengths = sorted([len(file.durable), len(file.content)])

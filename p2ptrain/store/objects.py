@@ -1,11 +1,11 @@
-"""The directory of chunks: objects/a/bcdef…, one file a chunk, named by its digest.
+"""The directory of chunks: objects/a/bcdef…, one file per chunk, named by its digest.
 
-A name appears only when the bytes under it are durable (write beside, sync, rename), so a name that
-exists has the right content unless the disk has rotted. That is noticed on reading, when every
-chunk is hashed: a bad file is set aside as `….corrupt` and counts as missing from then on.
+A name appears only when its bytes are durable (write beside, sync, rename). So an existing name has
+the right content unless the disk is corrupted. Every chunk is hashed when it is read, and a bad
+file is set aside as `….corrupt` and counts as missing from then on.
 
 Names become durable later, in `settle`, which syncs each touched directory once for many chunks.
-Whoever writes something that refers to chunks must settle first.
+Code that writes something that refers to chunks must settle first.
 
 All methods may be called from any thread. This module does not know what refers to a chunk.
 """
@@ -27,22 +27,22 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX, Buffer, digest_of
 from p2ptrain.store.disk import Disk, disk_errors
 
 CORRUPT = ".corrupt"
-"""The end of the name of what was set aside."""
+"""The suffix of a file that was set aside."""
 
 FANOUT = "0123456789abcdef"
-"""Sixteen directories and not 256: each that was touched must be synced before a blob counts, and a
-million chunks (4 TiB) are still only 65,000 names in each."""
+"""Sixteen directories and not 256, because each touched one must be synced before a blob is
+complete. A million chunks (4 TiB) are still only 65,000 names in each."""
 
 FANS = len(FANOUT)
 
 _OWN = re.compile(r"[0-9]+-[0-9]+")
-"""What is written beside: the process, and a number."""
+"""Name of a temporary file: the process id and a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What came of looking at one chunk. `bytes` is what was read; `why` is empty if it is sound,
-    or gone for good reasons.
+    """The result of examining one chunk. `bytes` is the number of bytes read. `why` is empty if the
+    chunk is sound, or was removed legitimately.
     """
 
     bytes: int = 0
@@ -54,7 +54,7 @@ class Health:
 
 
 class Objects:
-    """The chunks under `root`. Its caller holds the lock on `root`."""
+    """The chunks under `root`. The caller holds the lock on `root`."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._root = root
@@ -69,31 +69,33 @@ class Objects:
         self._young: dict[Digest, int] = {}
         with disk_errors("opening the store", root):
             self._open()
-        # Likewise for chunks, but nothing relies on their names before the next settling.
+            # Likewise for chunks, but nothing relies on their names before the next settling.
         self._unsettled = {self._directory / name for name in FANOUT}
 
     def _open(self) -> None:
         fans = [self._directory / name for name in FANOUT]
         self._disk.make_directories(*fans, self._temporary)
         for name in self._disk.names(self._temporary):
-            if _OWN.fullmatch(name):  # Others' files may be folders, or in use.
+            if _OWN.fullmatch(name):  # Other files may be folders, or in use.
                 self._disk.remove(self._temporary / name)
-        # The process before us may have been killed between renaming the head and making that
-        # durable. Whoever reads the head now relies on it.
+                # The previous process may have been killed after renaming the head and before the
+                # rename
+                # was durable. From now on readers of the head rely on it.
         self._disk.sync_directory(self._root)
 
     def path(self, digest: Digest) -> Path:
-        """Where this chunk is or would be."""
+        """Return the path of this chunk, whether it exists or not."""
         assert is_digest(digest)
         return self._directory / digest[0] / digest[1:]
 
     def size(self, digest: Digest) -> int | None:
-        """The length of a chunk in bytes, None if it is not held."""
+        """Return the length of a chunk in bytes, None if it is not held."""
         with disk_errors("looking for a chunk", self._root):
             return self._disk.size(self.path(digest))
 
     def place(self, digest: Digest, data: Buffer) -> bool:
-        """Make `data` the chunk `digest`, which the caller has computed; False if it was there.
+        """Make `data` the chunk `digest`, which the caller has computed; return False if it
+        existed.
 
         Raises StoreFull or StoreError with nothing changed.
         """
@@ -109,7 +111,7 @@ class Objects:
         return True
 
     def write_whole(self, path: Path, data: Buffer, doing: str) -> None:
-        """Make `data` the content of `path` at one stroke: all of it or, after a crash, nothing."""
+        """Make `data` the content of `path` atomically, also if the machine crashes."""
         temporary = self._temporary / f"{os.getpid()}-{next(self._serial)}"
         try:
             with disk_errors(doing, self._root):
@@ -125,8 +127,9 @@ class Objects:
 
     def settle(self) -> None:
         """Make every name given so far durable."""
-        # The outer lock makes a second caller wait for the syncs of the first: after `settle`
-        # nothing may be left in flight, whoever had taken it on.
+        # The outer lock makes a second caller wait for the syncs of the first: no sync may
+        # be in
+        # progress after `settle`, whichever caller started it.
         with self._settling:
             with self._lock:
                 directories, self._unsettled = self._unsettled, set()
@@ -140,7 +143,7 @@ class Objects:
                 raise
 
     def read(self, digest: Digest) -> bytes:
-        """The chunk's bytes, checked. Raises ChunkMissing, ChunkCorrupt."""
+        """Return the chunk's checked bytes. Raises ChunkMissing, ChunkCorrupt."""
         path, size = self._found(digest)
         with self._reading(digest):
             data = self._disk.read(path, 0, min(size, CHUNK_BYTES_MAX + 1))
@@ -151,7 +154,7 @@ class Objects:
     def read_into(self, digest: Digest, view: memoryview) -> None:
         """Fill `view` with the chunk, checked. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid.
 
-        A chunk that is sound but of another length than `view` speaks against whoever said so.
+        A sound chunk with another length than `view` means that the manifest is wrong.
         """
         path, size = self._found(digest)
         if size != len(view):
@@ -163,10 +166,11 @@ class Objects:
             raise self._set_aside(digest)
 
     def examine(self, digest: Digest) -> Health:
-        """Read a chunk and set it aside if it is damaged, or if the disk cannot read it any more.
+        """Read a chunk; set it aside if it is damaged or if the disk can no longer read it.
 
-        One that was set aside before is still damaged; one that was removed is no fault, nor is one
-        for which the machine has no open files or memory left now: the next look will tell.
+        A chunk that was set aside earlier counts as damaged. A removed chunk is no fault, and
+        neither is one that cannot be read now because the machine lacks open files or memory: the
+        next check will tell.
         """
         try:
             return Health(len(self.read(digest)))
@@ -183,7 +187,7 @@ class Objects:
             return Health(why=exc.what)
 
     def start(self, digest: Digest, size_max: int) -> bytes:
-        """The first bytes of a chunk, not checked; empty if it is not held."""
+        """Return the first bytes of a chunk, unchecked; empty if it is not held."""
         with suppress(ChunkMissing), self._reading(digest):
             return self._disk.read(self.path(digest), 0, size_max)
         return b""
@@ -196,8 +200,8 @@ class Objects:
 
     @contextmanager
     def _reading(self, digest: Digest) -> Iterator[None]:
-        """A file that has gone since it was looked for was collected, or set aside by another
-        reader: that is no fault of the disk.
+        """Report a file that has vanished as missing: it was collected, or set aside by another
+        reader. That is no fault of the disk.
         """
         with disk_errors(f"reading chunk {digest[:12]}…", self._root):
             try:
@@ -207,7 +211,7 @@ class Objects:
 
     def _set_aside(self, digest: Digest) -> ChunkCorrupt:
         path = self.path(digest)
-        # A disk that can no longer be written must not hide the worse news.
+        # If the disk can no longer be written, still report the damage, which is worse.
         with suppress(OSError), self._lock:
             self._disk.replace(path, path.with_name(path.name + CORRUPT))
         return ChunkCorrupt(
@@ -218,7 +222,7 @@ class Objects:
         )
 
     def is_set_aside(self, digest: Digest) -> bool:
-        """Whether a damaged copy of this chunk is all that is left of it."""
+        """Return whether only a damaged copy of this chunk is left."""
         path = self.path(digest)
         with disk_errors("looking for a chunk", self._root):
             damaged = self._disk.size(path.with_name(path.name + CORRUPT)) is not None
@@ -226,22 +230,22 @@ class Objects:
 
     @property
     def puts(self) -> int:
-        """How many puts there were so far."""
+        """The number of puts so far."""
         with self._lock:
             return self._puts
 
     def young(self) -> tuple[frozenset[Digest], int]:
-        """The chunks that puts brought or found, until they grow up; and how many puts so far."""
+        """Return the chunks that recent puts wrote or found, and the number of puts so far."""
         with self._lock:
             return frozenset(self._young), self._puts
 
     def grow_up(self, puts: int) -> None:
-        """Let what the first `puts` puts brought be removed by the next collection."""
+        """Let the next collection remove the chunks of the first `puts` puts."""
         with self._lock:
             self._young = {chunk: put for chunk, put in self._young.items() if put > puts}
 
     def remove_unless(self, reached: set[Digest], digest: Digest) -> int | None:
-        """Remove a chunk, unless it is `reached` or young; returns the bytes freed, or None."""
+        """Remove a chunk, unless it is `reached` or young; return the bytes freed, or None."""
         if digest in reached:
             return None
         path, freed = self.path(digest), 0
@@ -256,15 +260,14 @@ class Objects:
         return freed
 
     def __iter__(self) -> Iterator[Digest]:
-        """The digests of all chunks, those set aside included, in order."""
+        """Yield the digests of all chunks in order, including those set aside."""
         for fan in range(FANS):
             yield from self.names_in(fan)
 
     def names_in(self, fan: int) -> list[Digest]:
-        """Those of one of the `FANS` directories, in order.
+        """Return the digests in one of the `FANS` directories, in order.
 
-        Other files there are left alone: what copies or synchronises folders leaves some, as NFS
-        does.
+        Other files there are ignored: NFS and programs that copy or synchronise folders leave some.
         """
         first = FANOUT[fan]
         with disk_errors("listing the store", self._root):

@@ -1,7 +1,7 @@
-"""Lasting pins: what the owner of a store wants kept, whatever the run still needs.
+"""Lasting pins: what the owner of a store wants to keep, whatever the run still needs.
 
-A file of digests, one a line, beside the chunks. It has a lock of its own, so that a command can
-pin while a node is running; a collection of garbage holds it from reading the pins to its end.
+A file beside the chunks holds one digest per line. It has its own lock, so that a command can pin
+while a node is running. A garbage collection holds the lock from reading the pins until it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PINS_MAX = 10_000
 _LINE_BYTES = 65
 _WAIT_S = 0.05
 _TRIES = 200
-"""Ten seconds: a command holds the lock for milliseconds, a collection while it deletes."""
+"""Ten seconds in total. Commands hold the lock for milliseconds, collections while they delete."""
 
 
 class Pins:
@@ -31,7 +31,7 @@ class Pins:
         self._disk = disk
 
     def read(self) -> frozenset[Digest]:
-        """What is pinned. Raises StoreError with code STORE-PINS if the file is damaged."""
+        """Return the pins. Raises StoreError with code STORE-PINS if the file is damaged."""
         with disk_errors("reading the pins", self._root):
             if self._disk.size(self._path) is None:
                 return frozenset()
@@ -49,9 +49,9 @@ class Pins:
 
     @contextmanager
     def held(self) -> Iterator[frozenset[Digest]]:
-        """What is pinned, and stays so within the block.
+        """Lock the pins within the block, and yield them.
 
-        Raises TryLater with code PINS-BUSY: somebody else has held them for ten seconds.
+        Raises TryLater with code PINS-BUSY if another holder kept them locked for ten seconds.
         """
         lock = self._taken()
         try:
@@ -60,9 +60,9 @@ class Pins:
             lock.close()
 
     def change(self, *, add: Digest | None = None, remove: Digest | None = None) -> bool:
-        """Durable on return; False if nothing was to be changed.
+        """Add or remove a pin, durably; return False if nothing had to change.
 
-        Raises TryLater, StoreError: as `held` and `read` do, or nothing could be written.
+        Raises TryLater, StoreError: as `held` and `read` do, or if the file could not be written.
         """
         with self.held() as pinned:
             wanted = (pinned | {add} if add else pinned) - {remove}

@@ -1,7 +1,7 @@
-"""A store read from outside: nothing is locked and nothing is changed, not even what is damaged.
+"""Read a store from outside. Nothing is locked or changed, not even damaged chunks.
 
-For whoever looks into a home whose node may be running, such as an audit. A chunk that its node
-removes meanwhile is missing, and no more than that.
+It serves audits and other readers of a home whose node may be running. A chunk that the node
+removes meanwhile is reported as missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StoreReader:
         self._disk = disk or LocalDisk()
 
     def listed(self) -> Iterator[tuple[Digest, int]]:
-        """All chunks and their lengths, in order. Raises StoreError."""
+        """Yield all chunks and their lengths, in order. Raises StoreError."""
         for fan, names in self._fans():
             for name in names:
                 with disk_errors("listing the store", self.root):
@@ -43,7 +43,7 @@ class StoreReader:
                     yield Digest(fan + name), size
 
     def set_aside(self) -> Iterator[Digest]:
-        """Chunks of which nothing is left but a damaged copy. Raises StoreError."""
+        """Yield the chunks of which only a damaged copy is left. Raises StoreError."""
         for fan, names in self._fans():
             held = set(names)
             for name in (each.removesuffix(CORRUPT) for each in names if each.endswith(CORRUPT)):
@@ -51,7 +51,7 @@ class StoreReader:
                     yield Digest(fan + name)
 
     def _fans(self) -> Iterator[tuple[str, list[str]]]:
-        """The directories of chunks, and what is in them; none where there is no store yet."""
+        """Yield the directories of chunks and their names; nothing if there is no store yet."""
         for fan in FANOUT:
             with disk_errors("listing the store", self.root):
                 try:
@@ -65,7 +65,7 @@ class StoreReader:
             return self._disk.size(self._path(digest)) is not None
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """The bytes, checked. Raises ChunkMissing, ChunkCorrupt."""
+        """Return the checked bytes. Raises ChunkMissing, ChunkCorrupt."""
         data = self.unchecked(digest, CHUNK_BYTES_MAX + 1)
         if data is None:
             raise ChunkMissing(f"chunk {digest} is not in the store")
@@ -74,7 +74,7 @@ class StoreReader:
         return data
 
     def unchecked(self, digest: Digest, size: int) -> bytes | None:
-        """The first `size` bytes of a chunk, whatever they are; None if it is not held."""
+        """Return the first `size` bytes of a chunk, unchecked; None if it is not held."""
         with disk_errors(f"reading chunk {digest[:12]}…", self.root):
             try:
                 return self._disk.read(self._path(digest), 0, size)
@@ -82,11 +82,11 @@ class StoreReader:
                 return None
 
     def manifest(self, digest: Digest) -> BlobManifest:
-        """Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
+        """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
         return BlobManifest.from_wire(self.get_chunk(digest))
 
     def manifest_if_any(self, digest: Digest) -> BlobManifest | None:
-        """What a chunk describes if it is sound and describes a blob; None if not."""
+        """Return the manifest if the chunk is sound and is a manifest, else None."""
         start = self.unchecked(digest, _START_BYTES)
         if start is None or not looks_like_manifest(start):
             return None
@@ -96,19 +96,19 @@ class StoreReader:
             return None
 
     def missing_chunks(self, digest: Digest) -> list[Digest]:
-        """The chunks that the blob lacks, each once, in order. Raises as `manifest` does."""
+        """Return the chunks that the blob lacks, each once, in order. Raises as `manifest` does."""
         chunks = dict.fromkeys(self.manifest(digest).chunks)
         return [chunk for chunk in chunks if not self.has_chunk(chunk)]
 
     def holds_blob(self, digest: Digest) -> bool:
-        """Whether the blob is here whole. Its bytes are hashed only when they are read."""
+        """Return whether the whole blob is here. Its bytes are hashed only when they are read."""
         try:
             return not self.missing_chunks(digest)
         except (ChunkMissing, ChunkCorrupt):
             return False
 
     def read_blob(self, digest: Digest) -> bytes:
-        """The whole blob in memory, every chunk checked."""
+        """Return the whole blob, with every chunk checked."""
         return read_whole(self.manifest(digest), self._read_into)
 
     def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:

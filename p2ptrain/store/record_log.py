@@ -1,19 +1,21 @@
 """An append-only file of records: the ledger's chain, and the votes that must outlive a crash.
 
-Each append is one frame: a header (magic, length of the body, how much of the file was durable when
-the frame was written, checksum) and the body, its records each with a length.
+Each append is one frame: a header and a body. The header holds a magic number, the body's length,
+the number of bytes of the file that were durable when the frame was written, and a checksum. The
+body holds the records, each with its length.
 
-What a crash can leave is a tail that was never synced. What only a faulty disk can leave is damage
-before that. The field `durable` tells the two apart: if a sound frame further on says that the
-damaged place had been synced, votes or entries that others rely on are gone, and opening raises.
-Otherwise the tail is cut off, and `recovered` says so in words. The limit: damage to the very last
-synced frame, with nothing after it, looks like a torn tail.
+A crash can only leave a tail that was never synced. Damage before that tail means that the disk is
+faulty. The field `durable` tells the two apart. If a sound frame after the damage says that the
+damaged place had been synced, then votes or entries that others rely on are lost, and opening
+raises. Otherwise the tail is cut off, and `recovered` reports it. One case is ambiguous: damage to
+the very last synced frame, with nothing after it, looks like a torn tail.
 
-The checksums start from a nonce that is drawn when the file is made: a record may hold bytes that a
-peer chose, and these must not be able to pass for a frame.
+The checksums start from a nonce that is drawn when the file is made. A record may hold bytes that a
+peer chose, and the nonce prevents these from passing for a frame.
 
-The file stays open from the first append on, or before, so that none fails for want of descriptors:
-peers can make these scarce, and a node that cannot write down its vote has to end.
+The file stays open from the first append on, or earlier through `hold`, so that no append fails for
+lack of descriptors. Peers can make descriptors scarce, and a node that cannot write its vote has to
+end.
 
 The log does not know what its records mean.
 """
@@ -40,11 +42,11 @@ _LENGTH = struct.Struct("<I")
 FRAME_BYTES = 1 << 20
 
 BODY_BYTES_MAX = 16 * 2**20
-"""A page of certified entries is at most 256 KiB; anything near this is a mistake of ours."""
+"""A page of certified entries has at most 256 KiB, so a body near this limit is a bug of ours."""
 
 
 class LogCorrupt(StoreError):
-    """Durable records are damaged; `records` are sound before the first that is not."""
+    """Durable records are damaged. The first `records` records are sound."""
 
     default_code = "LOG-CORRUPT"
 
@@ -59,11 +61,12 @@ class LogCorrupt(StoreError):
 
 
 class RecordLog:
-    """Records in the order of their appending, those before a crash included.
+    """The records in the order of their appending, including those from before a crash.
 
-    `torn_bytes` at the end were no sound record when it was opened; `recovered` says so in words.
-    For one thread at a time. After a failed append the log is cut back to what it was before;
-    where the disk does not even allow that, it refuses every further append until opened anew.
+    `torn_bytes` is the length of the unsound tail that was cut off on opening; `recovered` says so
+    in words. For one thread at a time. After a failed append the log is cut back to its earlier
+    length. If the disk does not permit even that, the log refuses every further append until it is
+    opened anew.
 
     Raises LogCorrupt on opening, if durable records are damaged.
     """
@@ -87,11 +90,12 @@ class RecordLog:
 
     @property
     def takes_more(self) -> bool:
-        """Whether it can be appended to. If not, opening it anew tells what it holds."""
+        """Whether it can be appended to. If not, open it anew to find out what it holds."""
         return self._usable
 
     def append(self, records: Iterable[bytes], *, durable: bool = True) -> None:
-        """Add records, all or none of which survive a crash; on return they do, if `durable`.
+        """Add records. After a crash all or none of them exist; if `durable`, they are durable on
+        return.
 
         Raises StoreFull or StoreError; the records are then not in the log.
         """
@@ -117,12 +121,13 @@ class RecordLog:
             self._durable = self._size
 
     def rewrite(self, records: Iterable[bytes]) -> None:
-        """Replace the whole log by these records, at one stroke and durably: for compaction.
+        """Replace the whole log by these records, atomically and durably: for compaction.
 
-        They are taken one at a time and written in frames of about `FRAME_BYTES`.
+        The records are read one at a time and written in frames of about `FRAME_BYTES`.
 
-        Raises StoreFull or StoreError: the log is as it was; or, if the new one might lose its name
-        in a crash, it refuses every further append.
+        Raises StoreFull or StoreError. The log is then unchanged, or, if a crash might undo the
+        rename, it
+        refuses every further append.
         """
         fresh = self.path.with_name(self.path.name + ".new")
         nonce = os.urandom(_NONCE_BYTES)
@@ -132,7 +137,8 @@ class RecordLog:
             self._disk.write(fresh, memoryview(header))
             file = self._disk.opened(fresh)
             for batch in _batches(records):
-                # The name changes when all is durable: what stands before a frame is so by then.
+                # The rename comes after the sync, so everything before a frame is
+                # durable by then.
                 frame = _frame(batch, size, seed)
                 file.append(memoryview(frame))
                 size += len(frame)
@@ -146,20 +152,20 @@ class RecordLog:
             self._usable = True
 
     def hold(self) -> OpenFile:
-        """Have the file open from now on. Raises StoreError."""
+        """Keep the file open from now on. Raises StoreError."""
         if self._file is None:
             with disk_errors(f"opening {self.path.name}", self.path):
                 self._file = self._disk.opened(self.path)
         return self._file
 
     def close(self) -> None:
-        """Let go of the file; the next append opens it again."""
+        """Close the file; the next append opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def __iter__(self) -> Iterator[bytes]:
-        """The records, read from the file as they are asked for."""
+        """Yield the records, reading the file as they are requested."""
         offset = _FILE_HEADER_BYTES
         while offset < self._size:
             with disk_errors(f"reading {self.path.name}", self.path):
@@ -171,7 +177,7 @@ class RecordLog:
             offset += _HEADER.size + len(body)
 
     def _cut_back(self) -> None:
-        """Undo a failed append; a log that cannot is closed, since its end is then unknown."""
+        """Undo a failed append. If that fails, refuse appends: the log's end is unknown."""
         try:
             file = self.hold()
             file.truncate(self._size)
@@ -181,7 +187,8 @@ class RecordLog:
             self._usable = False
 
     def _create(self) -> None:
-        # By renaming: a file that exists and is shorter than its header was damaged, not torn.
+        # By renaming: so an existing file that is shorter than its header is damaged, not
+        # torn.
         with disk_errors("creating a log", self.path):
             self._disk.make_directories(self.path.parent)
         self.rewrite(())
@@ -202,7 +209,8 @@ class RecordLog:
             self.recovered = (
                 f"cut {self.torn_bytes} bytes off {self.path.name}: a torn, unsynced tail"
             )
-        # What the process before us wrote and did not sync is relied on from here on.
+            # From now on others rely on what the previous process wrote, even if it did not
+            # sync it.
         self._disk.sync(self.path)
         self._disk.sync_directory(self.path.parent)
         self._durable = self._size
@@ -217,7 +225,7 @@ class RecordLog:
         return offset
 
     def _check_never_durable(self, damaged: int, size: int) -> None:
-        """Look for a sound frame after the damage that knows the damaged place to be durable."""
+        """Raise if a sound frame after the damage says that the damaged place was durable."""
         tail = self._disk.read(self.path, damaged, size - damaged)
         start = tail.find(_FRAME_MAGIC)
         while start >= 0:
@@ -234,7 +242,7 @@ class RecordLog:
         return LogCorrupt(self.path, damaged, count)
 
     def _frame_at(self, offset: int) -> tuple[bytes, int] | None:
-        """The body of the frame at `offset` and its `durable`; None if there is no sound frame."""
+        """Return the body and `durable` of the frame at `offset`; None if it is not sound."""
         header = self._disk.read(self.path, offset, _HEADER.size)
         if len(header) < _HEADER.size:
             return None

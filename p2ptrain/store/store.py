@@ -1,17 +1,17 @@
 """The store: chunks, blobs and the head of one node, safe against a crash at any instant.
 
-The promise, in the order in which restic words such things:
+The guarantees, in the style of restic:
 
 1. A chunk's name exists only if its bytes are durable.
 2. A blob's manifest is written only when the names of its chunks are durable. (A blob that comes
-   from peers is the exception: its manifest comes first, so that a fetch can resume. `holds_blob`
-   is therefore the question to ask, and `put_head` asks it.)
-3. The head is written only when the snapshot that it names is whole and durable.
-4. Nothing is removed that the durable head, a pin or the caller's `keep` reaches, nor anything that
-   was put since the collection before.
+   from peers is the exception: its manifest comes first, so that a fetch can resume. So use
+   `holds_blob` to find out whether a blob is complete, as `put_head` does.)
+3. The head is written only when the snapshot that it names is complete and durable.
+4. A collection never removes what the durable head, a pin or the caller's `keep` reaches, nor what
+   was put since the previous collection.
 
-So after a crash or a full disk at any point, the previous head is valid and all that it reaches is
-there; the worst that is left behind is garbage.
+So after a crash or a full disk at any point, the previous head is valid and everything that it
+reaches exists. At worst some garbage is left behind.
 
 The store does not know what the bytes mean, nor whether a snapshot is certified.
 """
@@ -53,8 +53,9 @@ from p2ptrain.store.pins import Pins
 class Store:
     """One node's chunks, blobs and head, under the directory `root`.
 
-    One process at a time: a second one is refused with the code STORE-BUSY until the first ends or
-    calls `close`. All methods may be called from any thread, and block while they use the disk.
+    One process may use it at a time. A second one is refused with the code STORE-BUSY until the
+    first ends or calls `close`. All methods may be called from any thread, and block while they use
+    the disk.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class Store:
         self._patient_lanes = lanes or patient_threads
         self._disk = disk or LocalDisk()
         self._pins: Counter[Digest] = Counter()
-        # For each blob that is being written, how many puts there were before it.
+        # The number of puts before each blob that is being written.
         self._writing: Counter[int] = Counter()
         self._counting = threading.Lock()
-        # Held for a whole collection: pins and heads come before it or after it.
+        # Held for a whole collection, so that pins and heads change before or after it.
         self._collecting = threading.Lock()
         with disk_errors("opening the store", root):
             self._disk.make_directories(root)
@@ -91,7 +92,7 @@ class Store:
         self.lasting = Pins(root, self._disk)
 
     def close(self) -> None:
-        """Let another process have the store. Nothing is pending: every write was made durable."""
+        """Release the store to other processes. Every write was already made durable."""
         if self._lock is not None:
             self._lock.close()
 
@@ -109,7 +110,8 @@ class Store:
         """Store up to 4 MiB and return their digest; they are durable on return.
 
         `expected` is the digest under which a peer sent them. With `settle=False` the bytes are
-        durable but the name may not be, until `settle` or whatever refers to it is called.
+        durable but the name may not be, until `settle` or a method that writes a reference to it is
+        called.
 
         Raises:
             ChunkCorrupt: the data is not what was expected; nothing was stored.
@@ -122,7 +124,7 @@ class Store:
         return chunk.digest
 
     def put_checked(self, chunk: CheckedChunk) -> None:
-        """As `put_chunk` with `settle=False`, of bytes that need not be hashed again.
+        """Store bytes that are already hashed, as `put_chunk` does with `settle=False`.
 
         Raises StoreFull.
         """
@@ -133,11 +135,11 @@ class Store:
         self._objects.settle()
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """The bytes, checked against `digest`.
+        """Return the bytes, checked against `digest`.
 
         Raises:
             ChunkMissing: not held.
-            ChunkCorrupt: the disk has rotted; the chunk counts as missing from now on.
+            ChunkCorrupt: the file is corrupted; the chunk counts as missing from now on.
         """
         return self._objects.read(digest)
 
@@ -145,7 +147,7 @@ class Store:
         return self._objects.size(digest) is not None
 
     def chunk_path(self, digest: Digest) -> Path:
-        """The file that holds a chunk, for a process that reads it itself.
+        """Return the file that holds a chunk, for a process that reads it itself.
 
         Raises ChunkMissing.
         """
@@ -154,7 +156,7 @@ class Store:
         return self._objects.path(digest)
 
     def chunks_in(self, fan: int) -> list[Digest]:
-        """All chunks, those set aside included, in `fans` portions, for whoever reads all."""
+        """Return the chunks of one of the `fans` directories, including those set aside."""
         return self._objects.names_in(fan)
 
     @property
@@ -162,7 +164,7 @@ class Store:
         return FANS
 
     def examine(self, digest: Digest) -> Health:
-        """Read a chunk; one that is damaged, or cannot be read, counts as missing from then on."""
+        """Read a chunk. A damaged or unreadable chunk counts as missing from then on."""
         return self._objects.examine(digest)
 
     # blobs
@@ -173,18 +175,20 @@ class Store:
         Parts may be of any length, and are consumed one at a time while chunks are written. Equal
         arguments give equal digests, however the bytes are cut into parts.
 
-        Raises StoreFull; what was written until then is garbage, and is found again on a retry.
+        Raises StoreFull. The chunks that were already written are then garbage, and are reused on a
+        retry.
         """
         return self.put_stream(kind, filling(parts), meta)
 
     def put_stream(
         self, kind: str, fill: Fill, meta: Mapping[str, object], *, leisure: Leisure | None = None
     ) -> Digest:
-        """As `put_blob`, of bytes that `fill` copies to where the store wants them.
+        """Store a blob, as `put_blob` does, of bytes that `fill` copies to where the store wants
+        them.
 
-        It is called in one thread, and only when its bytes can be taken at once: whoever has to
-        keep them unchanged until then does not wait for the disk. With `leisure`, all the time
-        that there is, the processor is left to whoever else wants it.
+        `fill` is called in one thread, and only when its bytes can be taken at once. So an owner
+        that must keep the bytes unchanged until then does not wait for the disk. With `leisure`,
+        the writing threads have a low priority and pause while all cores are busy.
         """
         if leisure is None:
             return self._put_stream(kind, fill, meta, self._lanes)
@@ -219,18 +223,18 @@ class Store:
                 self._writing -= Counter((before,))
 
     def manifest(self, digest: Digest) -> BlobManifest:
-        """Raises ChunkMissing or ChunkCorrupt for the manifest's own bytes, and ManifestInvalid."""
+        """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
         return BlobManifest.from_wire(self._objects.read(digest))
 
     def holds_blob(self, digest: Digest) -> bool:
-        """Whether the blob is here whole. Its bytes are hashed only when they are read."""
+        """Return whether the whole blob is here. Its bytes are hashed only when they are read."""
         try:
             return not self.missing_chunks(digest)
         except (ChunkMissing, ChunkCorrupt):
             return False
 
     def missing_chunks(self, digest: Digest) -> list[Digest]:
-        """The chunks that the blob still lacks, each once, in order.
+        """Return the chunks that the blob still lacks, each once, in order.
 
         Raises ChunkMissing if its manifest is not here: fetch that first.
         """
@@ -238,7 +242,7 @@ class Store:
         return [chunk for chunk in chunks if not self.has_chunk(chunk)]
 
     def read_blob(self, digest: Digest) -> bytes:
-        """The whole blob in memory, every chunk checked."""
+        """Return the whole blob, with every chunk checked."""
         return read_whole(self.manifest(digest), self._objects.read_into)
 
     def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
@@ -257,7 +261,7 @@ class Store:
     def put_head(self, head: Head) -> None:
         """Replace the head; it is durable on return.
 
-        Raises ChunkMissing if the snapshot that it names is not here whole.
+        Raises ChunkMissing if the snapshot that it names is not completely here.
         """
         with self._collecting:
             if head.snapshot is not None and not self.holds_blob(head.snapshot):
@@ -267,7 +271,7 @@ class Store:
             self._objects.settle()
 
     def head(self) -> Head | None:
-        """The last head that was put; None in a new store. Raises StoreError if it is damaged."""
+        """Return the last head; None in a new store. Raises StoreError if it is damaged."""
         path = self.root / "head"
         with disk_errors("reading the head", self.root):
             if self._disk.size(path) is None:
@@ -278,7 +282,7 @@ class Store:
 
     @contextmanager
     def pin(self, digests: Iterable[Digest]) -> Iterator[None]:
-        """Within the block no collection removes these, nor what they reach, held yet or not."""
+        """Within the block, keep collections from removing these and what they reach."""
         pinned = list(digests)
         with self._collecting:
             self._pins.update(pinned)
@@ -291,25 +295,28 @@ class Store:
     def collect_garbage(
         self, keep: Iterable[Digest], *, keep_chunks: Iterable[Digest] = ()
     ) -> Collected:
-        """Remove the chunks that nothing reaches: not `keep`, the head, a pin (those in `lasting`
-        too), or a recent put.
+        """Remove the chunks that are not reached from `keep`, the head or a pin (those in `lasting`
+        too), and were not put recently.
 
         `keep` may name blobs and bare chunks, held or not; each is read to see which it is. Many
-        bare chunks, such as data blocks, are better named in `keep_chunks`. What is put is spared
-        by the next collection, so there is time to put its digest where `keep` is computed from.
+        bare chunks, such as data blocks, are better named in `keep_chunks`. The next collection
+        spares what was put since the previous one, so there is time to record its digest where
+        `keep` is computed from.
 
-        Raises RootsDamaged, with nothing removed, if a root is damaged, since what it reaches is
-        then unknown. Fetch it again first.
+        Raises RootsDamaged, with nothing removed, if a root is damaged, since it is then unknown
+        what it
+        reaches. Fetch it again first.
         """
         with self._collecting, self.lasting.held() as lasting:
-            # A head whose directory entry is not durable could give way to the one before it.
+            # After a crash, a head whose rename is not durable could revert to the
+            # previous one.
             self._objects.settle()
             young, puts = self._objects.young()
             roots = [*keep, *self._head_snapshot(), *self._pins]
             reached = reached_from(self._objects, roots, lasting)
             reached |= reached_from_young(self._objects, young)
             collected = sweep(self._objects, reached | set(keep_chunks))
-            # The first chunks of a blob that is being written have nothing else to protect them.
+            # Nothing else protects the first chunks of a blob that is being written.
             with self._counting:
                 grown = min((puts, *self._writing))
             self._objects.grow_up(grown)

@@ -1,7 +1,7 @@
-"""What lies in a store, looked at from outside: nothing is locked and nothing is changed.
+"""Survey the contents of a store from outside. Nothing is locked or changed.
 
-A node may be using the store meanwhile, so a chunk that is gone when its turn comes was removed,
-and is no fault.
+A node may be using the store meanwhile. So a chunk that has vanished was removed, which is no
+fault.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from p2ptrain.store.disk import Disk
 from p2ptrain.store.reader import StoreReader
 
 LOOSE = "data"
-"""Chunks that no blob here lists are data blocks, or what is left of a blob that was removed."""
+"""Chunks that no blob here lists: data blocks, or the rest of a removed blob."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """Of one kind of blob: how many there are, and what they alone take of the disk.
+    """The number of blobs of one kind, and the disk space that they take.
 
-    A chunk that several share is counted once, for the first in the order of their digests.
+    A chunk that several blobs share is counted once, for the first in the order of their digests.
     """
 
     blobs: int = 0
@@ -38,7 +38,7 @@ class Survey:
     _sizes: dict[Digest, int] = field(default_factory=dict)
 
     def usage(self) -> dict[str, Usage]:
-        """By kind of blob, in alphabetical order. Raises StoreError."""
+        """Return the usage by kind of blob, in alphabetical order. Raises StoreError."""
         reader = StoreReader(self.root, self.disk)
         self._sizes = dict(reader.listed())
         usage: dict[str, Usage] = {}
@@ -54,9 +54,9 @@ class Survey:
         return dict(sorted(usage.items()))
 
     def damaged(self) -> Iterator[tuple[Digest, bool]]:
-        """Hash every chunk: its digest, and whether it is damaged. Raises StoreError.
+        """Hash every chunk; yield its digest and whether it is damaged. Raises StoreError.
 
-        What was set aside as damaged, with no sound copy since, is damaged still.
+        A chunk that was set aside as damaged, with no sound copy since, still counts as damaged.
         """
         reader = StoreReader(self.root, self.disk)
         for digest, _ in reader.listed():

@@ -1,4 +1,4 @@
-"""Chunks from many peers at once: what is asked of whom, how, and what is believed."""
+"""Fetch chunks from many peers at once: the choice of sources, the transfer and the checks."""
 
 from p2ptrain.swarm.chunk_cache import HotChunks
 from p2ptrain.swarm.fetch import FetchHandle, fetch_blob, fetch_chunks

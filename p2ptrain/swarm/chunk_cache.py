@@ -1,8 +1,9 @@
-"""Chunks that several peers want at about the same time, kept in memory meanwhile.
+"""A cache in memory for chunks that several peers want at about the same time.
 
-After a commit whoever missed the reduce wants the same update, and joiners want the same snapshot.
-From the disk each would cost a read around the page cache, a hash, and memory of its own for as
-long as it is being sent; so all of them share one. It knows no sockets and no peers.
+After a commit all peers that missed the reduce want the same update, and joiners want the same
+snapshot. Each read from disk would cost a read around the page cache, a hash, and its own memory
+for as long as the chunk is being sent. So all requests share one copy. It knows no sockets and no
+peers.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX
 from p2ptrain.swarm.server import Chunks
 
 HOT_BYTES = 16 * CHUNK_BYTES_MAX
-"""What a fetch has open at its sources is a few chunks each: those who ask together find them."""
+"""A fetch has a few chunks open at its sources, so peers that ask at the same time share them."""
 
 
 class HotChunks:
-    """`source`, with those chunks in memory that were asked for last: `bytes_max` of them at most.
+    """Wraps `source` and holds the most recently requested chunks in memory, at most `bytes_max`
+    bytes.
 
-    For any number of threads: of those that want one chunk, one reads it. Nothing is kept of a
-    chunk that cannot be read, so what is repaired or fetched later is found.
+    Any number of threads may use it. If several want one chunk, one of them reads it. Failed reads
+    are not cached, so a chunk that is repaired or fetched later is found.
     """
 
     def __init__(self, source: Chunks, *, bytes_max: int = HOT_BYTES) -> None:
@@ -34,7 +36,7 @@ class HotChunks:
         self._changed = threading.Condition()
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """The bytes, checked when they were read. Raises StoreError."""
+        """Return the bytes, which were checked when they were read. Raises StoreError."""
         with self._changed:
             self._changed.wait_for(lambda: digest not in self._reading)
             if digest in self._kept:

@@ -1,7 +1,7 @@
-"""Fetching chunks from many peers at once, in threads, each byte checked before it is believed.
+"""Fetch chunks from many peers at once, in threads. All bytes are checked before they are used.
 
-What is held already is not fetched, so a fetch that was cut short resumes by being called again.
-How the bytes travel is in `lanes`, and what is asked of whom in `picker`.
+Chunks that the store holds are not fetched, so an interrupted fetch resumes when it is called
+again. `lanes` moves the bytes, and `picker` decides what to request from which source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from p2ptrain.swarm.report import FetchProgress, FetchReport, blamed
 
 
 class FetchHandle(Generic[SourceT]):
-    """What another thread may do to a fetch: end it, or offer it more sources."""
+    """Lets another thread end a fetch, or offer it more sources."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class FetchHandle(Generic[SourceT]):
         self._fetch: Fetch[SourceT] | None = None
 
     def cancel(self) -> None:
-        """The fetch raises TryLater, and keeps what it has got."""
+        """Make the fetch raise TryLater. It keeps the chunks that have come."""
         with self._lock:
             self._cancelled = True
             fetch = self._fetch
@@ -36,8 +36,8 @@ class FetchHandle(Generic[SourceT]):
             fetch.cancel()
 
     def offer(self, source: SourceT) -> None:
-        """Have it asked as well. It may be offered again and again: one that is asked already, or
-        was dropped for more than its connection, is left alone.
+        """Use this source as well. It may be offered repeatedly. A source that is already used, or
+        that was dropped for any reason but its connection, is ignored.
         """
         with self._lock:
             fetch = self._fetch
@@ -48,20 +48,20 @@ class FetchHandle(Generic[SourceT]):
 
     @property
     def blamed(self) -> tuple[PeerId, ...]:
-        """The peers to report so far, also where the fetch did not succeed."""
+        """The peers to report so far, even if the fetch did not succeed."""
         with self._lock:
             fetch = self._fetch
         return () if fetch is None else blamed(fetch.dropped)
 
     @property
     def chunks_fetched(self) -> int:
-        """How many have come so far, also where the fetch did not succeed."""
+        """Number of chunks that have come so far, even if the fetch did not succeed."""
         with self._lock:
             fetch = self._fetch
         return 0 if fetch is None else fetch.chunks_fetched
 
     def bind(self, fetch: Fetch[SourceT]) -> None:
-        """For the fetch: what was said before it began is told it now."""
+        """Attach the fetch, and pass on the calls that came before it began."""
         with self._lock:
             self._fetch, early, cancelled = fetch, self._early, self._cancelled
         for source in early:
@@ -82,15 +82,15 @@ def fetch_blob(
     stall_s: float = STALL_S,
     handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
-    """Bring a blob into the store whole: its manifest first, then the chunks that are not held.
+    """Fetch a whole blob into the store: first its manifest, then the chunks that are missing.
 
-    Blocks; call it in a thread. `dial` is called in threads and has a deadline of its own: one that
-    still dials when the rest is over is left behind to end by itself. `progress` is called in
+    Blocks; call it in a thread. `dial` is called in threads and needs its own deadline; a dial that
+    is still running when everything else is over is left to end by itself. `progress` is called in
     threads after each chunk and must be quick.
 
     Raises:
-        StoreError: CKPT-NO-SOURCE, nobody that could be reached has it; evidence lists each source.
-        StoreFull and others: from this store. What was fetched stays and is not fetched again.
+        StoreError: CKPT-NO-SOURCE, no reachable peer has it; the evidence lists each source.
+        StoreFull and others: from this store. Fetched chunks stay and are not fetched again.
         ManifestInvalid: the digest names something that is not a blob.
         TryLater: cancelled (FETCH-CANCELLED) or not complete in `deadline_s` (FETCH-TIMEOUT).
     """
@@ -127,7 +127,7 @@ def fetch_chunks(
     stall_s: float = STALL_S,
     handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
-    """The same for bare chunks, such as the data blocks of a lease. They are durable on return."""
+    """Fetch bare chunks, such as a lease's data blocks, as `fetch_blob` does. They are durable."""
     wanted = list(dict.fromkeys(digests))
     with store.pin(wanted):
         plan = FetchPlan(
@@ -150,12 +150,12 @@ def _run(fetch: Fetch[SourceT], handle: FetchHandle[SourceT] | None) -> FetchRep
 
 
 def _missing(store: Store, digest: Digest) -> list[Digest]:
-    store.manifest(digest).sizes()  # refuses a manifest that contradicts itself, before any byte
+    store.manifest(digest).sizes()  # refuses a contradictory manifest before any byte is fetched
     return _in_an_order_of_our_own(store.missing_chunks(digest))
 
 
 def _in_an_order_of_our_own(digests: Iterable[Digest]) -> list[Digest]:
-    """Peers that begin together have something to give to each other if each begins elsewhere."""
+    """Shuffle, so that peers that start together soon have different chunks to exchange."""
     drawn = list(digests)
     random.shuffle(drawn)
     return drawn

@@ -1,11 +1,11 @@
-"""The threads of one fetch: a *lane* is a connection to a source, with a thread of its own.
+"""The threads of one fetch: a *lane* is a connection to a source, with its own thread.
 
-Each lane asks the picker what to ask for, keeps a few requests open, and checks what comes against
-the digest that was asked for; what is right is stored by other threads while the lane reads on. A
-lane that fails is dropped for this fetch and what it owed is asked of the others; a peer that sent
-a wrong chunk loses all its lanes.
+Each lane gets chunks to request from the picker, keeps a few requests open, and checks what arrives
+against the requested digest. Other threads store the correct chunks while the lane reads on. A lane
+that fails is dropped for this fetch, and its open requests go to other lanes. A peer that sent a
+wrong chunk loses all its lanes.
 
-The decisions are the picker's; this module knows threads and sockets, and no blobs.
+The picker decides; this module knows threads and sockets, and no blobs.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from p2ptrain.swarm.wire import receive_response, send_request
 from p2ptrain.swarm.write_behind import Landing
 
 LANES_MAX = 64
-"""More connections than this bring nothing, and each has a thread and a buffer of one chunk."""
+"""More connections bring nothing, and each has a thread and a buffer of one chunk."""
 
 STALL_S = 60.0
-"""How long a source may take for a slice of 64 KiB. The picker asks another one much sooner."""
+"""Seconds that a source may take for a slice of 64 KiB. The picker tries another much sooner."""
 
 RECONSIDER_S = 0.01
-"""The shortest wait before the picker is asked again: rounding must not make a thread spin."""
+"""The shortest wait before asking the picker again, so that rounding makes no thread spin."""
 
 
 class Source(Protocol):
-    """Whatever the caller's `dial` understands, such as a dataplane Endpoint."""
+    """Anything that the caller's `dial` understands, such as a dataplane Endpoint."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -65,10 +65,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan(Generic[SourceT]):
-    """What a fetch is to do, and within which bounds.
+    """The task of a fetch, and its limits.
 
-    `more_after(digest)` is called when a chunk has come and says what else is wanted now. With
-    `is_urgent` what is wanted at first holds up the rest.
+    `more_after(digest)` is called when a chunk has come and returns the further chunks wanted. With
+    `is_urgent`, the chunks wanted first hold up the rest.
     """
 
     wanted: Sequence[Digest]
@@ -82,7 +82,7 @@ class FetchPlan(Generic[SourceT]):
     is_urgent: bool = False
 
     def lanes(self) -> dict[Lane, SourceT]:
-        """A first connection to each source, then a second one, as far as the bound allows."""
+        """Return a first connection to each source, then second ones, and so on up to the limit."""
         lanes = {
             Lane(source.peer, stream): source
             for stream in range(self.streams_per_peer)
@@ -106,18 +106,18 @@ class Fetch(Generic[SourceT]):
         self._lacked: Counter[PeerId] = Counter()
         self._landing = Landing(len(self._lanes))
         self._pool: ThreadPoolExecutor | None = None
-        """Of the lanes' threads, while the fetch runs."""
+        """Runs the lanes' threads; set while the fetch runs."""
         self._telling = threading.Lock()
         self._bytes_by_peer: Counter[PeerId] = Counter()
         self._chunks_fetched = 0
         self._storing = 0
-        """Chunks that have arrived, for the picker, and are not in the store yet."""
+        """Number of chunks that the picker counts as arrived and that are not in the store yet."""
         self._over = False
         self._timed_out = False
         self._failure: BaseException | None = None
 
     def run(self) -> FetchReport:
-        """Fetch all that is wanted, blocking; raises as `fetch_blob` says."""
+        """Fetch all wanted chunks. Blocks; raises the errors of `fetch_blob`."""
         started = time.monotonic()
         if not self._picker.done and self._lanes:
             self._run_lanes(started + self._plan.deadline_s)
@@ -131,17 +131,17 @@ class Fetch(Generic[SourceT]):
         )
 
     def cancel(self) -> None:
-        """End it from another thread; `run` then raises TryLater, unless it was over already."""
+        """End the fetch from another thread. `run` then raises TryLater, unless it was over."""
         with self._changed:
             if not self._is_over():
                 self._failure = TryLater("the fetch was cancelled", code="FETCH-CANCELLED")
         self._stop()
 
     def offer(self, source: SourceT) -> None:
-        """From another thread: use this source as well.
+        """Use this source as well. Call from another thread.
 
-        One that is used already is left alone, and so is one that was dropped for anything but its
-        connection: it may not have known us yet, or have started again meanwhile.
+        A source that is already used is ignored. A source that was dropped is used again only if
+        its connection was the reason: it may not have known us yet, or may have restarted since.
         """
         with self._changed:
             known, dropped = self._lanes_of(source.peer), self._dropped.get(source.peer)
@@ -161,7 +161,7 @@ class Fetch(Generic[SourceT]):
 
     @property
     def chunks_fetched(self) -> int:
-        """How many are in the store that were not before."""
+        """Number of chunks that this fetch has added to the store."""
         with self._changed:
             return self._chunks_fetched
 
@@ -187,8 +187,9 @@ class Fetch(Generic[SourceT]):
                 self._changed.wait(remaining_s)
             self._timed_out = not self._is_over()
         self._stop()
-        # Lanes that still dial are not waited for: they end by `dial`'s own deadline, and find then
-        # that it is over.
+        # Do not wait for lanes that are still dialling. They end by `dial`'s own deadline,
+        # and then
+        # find that the fetch is over.
         pool.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._sockets)
@@ -217,7 +218,7 @@ class Fetch(Generic[SourceT]):
             do="nothing: it is tried again with whoever is connected then",
         )
 
-    # What follows runs in the lanes' threads.
+        # The methods below run in the lanes' threads.
 
     def _run_lane(self, lane: Lane, source: SourceT) -> None:
         try:
@@ -244,7 +245,7 @@ class Fetch(Generic[SourceT]):
                 self._changed.notify_all()
 
     def _thread_ended(self, ended: Future[None]) -> None:
-        """What is no peer's fault, such as a full disk, fails the whole fetch."""
+        """Let an error that is no peer's fault, such as a full disk, fail the whole fetch."""
         exc = ended.exception()
         if exc is not None:
             with self._changed:
@@ -275,7 +276,7 @@ class Fetch(Generic[SourceT]):
             self._landing.give_back(buffer)
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
-        """What to ask for now. A lane that is idle waits for something, or for the end: []."""
+        """Return the chunks to request now. An idle lane waits for one, or for the end: []."""
         with self._changed:
             while not self._is_over():
                 now = time.monotonic()
@@ -294,7 +295,7 @@ class Fetch(Generic[SourceT]):
         return picks
 
     def _is_first(self, lane: Lane, chunk: CheckedChunk) -> bool:
-        """Whether this copy is the one to store."""
+        """Return whether this copy is the first, and so the one to store."""
         with self._changed:
             is_first = self._picker.arrived(lane, chunk.digest, time.monotonic())
             self._storing += is_first
@@ -302,10 +303,10 @@ class Fetch(Generic[SourceT]):
         return is_first
 
     def _put(self, lane: Lane, chunk: CheckedChunk) -> None:
-        """Runs in a thread of the landing."""
+        """Store a chunk. Runs in a thread of `Landing`."""
         self._store.put_checked(chunk)
         more = self._plan.more_after(chunk.digest)
-        with self._telling:  # progress never seems to go back
+        with self._telling:  # so that progress never seems to go back
             with self._changed:
                 self._picker.want(more)
                 self._storing -= 1
@@ -342,7 +343,7 @@ class Fetch(Generic[SourceT]):
         return [lane for lane in self._lanes if lane.peer == peer]
 
     def _is_over(self) -> bool:
-        # What is being stored may be a manifest, after which more is wanted.
+        # A chunk that is being stored may be a manifest, after which more is wanted.
         return self._over or (not self._storing and (self._picker.done or self._picker.stuck))
 
     def _stop(self) -> None:

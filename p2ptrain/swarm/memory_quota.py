@@ -1,8 +1,9 @@
-"""How many chunks are in memory at once because somebody is being sent them.
+"""A limit on the chunks in memory that are being sent to peers.
 
-A connection that asks costs little, and one that is answered a whole chunk for as long as its
-peer takes to read it. So whoever has its share in hand waits for it to be taken, and no number of
-connections takes more than the memory that is stated here. It knows no bytes and no sockets.
+A connection that makes requests costs little. A connection that is answered costs a whole chunk
+until its peer has read the answer. So a peer whose share is in memory waits until some of it is
+read, and no number of connections uses more than the stated memory. This module knows no bytes and
+no sockets.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from p2ptrain.errors import PeerTooSlow
 from p2ptrain.ids import PeerId
 
 CHUNKS_MAX = 64
-"""256 MiB where chunks have 4 MiB, and less by as much as several are sent the same."""
+"""256 MiB if chunks have 4 MiB, and less if several peers are sent the same chunk."""
 
 CHUNKS_PER_PEER_MAX = 4
-"""A peer fetches its blocks, an update and a snapshot, each over a connection. Sixteen peers that
-read nothing would have to join forces to keep all others waiting, and for two minutes a chunk."""
+"""A peer may fetch its blocks, an update and a snapshot at once, each over its own connection. To
+block all others, sixteen peers would have to collude and read nothing, and they could do it for two
+minutes per chunk."""
 
 
 class InHand:
-    """Turns at holding a chunk for a peer. For any number of threads."""
+    """Grants turns at holding a chunk for a peer. For any number of threads."""
 
     def __init__(
         self, chunks_max: int = CHUNKS_MAX, per_peer_max: int = CHUNKS_PER_PEER_MAX
@@ -36,7 +38,7 @@ class InHand:
 
     @contextmanager
     def one_for(self, peer: PeerId, deadline_s: float) -> Iterator[None]:
-        """Within the block a chunk may be held for `peer`. Raises PeerTooSlow: not in that time."""
+        """Hold a chunk for `peer` within the block. Raises PeerTooSlow after `deadline_s`."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._fits(peer), deadline_s):
                 raise PeerTooSlow(f"chunks that wait to be read, for {deadline_s:.0f} s", peer=peer)

@@ -1,27 +1,26 @@
-"""Which chunk to ask of which source next: a pure decision, told what happened and what time it is.
+"""The choice of the next chunk to request from each source: a pure decision from events and times.
 
 Rules, in this order:
-1. A chunk that some sources lack goes first to a source that may have it, the rarest first.
-2. Else any chunk that nobody has been asked for, in the order in which they are wanted.
-3. Else a chunk that this source has lacked before, in case it has it now: the sources of those who
-   start together are each other. The more often that was in vain, the longer it is left alone.
-4. Else, at the end, a chunk that another source has been asked for and will bring much later than
-   this one would, by what each has brought so far; or one that is overdue: whichever copy comes
-   first counts.
+1. A chunk that some sources lack is requested from a source that may have it, the rarest first.
+2. Else any chunk that is not requested anywhere, in the order in which they are wanted.
+3. Else a chunk that this source has lacked before, in case it has it now: fetchers that start
+   together are each other's sources. After repeated misses the source is left alone for longer.
+4. Else, at the end, a chunk that another source was asked for but will bring much later than this
+   one, judged by their rates so far; or an overdue chunk. The first copy to arrive counts.
 
-How many requests a source may have open follows from its rate: what it brings in `AHEAD_S`, and one
-more; a manifest, which is short, says nothing of it. So a fast source never runs dry, and a slow
-one holds little that the others wait for at the end. One that has just said that it lacks a chunk
-has one open until it brings something.
+The limit on a source's open requests follows from its rate: the chunks that it brings in `AHEAD_S`,
+plus one. Manifests are short and do not count for the rate. So a fast source always has requests,
+and a slow one holds little that the others wait for at the end. A source that has just reported a
+missing chunk has one open request until it brings a chunk.
 
-A source is taken to hold everything until it says that it lacks a chunk. What all of them have
-lacked nobody has, for the end of the fetch is not put off by asking again. Sources are *lanes*: one
-connection to one peer each, named by whatever the caller likes. The picker knows neither sockets
-nor stores, and holds no lock: its caller does.
+A source is assumed to hold everything until it reports that it lacks a chunk. A chunk that all
+sources have lacked counts as unavailable: asking again does not postpone the end of the fetch.
+Sources are *lanes*, each one connection to one peer, named by any value of the caller. The picker
+knows neither sockets nor stores, and has no lock: its caller holds one.
 
-Chunks have numbers, and sets of them are integers with a bit for each. So what 64 sources lack of
-100,000 chunks takes a megabyte, and a pick costs a few operations for each source, however many
-chunks some sources lack.
+Chunks have numbers, and sets of chunks are integers with one bit for each. So the chunks that 64
+sources lack of 100,000 take a megabyte, and a pick costs a few operations for each source, however
+many chunks some sources lack.
 """
 
 from __future__ import annotations
@@ -36,53 +35,53 @@ from p2ptrain.ids import Digest
 LaneT = TypeVar("LaneT", bound=Hashable)
 
 IN_FLIGHT_FIRST = 1
-"""Requests open before the lane's rate is known. It costs a round trip once; with more, a short
-blob would be asked of the first two sources, however slow, and of nobody else. Two where there is
-plenty brought 0.2 % of a long fetch, and cost a short one from unequal sources a third."""
+"""Open requests before the rate of a lane is known. The cost is one round trip, once. With more, a
+short blob would be requested only from the first two sources, even if they are slow. With two, a
+long fetch took 0.2 % less time, and a short one from unequal sources a third more."""
 
 IN_FLIGHT_MAX = 16
-"""64 MiB: 10 Gbit/s over 50 ms. A request costs its source nothing before its turn comes."""
+"""64 MiB, enough for 10 Gbit/s over 50 ms. A queued request costs its source nothing."""
 
 AHEAD_S = 1.0
-"""Longer than any round trip, so that the path's latency is never waited for."""
+"""Seconds; longer than any round trip, so that no lane waits for the path's latency."""
 
 COPIES_MAX = 4
-"""How many lanes may be asked for the same chunk as soon as it is overdue. For each further one
-patience is twice as long: sources in league that keep a chunk back only delay it, and a line that
-stands still is not asked for everything again and again."""
+"""Lanes that may be asked for the same overdue chunk. For each further lane the patience doubles.
+So colluding sources that hold back a chunk only delay it, and a line that has stopped is not asked
+for everything again and again."""
 
 SOONER_FACTOR = 1.5
-"""A copy is asked for if the first is expected to take so much longer: half as much is no accident
-of measuring."""
+"""Request a copy if the first is expected to take this many times as long. A factor of 1.5 is more
+than an error of measurement."""
 
 PATIENCE_FACTOR = 3.0
 PATIENCE_MIN_S = 0.5
 PATIENCE_UNKNOWN_S = 5.0
-"""How long a chunk may take before another lane is asked too: three times what chunks usually take,
-counted from the request; until one has come, a time in which 7 Mbit/s bring one."""
+"""Limits on the time of a chunk, from the request, before another lane is asked too: three times
+the usual time of a chunk. Until one has come, the limit is the time in which 7 Mbit/s bring one."""
 
 AGAIN_S = 0.002
 AGAIN_S_MAX = 10.0
-"""After so many misses in a row of chunks that it had lacked before, a lane is not asked for such
-for as many times the first, times the number of lanes, and for the second at most. A source that
-never has any hears 900 such requests in an hour if there are four. Of sixteen joiners that begin
-together each hears 40 misses a second (`tests/swarm/crowd.py`)."""
+"""Pause of a lane that missed chunks which it had lacked before. The pause is AGAIN_S, times one
+more than the misses in a row, times the number of lanes, and at most AGAIN_S_MAX. With four lanes,
+a source that never has any gets 900 such requests in an hour. Of sixteen joiners that start
+together, each gets 40 misses a second (`tests/swarm/crowd.py`)."""
 
 _LEARNING_RATE = 0.25
 
 
 @dataclass(slots=True)
 class Pace:
-    """What is known of one lane. `interval_s` is between two chunks of a lane that is kept busy."""
+    """The measured rate of one lane. `interval_s` is the time between its chunks while busy."""
 
     open: dict[Digest, float] = field(default_factory=dict)
-    """What it was asked for and has not answered, and when."""
+    """Time of each request that it has not answered yet."""
     interval_s: float | None = None
     heard_at: float = -math.inf
     free_at: float = -math.inf
-    """When all that it was asked for should have come."""
+    """Time when all open requests should have been answered."""
     doubtful: bool = False
-    """It lacked what it was asked for last."""
+    """Whether it lacked the chunk of its last answer."""
 
     def in_flight_max(self, limit: int) -> int:
         if self.doubtful:
@@ -94,7 +93,7 @@ class Pace:
         return min(limit, 1 + math.ceil(AHEAD_S / self.interval_s))
 
     def asked(self, digest: Digest, now: float, usual_s: float | None) -> float | None:
-        """One more request. Returns when its answer is expected, if anything is known."""
+        """Record a request. Return when its answer is expected, or None if nothing is known."""
         self.open[digest] = now
         interval_s = usual_s if self.interval_s is None else self.interval_s
         if interval_s is None:
@@ -103,8 +102,8 @@ class Pace:
         return self.free_at
 
     def brought(self, digest: Digest, now: float, *, is_usual: bool = True) -> None:
-        """A chunk has come: learn how long one takes, without the wait for those before it. One
-        that is shorter than usual teaches nothing.
+        """Record a chunk, and learn how long one takes without the wait for those before it. An
+        unusual (short) chunk is not used for this.
         """
         if is_usual:
             taken_s = now - max(self.open[digest], self.heard_at)
@@ -126,14 +125,14 @@ class Pace:
 
 @dataclass(slots=True)
 class Lacks:
-    """What a lane has said that it lacks: `ever`, and `lately`, since it was asked for all there is
-    once more. It outlives the lane, which may come back.
+    """The chunks that a lane has reported missing. `ever` is all of them; `lately` is cleared when
+    the lane has been asked again for all of them. It outlives the lane, which may come back.
     """
 
     ever: int = 0
     lately: int = 0
     in_vain: int = 0
-    """How often in a row it was asked again, and lacked it still."""
+    """Number of times in a row that it was asked again and still lacked the chunk."""
     again_at: float = -math.inf
 
     def note(self, chunk: int) -> None:
@@ -141,29 +140,29 @@ class Lacks:
         self.lately |= chunk
 
     def rest(self, chunk: int, now: float, lanes: int) -> None:
-        """It has just said so of this one."""
+        """Record a miss, and set the time until which the lane is not asked for such chunks."""
         self.in_vain += bool(self.ever & chunk)
         self.again_at = now + min(AGAIN_S_MAX, AGAIN_S * lanes * (1 + self.in_vain))
 
     def has_some(self) -> None:
-        """It has just brought one."""
+        """Record that it has brought a chunk."""
         self.in_vain, self.again_at = 0, -math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A chunk asked of a lane: when, and when it is expected, if anything is known."""
+    """A request to a lane: its time, and when the answer is expected, if known."""
 
     at: float
     expected_at: float | None
 
 
 class Picker(Generic[LaneT]):
-    """The chunks still wanted, and the lanes that they may come from.
+    """The chunks that are still wanted, and the lanes that they may come from.
 
-    Call `next` when a lane has room; then one of `arrived` and `lacks` for each chunk so assigned,
-    or `drop` for the lane. The fetch is over when `done`, or when `stuck`: nothing is coming and
-    no lane that is left may have what is wanted.
+    Call `next` when a lane has room. Then call `arrived` or `lacks` for each chunk so assigned, or
+    `drop` for the lane. The fetch is over when `done`, or when `stuck`: nothing is on its way, and
+    no remaining lane may have a wanted chunk.
     """
 
     def __init__(self, lanes: Iterable[LaneT], *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
@@ -172,13 +171,13 @@ class Picker(Generic[LaneT]):
         self._paces: dict[LaneT, Pace] = {}
         self._lacks: dict[LaneT, Lacks] = {}
         self._digests: list[Digest] = []
-        """By number, in the order in which they were wanted."""
+        """All chunks by number, in the order in which they were wanted."""
         self._numbers: dict[Digest, int] = {}
-        """Of those that are wanted still."""
+        """The numbers of the chunks that are still wanted."""
         self._left = 0
-        """The same as a set."""
+        """The same chunks as a set."""
         self._free = 0
-        """Those of them that nobody is asked for."""
+        """Those of them that are not requested from any lane."""
         self._asked: dict[Digest, dict[LaneT, Asked]] = {}
         self._urgent: set[Digest] = set()
         self._usual_s: float | None = None
@@ -186,14 +185,14 @@ class Picker(Generic[LaneT]):
             self.add(lane)
 
     def add(self, lane: LaneT) -> None:
-        """One more source, or one that was dropped and is back."""
+        """Add a source. It may have been dropped before."""
         self._paces.setdefault(lane, Pace())
         self._lacks.setdefault(lane, Lacks())
 
     def want(self, digests: Iterable[Digest], *, urgent: bool = False) -> None:
-        """Add chunks. One that is wanted already is left as it is.
+        """Add chunks. Chunks that are already wanted stay as they are.
 
-        An urgent one is short and holds up all the rest, as a manifest does: patience is at its
+        An urgent chunk is short and holds up the rest, as a manifest does: its patience is the
         minimum from the start.
         """
         digests = list(digests)
@@ -210,7 +209,7 @@ class Picker(Generic[LaneT]):
 
     @property
     def lanes(self) -> Set[LaneT]:
-        """Those that were not dropped."""
+        """The lanes that were not dropped."""
         return self._paces.keys()
 
     @property
@@ -223,17 +222,19 @@ class Picker(Generic[LaneT]):
 
     @property
     def left(self) -> int:
-        """How many chunks are still wanted."""
+        """The number of chunks that are still wanted."""
         return len(self._numbers)
 
     @property
     def hopeless(self) -> Collection[Digest]:
-        """The chunks that no lane that is left may have, and that are not on their way."""
+        """The chunks that are not on their way and that no remaining lane may have."""
         hopeless = self._free & self._lacked_by_all()
         return [digest for digest, number in self._numbers.items() if hopeless >> number & 1]
 
     def next(self, lane: LaneT, now: float) -> Digest | None:
-        """The chunk to ask this lane for now, which then counts as asked for; None if none is."""
+        """Return the chunk to request from this lane now, and mark it requested; None if none
+        is.
+        """
         pace = self._paces.get(lane)
         if pace is None or len(pace.open) >= pace.in_flight_max(self._in_flight_max):
             return None
@@ -245,8 +246,9 @@ class Picker(Generic[LaneT]):
         return digest
 
     def arrived(self, lane: LaneT, digest: Digest, now: float) -> bool:
-        """The lane has brought the chunk, and it was right. False if another lane was first."""
-        # Other lanes' copies are released when they come: until then they fill their connections.
+        """Record that the lane has brought the chunk. Return False if another was first."""
+        # Other lanes' copies are released when they come: until then they fill their
+        # connections.
         copies = self._asked.pop(digest, None)
         asked = None if copies is None else copies.get(lane)
         pace = self._paces.get(lane)
@@ -263,7 +265,7 @@ class Picker(Generic[LaneT]):
         return True
 
     def lacks(self, lane: LaneT, digest: Digest, now: float) -> None:
-        """The lane has said that it does not have the chunk."""
+        """Record that the lane does not have the chunk."""
         pace = self._paces.get(lane)
         if pace is not None:
             pace.lacked(digest, now)
@@ -274,21 +276,21 @@ class Picker(Generic[LaneT]):
             self._withdraw(lane, digest)
 
     def lacks_too(self, lane: LaneT, digest: Digest) -> None:
-        """The lane will lack the chunk, as another connection to the same peer has said."""
+        """Record that the lane lacks the chunk, as reported by another connection to its peer."""
         if digest in self._numbers:
             self._lacks[lane].note(self._bit(digest))
 
     def drop(self, lane: LaneT) -> None:
-        """Nothing more comes from this lane; what it was asked for is asked of others."""
+        """Drop a lane, so that its requested chunks can be requested from others."""
         self._paces.pop(lane, None)
         for digest in [digest for digest, copies in self._asked.items() if lane in copies]:
             self._withdraw(lane, digest)
 
     def reconsider_at(self, lane: LaneT, now: float) -> float | None:
-        """When `next` may have an answer for this lane that it does not have now, if nothing
-        happens before.
+        """Return when `next` may have a new answer for this lane if nothing happens before.
 
-        What is overdue now has been offered to whoever asks now, so it is no reason to ask again.
+        Chunks that are overdue already are offered to every caller of `next`, so they need no new
+        call.
         """
         late_at = map(self._late_at, self._asked_of_others(lane))
         again_at = [self._lacks[lane].again_at] if self._free else []
@@ -305,25 +307,26 @@ class Picker(Generic[LaneT]):
         return 1 << self._numbers[digest]
 
     def _lacked_by_all(self) -> int:
-        """What each lane that is left has lacked, if only once; everything if there is none."""
+        """Return the chunks that every remaining lane has lacked once; all if there is none."""
         lacked = (1 << len(self._digests)) - 1
         for lane in self._paces:
             lacked &= self._lacks[lane].ever
         return lacked
 
     def _unasked(self, lane: LaneT, now: float) -> Digest | None:
-        """The rarest that this lane may have and nobody is asked for."""
+        """Return the rarest chunk that this lane may have and that no lane is asked for."""
         lacks = self._lacks[lane]
         chunks = self._free & ~lacks.ever or self._again(lacks, now)
         if not chunks:
             return None
-        # Of those that one lane lacks those that the next lacks as well, and so on.
+            # Among the chunks that one lane lacks, prefer those that the next lane lacks too,
+            # and so on.
         for other in self._paces:
             chunks = chunks & self._lacks[other].ever or chunks
         return self._digests[(chunks & -chunks).bit_length() - 1]
 
     def _again(self, lacks: Lacks, now: float) -> int:
-        """What the lane may be asked for though it has lacked all that nobody is asked for."""
+        """Return the chunks to request again from a lane that has lacked all unrequested ones."""
         if now < lacks.again_at or not self._is_coming():
             return 0
         if not self._free & ~lacks.lately:
@@ -331,11 +334,11 @@ class Picker(Generic[LaneT]):
         return self._free & ~lacks.lately
 
     def _is_coming(self) -> bool:
-        """Whether anything is left that somebody may have who has not lacked it."""
+        """Return whether a chunk is left that some lane may have."""
         return bool(self._left & ~self._lacked_by_all())
 
     def _copy(self, lane: LaneT, now: float) -> Digest | None:
-        """The chunk that is expected last of those that this lane should be asked for as well."""
+        """Return the most urgent chunk of those that this lane should be asked for as a copy."""
         wanted = [
             digest
             for digest in self._asked_of_others(lane)
@@ -345,7 +348,7 @@ class Picker(Generic[LaneT]):
         return max(wanted, key=lambda each: self._urgency(each, now), default=None)
 
     def _asked_of_others(self, lane: LaneT) -> list[Digest]:
-        """What this lane may have as well."""
+        """Return the chunks requested from other lanes that this lane may have too."""
         lacked = self._lacks[lane].ever
         return [
             digest
@@ -354,7 +357,7 @@ class Picker(Generic[LaneT]):
         ]
 
     def _is_sooner(self, lane: LaneT, copies: Collection[Asked], now: float) -> bool:
-        """Whether this lane would bring the chunk much sooner than any of those asked for it."""
+        """Return whether this lane would bring the chunk much sooner than those already asked."""
         pace = self._paces[lane]
         own_s = self._usual_s if pace.interval_s is None else pace.interval_s
         first_at = min(each.expected_at or -math.inf for each in copies)
@@ -364,8 +367,8 @@ class Picker(Generic[LaneT]):
         return first_at - now > SOONER_FACTOR * own_s
 
     def _urgency(self, digest: Digest, now: float) -> tuple[bool, float]:
-        """What is overdue goes first, the longest asked for before the others; then what is
-        expected last.
+        """Return the sort key: overdue chunks first, the one requested longest ago before the
+        others; then the chunk expected last.
         """
         copies = self._asked[digest].values()
         if self._late_at(digest) <= now:
@@ -373,7 +376,7 @@ class Picker(Generic[LaneT]):
         return False, min(each.expected_at or -math.inf for each in copies)
 
     def _late_at(self, digest: Digest) -> float:
-        """When a chunk that was asked for becomes overdue."""
+        """Return when a requested chunk becomes overdue."""
         patience_s = PATIENCE_MIN_S
         if digest not in self._urgent:
             usual_s = self._usual_s

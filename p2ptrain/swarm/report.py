@@ -1,4 +1,4 @@
-"""What a fetch says while it runs and when it is over, as values."""
+"""The progress and the result of a fetch, as values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from p2ptrain.ids import PeerId
 
 
 class Fault(Enum):
-    """Why a source was dropped. The first two are its own doing; the others may be the path's."""
+    """The reason for dropping a source. The first two are its fault; others may be the path's."""
 
     CORRUPT = "sent a chunk that does not match its digest"
     PROTOCOL = "broke the protocol"
@@ -21,12 +21,12 @@ class Fault(Enum):
 
     @property
     def is_blame(self) -> bool:
-        """Whether the peer should answer for it."""
+        """Whether the peer is to be reported for it."""
         return self in (Fault.CORRUPT, Fault.PROTOCOL)
 
     @property
     def is_passing(self) -> bool:
-        """Whether it may be over soon: it did not know us yet, or starts again just now."""
+        """Whether it may soon be over: the peer did not know us yet, or is just restarting."""
         return self in (Fault.UNREACHABLE, Fault.LOST)
 
 
@@ -40,7 +40,7 @@ class DroppedPeer:
 
     @classmethod
     def by(cls, peer: PeerId, exc: P2PTrainError, *, connected: bool) -> DroppedPeer:
-        """The verdict on a peer whose connection ended with this error."""
+        """Return the record of a peer whose connection ended with this error."""
         return cls(peer, _fault_of(exc, connected), exc.what)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class DroppedPeer:
 
 def _fault_of(exc: P2PTrainError, connected: bool) -> Fault:
     if not connected:
-        return Fault.UNREACHABLE  # whoever answered there may be somebody else
+        return Fault.UNREACHABLE  # another peer may have answered at that address
     if isinstance(exc, ChunkCorrupt):
         return Fault.CORRUPT
     if isinstance(exc, RemoteProtocolError):
@@ -59,7 +59,7 @@ def _fault_of(exc: P2PTrainError, connected: bool) -> Fault:
 
 @dataclass(frozen=True, slots=True)
 class FetchProgress:
-    """How far a fetch is. `chunks_left` grows once, when a blob's manifest has come."""
+    """The progress of a fetch. `chunks_left` grows once, when a blob's manifest has come."""
 
     chunks_fetched: int
     chunks_left: int
@@ -67,13 +67,13 @@ class FetchProgress:
 
     @property
     def fraction(self) -> float:
-        """Between 0 and 1, of the chunks that were not held when the fetch began."""
+        """Share of the chunks that were missing when the fetch began; between 0 and 1."""
         return self.chunks_fetched / max(1, self.chunks_fetched + self.chunks_left)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReport:
-    """What a fetch that succeeded took. `bytes_by_peer` counts chunks that were right and first."""
+    """The result of a successful fetch. `bytes_by_peer` counts correct chunks that came first."""
 
     chunks_fetched: int
     bytes_by_peer: Mapping[PeerId, int]
@@ -86,10 +86,10 @@ class FetchReport:
 
     @property
     def blamed(self) -> tuple[PeerId, ...]:
-        """The peers to report: what they did cannot be the fault of the path to them."""
+        """The peers to report: the path to them cannot have caused their faults."""
         return blamed(self.dropped)
 
 
 def blamed(dropped: Iterable[DroppedPeer]) -> tuple[PeerId, ...]:
-    """Those who should answer for it."""
+    """Return the peers that are to be reported."""
     return tuple(drop.peer for drop in dropped if drop.fault.is_blame)

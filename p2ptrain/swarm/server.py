@@ -1,9 +1,9 @@
-"""Serves chunks to whoever the listener lets in: one thread a connection.
+"""Serves chunks to peers that the listener admits, with one thread per connection.
 
-A chunk is hashed when it is read from the store, so that rot on our disk is never passed on: what
-is damaged is answered like what is missing. What a peer can make us do is bounded: how many chunks
-wait in memory until it reads them, and how often it is told that we lack something. The server
-knows no blobs and no runs.
+A chunk is hashed when it is read from the store, so that disk corruption is never passed on: a
+damaged chunk is answered like a missing one. A peer's demands are limited: the chunks that wait in
+memory until it reads them, and the rate of answers about missing chunks. The server knows no blobs
+and no runs.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from p2ptrain.swarm.memory_quota import InHand
 from p2ptrain.swarm.wire import receive_request, send_response
 
 PeerLimit = Callable[[PeerId, int], object]
-"""Called with a number of bytes before they are sent to a peer; returns when they may be."""
+"""Called with a peer and a number of bytes before they are sent; returns when they may be sent."""
 
 IDLE_S = 120.0
-"""How long a client may think between requests: longer than it waits for any other source."""
+"""Seconds that a client may pause between requests: longer than it waits for any other source."""
 
 SEND_S = 120.0
-"""How long one chunk may take to send: 4 MiB at 280 kbit/s, below which a client is no use. Where
-we are limited ourselves, which is not the client's fault, it counts for each slice."""
+"""Seconds that one chunk may take to send: 4 MiB at 280 kbit/s; slower clients are not served. If
+our own uplink is limited, which is not the client's fault, the time applies to each slice."""
 
 MISS_S, MISS_S_MAX = 0.001, 0.05
-"""After so many misses in a row as many times the first, and the second at most, pass before the
-next answer: who asks for what nobody has costs us 20 lookups a second, and not a core. Who fetches
-a gigabyte of which we have nothing is told so within twelve seconds."""
+"""Pause before the answer to a missing chunk: the first times the misses in a row, at most the
+second. A peer that asks only for missing chunks costs 20 lookups a second, not a core. A peer that
+fetches a gigabyte of which we have nothing learns so within twelve seconds."""
 
 
 class Chunks(Protocol):
-    """Where chunks are read from: a store, one that is only read, or `HotChunks` before either."""
+    """A source of chunks: a store, a StoreReader, or `HotChunks` in front of either."""
 
     def get_chunk(self, digest: Digest) -> bytes:
-        """The bytes, checked. Raises StoreError."""
+        """Return the checked bytes. Raises StoreError."""
 
 
 class ChunkServer:
     """A listener's handler for `swarm.PURPOSE`.
 
-    `limit` is called with a peer and a number of bytes before they are sent there and returns when
-    they may be, for instance `take` of `PeerShares` of the uplink: so that the ring wins.
+    `limit` is called with a peer and a number of bytes before they are sent, and returns when they
+    may be sent. `take` of the uplink's `PeerShares` is such a function; it gives the ring
+    precedence.
     """
 
     def __init__(
@@ -75,17 +76,17 @@ class ChunkServer:
     def __call__(self, sock: SecureSocket, hello: Mapping[str, object]) -> None:
         """Serve one connection until the client closes it.
 
-        Raises RemoteProtocolError if it sends what is not a request.
+        Raises RemoteProtocolError if it sends anything but a request.
         """
         misses = 0
         try:
             while True:
                 misses = 0 if self._serve_one(sock, misses) else misses + 1
         except PeerError:
-            return  # It has all that it wanted, or is gone: the same to us.
+            return  # The client has everything that it wanted, or has left: both are fine.
 
     def _serve_one(self, sock: SecureSocket, misses: int) -> bool:
-        """Whether we had the chunk. Before it there were so many `misses` in a row."""
+        """Answer one request after `misses` misses in a row; return whether we had the chunk."""
         sock.set_deadline(self._idle_s)
         digest = receive_request(sock)
         if misses:

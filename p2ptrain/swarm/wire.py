@@ -1,10 +1,11 @@
-"""What goes over a swarm connection: requests one way, chunks the other, in the order asked.
+"""The swarm's wire format: requests one way, chunks the other way, in the order of the requests.
 
     request    frame of canonical msgpack {"chunk": 32 bytes}, at most 64 KiB
     response   status (1 byte), length (4 bytes, big endian), then `length` bytes of the chunk
 
-A client may send several requests before the first response has come, so that the path's latency is
-paid once. Nothing received is trusted here beyond its length; whoever called checks the digest.
+A client may send several requests before the first response has come, so that it pays the path's
+latency once. This module trusts only the length of a response, within its limit; the caller checks
+the digest.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from p2ptrain.ids import Digest
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 PURPOSE = "swarm"
-"""The hello's purpose, under which a listener knows the chunk server."""
+"""The purpose in the hello that selects the chunk server."""
 
 REQUEST_BYTES_MAX = 64 * 2**10
 """A request takes 41 bytes; the rest is room for requests of a later version."""
 
 SLICE_BYTES = 64 * 2**10
-"""A rate limit is asked before each slice: short enough for the ring to slip in between. A client
-looks for progress in slices too."""
+"""The rate limit is asked before each slice: slices are short enough for the ring to send in
+between. A client also measures progress in slices."""
 
 HELD, MISSING = 0, 1
 _RESPONSE = struct.Struct(">BI")
 
 Limit = Callable[[int], object]
-"""Called with a number of bytes before they are sent; returns when they may be."""
+"""Called with a number of bytes before they are sent; returns when they may be sent."""
 
 
 def send_request(sock: SecureSocket, digest: Digest) -> None:
-    """Ask for a chunk."""
+    """Request a chunk."""
     sock.send_frame(pack({"chunk": bytes.fromhex(digest)}))
 
 
 def receive_request(sock: SecureSocket) -> Digest:
-    """The next chunk that the client wants. Raises RemoteProtocolError for anything else."""
+    """Return the next chunk that the client wants. Raises RemoteProtocolError for anything else."""
     request = unpack(sock.receive_frame(REQUEST_BYTES_MAX), bytes_max=REQUEST_BYTES_MAX)
     raw = fields(request, chunk=bytes)["chunk"]
     assert isinstance(raw, bytes)
@@ -51,7 +52,7 @@ def receive_request(sock: SecureSocket) -> Digest:
 
 
 def send_response(sock: SecureSocket, chunk: bytes | None, limit: Limit | None = None) -> None:
-    """Answer a request with the chunk, or with the word that we lack it."""
+    """Answer a request with the chunk, or say that we lack it."""
     if chunk is None:
         sock.send_all(_RESPONSE.pack(MISSING, 0))
         return
@@ -65,10 +66,10 @@ def send_response(sock: SecureSocket, chunk: bytes | None, limit: Limit | None =
 def receive_response(
     sock: SecureSocket, buffer: bytearray | memoryview, stall_s: float
 ) -> memoryview | None:
-    """The bytes that came, as a view of `buffer`; None if the peer lacks the chunk.
+    """Return the received bytes as a view of `buffer`; None if the peer lacks the chunk.
 
-    `buffer` has the length of the longest chunk, and is used again for the next one. Each slice may
-    take `stall_s`: a peer whose ring has the better part of its uplink is slow, and not stuck.
+    `buffer` has the length of the longest chunk, and may be reused for the next one. Each slice may
+    take `stall_s`, because a peer whose ring uses most of its uplink is slow but not stuck.
     """
     assert len(buffer) == CHUNK_BYTES_MAX
     header = bytearray(_RESPONSE.size)

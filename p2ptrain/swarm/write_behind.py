@@ -1,13 +1,13 @@
-"""Chunks that have come, on their way to the disk while their lanes read on.
+"""Write-behind: received chunks go to the disk while their lanes read on.
 
 A chunk has no name in the store before its bytes are synced. A lane that waited for that would stop
-reading, and once the buffers of TCP are full its line stands still: at 1 Gbit/s a chunk takes 34 ms
-to come and, on a good disk, about as long to be synced. So a lane hands a full buffer over, takes
-an empty one, and waits only when `STORING_MAX` chunks are on their way already: then the disk is
-what limits.
+reading, and its line would stop once TCP's buffers are full. At 1 Gbit/s a chunk takes 34 ms to
+arrive and, on a good disk, about as long to be synced. So a lane hands over its full buffer and
+takes an empty one. It waits only when `STORING_MAX` chunks are already on their way, because then
+the disk is the bottleneck.
 
 Buffers begin at a page, so that the disk can take them as they are (see `store.disk`). This module
-knows neither peers nor digests; what is done with a chunk is the caller's.
+knows neither peers nor digests; the caller decides what is done with a chunk.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from queue import Empty, SimpleQueue
 from p2ptrain.store import CHUNK_BYTES_MAX
 
 STORING_MAX = 8
-"""32 MiB beside a buffer for each lane: as many as a snapshot has on their way to the disk."""
+"""32 MiB beside one buffer for each lane: as many as a snapshot has on their way to the disk."""
 
 
 class Landing:
-    """Buffers and threads for `lanes` that hold one buffer each. `close` it at the end."""
+    """Buffers and threads for `lanes` lanes that hold one buffer each. `close` it at the end."""
 
     def __init__(self, lanes: int) -> None:
         self._empty: SimpleQueue[memoryview] = SimpleQueue()
@@ -33,11 +33,11 @@ class Landing:
         self._threads = ThreadPoolExecutor(STORING_MAX, "swarm-store")
 
     def admit(self) -> None:
-        """There is one lane more."""
+        """Provide for one more lane."""
         self._unmade.release()
 
     def buffer(self) -> memoryview:
-        """An empty one, of the length of the longest chunk; waits until one is empty."""
+        """Return an empty buffer of the length of the longest chunk; wait until there is one."""
         try:
             return self._empty.get_nowait()
         except Empty:
@@ -46,11 +46,11 @@ class Landing:
             return self._empty.get()
 
     def give_back(self, buffer: memoryview) -> None:
-        """A lane has ended. It may begin anew, and then takes another one."""
+        """Return the buffer of a lane that has ended. If the lane restarts, it takes another."""
         self._empty.put(buffer)
 
     def store(self, buffer: memoryview, put: Callable[[], None]) -> Future[None]:
-        """Have `put` called in a thread; after that the buffer is empty again."""
+        """Call `put` in a thread; after that the buffer is empty again."""
 
         def put_and_empty() -> None:
             try:
@@ -61,5 +61,5 @@ class Landing:
         return self._threads.submit(put_and_empty)
 
     def close(self) -> None:
-        """Returns when all that was to be stored is, or has failed."""
+        """Wait until everything is stored, or has failed."""
         self._threads.shutdown()

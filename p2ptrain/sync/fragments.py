@@ -1,13 +1,13 @@
-"""Which elements of the flat vectors are synchronised together.
+"""The elements of the flat vectors that are synchronised together.
 
-Streaming DiLoCo's choice (arXiv 2501.18512): whole layers, strided, so that each fragment has
-layers of every depth; the embedding and the head are fragments of their own, since they change
-unlike the layers. What stands in no layer and is neither (the last norm) goes with the head, or
-with the embedding where that is the head.
+As in Streaming DiLoCo (arXiv 2501.18512), a fragment has whole layers, strided, so that each
+fragment has layers of every depth. The embedding and the head are their own fragments, since they
+change differently from the layers. Other parameters, such as the last norm, belong to the head's
+fragment, or to the embedding's if there is no head.
 
-A fragment is a list of ranges of the canonical layout, each from the start of a parameter to that
-of the next: padding belongs to what stands before it. So fragments together are the whole vector,
-and θ, m, local weights and residuals are cut alike on all peers.
+A fragment is a list of ranges of the canonical layout, each from the start of one parameter to the
+start of another. Padding belongs to the parameter before it. So the fragments together are the
+whole vector, and θ, m, local weights and residuals are cut in the same way on all peers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEAD = "head."
 
 
 class Place(Protocol):
-    """A parameter's name, and where it starts in the flat vector."""
+    """A parameter's name, and its start in the flat vector."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ class Place(Protocol):
 
 
 class Laid(Protocol):
-    """What is needed of a layout: its parameters in order, and the length of all vectors."""
+    """The part of a layout that is needed: its parameters in order, and the vectors' length."""
 
     @property
     def entries(self) -> Sequence[Place]: ...
@@ -47,7 +47,8 @@ class Laid(Protocol):
 class Fragment:
     """Ranges [start, stop) of the flat vector, ascending, not touching each other.
 
-    As a vector of its own it is these ranges, one after the other: `gather` and `scatter`.
+    `gather` copies these ranges, one after the other, into a vector of their own; `scatter` copies
+    them back.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -60,7 +61,7 @@ class Fragment:
         object.__setattr__(self, "numel", sum(stop - start for start, stop in self.ranges))
 
     def gather(self, vector: NDArray[Any], out: NDArray[Any]) -> None:
-        """out = this fragment of `vector`."""
+        """Copy this fragment of `vector` to `out`."""
         at = 0
         for start, stop in self.ranges:
             out[at : at + stop - start] = vector[start:stop]
@@ -68,7 +69,7 @@ class Fragment:
         assert at == len(out) == self.numel
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Where elements [start, stop) of this fragment lie in the flat vector, in their order."""
+        """Return the ranges of the flat vector for elements [start, stop) of this fragment."""
         found, at = [], 0
         for low, high in self.ranges:
             first, last = max(start - at, 0), min(stop - at, high - low)
@@ -78,7 +79,7 @@ class Fragment:
         return found
 
     def scatter(self, values: NDArray[Any], vector: NDArray[Any]) -> None:
-        """This fragment of `vector` = values."""
+        """Set this fragment of `vector` to `values`."""
         at = 0
         for start, stop in self.ranges:
             vector[start:stop] = values[at : at + stop - start]
@@ -87,7 +88,7 @@ class Fragment:
 
 
 def fragments(layout: Laid, count: int) -> tuple[Fragment, ...]:
-    """The layout in `count` fragments, as `numbers` deals its parameters out.
+    """Return the layout in `count` fragments, as `numbers` assigns the parameters.
 
     Raises ValueError if there are too few layers for so many.
     """
@@ -100,7 +101,8 @@ def fragments(layout: Laid, count: int) -> tuple[Fragment, ...]:
 
 
 def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
-    """The fragment of each parameter; of several, the last are embedding and head.
+    """Return the fragment of each parameter. If there are several, the embedding and the head are
+    last.
 
     Raises ValueError if there are too few layers for so many.
     """
@@ -115,7 +117,7 @@ def numbers(names: Sequence[str], count: int) -> tuple[int, ...]:
 
 
 def fragment_at(fragments: Sequence[Fragment], offset: int) -> int:
-    """The number of the fragment that this element of the flat vector belongs to."""
+    """Return the number of the fragment to which this element of the flat vector belongs."""
     return next(
         number
         for number, fragment in enumerate(fragments)
@@ -135,7 +137,7 @@ def _runs(starts: Sequence[int], numel: int) -> list[tuple[int, int]]:
 
 
 def _joined(runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same elements in as few ranges as can be."""
+    """Return the same elements in as few ranges as possible."""
     joined: list[tuple[int, int]] = []
     for start, stop in runs:
         if joined and joined[-1][1] == start:

@@ -1,18 +1,19 @@
-"""Radial-directional averaging: a mean of directions, as long as what it is made of.
+"""Radial-directional averaging: a mean of directions, with the mean length of its inputs.
 
-Of Decoupled DiLoCo (arXiv 2604.21428). Pseudo-gradients of M peers are nearly orthogonal, so that
-their mean is √M shorter than they are, and the outer lr depends on M. `rda` takes, for each tensor,
+From Decoupled DiLoCo (arXiv 2604.21428). Pseudo-gradients of M peers are nearly orthogonal, so
+their mean is √M times shorter than they are, and the best outer lr depends on M. For each tensor
+`rda` computes
 
     (Σ w ‖v‖ ÷ Σ w)  ·  φ(Σ w φ(v) ÷ Σ w),     φ(v) = v ÷ ‖v‖,  φ(0) = 0
 
-and a plain mean for the embedding. A ring averages vectors and nothing else, so it is done in three
-parts: each peer contributes `unit` of its own; the ring averages these; `lengthened` gives the mean
-direction its length, which needs one number more of each peer and tensor. `radial` does it for
-peers who must agree to the bit.
+and a plain mean for the embedding. A ring can only average vectors, so the rule has three parts.
+Each peer contributes `unit` of its own vector. The ring averages these. `lengthened` gives the mean
+direction its length, which needs one more number for each peer and tensor. `radial` does this for
+peers that must agree to the bit.
 
-The paper's own text was not at hand: this is the definition on which independent open
-implementations agree (the formula as printed is said to have a vector where the norms' mean must
-be).
+The paper's own text was not available. This is the definition on which independent open
+implementations agree. (The formula as printed is said to have a vector in the place of the mean of
+the norms.)
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ Spans = Sequence[tuple[int, int]]
 """[start, stop) of each tensor."""
 
 SHORTEST = 1e-12
-"""A mean of directions shorter than this points nowhere: they have cancelled each other."""
+"""A mean of directions shorter than this has no direction: its terms have cancelled each other."""
 
 
 LANES = 8192
-"""Squares are added in so many sums beside each other: long enough for numpy, short for a cache."""
+"""Number of parallel sums of squares: enough for numpy, and few enough for the cache."""
 
 
 def norm_of(vector: Floats) -> float:
-    """The length of one vector, to the same bit on all machines.
+    """Return the length of one vector, with the same bits on all machines.
 
-    Every LANES-th square goes to the same sum, the first first; squares of fp32 are exact in double
-    precision, and `fsum` of the sums is exact but for its last rounding. numpy's own sums, and
-    BLAS, add in whatever order suits a processor.
+    Every LANES-th square is added to the same sum, in order. Squares of fp32 are exact in double
+    precision, and `fsum` of the sums is exact except for its last rounding. numpy's own sums, and
+    BLAS's, use an order that depends on the processor.
     """
     sums = np.zeros(min(LANES, vector.size), np.float64)
     for start in range(0, vector.size, LANES):
@@ -52,12 +53,12 @@ def norm_of(vector: Floats) -> float:
 
 
 def norms_of(vector: Floats, spans: Spans) -> Norms:
-    """The length of each tensor."""
+    """Return the length of each tensor."""
     return np.array([norm_of(vector[start:stop]) for start, stop in spans])
 
 
 def unit(vector: Floats, spans: Spans) -> Floats:
-    """What a peer contributes: each tensor with length 1, or zero as it is; the rest as it is."""
+    """Return a peer's contribution: each tensor scaled to length 1; zeros and the rest stay."""
     out = vector.copy()
     for (start, stop), norm in zip(spans, norms_of(vector, spans), strict=True):
         if norm > 0:
@@ -66,9 +67,10 @@ def unit(vector: Floats, spans: Spans) -> Floats:
 
 
 def lengthened(direction: Floats, spans: Spans, norms: Norms) -> Floats:
-    """The merged pseudo-gradient, from the mean of the units and, by tensor, the mean of norms.
+    """Return the merged pseudo-gradient from the mean of the units and, by tensor, the mean of
+    norms.
 
-    Where directions cancel each other there is nothing to lengthen, and zero is merged.
+    If directions cancel each other, there is nothing to lengthen, and the result is zero.
     """
     out = direction.copy()
     for (start, stop), norm, found in zip(spans, norms, norms_of(direction, spans), strict=True):
@@ -78,7 +80,7 @@ def lengthened(direction: Floats, spans: Spans, norms: Norms) -> Floats:
 
 
 def rda(vectors: Sequence[Floats], weights: Sequence[float], spans: Spans) -> Floats:
-    """All of it at once: what the three parts come to without rounding on the way."""
+    """Compute the whole rule at once, without the rounding between its parts."""
     shares = np.array(weights, np.float64) / sum(weights)
     mean = np.zeros(vectors[0].size, np.float64)
     norms = np.zeros(len(spans), np.float64)

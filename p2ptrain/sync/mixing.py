@@ -1,4 +1,4 @@
-"""A merged fragment meets the weights that went on being trained while it was averaged."""
+"""Combine a merged fragment with the weights that were trained while it was averaged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Floats = NDArray[np.float32]
 def mix(local: Floats, outer: Floats, mixing: float) -> None:
     """local ← α local + (1 − α) outer, in place, where α is `mixing`.
 
-    With α = 0 local becomes outer to the bit, whatever it was: not even a NaN stays.
+    With α = 0 local becomes an exact copy of outer, even if it held a NaN.
     """
     if mixing == 0:
         np.copyto(local, outer)

@@ -1,27 +1,28 @@
-"""`rda` for a ring that averages vectors and knows of nothing else: see `merging` for the maths.
+"""`rda` for a ring, which can only average vectors; see `merging` for the maths.
 
-Two things must be the same on all peers to the bit: the mean of the contributions' lengths, and
-the length of their mean direction. The first travels with the directions: a contribution is the
-fragment's vector, whose tensors have been brought to one length each, and after it a block of the
-codec for each tensor, filled with the length that it had. So the ring averages lengths with the
-same weights and arithmetic as all else, a block's scale holds its one number almost exactly, and
-the update has all that a newcomer needs; nobody claims anything beside it. The second everybody
-computes from the update's bytes, by sums whose order `norm_of` fixes.
+Two numbers must have the same bits on all peers: the mean of the contributions' lengths, and the
+length of their mean direction. The lengths travel with the directions. A contribution is the
+fragment's vector, whose tensors have each been scaled to one length, followed by a block of the
+codec for each tensor, filled with the tensor's original length. So the ring averages lengths with
+the same weights and arithmetic as everything else. A block's scale holds its one number almost
+exactly. The update contains everything that a newcomer needs, and no peer makes any claim besides
+it. The length of the mean direction is computed by every peer from the update's bytes, with sums
+whose order `norm_of` fixes.
 
     contribution   [ v ÷ rms(v) · most ÷ 32, of each tensor ]  0…0  [ rms(v₁) … ]  [ rms(v₂) … ]
     merged         d · (the mean rms) ÷ rms(d), of each tensor of the mean
 
-Lengths are root mean squares, since those of all tensors are of one size. `most` is the bound on a
-participant's influence. A ring holds every element of a mean to it, as with plain means: a
-direction that is brought to a 32nd of it has room for elements 32 times the usual, which is more
-than AdamW makes. What is merged of a mean within the bound can still be far over it: by a length
-that nobody has, or a direction that is one element alone. So `merged` holds each element to the
-bound once more, and a length below zero counts as none. Embeddings are averaged plainly, in their
+Lengths are root mean squares, because those of all tensors have similar sizes. `most` is the bound
+on a participant's influence. A ring holds every element of a mean to it, as with plain means. A
+direction that is scaled to a 32nd of the bound has room for elements 32 times the usual, which is
+more than AdamW makes. The merged result of a mean within the bound can still exceed it by far: by a
+false length, or by a direction with a single large element. So `merged` holds each element to the
+bound once more, and a negative length counts as none. Embeddings are averaged plainly, in their
 place.
 
-What that does not do: all lengths lie in the tail, as a rule in one part, whose owner thus decides
-how far all tensors go, up to the bound; of a plain mean it decides an N-th. And whoever lies about
-its own direction can move single elements up to the bound, not only by its share of it.
+Limits: all lengths lie in the tail, usually in one part. So the owner of that part decides how far
+all tensors go, up to the bound; of a plain mean it decides an N-th. A peer that lies about its own
+direction can move single elements up to the bound, not only by its share of it.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ Floats = NDArray[np.float32]
 Span = tuple[int, int]
 
 HEADROOM = 32.0
-"""How many times its root mean square an element may be. Of what a small model had after 20 steps
-of AdamW, none was 6 times as large; a tensor with a larger one is contributed shorter than it is.
+"""Largest ratio of an element to its tensor's root mean square. After 20 steps of AdamW, a small
+model had no element with a ratio of 6. A tensor with a larger ratio is contributed shorter than it
+is.
 """
 
 CANCELLED = 1e-9
-"""A mean direction so much shorter than the contributions were points nowhere."""
+"""A mean direction shorter than the contributions by this factor has no direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Radial:
-    """One fragment, as it is averaged: `numel` elements, in which `spans` are the tensors that are
-    brought to one length; then, from the next of `block` elements on, their lengths.
+    """One fragment as it is averaged. It has `numel` elements; `spans` are the tensors in it that
+    are scaled to one length. Their lengths follow from the next multiple of `block` on.
     """
 
     numel: int
@@ -59,7 +61,9 @@ class Radial:
 
     @classmethod
     def of(cls, layout: Laid, fragment: Fragment, block: int) -> Radial:
-        """`block` is the codec's. Padding behind a tensor counts as part of it, and is zero."""
+        """Return the description of a fragment. `block` is the codec's. The zero padding after a
+        tensor belongs to the tensor.
+        """
         ends = [*(entry.offset for entry in layout.entries), layout.numel][1:]
         places = list(zip(layout.entries, ends, strict=True))
         spans, before = [], 0
@@ -74,7 +78,7 @@ class Radial:
 
     @property
     def contributed(self) -> int:
-        """Elements of a contribution, and of an update."""
+        """The number of elements of a contribution, and of an update."""
         return self._tail + self.block * len(self.spans)
 
     @property
@@ -82,8 +86,8 @@ class Radial:
         return -(-self.numel // self.block) * self.block
 
     def contribution(self, own: Floats, most: float) -> Floats:
-        """What a peer has averaged, where `own` is its pseudo-gradient and no element of it is
-        larger than `most`.
+        """Return what a peer contributes.
+        `own` is its pseudo-gradient, and no element of it is larger than `most`.
         """
         out = np.zeros(self.contributed, np.float32)
         out[: self.numel] = own
@@ -93,17 +97,19 @@ class Radial:
             if length > 0:
                 peak = max(float(tensor.max()), -float(tensor.min()))
                 scale = min(most / HEADROOM / length, most / peak)
-                # In double precision: what is denormal may take a scale that fp32 has not.
+                # In double precision: denormals may need a scale that fp32 cannot
+                # represent.
                 np.multiply(tensor, scale, out=tensor, dtype=np.float64, casting="same_kind")
             out[self._block_of(number)] = length
         return out
 
     def merged(self, mean: Floats, largest: float) -> Floats:
-        """The merged pseudo-gradient, of the mean of contributions: the same bits everywhere.
+        """Return the merged pseudo-gradient from the mean of contributions: the same bits
+        everywhere.
 
-        Whatever `mean` holds, nothing in a tensor that is lengthened is larger than `largest`.
-        Where directions cancel each other there is nothing to lengthen, and zero is merged; so it
-        is where the length is below zero, which no mean of lengths is.
+        No element of a lengthened tensor is larger than `largest`, for any `mean`. If directions
+        cancel each other, there is nothing to lengthen, and the result is zero. It is also zero if
+        the length is negative, which a mean of lengths never is.
         """
         out = mean[: self.numel].copy()
         for number, (start, stop) in enumerate(self.spans):

@@ -1,20 +1,20 @@
-"""Which outer step reads, and which merges, its fragment after how many inner steps.
+"""The schedule: the inner steps after which each outer step reads and merges its fragment.
 
-An outer step is one fragment's synchronisation. With P fragments and H inner steps between two
-synchronisations of the same one, outer step s is about fragment s mod P and reads it H ÷ P inner
-steps after outer step s − 1 read its own; τ inner steps later its mean is merged. With P = 3,
-H = 6, τ = 1, where r is a read and m a merge:
+An outer step is one synchronisation of one fragment. With P fragments, a fragment is synchronised
+every H inner steps. Outer step s concerns fragment s mod P, and reads it H ÷ P inner steps after
+outer step s − 1 read its own. The mean is merged τ inner steps later. With P = 3, H = 6, τ = 1,
+where r is a read and m a merge:
 
     inner steps done  1 2 3 4 5 6 7 8 9
     fragment 0        . r m . . . . r m
     fragment 1        . . . r m . . . .
     fragment 2        . . . . . r m . .
 
-In the words of arXiv 2501.18512: fragment p is read when (t − t_p) mod H = 0; here t_p is
-(p + 1) H ÷ P.
+In the terms of arXiv 2501.18512: fragment p is read when (t − t_p) mod H = 0; here t_p is (p + 1) H
+÷ P.
 
-τ is H ÷ P at most, so outer step s is merged before s + 1 is merged and never later than s + 1 is
-read: at most one outer step is being agreed on while the next one is trained.
+τ is at most H ÷ P, so outer step s is merged before s + 1 is merged, and not later than s + 1 is
+read. So at most one outer step is being agreed on while the next one is trained.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from p2ptrain.sync.spec import SyncSpec
 @dataclass(frozen=True, slots=True)
 class Due:
     """The outer steps whose fragment is read, and merged, between two inner steps. Reads come
-    first: what is merged now is no part of what is read now, unless it is the same outer step.
+    first: what is merged now is not part of what is read now, unless both belong to the same outer
+    step.
     """
 
     read: int | None
@@ -62,15 +63,15 @@ class SyncSchedule:
 
     @property
     def stride(self) -> int:
-        """Inner steps of one outer step."""
+        """The inner steps of one outer step."""
         return self.inner_steps // self.fragments
 
     @property
     def delayed(self) -> bool:
-        """Whether a fragment is read anew as soon as it is merged: one-step-delayed async.
+        """Whether a fragment is read again as soon as it is merged: one-step-delayed async.
 
-        Then local weights go back to θ at every read, also at the first, where nothing is merged
-        yet: what has been read is under way, and must not be read twice.
+        Then local weights return to θ at every read, also at the first, where nothing has been
+        merged yet: work that has been read is being averaged, and must not be read twice.
         """
         return self.overlap_steps == self.inner_steps
 
@@ -78,15 +79,15 @@ class SyncSchedule:
         return outer_step % self.fragments
 
     def read_at(self, outer_step: int) -> int:
-        """How many inner steps a peer has done when it reads this outer step's fragment."""
+        """Return how many inner steps a peer has done when it reads this outer step's fragment."""
         return (outer_step + 1) * self.stride
 
     def merged_at(self, outer_step: int) -> int:
-        """Likewise, when it merges the mean."""
+        """Return how many inner steps a peer has done when it merges this outer step's mean."""
         return self.read_at(outer_step) + self.overlap_steps
 
     def due(self, inner_steps_done: int) -> Due:
-        """What is to be done after so many inner steps."""
+        """Return what to do after so many inner steps."""
         return Due(
             self._ending(inner_steps_done), self._ending(inner_steps_done - self.overlap_steps)
         )

@@ -1,4 +1,4 @@
-"""The numbers that name a sync mode, checked where they are made."""
+"""The numbers that name a sync mode. They are checked on construction."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Merge = Literal["mean", "rda"]
-"""How one pseudo-gradient is made of many: see `merging`."""
+"""The rule that makes one pseudo-gradient of many; see `merging`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncSpec:
-    """`fragments` (P) are synchronised one after the other; a fragment is merged `overlap_steps`
-    (τ) inner steps after it was read, and then local weights keep a share of `mixing` (α).
+    """`fragments` (P) are synchronised one after another. A fragment is merged `overlap_steps` (τ)
+    inner steps after it was read, and then local weights keep a share of `mixing` (α).
 
-    `eager` is for a whole outer step of overlap: see `Eager`.
+    `eager` requires an overlap of a whole outer step; see `Eager`.
 
     Raises ValueError for numbers that name no mode.
     """

@@ -1,8 +1,9 @@
-"""What the trainer should be told next, as a pure function of what it was told and what is agreed.
+"""The next orders for the trainer, as a pure function of earlier orders and of the agreed state.
 
-The ledger's lease says which blocks are ours and uncommitted. From it follows whether our last work
-was taken: if the blocks we gave the trainer still head the lease, nobody has committed them, and
-the work must be kept and re-based; if those that were offered have left it, they are in θ.
+The ledger's lease lists the blocks that are ours and uncommitted. It shows whether our last work
+was accepted. If the lease still begins with the blocks that we gave the trainer, nobody has
+committed them, and the work must be kept and rebased. If the offered blocks have left the lease,
+they are in θ.
 
     trainer was told       now agreed            orders
     ──────────────────     ──────────────────    ──────────────────────────────────────────
@@ -13,9 +14,9 @@ the work must be kept and re-based; if those that were offered have left it, the
     step s, blocks B       step s+1, D           Load(s+1), Train(D)        lost to others
     step s, blocks B       no lease              – (stand by)
 
-Where training goes on while an outer step is agreed (overlap, τ inner steps), a lease holds the
-next outer step's blocks, too: of `B + C` only B is due. Once B is offered, the first τ blocks of C
-are trained ahead; then the trainer waits for θ. If B was not taken, all of `B + C` is due next.
+If training goes on while an outer step is agreed (an overlap of τ inner steps), a lease also holds
+the next outer step's blocks: of `B + C` only B is due. Once B is offered, the first τ blocks of C
+are trained ahead; then the trainer waits for θ. If B was not accepted, all of `B + C` is due next.
 
     step s, B, offered     step s, lease B+C     Ahead(C[:τ])
     step s, B + C[:τ]      step s+1, C + D       Merge(s+1), Train(C[τ:])   committed
@@ -31,10 +32,11 @@ Blocks = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What the trainer was last told: θ of which step, and the blocks it was given on top of it.
+    """The last orders to the trainer: the step of its θ, and the blocks that it was given on top of
+    it.
 
-    The first `carried` of them were offered at earlier steps and not taken. The first `offered` are
-    what it was ready with at this step; none before it is ready.
+    The first `carried` blocks were offered at earlier steps and not accepted. The first `offered`
+    blocks are those that it reported as ready at this step; 0 before it is ready.
     """
 
     step: int
@@ -42,13 +44,14 @@ class Desk:
     carried: int = 0
     offered: int = 0
     is_ahead: bool = False
-    """Whether it trains, or has trained, more than it was ready with."""
+    """Whether it trains, or has trained, more blocks than it reported as ready."""
 
     def due(self, lease: Blocks, pace: Pace) -> Blocks:
-        """What of a lease it is to be ready with next: without overlap, all of it.
+        """Return the blocks of a lease that it is to be ready with next: without overlap, all of
+        them.
 
-        With what it was given at all events: an amendment may ask for less in this outer step than
-        in the one that it was given it for.
+        They include all blocks that it was already given, because an amendment may ask for fewer
+        blocks in this outer step than in the step for which it was given them.
         """
         whole = max(self.carried + pace.stride, len(self.blocks))
         return lease[:whole] if pace.overlap else lease
@@ -56,9 +59,9 @@ class Desk:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What lies in the arena's `local`: `blocks` trained on θ of outer step `step`.
+    """The content of the arena's `local`: `blocks` trained on θ of outer step `step`.
 
-    It may be averaged as long as no order was given that lets a trainer write there again.
+    It may be averaged until an order lets a trainer write there again.
     """
 
     step: int
@@ -66,14 +69,16 @@ class Work:
     tokens: int
 
     def stands_for(self, step: int, lease: Blocks, pace: Pace) -> bool:
-        """Whether it is all that this lease asks for in outer step `step`."""
+        """Return whether it is all that this lease asks for in outer step `step`."""
         whole = len(self.blocks) if pace.overlap else len(lease)
         return self.step == step and self.blocks == lease[:whole]
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`stride`: blocks of an outer step; `overlap`: how many of the next are trained ahead (τ)."""
+    """`stride` is the number of blocks per outer step;
+    `overlap` blocks of the next are trained ahead (τ).
+    """
 
     stride: int
     overlap: int = 0
@@ -96,7 +101,7 @@ class RebaseOrder:
 
 @dataclass(frozen=True, slots=True)
 class TrainOrder:
-    """Train these, too, and then be ready."""
+    """Train these blocks too, and then be ready."""
 
     step: int
     blocks: Blocks
@@ -104,7 +109,7 @@ class TrainOrder:
 
 @dataclass(frozen=True, slots=True)
 class AheadOrder:
-    """Train these, too, while what was offered is averaged."""
+    """Train these blocks too, while the offered work is averaged."""
 
     step: int
     blocks: Blocks
@@ -116,7 +121,7 @@ Order = LoadOrder | MergeOrder | RebaseOrder | TrainOrder | AheadOrder
 def next_orders(
     desk: Desk | None, step: int, lease: Blocks, pace: Pace, *, taken: bool = True
 ) -> list[Order]:
-    """The orders that bring a trainer from `desk` to outer step `step` with `lease`.
+    """Return the orders that bring a trainer from `desk` to outer step `step` with `lease`.
 
     `taken`: the outer step of `desk` was committed with our work in it.
     """
@@ -128,12 +133,12 @@ def next_orders(
     there = after(desk, first)
     more = there.due(lease, pace)[len(there.blocks) :]
     if not more and isinstance(first, RebaseOrder) and not there.is_ahead:
-        return [first]  # It will be ready, or was and is again, without being told.
+        return [first]  # It will be ready without an order, or was ready and reports it again.
     return [first, TrainOrder(step, more)]
 
 
 def _change(desk: Desk | None, step: int, lease: Blocks, taken: bool) -> Order:
-    """How the trainer comes to θ of `step`."""
+    """Return the order that brings the trainer to θ of `step`."""
     if desk is None:
         return LoadOrder(step)
     if lease[: len(desk.blocks)] == desk.blocks:
@@ -152,7 +157,7 @@ def _same_step(desk: Desk, lease: Blocks, pace: Pace) -> list[Order]:
 
 
 def after(desk: Desk | None, order: Order) -> Desk:
-    """The desk once `order` was given."""
+    """Return the desk after `order` was given."""
     if isinstance(order, LoadOrder):
         return Desk(order.step, ())
     assert desk is not None, "the first order is always Load"
