@@ -31,7 +31,7 @@ _FILE = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
 
 
 def read_json(path: Path) -> object:
-    """Return the content of a JSON file. Raises ConfigError: it is missing, too long or not JSON."""
+    """Return the value in a JSON file. Raises ConfigError: it is missing, too long or not JSON."""
     try:
         with path.open("rb") as file:
             data = file.read(JSON_BYTES_MAX + 1)
