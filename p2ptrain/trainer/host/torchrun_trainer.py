@@ -83,7 +83,7 @@ class ExternalRanks:
 
     @property
     def waits_for(self) -> str:
-        """What the trainer waits for before it can start, in words; empty if all ranks are there."""
+        """What the trainer waits for before it can start, in words; empty if nothing is missing."""
         gathering = self._gathering
         if gathering.complete_s is not None:
             return ""
@@ -139,7 +139,7 @@ class ExternalRanks:
             self._gathering.micro_batch = frame.micro_batch
 
     def check(self) -> None:
-        """Check the ranks. Raises TrainerError: one is gone, stuck, or has not connected in time."""
+        """Check the ranks. Raises TrainerError: one is gone, stuck, or did not connect in time."""
         now, complete_s = time.monotonic(), self._gathering.complete_s
         if self.error is not None:
             raise self.error
@@ -177,7 +177,7 @@ class ExternalRanks:
         return 0 if kindly else 1
 
     def _over(self, what: str, code: str = "TRAINER-RANKS") -> TrainerError:
-        """End the gathering, and return its error: an earlier one, or a new one that says `what`."""
+        """End the gathering, and return its error: an earlier one, or a new one with `what`."""
         self._gathering.end(TrainerError(what, code=code))
         assert self._gathering.error is not None
         return self._gathering.error
