@@ -283,7 +283,7 @@ class RunManifest:
 
     @property
     def blocks_per_step(self) -> int:
-        """Blocks that one member trains in an outer step; one block is one inner step's batch."""
+        """Blocks that one member trains in an outer step. One block is one inner step's batch."""
         return self.inner.steps // self.sync.fragments
 
     @property

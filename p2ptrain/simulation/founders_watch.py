@@ -14,18 +14,18 @@ from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Checker, Decision, Watch
 
 RETURN_S = 40.0
-"""Within this time a founder that is back is a voter. A reduce that Sybils spoil takes three
-attempts of 2.6 s, nobody is admitted meanwhile, and an old goodbye that is sent again takes its
-request back until it is repeated.
+"""Seconds until a returned founder must be a voter again. A reduce that Sybils spoil takes three
+attempts of 2.6 s, in which no voter is admitted. A replayed old goodbye also withdraws the
+founder's request until the founder repeats it.
 """
 
 WELL_S = 10.0
-"""An entry that was proposed while a founder was away is decided within this time, or never."""
+"""Seconds within which an entry proposed while a founder was away is decided, if ever."""
 
 
 @dataclass(slots=True)
 class OnlyFoundersVote(Watch):
-    """F1: no other peer is a voter, and no other vote is in a certificate."""
+    """F1: only founders are voters, and only their votes are in certificates."""
 
     rules: Rules
 
