@@ -23,10 +23,11 @@ Place = tuple[PeerId, LineId, int]
 
 @dataclass(slots=True)
 class LiarsAreExposed(Watch):
-    """`proofs`: by peer, line and height, the first two signed words that contradict each other;
-    `about`: the entries that any such words of its are about.
-    `forks`: the heights at which two entries are certified, each with the liars who are proved to
-    have made it.
+    """`proofs` maps peer, line and height to the first contradiction that the peer signed there, in
+    words. `about` maps them to the entries that such contradictions concern.
+
+    `forks` lists the heights at which two entries are certified, each with the liars that are
+    proved guilty.
 
     A promise (p, a) says: for rounds below p my last vote is that of round a.
     """

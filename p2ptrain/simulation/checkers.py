@@ -182,7 +182,7 @@ class EqualHeadsAgree(Watch):
         self.states.setdefault(decision.after.head, decision.after)
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
-        """Check the state that `peer` has after it appended an entry, or restarted from its disk."""
+        """Check the state of `peer` after it appended an entry, or restarted from its disk."""
         if self.states.setdefault(state.head, state) != state:
             self.object(f"{peer} derived another state at {state.height}")
 

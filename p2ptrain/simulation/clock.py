@@ -8,7 +8,7 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 AT_ONCE_MAX = 100_000
-"""Most actions at one instant. More of them mean that an action plans itself again without delay."""
+"""Most actions at one instant. More mean that an action plans itself again without delay."""
 
 
 class Clock:

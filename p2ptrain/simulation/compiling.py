@@ -3,10 +3,11 @@
     root = compiled_copy(print)
     go_on_with(root, ["simulate", "--seeds", "100000"])
 
-A campaign of 100,000 seeds takes hours, most of them the interpreter's. Nothing but such campaigns
-uses the compiled copy: it is made beside the sources, and is used only if its reports on a few
-seeds are the interpreter's to the last figure. It does not know what the simulator simulates.
-Planted defects have no effect on compiled modules, so the mutants run as they are.
+A campaign of 100,000 seeds takes hours, most of them in the interpreter. Only such campaigns use
+the compiled copy. It is made in the user's cache, and used only if its reports on a few seeds equal
+those of the interpreter exactly. This module does not know what the simulator simulates.
+
+Patches have no effect inside compiled modules, so tests with planted defects use the sources.
 """
 
 from __future__ import annotations

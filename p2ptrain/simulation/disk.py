@@ -16,9 +16,8 @@ from p2ptrain.ledger.messages.evidence import Evidence
 
 @dataclass(slots=True)
 class Disk:
-    """`chain` is what follows the Commit of `base`, or all of it where there is no base.
-
-    `snapshot` is the newest of those `written` that a restart may begin at.
+    """`chain` is the entries after the Commit of `base`, or all entries if there is no base.
+    `snapshot` is the newest of the `written` snapshots, at which a restart may begin.
     """
 
     chain: list[Certified] = field(default_factory=list)

@@ -45,9 +45,10 @@ class OnlyFoundersVote(Watch):
 
 @dataclass(slots=True)
 class FoundersKeepTheirVotes(Watch):
-    """F2: a founder loses its vote by its own goodbye and while it is away, or because it lied.
-    `said_goodbye` are those that ever left, by the world's own knowledge. In a later round a
-    founder that lies may have claimed that such a roster was accepted, while another one is away.
+    """F2: a founder loses its vote only by its own goodbye while it is away, or because it lied.
+
+    `said_goodbye` holds the founders that ever left; the world writes it. With a liar among the
+    voters, later rounds are exempt: it may have claimed that such a roster was already accepted.
     """
 
     said_goodbye: Container[PeerId]
@@ -70,8 +71,8 @@ class FoundersKeepTheirVotes(Watch):
 
 @dataclass(slots=True)
 class OneLossIsBorne(Watch):
-    """F3: whichever voter is lost, the others are a quorum, if the run has founders enough for
-    that. A liar that was evicted is one that was lost.
+    """F3: after the loss of any one voter, the others are a quorum, if the run has enough founders.
+    An evicted liar counts as the lost voter.
     """
 
     rules: Rules
@@ -115,12 +116,13 @@ class FoundersComeBack(Watch):
 
 @dataclass(slots=True)
 class OnlyThePresentReturn(Watch):
-    """F4: nobody makes a founder a voter that has been away for some time."""
+    """F4: a founder that has been away for some time does not become a voter."""
 
     rules: Rules
     troubles: Troubles
     away_since: dict[tuple[PeerId, int], float] = field(default_factory=dict)
-    """By founder, and by how often it had gone by then: it may have been back between two entries.
+    """Start of each absence, by founder and number of absences so far: a founder may return and
+    leave again between two entries.
     """
 
     def on_decision(self, decision: Decision) -> None:
@@ -142,6 +144,6 @@ def checkers_of_open_runs(
         OneLossIsBorne(rules, liars),
         OnlyThePresentReturn(rules, troubles),
     ]
-    if liars.isdisjoint(rules.founders):  # A founder that lies is one that is away.
+    if liars.isdisjoint(rules.founders):  # A lying founder counts as one that is away.
         checkers.append(FoundersComeBack(rules, troubles, liars))
     return checkers
