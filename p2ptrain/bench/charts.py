@@ -45,7 +45,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high`, drawn from pixel `start` to pixel `end`."""
+    """An axis from `low` to `high`, drawn from pixel `start` to pixel `end`."""
 
     low: float
     high: float
@@ -72,8 +72,8 @@ class Axis:
 
 
 def page(charts: Sequence[Chart], note: str) -> str:
-    """All charts from left to right, what each line is, and `note` below. The same name looks the
-    same in all.
+    """Return an SVG with all charts from left to right, a legend, and `note` below. Lines with the
+    same name look the same in all charts.
     """
     names = sorted({name for chart in charts for name in chart.lines})
     rows = -(-len(names) // LEGEND_COLUMNS)
@@ -90,7 +90,7 @@ def page(charts: Sequence[Chart], note: str) -> str:
 
 
 def short(value: float) -> str:
-    """`value` as an axis says it: 25 M, 10 k, 0.5."""
+    """Return `value` as a label for an axis: 25 M, 10 k, 0.5."""
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if value >= unit:
             return f"{value / unit:g} {name}"
@@ -112,7 +112,7 @@ def _draw(chart: Chart, number: int, names: Sequence[str]) -> Iterator[str]:
 
 
 def _span(values: Sequence[float], scale: Scale, *, decades: bool) -> tuple[float, float]:
-    """What an axis covers: all values; on a logarithmic axis upwards, whole decades."""
+    """Return the range of an axis that covers all values; with `decades`, whole decades."""
     low, high = min(values), max(values)
     if scale == "linear":
         margin = (high - low or abs(high) or 1.0) * 0.04

@@ -281,8 +281,8 @@ class Liar(SimNode):
     # ── invalid promises ─────────────────────────────────────────────────────────────────────────
 
     def _with_bent_proofs(self, proposal: Propose) -> Propose:
-        """Return a proposal with invalid promises: promises of strangers, or a claim of its own that
-        would force an invented entry. The claim is of this round, or unsigned and of the last one.
+        """Return a proposal with invalid promises: promises of strangers, or a claim of its own to
+        force an invented entry. The claim is of this round, or unsigned and of the last one.
         """
         round, others = proposal.round, [it for it in proposal.promises if it.voter != self.me]
         kind = self._random.choice(("strangers", "this round", "unsigned"))

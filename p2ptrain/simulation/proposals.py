@@ -19,9 +19,11 @@ Proposal = tuple[LineId, int, int, Digest]
 
 @dataclass(slots=True)
 class ProposalsAreSigned(Watch):
-    """R3, R5: who is honest votes for nothing, and shows no promise that names anything, but what
-    the proposer of that round has signed; so two entries in one round always prove who asked. Who
-    that is, is looked up when it matters: a liar may speak of heights before anybody shows them.
+    """R3, R5: an honest voter votes only for entries, and claims only entries in promises, that the
+    proposer of that round has signed. So two entries in one round always prove the proposer guilty.
+
+    The proposer is looked up only when it matters, because a liar may send messages about heights
+    that no node has reached yet.
     """
 
     lines: Lines

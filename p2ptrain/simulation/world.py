@@ -367,7 +367,7 @@ class SimWorld:
         self.rings.enter(entry, roster, node.me, blocks, finish)
 
     def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None:
-        """The swarm: some time later the bytes are there, if any holder could be reached."""
+        """Simulate the swarm: the bytes arrive later if a holder can be reached."""
 
         def arrive() -> None:
             sources = [self.nodes[peer] for peer in holders if self.network.joins(node.me, peer)]
