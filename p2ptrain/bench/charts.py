@@ -28,10 +28,10 @@ Line = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines by name, each of (across, up) in rising order; at least one point among them.
+    """Lines by name, each a list of (x, y) with rising x; at least one point in all.
 
-    `marks` are where the axis across is labelled; without them it is labelled evenly. A linear axis
-    upwards shows 0, too, if it is `from_zero`.
+    `marks` are the labels of the horizontal axis; without them the labels are even. With
+    `from_zero`, a linear vertical axis includes 0.
     """
 
     title: str

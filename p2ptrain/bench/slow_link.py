@@ -18,8 +18,8 @@ PIECE_BYTES = 16 * 1024
 
 
 class SlowLink:
-    """Listens at `address`, which replaces `target` for callers. `bytes_per_s` is the limit in each
-    direction for all connections together.
+    """Listens at `address`, which callers use instead of `target`. `bytes_per_s` is the limit in
+    each direction for all connections together.
     """
 
     def __init__(self, target: tuple[str, int], bytes_per_s: float) -> None:
