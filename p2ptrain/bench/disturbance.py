@@ -3,8 +3,8 @@
 The nodes and trainers are real, each in a network namespace behind a cable of a given rate. On its
 own machine a member does not share its processors. So here one member (node and trainer) has a core
 to itself. The other core runs the other member, the seed, and the joiners, which start Python,
-libp2p and torch. What remains is a joiner's cost to a member: admission, messages, and its part of
-the snapshot. It is also measured as the additional processor time of the member's node. The
+libp2p and torch. The remaining effect is a joiner's cost to a member: admission, messages, and its
+part of the snapshot. It is also measured as the additional processor time of the member's node. The
 benchmark needs root, two idle cores and Linux.
 """
 

@@ -1,4 +1,4 @@
-"""What the benches' commands share: where processes run, and how lines are told."""
+"""Common parts of the bench commands: hosts of processes, and output of lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def numbers(option: str, text: str) -> list[int]:
 
 
 def tell(lines: Iterable[Line], as_json: bool) -> None:
-    """One line each, as soon as it is known."""
+    """Print each line as soon as it is known."""
     for line in lines:
         if as_json:
             result_json(line.told())

@@ -83,7 +83,7 @@ class ExternalRanks:
 
     @property
     def waits_for(self) -> str:
-        """What the trainer waits for before it can start, in words; empty if nothing is missing."""
+        """The ranks for which the trainer waits before it can start, in words; empty if none."""
         gathering = self._gathering
         if gathering.complete_s is not None:
             return ""

@@ -6,8 +6,8 @@ fifteen all-gathers a matrix instead of one. Here each rank computes the whole s
 own rows of it. So the step does not depend on the number of ranks.
 
 Therefore W ranks together do W times the arithmetic of one. Relative to training it is at most
-5 n W / T, where n is a matrix's smaller side and T the tokens of an inner step: 4 % for n = 1,024,
-W = 4 and half a million tokens. Distributing the matrices over the ranks would reduce this to a
+5 n W / T, where n is a matrix's smaller side and T the tokens of an inner step. That is 4 % for
+n = 1,024, W = 4 and half a million tokens. Distributing the matrices would reduce this to a
 W-th, but would need a second transfer of each matrix, in an order on which all ranks agree. For the
 few ranks of one peer that is not worth it.
 
