@@ -15,7 +15,7 @@ import msgpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 
 DEPTH_MAX = 12
-"""Our deepest message (a page of certified entries) nests seven levels."""
+"""Most levels of nesting. Our deepest message (a page of certified entries) has seven."""
 
 
 def _ordered(value: object, depth: int) -> object:

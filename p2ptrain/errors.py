@@ -100,7 +100,7 @@ class TryLater(P2PTrainError):
 
 
 class ProtocolError(P2PTrainError):
-    """Abstract: somebody broke the protocol. The two subclasses say who."""
+    """Abstract: we or a peer broke the protocol, as the two subclasses say."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -108,7 +108,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """A peer sent what the protocol does not allow. Drop the peer; never crash."""
+    """A peer sent a message that the protocol does not allow. Drop the peer; never crash."""
 
     exit_code = 5
     default_code = "PEER-PROTOCOL"

@@ -56,7 +56,7 @@ class Setting:
     limit_bytes_per_s: float = 0.0
     order: tuple[int, ...] = ()
     slow_link: tuple[int, int, float] | None = None
-    """Two peers, and the bytes per second between them."""
+    """The numbers of two peers, and the bytes per second of the link between them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def default_trainer() -> TrainerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Seconds of the inner steps before a snapshot, beside it and after it, and of the snapshot."""
+    """Seconds of the inner steps before, during and after a snapshot, and of the snapshot."""
 
     before: list[float]
     beside: list[float]

@@ -1,7 +1,7 @@
-"""Charts of measurements side by side in one SVG, written by hand: not worth a dependency.
+"""Draw charts of measurements side by side in one SVG, without a plotting library.
 
-Knows nothing of what was measured. An axis is logarithmic where a factor should look the same
-everywhere, linear where a difference should.
+This module does not know what was measured. On a logarithmic axis, equal factors have equal
+lengths; on a linear axis, equal differences do.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 48
 LEGEND_HEIGHT, LEGEND_COLUMNS = 24, 4
 FOOT = 28
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#555555", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b")
-"""Okabe and Ito's, which the colour-blind tell apart."""
+"""Colours of Okabe and Ito, which colour-blind people can tell apart."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 TICKS = 6
-"""About so many on a linear axis."""
+"""Approximate number of labels on a linear axis."""
 
 Scale = Literal["log", "linear"]
 Line = Sequence[tuple[float, float]]

@@ -64,7 +64,8 @@ class Seen:
 
 
 class JoinStory(Story):
-    """One member on the first core, all others on the second; joiners come one after another."""
+    """Runs one member on the first core and all other nodes on the second. Joiners come one after
+    another."""
 
     uplink = seed_uplink = "1000Mbit"
     """A limit above the cable's rate, so that the network is the limit."""

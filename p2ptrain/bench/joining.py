@@ -99,7 +99,7 @@ class _Chunks:
 
 
 def serve(setting: Setting, me: int, host: str, folder: Path) -> None:
-    """Serve until the joiner has ended."""
+    """Serve chunks until the joiner has ended."""
     credentials = Credentials.create(identity(me))
     with _listening(setting, me, credentials, host, folder) as listener:
         listener.handle(PURPOSE, ChunkServer(_Chunks(setting, me, folder)))

@@ -1,8 +1,8 @@
 """`p2ptrain bench allreduce --bad-link`: measure the best and worst ring order with one slow link.
 
 Rings in the best and in the worst order take turns. All peers are processes of one machine: their
-uplinks are capped, and the bad link is a relay with a cap of its own (see `slow_link`). The rates
-from which the orders follow are these caps: how well nodes measure rates is another question.
+uplinks are limited, and the bad link is a relay with a limit of its own (see `slow_link`). The
+orders are computed from these limits, and not from rates that nodes would measure.
 """
 
 from __future__ import annotations

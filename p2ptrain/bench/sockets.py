@@ -22,7 +22,7 @@ MEET_S = 120.0
 
 
 class Flow:
-    """The bytes between us and our two neighbours, counted by all threads together."""
+    """The bytes sent to one neighbour and received from the other, counted over all threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

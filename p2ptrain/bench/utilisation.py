@@ -67,7 +67,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """The run's `[sync]` and `[codec]`."""
+    """The values of the run's `[sync]` and `[codec]` tables."""
 
     fragments: int = 1
     overlap_steps: int = 0

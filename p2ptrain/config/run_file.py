@@ -314,7 +314,7 @@ def _explain(fault: dict[str, Any]) -> str:
             return f"{where}: {text}" if where else text
         case "model_type":
             return f"{where} should be a table, which a line [{where}] begins"
-        case _:  # Such as "Input should be …", "Tuple should have … after validation, not 3".
+        case _:  # For example "Input should be …", "Tuple should have … after validation, not 3".
             text = str(fault["msg"]).partition(" after validation")[0]
             return f"{where} is {fault['input']!r}; it should {text.partition('should ')[2]}"
 

@@ -28,7 +28,7 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing
 MAGIC = b"p2pblk\x00\x01"
 _HEADER = struct.Struct("<8s4I")
 HEADER_BYTES = _HEADER.size
-# A batch of 2,048 sequences of 8,192 four-byte tokens: no single inner step of a peer needs more.
+# 2,048 sequences of 8,192 four-byte tokens: no inner step of a single peer needs a larger batch.
 BLOCK_BYTES_MAX = 2**26
 
 Tokens = npt.NDArray[np.integer[Any]]

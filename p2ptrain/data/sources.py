@@ -41,7 +41,8 @@ READS: dict[str, Reader] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files (none: the standard library) whose documents together have at most `limit_bytes`."""
+    """A data source: `files`, of which at most `limit_bytes` of text are used. No files means the
+    standard library."""
 
     name: str
     files: tuple[Path, ...]

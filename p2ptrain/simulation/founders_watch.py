@@ -95,7 +95,7 @@ class OneLossIsBorne(Watch):
 
 @dataclass(slots=True)
 class FoundersComeBack(Watch):
-    """F4: a founder that has been well for some time is a voter."""
+    """F4: a founder that has been healthy for some time is a voter."""
 
     rules: Rules
     troubles: Troubles

@@ -70,7 +70,7 @@ class IdentityWorld:
         self.checkers.at_end()
         return self.checkers.violations
 
-    # ── what processes do to each other ──────────────────────────────────────────────────────────
+    # ── messages between processes ───────────────────────────────────────────────────────────────
 
     def carry_question(self, asker: Process, member: PeerId, question: Question) -> None:
         self._nonces.append((asker.me, question.nonce))
@@ -147,7 +147,7 @@ class IdentityWorld:
     def _delay_s(self) -> float:
         return self.random.uniform(0.01, DELAY_MAX_S)
 
-    # ── what fails ───────────────────────────────────────────────────────────────────────────────
+    # ── faults ───────────────────────────────────────────────────────────────────────────────────
 
     def _starter(self, peer: PeerId, home: SimHome, *, lone: bool = False) -> Callable[[], None]:
         def start() -> None:
@@ -201,7 +201,7 @@ class IdentityWorld:
             self.processes[-1].reaches = half
             original.reaches = set(others) - half
 
-    # ── what the liar does ───────────────────────────────────────────────────────────────────────
+    # ── lies ─────────────────────────────────────────────────────────────────────────────────────
 
     def _remember(self, beat: Beat) -> None:
         self._marks[beat.author] = beat.mark

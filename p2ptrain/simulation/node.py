@@ -1,4 +1,4 @@
-"""A simulated node: the real Ledger and Detector, a disk that survives, a process that does not."""
+"""A simulated node: the real Ledger and Detector, with a disk that survives its process."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from p2ptrain.simulation.lines import Lines
 from p2ptrain.simulation.watching import Decision, Watch
 
 Proposal = tuple[LineId, int, int, Digest]
-"""Line, height, round, entry."""
+"""Line, height and round of a proposal, and the digest of its entry."""
 
 
 @dataclass(slots=True)

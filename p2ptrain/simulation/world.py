@@ -1,5 +1,7 @@
-"""The world around simulated nodes: it carries their messages, runs their trainers, rings and
-fetches, kills and starts them, and shows the checkers everything that happens.
+"""The world around simulated nodes.
+
+It carries their messages, runs their trainers, rings and fetches, kills and starts them, and passes
+all events to the checkers.
 """
 
 from __future__ import annotations
@@ -394,8 +396,8 @@ class SimWorld:
 
 
 def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:
-    """As many as the profile has, if the honest are a quorum without them: else silence is enough
-    to stop everything, and a world that stands still shows nothing.
+    """Return the lying founders: as many as the profile wants, as long as the honest ones are a
+    quorum. Otherwise silent liars could stop the run, and the simulation would test nothing.
     """
     spare = 3 if rules.quorum == "two-thirds" else 2
     count = min(profile.liars, (len(rules.founders) - 1) // spare)

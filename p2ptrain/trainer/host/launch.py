@@ -56,7 +56,7 @@ class StderrTail:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The processes by rank, our end of the socketpair, and the pipe end that keeps them alive."""
+    """The processes by rank, our end of the socketpair, and our end of the lifeline pipe."""
 
     processes: tuple[subprocess.Popen[bytes], ...]
     socket: socket.socket

@@ -51,7 +51,7 @@ _SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """How this rank reaches its node."""
+    """The address and secret with which this rank connects to its node."""
 
     host: str
     port: int

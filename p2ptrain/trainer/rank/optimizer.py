@@ -81,9 +81,9 @@ def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:
-    """Scale all gradients together to a norm of at most `norm_max` (0: leave them), over all ranks.
+    """Scale all gradients, over all ranks, to a common norm of at most `norm_max`; 0 means no limit.
 
-    Returns the norm from before.
+    Return the norm before scaling.
     """
     norm = nn.utils.clip_grad_norm_(parameters, norm_max if norm_max > 0 else float("inf"))
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

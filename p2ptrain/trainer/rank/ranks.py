@@ -107,7 +107,7 @@ class Ranks:
         return next((text.decode(errors="replace") for text in texts if text), "")
 
     def meet(self) -> None:
-        """Return once every rank is here."""
+        """Wait until every rank has called this."""
         dist.barrier(group=self.control)
 
 
