@@ -1,6 +1,6 @@
 """The home of a simulated process, which survives crashes. Its disk may lose unsynced writes.
 
-`starts.count` itself runs on it, so a count that is shown before it is durable is found.
+`start_count.count` itself runs on it, so a count that is shown before it is durable is found.
 """
 
 from __future__ import annotations

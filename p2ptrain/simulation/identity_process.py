@@ -1,7 +1,7 @@
 """One simulated process: the real identity checks of a node, with a minimal environment.
 
 `world` carries its messages. A process starts, asks whether it is alone, sends heartbeats, votes,
-and ends. It repeats the tasks of the node's duplicate check without trio.
+and ends. It repeats the tasks of `node.joining.duplicate_identity` without trio.
 """
 
 from __future__ import annotations

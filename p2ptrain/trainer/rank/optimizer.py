@@ -81,7 +81,7 @@ def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:
-    """Scale all gradients, over all ranks, to a common norm of at most `norm_max`; 0 means no limit.
+    """Scale all gradients, over all ranks, to a common norm of at most `norm_max`; 0 is no limit.
 
     Return the norm before scaling.
     """
