@@ -147,8 +147,7 @@ class Policy:
     `influence_max` bounds how far each element of a participant's weights may be from θ. Its unit
     is the distance of H inner steps that each move every weight by the peak learning rate. With
     betas of 0.9 and 0.95, a step of AdamW is at most 1.2 rates long (small models reached 1.1 in an
-    outer step). The default of 10 leaves room for a peer that contributes the work of several outer
-    steps at once.
+    outer step). The default of 10 leaves room for the work of several outer steps at once.
     """
 
     quorum: Quorum
@@ -288,8 +287,7 @@ class RunManifest:
 
     @property
     def blocks_per_lease(self) -> int:
-        """Blocks of a lease: those of an outer step, and `overlap_steps` blocks for training while
-        the outer step is agreed."""
+        """Blocks of an outer step, and of the `overlap_steps` in which the step is agreed."""
         return self.blocks_per_step + self.sync.overlap_steps
 
     def to_payload(self) -> bytes:

@@ -82,8 +82,7 @@ class SimNode:
     """One node. `disk` survives `stop` and `boot`; everything else belongs to the process.
 
     Every method that makes the node act may raise ProcessDied. `waiting` holds the actions that
-    arrive while the process is paused by a signal, to be run when it continues. It is None for a
-    process that is not paused.
+    arrive while the process is paused by a signal; it is None if the process is not paused.
     """
 
     def __init__(
@@ -144,8 +143,7 @@ class SimNode:
         self._look_at = min(self._look_at, self.clock.now)
 
     def _expect_members(self) -> None:
-        """Watch all members, like the real node does: also those that left for ever before this
-        process began."""
+        """Watch all members like the real node, also those that left before this process began."""
         for member in self.state.members:
             if member not in self._watched:
                 self.watch(member)
@@ -276,8 +274,7 @@ class SimNode:
             self._snapshot()
 
     def _snapshot(self) -> None:
-        """Begin to write θ if a snapshot is due, no other one is being written, and this node is
-        not far behind."""
+        """Begin a snapshot if one is due, none is being written, and θ is not far behind."""
         behind = self.state.step - self.theta_step
         if self.theta_step % SNAPSHOT_EVERY or self._writing or behind >= SNAPSHOT_EVERY:
             return

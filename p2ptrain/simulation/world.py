@@ -1,8 +1,4 @@
-"""The world around simulated nodes.
-
-It carries their messages, runs their trainers, rings and fetches, kills and starts them, and passes
-all events to the checkers.
-"""
+"""The world of simulated nodes: messages, trainers, rings, fetches, crashes, restarts, checkers."""
 
 from __future__ import annotations
 
@@ -100,9 +96,8 @@ class SimWorld:
 
     @property
     def progressed_at(self) -> float:
-        """The time from which a lack of progress counts. In an open run without liars among the
-        founders, outer steps must end even during faults, although Sybils may spoil averages.
-        Otherwise commits are expected only after the end of the faults."""
+        """The time from which a lack of progress counts. In an open run with honest founders, outer
+        steps must end even during faults. Otherwise progress is expected only after them."""
         faults_s = self.profile.faults_s
         if self.profile.open:
             return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
