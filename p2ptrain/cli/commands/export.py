@@ -148,7 +148,7 @@ def export_newest(home: Path, folder: Path) -> Path:
 
 
 def _tokenizer(run: Run, store: StoreReader) -> Tokenizer:
-    """Raises StoreError."""
+    """Read the run's tokenizer from the store. Raises StoreError."""
     from p2ptrain.export.tokens import Tokenizer
 
     manifest = run.manifest

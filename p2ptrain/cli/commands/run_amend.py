@@ -152,8 +152,8 @@ def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
 
 
 def _lead_steps(wanted: Amendment, manifest: RunManifest) -> int:
-    """Return the outer steps of lead: trainers that train ahead begin an outer step before the
-    roster of the step before it."""
+    """Return the outer steps of lead. With overlap, trainers begin an outer step before the roster
+    of the step before it, so a change of the schedule needs one more."""
     by_schedule = wanted.lr is not None or wanted.inner_steps is not None
     return LEAD_STEPS + (by_schedule and manifest.sync.overlap_steps > 0)
 

@@ -57,7 +57,7 @@ def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
 
 
 def _time(costs: Costs) -> str:
-    """Return the estimated time, if there is an estimate."""
+    """Return the estimated training time as text, or the option that is needed to estimate it."""
     if is_unknown(costs):
         return "; how long that takes, --tokens-per-s tells"
     count = costs.h100s
