@@ -1,4 +1,4 @@
-"""Whom a connection is counted with before anybody has said who they are: by address alone."""
+"""The group of addresses with which a connection is counted before its peer is authenticated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 
 def site_of(host: str) -> str:
-    """What one customer has: an address, or 2**64 of them in IPv6.
+    """Return the addresses that one customer has: an IPv4 address, or a /64 network in IPv6.
 
     Raises ValueError: `host` is no address.
     """

@@ -1,9 +1,9 @@
 """Canonical bytes for everything that is signed, hashed or sent by the control plane.
 
 A value has exactly one encoding: msgpack with map keys that are strings in sorted order and numbers
-in their shortest form. So a digest names a value and not just one of its spellings, and `unpack`
-refuses every other spelling. It knows nothing of what the values mean: each message checks its own
-fields.
+in their shortest form. Therefore a digest names a value and not just one of its encodings, and
+`unpack` refuses every other encoding. This module does not know what the values mean: each message
+checks its own fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 
 DEPTH_MAX = 12
-"""Our deepest message (a page of certified entries) nests seven levels."""
+"""Most levels of nesting. Our deepest message (a page of certified entries) has seven."""
 
 
 def _ordered(value: object, depth: int) -> object:
@@ -33,7 +33,8 @@ def _ordered(value: object, depth: int) -> object:
 
 
 def pack(value: object) -> bytes:
-    """The canonical encoding of a tree of dicts, lists, str, bytes, int, finite float, bool, None.
+    """Return the canonical encoding of a tree of dict, list, str, bytes, int, finite float, bool
+    and None.
 
     Raises:
         LocalProtocolError: the tree holds anything else, or nests too deep.
@@ -47,7 +48,7 @@ def pack(value: object) -> bytes:
 
 
 def unpack(data: bytes | memoryview, *, bytes_max: int) -> object:
-    """The value that `data` is the canonical encoding of.
+    """Return the value whose canonical encoding is `data`.
 
     Raises:
         RemoteProtocolError: longer than `bytes_max`, not msgpack, not canonical, or too deep.
@@ -67,9 +68,9 @@ def unpack(data: bytes | memoryview, *, bytes_max: int) -> object:
 
 
 def fields(value: object, **types: type | tuple[type, ...]) -> dict[str, object]:
-    """`value` as a map that has exactly the fields `types`, each of its type.
+    """Return `value` as a map that has exactly the fields `types`, each of its type.
 
-    A bool is not taken for an int.
+    A bool does not count as an int.
 
     Raises:
         RemoteProtocolError: not a map, a field missing or unknown, or of a wrong type.

@@ -1,4 +1,4 @@
-"""Everything that p2ptrain raises on purpose, and whose fault it is.
+"""All exceptions that p2ptrain raises on purpose, sorted by whose fault they are.
 
     P2PTrainError (exit_code)
     ├─ ConfigError            2   a field, its value, the fix
@@ -100,7 +100,7 @@ class TryLater(P2PTrainError):
 
 
 class ProtocolError(P2PTrainError):
-    """Abstract: somebody broke the protocol. The two subclasses say who."""
+    """Abstract: we or a peer broke the protocol, as the two subclasses say."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -108,7 +108,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """A peer sent what the protocol does not allow. Drop the peer; never crash."""
+    """A peer sent a message that the protocol does not allow. Drop the peer; never crash."""
 
     exit_code = 5
     default_code = "PEER-PROTOCOL"
@@ -142,9 +142,10 @@ class PeerTooSlow(PeerError):
 
 
 class ReduceAborted(P2PTrainError):
-    """An attempt to average did not complete. The inputs are untouched; the ledger decides on.
+    """An attempt to average did not complete. The inputs are untouched; the ledger decides what
+    happens next.
 
-    `heard`: the suspects are what a neighbour said, and nothing of it was seen here.
+    `heard`: a neighbour reported the suspects, and this node observed nothing itself.
     """
 
     exit_code = 75
@@ -212,7 +213,7 @@ class TrainerExited(TrainerError):
 
 
 def _how_it_ended(returncode: int) -> str:
-    """Negative: by that signal."""
+    """Describe the exit. A negative `returncode` is the number of the signal that ended it."""
     if returncode == -signal.SIGKILL:
         return "was killed (SIGKILL), as the kernel does where memory runs out"
     if -returncode in set(signal.Signals):
@@ -221,7 +222,7 @@ def _how_it_ended(returncode: int) -> str:
 
 
 class TrainerUnfit(TrainerExited):
-    """What it says of this machine another start would not mend."""
+    """The trainer reported a fault of this machine or its settings that a restart would not fix."""
 
     default_code = "TRAINER-UNFIT"
 
@@ -232,7 +233,8 @@ class TrainerUnfit(TrainerExited):
 
 
 class TrainerOutOfMemory(TrainerExited):
-    """It is started again with half of the `micro_batch` sequences at once, while that is one."""
+    """The trainer ran out of memory. It is started again with half as many sequences at once,
+    rounded up, unless `micro_batch` is already 1."""
 
     default_code = "MEM-OOM"
 

@@ -1,6 +1,6 @@
-"""Packages that p2ptrain does not bring along, and how the Python that runs here gets one.
+"""The command that installs an optional package for the Python that runs here.
 
-A bare `pip` belongs to another Python as often as not: ours lives in a folder of its own.
+A bare `pip` often belongs to another Python: ours lives in a folder of its own.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ import sys
 
 
 def install(package: str) -> str:
-    """The command that installs `package` where we would find it."""
+    """Return the command that installs `package` for the Python that runs this program."""
     return shlex.join([sys.executable, "-m", "pip", "install", package])

@@ -1,8 +1,8 @@
-"""Who a peer is: one Ed25519 key, from which its libp2p peer id follows.
+"""The identity of a peer: one Ed25519 key, from which its libp2p peer id follows.
 
-The peer id of an Ed25519 key *contains* the public key, so a signature can be checked with nothing
-but the id of whoever is said to have made it: no directory, no certificate authority. This module
-does not know libp2p; the twelve bytes of format that it needs are written out below.
+The peer id of an Ed25519 key *contains* the public key. Therefore the id of the alleged signer is
+enough to check a signature, without a directory or a certificate authority. This module does not
+know libp2p; the six bytes of format that it needs are written out below.
 """
 
 from __future__ import annotations
@@ -37,39 +37,40 @@ _SMALL_ORDER_Y = frozenset(
         0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
     }
 )
-"""The y coordinates of the eight points of Ed25519 whose order divides 8. With such a point as its
-public key, one signature verifies for one message in eight, or for all of them, and nobody needs a
-secret to make it."""
+"""The y coordinates of the eight points of Ed25519 whose order divides 8. With such a point as
+public key, a signature that anybody can make without a secret verifies for one message in eight,
+or for all messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A peer that can sign. `seed` is the secret; it is kept out of `repr`."""
+    """A peer that can sign. `seed` is the secret; `repr` does not show it."""
 
     peer: PeerId
     seed: bytes = field(repr=False)
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Identity:
-        """The identity of the 32 secret bytes `seed`."""
+        """Return the identity whose secret is the 32 bytes `seed`."""
         assert len(seed) == SEED_BYTES
         public = Ed25519PrivateKey.from_private_bytes(seed).public_key()
         raw = public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
         return cls(PeerId(base58.b58encode(_PREFIX + raw).decode()), seed)
 
     def sign(self, message: bytes) -> bytes:
-        """64 bytes that only this identity can make. Give each kind of message its own prefix."""
+        """Return a signature of 64 bytes. Give each kind of message its own prefix."""
         return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)
 
 
 def load_or_create(path: Path) -> Identity:
-    """The identity kept at `path`; where there is none, a new one, in a file that only we can read.
+    """Return the identity stored at `path`. If the file does not exist, create a new identity in a
+    file that only its owner can read.
 
     Raises:
         ConfigError: the file is not a key, or others can read it.
     """
     if path.exists():
-        return _load(path)  # Also from a disk that cannot be written to.
+        return _load(path)  # This also works on a read-only disk.
     seed = os.urandom(SEED_BYTES)
     if private_file.write_new(path, seed):
         return Identity.from_seed(seed)
@@ -93,8 +94,8 @@ def public_key_of(peer: PeerId) -> bytes:
     """Return the 32 bytes of the Ed25519 public key that `peer` contains.
 
     Raises:
-        RemoteProtocolError: `peer` is not the id of an Ed25519 key, or its key is one that anybody
-            could sign for, or a second spelling of another key.
+        RemoteProtocolError: `peer` is not the id of an Ed25519 key, or anybody could sign for its
+            key (small order), or it is a second encoding of another key.
     """
     try:
         decoded = base58.b58decode(peer) if len(peer) <= 64 else b""
@@ -110,7 +111,7 @@ def public_key_of(peer: PeerId) -> bytes:
 
 
 def is_peer_id(text: object) -> bool:
-    """Whether `text`, which may come from anywhere, is the id of an Ed25519 key."""
+    """Return whether `text`, which may come from anywhere, is the id of an Ed25519 key."""
     if not isinstance(text, str):
         return False
     try:
@@ -121,7 +122,7 @@ def is_peer_id(text: object) -> bool:
 
 
 def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
-    """Whether `peer` signed `message`. False, never an exception, for whatever is malformed."""
+    """Return whether `peer` signed `message`. For malformed input return False; never raise."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key_of(peer)).verify(signature, message)
     except (InvalidSignature, RemoteProtocolError, ValueError):

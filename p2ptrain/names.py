@@ -1,8 +1,8 @@
-"""Names that a person can say for peers that only have numbers.
+"""Pronounceable names for peer ids.
 
-A name follows from the peer id alone, so everybody calls a peer the same; it proves nothing, and is
-therefore always shown beside the end of the id. 64 × 64 names: in a run of 20 peers, two share one
-with a chance of 5 %.
+A name follows from the peer id alone, so every node shows the same name for a peer. A name proves
+nothing, and is therefore always shown beside the end of the id. There are 64 × 64 names: in a run
+of 20 peers, the chance that two peers share a name is 5 %.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ assert len(_ADJECTIVES) == len(_ANIMALS) == 64
 
 
 def peer_name(peer: PeerId) -> str:
-    """Such as "brave-otter"."""
+    """Return a name such as "brave-otter"."""
     digest = hashlib.sha256(peer.encode()).digest()
     return f"{_ADJECTIVES[digest[0] % 64]}-{_ANIMALS[digest[1] % 64]}"
 
 
 def label(peer: PeerId) -> str:
-    """Such as "brave-otter (…Xk3f9Q)": the name and what tells it apart from a namesake."""
+    """Return a label such as "brave-otter (…Xk3f9Q)": the name and the end of the peer id, which
+    differs between peers of the same name."""
     return f"{peer_name(peer)} (…{peer[-6:]})"
 
 
 def named(text: str) -> str:
-    """`text` with a label in place of each peer id: for what parts say that know no names."""
+    """Return `text` with each peer id replaced by its label. Use it for texts of modules that do
+    not know names."""
     return _PEER_ID.sub(lambda found: label(PeerId(found[0])), text)

@@ -1,6 +1,7 @@
-"""Files that hold a secret: made so that only their owner can read them, and read only if so.
+"""Write and read files that hold a secret.
 
-It does not know what the secret is.
+A new file is readable by its owner only, and a file that others can read is refused. This module
+does not know what the secret is.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from p2ptrain.errors import ConfigError
 
 
 def write_new(path: Path, data: bytes) -> bool:
-    """Whether `data` is now at `path`, durably; False where something was there already.
+    """Write `data` durably to the new file `path`. Return False if a file is already there.
 
-    Raises OSError; then nothing is at `path` that was not there before.
+    Raises OSError: `path` could not be written. Then no new file is left there.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -27,13 +28,13 @@ def write_new(path: Path, data: bytes) -> bool:
             os.fsync(file.fileno())
         _sync_names(path.parent)
     except OSError:
-        path.unlink(missing_ok=True)  # A full disk must not leave half a key under the key's name.
+        path.unlink(missing_ok=True)  # A full disk must not leave half a key in the key's file.
         raise
     return True
 
 
 def _sync_names(folder: Path) -> None:
-    """Until then a power cut may leave no file at all, of however durable bytes."""
+    """Fsync `folder`. Before that, a power cut may remove a new file whose bytes are durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -42,11 +43,11 @@ def _sync_names(folder: Path) -> None:
 
 
 def read(path: Path, bytes_max: int, *, what: str, code: str) -> bytes:
-    """What is at `path`, at most `bytes_max` of it; `what` and `code` are for the error.
+    """Return the first `bytes_max` bytes of the file. `what` and `code` are for the error.
 
     Raises:
-        ConfigError: others can read it.
-        OSError: we cannot.
+        ConfigError: other users can read the file.
+        OSError: we cannot read the file.
     """
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode & 0o777

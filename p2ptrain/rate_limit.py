@@ -1,6 +1,6 @@
-"""How often somebody may have something: so much at once, which comes back with time.
+"""A rate limit per key: a burst that refills with time, like a token bucket.
 
-Sans-IO: times come in. It does not know who has what.
+Sans-IO: the time is an argument. This module does not know what the keys stand for.
 """
 
 from __future__ import annotations
@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 KEYS_MAX = 8192
-"""Of gossip: neighbours, each with the members that it brought something of, eighty with a hundred.
-Then those idle for longest are forgotten, who most likely have their whole allowance anyway."""
+"""Most keys remembered: in gossip a key is a pair of a neighbour and an author, so this has room
+for 80 neighbours with 100 members each. Beyond it, the key idle for longest is forgotten; most
+likely it has its whole allowance again anyway."""
 
 _ROUNDING_S = 1e-9
-"""Turns are added up as fractions of a second."""
+"""Seconds of tolerance for rounding errors: allowances are sums of fractions of a second."""
 
 
 class Allowance:
-    """For each key so many at once, and `per_s` a second from then on. `now` may never go back."""
+    """Allow each key a burst of `at_once`, which refills at `per_s` a second. `now` must never
+    decrease."""
 
     def __init__(self, at_once: float, per_s: float) -> None:
         self._each_s = 1 / per_s
         self._whole_s = at_once / per_s
         self._whole_at: dict[Hashable, float] = {}
-        """When each will have its whole allowance again; the one that took last comes last."""
+        """The time at which each key has its whole allowance again. The last key is the one that
+        took last."""
 
     def __len__(self) -> int:
         return len(self._whole_at)
@@ -31,7 +34,7 @@ class Allowance:
         return self._after(key, count, now) <= now + self._whole_s + _ROUNDING_S
 
     def take(self, key: Hashable, count: int, now: float) -> bool:
-        """Whether `count` more are allowed; then they are noted."""
+        """Return whether `count` more are allowed; if so, subtract them from the allowance."""
         after = self._after(key, count, now)
         if after > now + self._whole_s + _ROUNDING_S:
             return False

@@ -1,7 +1,7 @@
-"""Lines for people on stderr, which may be a log file on a full disk.
+"""Write lines for people to stderr, which may be a log file on a full disk.
 
-A message that cannot be written must not change what the program does: neither end a node nor
-replace the exit status of the error that it describes. The journal has what matters.
+A message that cannot be written must not end a node, and must not replace the exit status of the
+error that it describes. The journal also records everything important.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 
 
 def write_line(text: str) -> None:
-    """Write one line to stderr. A line that the disk has no room for is written with the next one
-    that fits, or lost.
+    """Write one line to stderr. If the disk is full, the line is written together with a later one,
+    or lost.
     """
     with disk_may_be_full():
         if sys.stderr is not None:  # It is None if the program was started with stderr closed.
@@ -24,13 +24,13 @@ def write_line(text: str) -> None:
 
 @contextmanager
 def disk_may_be_full() -> Iterator[None]:
-    """Ignore an OSError of stderr, for the writers of other libraries."""
+    """Ignore any OSError. Use it around libraries that write to stderr themselves."""
     with suppress(OSError):
         yield
 
 
 def give_up_unwritten() -> None:
-    """Write what is left, or drop it. Call this last.
+    """Flush stderr, or drop its unwritten text. Call this last.
 
     Python flushes stderr once more when it ends, and exits with status 120 if that fails.
     """

@@ -1,1 +1,1 @@
-"""What the parts can do, measured against what else there is. Nothing here decides anything."""
+"""Benchmarks of the parts against alternatives, measured in the same run."""

@@ -1,6 +1,6 @@
-"""How far a mean that went round a ring is from the true one, measured on vectors made up here.
+"""Measure the error of a ring's average against the true one, on random vectors.
 
-Only the codec's part is played: contribution, hops, division. It knows nothing of sockets.
+Only the codec's part is simulated: contribution, hops, division. There are no sockets.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ ELEMENTS = 2**20
 def ring_mean(
     codec: Codec, vectors: Sequence[Floats], residuals: Sequence[Floats] | None = None
 ) -> Floats:
-    """The mean of `vectors` as a ring makes it, in order, each of weight 1.
+    """Return the mean of `vectors` as a ring computes it, in order, each of weight 1.
 
-    With `residuals`, one for each vector, each peer adds what it lost before, keeps what it loses.
+    With `residuals`, one for each vector, each peer adds its last rounding error and keeps its new
+    one.
     """
     zeros, out = np.zeros_like(vectors[0]), np.empty(codec.encoded_bytes(vectors[0].size), np.uint8)
     kept: Sequence[Floats | None] = residuals or [None] * len(vectors)
@@ -43,7 +44,8 @@ def ring_mean(
 
 
 def relative_errors(codec: Codec, elements: int = ELEMENTS) -> dict[str, float]:
-    """|mean − true mean| ÷ |true mean| for `PEERS` vectors of each kind of data, in float64."""
+    """Return |mean − true mean| ÷ |true mean| for `PEERS` vectors of each kind of data, in
+    float64."""
     rng = np.random.default_rng(0)
     gaussian = rng.standard_normal((PEERS, elements), dtype=np.float32)
     heavy = rng.standard_t(3, (PEERS, elements)).astype(np.float32)

@@ -1,7 +1,7 @@
-"""`p2ptrain bench allreduce`: the all-reduce of one vector among processes, against others'.
+"""`p2ptrain bench allreduce`: all-reduce one vector among processes, with ours and other libraries.
 
-Ours and theirs take turns within one run, so that a busy machine wrongs neither. A time is that of
-the slowest process of a repeat; the median repeat counts.
+All contenders take turns within one run, so that a busy machine affects all alike. The time of a
+repeat is that of its slowest process; the median repeat counts.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from p2ptrain.ring.plan import STREAMS_MAX
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all processes of one setting measured together."""
+    """The measurements of all processes of one setting, combined."""
 
     seconds: float
     cpu_s: float
     wire_ratio: float
-    """Bytes sent ÷ 2 (N − 1) ÷ N of a byte an element: what an 8-bit codec could do at best."""
+    """Bytes sent, divided by the minimum for an 8-bit codec: 2 (N − 1) ÷ N bytes an element."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllreduceReport:
-    """`missing`: what was asked for and could not be measured, and why."""
+    """The figures. `missing` maps each contender that could not be measured to the reason."""
 
     lines: tuple[Line, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -49,9 +49,9 @@ def measure(
     against: Sequence[str] = ("gloo",),
     hosts: Sequence[Host] = (),
 ) -> AllreduceReport:
-    """Every setting `rounds` times in turns, the others between them, and how they compare.
+    """Measure every setting `rounds` times in turns, with the other libraries between them.
 
-    Raises ValueError: there are too few hosts, or there is nothing of such a name to compare with.
+    Raises ValueError: there are too few hosts, or a contender's name is unknown.
     """
     peers_max = max((setting.peers for setting in settings), default=0)
     if hosts and len(hosts) < peers_max:
@@ -65,7 +65,7 @@ def measure(
             for setting in settings:
                 ours[setting].append(run_at(setting, places))
                 for name in tuple(beside.contenders):
-                    # Once a turn: of several settings of ours with this vector, after the first.
+                    # Measure it once a turn, after the first of our settings with this vector.
                     times = theirs.setdefault((name, setting.peers, setting.elements), [])
                     if len(times) > turn:
                         continue
@@ -76,17 +76,17 @@ def measure(
 
 
 def run_here(setting: Setting) -> Outcome:
-    """All peers of `setting`, each in a process of its own on this machine."""
+    """Run all peers of `setting`, each in a process of its own on this machine."""
     return together_of(setting, measured_here(setting))
 
 
 def run_at(setting: Setting, hosts: Sequence[Host]) -> Outcome:
-    """The same, each peer on its host."""
+    """Run all peers of `setting`, each on its host."""
     return together_of(setting, measured_here(setting, hosts))
 
 
 def measured_here(setting: Setting, hosts: Sequence[Host] = ()) -> list[Measured]:
-    """What each peer measured."""
+    """Run all peers, and return the measurements of each."""
     places = hosts or [Host()] * setting.peers
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
         commands = [
@@ -110,14 +110,14 @@ def together_of(setting: Setting, measured: Sequence[Measured]) -> Outcome:
 
 
 def peer_command(setting: Setting, me: int, host: str, meeting: Path) -> list[str]:
-    """What runs peer number `me`, which prints what it measured."""
+    """Return the command that runs peer number `me`, which prints its measurements."""
     arguments = json.dumps(asdict(setting))
     module = "p2ptrain.bench.peer"
     return [sys.executable, "-m", module, arguments, str(me), host, str(meeting)]
 
 
 Theirs = Mapping[tuple[str, int, int], Sequence[float]]
-"""Each round's seconds, by name, peers and elements."""
+"""Seconds of each round, by name, peers and elements."""
 
 
 def _lines(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterator[Line]:
@@ -145,8 +145,8 @@ def _lines(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterato
 
 
 def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[str, object]:
-    """A time, for plots. `what`: a schedule of ours with its codec and encryption, or another
-    library with its codec. `times`: of each round, in seconds.
+    """Return a point for plots. `what` is our schedule with its codec and encryption, or another
+    library with its codec. `times` are the seconds of each round.
     """
     return {"what": what, "peers": peers, "elements": elements, "rounds_s": list(times)}
 
@@ -171,7 +171,7 @@ def settings_of(
     streams: Sequence[int],
     repeats: int,
 ) -> list[Setting]:
-    """Every combination. Raises ValueError for a name that nothing has."""
+    """Return a setting for every combination. Raises ValueError: a name is unknown."""
     made = [
         Setting(
             peers=count,

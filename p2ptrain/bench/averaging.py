@@ -1,7 +1,7 @@
-"""One peer of an all-reduce that is measured: it meets the others in a folder, connects, repeats.
+"""One peer of a measured all-reduce: it meets the others in a folder, connects, and repeats.
 
-Peers may run in any processes that see the folder, each on an address of its own: on one machine,
-or in network namespaces between which somebody else has put distance and loss.
+Peers may run in any processes that see the folder, each with an address of its own: on one machine,
+or in network namespaces with simulated delay and loss.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOOK_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is measured. `order` is how the peers stand in the ring; by number if empty."""
+    """The measurement. `order` is the order of the peers in the ring; by number if empty."""
 
     peers: int
     elements: int
@@ -56,12 +56,12 @@ class Setting:
     limit_bytes_per_s: float = 0.0
     order: tuple[int, ...] = ()
     slow_link: tuple[int, int, float] | None = None
-    """Two peers, and the bytes per second between them."""
+    """The numbers of two peers, and the bytes per second of the link between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Each repeat's seconds and CPU seconds at one peer; of the last one, its report."""
+    """Seconds and CPU seconds of each repeat at one peer, and the report of the last repeat."""
 
     seconds: tuple[float, ...]
     cpu_s: tuple[float, ...]
@@ -71,7 +71,7 @@ class Measured:
 
 
 def average(setting: Setting, me: int, host: str, meeting: Path) -> Measured:
-    """Peer number `me` of the setting, from meeting the others until the last repeat."""
+    """Run peer number `me` of the setting, from meeting the others to the last repeat."""
     request = _request(setting, me)
     rng = np.random.default_rng(me)
     theta = np.random.default_rng(99).standard_normal(setting.elements, dtype=np.float32)
@@ -129,14 +129,14 @@ Connections = dict[PeerId, list[SecureSocket]]
 
 
 def _all_have(setting: Setting, me: int, meeting: Path, what: str) -> None:
-    """Wait until every peer has come as far as `what`."""
+    """Wait until every peer has reached the point `what`."""
     (meeting / f"{me}.{what}").touch()
     _await([meeting / f"{number}.{what}" for number in range(setting.peers)])
 
 
 @contextmanager
 def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
-    """Links to the neighbours, closed when the block is left."""
+    """Connect to the neighbours; close the links when the block is left."""
     request, credentials = _request(setting, me), Credentials.create(_identity(me))
     inbox = RingInbox()
     with ExitStack() as stack:
@@ -175,7 +175,7 @@ def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[
 
 @contextmanager
 def _way_to(setting: Setting, me: int, endpoint: Endpoint) -> Iterator[Endpoint]:
-    """Where to dial for `endpoint`: itself, or the slow link that leads there."""
+    """Yield the endpoint to dial: `endpoint` itself, or the slow link that leads there."""
     if setting.slow_link is not None:
         *ends, bytes_per_s = setting.slow_link
         if {name_of_peer(me), endpoint.peer} == {name_of_peer(int(end)) for end in ends}:
@@ -187,7 +187,7 @@ def _way_to(setting: Setting, me: int, endpoint: Endpoint) -> Iterator[Endpoint]
 
 
 def _meet(setting: Setting, me: int, mine: Endpoint, meeting: Path) -> dict[PeerId, Endpoint]:
-    """Tell the others where we listen, and hear the same of them."""
+    """Exchange endpoints with the other peers through the folder."""
     written = meeting / f"{me}.part"
     told = mine.to_wire() | {"certificate": mine.certificate_der.hex()}
     written.write_text(json.dumps(told))

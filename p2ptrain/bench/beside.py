@@ -1,7 +1,7 @@
-"""What others make of the same average, measured beside ours in the same run.
+"""Measure other libraries' all-reduce beside ours in the same run.
 
-gloo is torch's, which is here anyway. hivemind is installed into an environment that is thrown
-away, and only when it is asked for. What cannot be measured is told with the reason.
+gloo is part of torch, which is installed anyway. hivemind is installed into a temporary
+environment, and only on request. If a library cannot be measured, the reason is reported.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from p2ptrain.bench import throwaway
 from p2ptrain.bench.processes import Failed, Host, together
 
 HIVEMIND = ("hivemind==1.1.12", "numpy<2.4")
-"""The last version that PyPI has. Under numpy 2.4 its quantisation fails, and it then returns each
-peer's own vector as the mean (its `extract` makes an int of an array)."""
+"""The latest version on PyPI. With numpy 2.4 its quantisation fails, and it then returns each
+peer's own vector as the mean (its `extract` converts an array to an int)."""
 
 HIVEMIND_CODECS = ("fp16", "uint8")
 
 Contender = Callable[[Sequence[Host], int, int], float]
-"""Seconds of the median repeat, of its slowest process: on these hosts, elements, repeats."""
+"""Called with hosts, elements and repeats; returns the seconds of the median repeat at its slowest
+process."""
 
 
 class Beside:
-    """The contenders of one run, by name; made ready once. Use it as a context.
+    """The contenders of one run by name, prepared once. Use it as a context manager.
 
-    `missing` says why one that was asked for is not among them.
+    `missing` maps each requested contender that is not available to the reason.
     """
 
     def __init__(self, wanted: Sequence[str]) -> None:
@@ -59,7 +60,7 @@ class Beside:
     def seconds(
         self, name: str, hosts: Sequence[Host], elements: int, repeats: int
     ) -> float | None:
-        """None if it failed, which it is then no contender any more for."""
+        """Return the contender's seconds; None if it failed. Then it is removed."""
         try:
             return self.contenders[name](hosts, elements, repeats)
         except Failed as exc:
@@ -97,7 +98,8 @@ def gloo(hosts: Sequence[Host], elements: int, repeats: int) -> float:
 
 
 def sockets(hosts: Sequence[Host], elements: int, repeats: int) -> float:
-    """What the paths carry at best: as many bytes, with nothing added up or waited for."""
+    """Return the time that the network paths need at best, for the same bytes without any
+    arithmetic."""
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
         commands = [
             host.command(
@@ -111,7 +113,7 @@ def sockets(hosts: Sequence[Host], elements: int, repeats: int) -> float:
 
 
 class Hivemind:
-    """Its averager under one codec, run by the Python that has it."""
+    """hivemind's averager with one codec, run by the Python that has hivemind."""
 
     def __init__(self, python: str, codec: str) -> None:
         self._python = python
@@ -122,7 +124,7 @@ class Hivemind:
         with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
             commands = [
                 host.command(
-                    # -P: beside the script lie modules whose names others have, too.
+                    # -P: modules beside the script have the same names as installed packages.
                     [self._python, "-P", script, str(me), str(len(hosts)), str(elements),
                      str(repeats), self._codec, host.address, folder]
                 )
@@ -133,6 +135,6 @@ class Hivemind:
 
 
 def slowest_median(times: Sequence[Sequence[float]]) -> float:
-    """Of the repeats' times at each process: a repeat takes as long as the slowest."""
+    """Return the median over repeats of the slowest process's time."""
     slowest: list[float] = [max(repeat) for repeat in zip(*times, strict=True)]
     return statistics.median(slowest)

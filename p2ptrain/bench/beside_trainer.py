@@ -1,9 +1,9 @@
-"""`p2ptrain bench snapshot --beside-trainer`: what a snapshot costs the trainer beside it.
+"""`p2ptrain bench snapshot --beside-trainer`: measure how much a snapshot slows the trainer.
 
-A real trainer takes inner steps on all cores without a pause, which a trainer on a GPU does not, so
-this is the worst case. Meanwhile θ and m are written into a store by turns, as a node writes them,
-and inner steps that lie within a snapshot are held against those just before and after it: a
-machine that grows busier does not look like a snapshot.
+A real trainer computes inner steps on all cores without a pause. This is the worst case, because a
+trainer on a GPU does not use all cores. Meanwhile θ and m are repeatedly written to a store, as a
+node writes them. Inner steps within a snapshot are compared with those just before and after it, so
+that a machine that becomes busier does not distort the result.
 """
 
 from __future__ import annotations
@@ -32,31 +32,32 @@ from p2ptrain.state import OuterState, write_frozen
 from p2ptrain.store import Leisure, Store
 
 WARM_S = 15.0
-"""Inner steps take a tenth longer in the first ten seconds."""
+"""Seconds to warm up: inner steps take 10 % longer in the first ten seconds."""
 
 SETTLE_S = 3.0
-"""After a snapshot, whose files are deleted then: that is not a snapshot's doing."""
+"""Seconds to wait after a snapshot, while its files are deleted; that is not part of its cost."""
 
 BEFORE_S = 5.0
-"""At least; else as long as the last snapshot took, so that both weigh the same."""
+"""Shortest measurement before a snapshot. It is longer if the last snapshot took longer, so that
+both count the same."""
 FIRST_STEP_S_MAX = 120.0
 
 TRIES_MAX = 20
-"""A stretch in which no inner step began and ended says nothing, and is looked at once more."""
+"""Most tries to find a period in which a whole inner step lies."""
 
 Stretch = tuple[float, float]
-"""From when to when."""
+"""Start and end of a period."""
 
 
 def default_trainer() -> TrainerConfig:
-    """4 M parameters on all cores: inner steps so short that many fit beside a snapshot."""
+    """Return a model of 4 M parameters on all cores: many of its inner steps fit in a snapshot."""
     sizes = setting(4, 256, 128, 4, "bf16", "cpu")
     return replace(sizes, threads=len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Seconds of the inner steps before a snapshot, beside it and after it, and of the snapshot."""
+    """Seconds of the inner steps before, during and after a snapshot, and of the snapshot."""
 
     before: list[float]
     beside: list[float]
@@ -65,13 +66,13 @@ class Turn:
 
     @property
     def ratio(self) -> float:
-        """Of the rates."""
+        """Inner-step rate during the snapshot, divided by the rate without it."""
         alone = (statistics.mean(self.before) + statistics.mean(self.after)) / 2
         return alone / statistics.mean(self.beside)
 
 
 class Ticks:
-    """When each inner step of a process ended, as far as it has said so."""
+    """The times at which inner steps of a process ended, as it has printed them."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -82,7 +83,7 @@ class Ticks:
         self._reader.start()
 
     def end(self) -> None:
-        """Of the process as well."""
+        """End the process and the reader."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -99,7 +100,7 @@ class Ticks:
             self._more.notify_all()
 
     def wait_for(self, count: int, seconds: float) -> None:
-        """Until there are so many more. Raises Failed."""
+        """Wait for `count` more ticks. Raises Failed."""
         with self._more:
             wanted = len(self._ends) + count
             self._more.wait_for(lambda: self._ended or len(self._ends) >= wanted, seconds)
@@ -107,13 +108,13 @@ class Ticks:
                 raise Failed("the trainer ended, or took no step in time; its words are above")
 
     def wait_s(self, seconds: float) -> None:
-        """Let so much time pass. Raises Failed: the trainer ended."""
+        """Wait `seconds`. Raises Failed: the trainer ended."""
         with self._more:
             if self._more.wait_for(lambda: self._ended, seconds):
                 raise Failed("the trainer ended; its words are above")
 
     def within(self, start: float, end: float) -> list[float]:
-        """Seconds of the steps that began and ended between these times."""
+        """Return the seconds of the steps that began and ended between these times."""
         with self._more:
             ends = list(self._ends)
         return [
@@ -123,7 +124,7 @@ class Ticks:
 
 @contextmanager
 def training(config: TrainerConfig) -> Iterator[Ticks]:
-    """A process that trains until the block ends. Raises Failed."""
+    """Run a process that trains until the block ends. Raises Failed."""
     command = [sys.executable, "-m", "p2ptrain.trainer.tools.ticking", json.dumps(asdict(config))]
     ticks = Ticks(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:
@@ -135,7 +136,7 @@ def training(config: TrainerConfig) -> Iterator[Ticks]:
 
 
 def measure(config: TrainerConfig, numel: int, turns: int, folder: Path | None) -> Iterator[Line]:
-    """`folder` is on the disk that is meant; the one for temporary files if None. Raises Failed."""
+    """Measure on the disk of `folder`; by default on that of temporary files. Raises Failed."""
     state = state_of(numel)
     try:
         with training(config) as ticks:
@@ -166,7 +167,7 @@ def _alone(ticks: Ticks, seconds: float) -> list[float]:
 
 
 def _with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
-    """The first stretch of time that has inner steps, and they. Raises Failed: none has."""
+    """Return the first period that contains inner steps, and these. Raises Failed: none does."""
     for _ in range(TRIES_MAX):
         begun, ended = stretch()
         if steps := ticks.within(begun, ended):
@@ -175,7 +176,7 @@ def _with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, 
 
 
 def _write(state: OuterState, folder: Path | None) -> Stretch:
-    """A snapshot as a node writes one; when it began, and when it was on the disk."""
+    """Write a snapshot as a node does; return when it began and when it was on disk."""
     with (
         tempfile.TemporaryDirectory(prefix="p2ptrain-bench-", dir=folder) as name,
         Store(Path(name) / "store") as store,
@@ -187,7 +188,7 @@ def _write(state: OuterState, folder: Path | None) -> Stretch:
 
 
 def lines(seen: list[Turn], numel: int) -> Iterator[Line]:
-    """What was seen, as figures."""
+    """Yield the figures."""
     ratios = [turn.ratio for turn in seen]
     steps = sum(len(turn.beside) for turn in seen)
     name = "a trainer's inner-step rate while a snapshot is written"

@@ -1,7 +1,7 @@
-"""Charts of measurements side by side in one SVG, written by hand: not worth a dependency.
+"""Draw charts of measurements side by side in one SVG, without a plotting library.
 
-Knows nothing of what was measured. An axis is logarithmic where a factor should look the same
-everywhere, linear where a difference should.
+This module does not know what was measured. On a logarithmic axis, equal factors have equal
+lengths; on a linear axis, equal differences do.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 48
 LEGEND_HEIGHT, LEGEND_COLUMNS = 24, 4
 FOOT = 28
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#555555", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b")
-"""Okabe and Ito's, which the colour-blind tell apart."""
+"""Colours of Okabe and Ito, which colour-blind people can tell apart."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 TICKS = 6
-"""About so many on a linear axis."""
+"""Approximate number of labels on a linear axis."""
 
 Scale = Literal["log", "linear"]
 Line = Sequence[tuple[float, float]]
@@ -28,10 +28,10 @@ Line = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines by name, each of (across, up) in rising order; at least one point among them.
+    """Lines by name, each a list of (x, y) with rising x; at least one point in all.
 
-    `marks` are where the axis across is labelled; without them it is labelled evenly. A linear axis
-    upwards shows 0, too, if it is `from_zero`.
+    `marks` are the labels of the horizontal axis; without them the labels are even. With
+    `from_zero`, a linear vertical axis includes 0.
     """
 
     title: str
@@ -45,7 +45,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high`, drawn from pixel `start` to pixel `end`."""
+    """An axis from `low` to `high`, drawn from pixel `start` to pixel `end`."""
 
     low: float
     high: float
@@ -72,8 +72,8 @@ class Axis:
 
 
 def page(charts: Sequence[Chart], note: str) -> str:
-    """All charts from left to right, what each line is, and `note` below. The same name looks the
-    same in all.
+    """Return an SVG with all charts from left to right, a legend, and `note` below. Lines with the
+    same name look the same in all charts.
     """
     names = sorted({name for chart in charts for name in chart.lines})
     rows = -(-len(names) // LEGEND_COLUMNS)
@@ -90,7 +90,7 @@ def page(charts: Sequence[Chart], note: str) -> str:
 
 
 def short(value: float) -> str:
-    """`value` as an axis says it: 25 M, 10 k, 0.5."""
+    """Return `value` as a label for an axis: 25 M, 10 k, 0.5."""
     for unit, name in ((1e6, "M"), (1e3, "k")):
         if value >= unit:
             return f"{value / unit:g} {name}"
@@ -112,7 +112,7 @@ def _draw(chart: Chart, number: int, names: Sequence[str]) -> Iterator[str]:
 
 
 def _span(values: Sequence[float], scale: Scale, *, decades: bool) -> tuple[float, float]:
-    """What an axis covers: all values; on a logarithmic axis upwards, whole decades."""
+    """Return the range of an axis that covers all values; with `decades`, whole decades."""
     low, high = min(values), max(values)
     if scale == "linear":
         margin = (high - low or abs(high) or 1.0) * 0.04

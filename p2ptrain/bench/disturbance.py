@@ -1,11 +1,11 @@
-"""How much a joiner slows a member: its inner-step rate while the joiner comes ÷ before.
+"""Measure how much a joiner slows a member: the inner-step rate during a join, divided by before.
 
-Real nodes and trainers, each in a network namespace behind a cable of a given rate. On its own
-machine a member shares its processors with nobody; so here one member, node and trainer, has a core
-to itself, and the other member, the seed and the joiners, who start Python, libp2p and torch, have
-the other. What is left is what a joiner costs a member: letting it in, talking to it, and serving
-its part of the snapshot. That is also measured by itself, in processor time of the member's node
-above what it takes anyway. Needs root, two idle cores and Linux.
+The nodes and trainers are real, each in a network namespace behind a cable of a given rate. On its
+own machine a member does not share its processors. So here one member (node and trainer) has a core
+to itself. The other core runs the other member, the seed, and the joiners, which start Python,
+libp2p and torch. The remaining effect is a joiner's cost to a member: admission, messages, and its
+part of the snapshot. It is also measured as the additional processor time of the member's node. The
+benchmark needs root, two idle cores and Linux.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from p2ptrain.testing.network_namespaces import Place, opened
 from p2ptrain.testing.node_process import DemoNode
 
 BEFORE_S = 8.0
-"""Before each join anew, so that a machine that grows busier does not look like a joiner."""
+"""Seconds measured before each join, so that a machine that becomes busier does not distort the
+result."""
 
 OUTER_STEPS = 4000
-"""More than there is time for: the run must not end while it is measured."""
+"""Outer steps of the run: more than there is time for, so that it does not end too early."""
 
 INNER_STEPS_MIN = 40
-"""More than the demo has, so that a member trains for most of the time."""
+"""Fewest inner steps: more than in the demo, so that a member trains most of the time."""
 
 JOIN_S_MAX = 180.0
 
@@ -46,27 +47,28 @@ MEASURED, OTHER = "ann", "ben"
 
 @dataclass(slots=True)
 class Seen:
-    """Of the measured member, over all joiners: seconds of its inner steps, and of its node's
-    processor time.
+    """Measurements of one member over all joiners: seconds of its inner steps, and processor
+    seconds of its node.
     """
 
     steps_before: list[float] = field(default_factory=list)
     steps_coming: list[float] = field(default_factory=list)
-    """From the joiner's start until it has the snapshot."""
+    """Inner steps from the joiner's start until it has the snapshot."""
     steps_fetching: list[float] = field(default_factory=list)
-    """While the snapshot is fetched, which is the end of that."""
+    """Inner steps while the snapshot is fetched, the last part of that time."""
     node_s_before: list[float] = field(default_factory=list)
-    """Per second."""
+    """Processor seconds per second before each join."""
     node_s_extra: list[float] = field(default_factory=list)
-    """For each joiner, beyond what it would have been by the rate before."""
+    """Additional processor seconds per joiner, above the rate before the join."""
     fetch_s: list[float] = field(default_factory=list)
 
 
 class JoinStory(Story):
-    """One member on the first core, all others on the second; joiners come one after another."""
+    """Runs one member on the first core and all other nodes on the second. Joiners come one after
+    another."""
 
     uplink = seed_uplink = "1000Mbit"
-    """The cable is slower: it is the network that limits."""
+    """A limit above the cable's rate, so that the network is the limit."""
 
     def __init__(self, folder: Path, config: Path, place: Place, joins: int) -> None:
         super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))
@@ -116,24 +118,24 @@ class JoinStory(Story):
         joiner.kill()
 
     def _node_s(self) -> float:
-        """Processor time of the measured member's node, without its trainers."""
+        """Return the processor time of the measured member's node, without its trainers."""
         process = self.cast[MEASURED].process
         assert process is not None
         times = psutil.Process(process.pid).cpu_times()
         return float(times.user + times.system)
 
     def _now(self) -> float:
-        """By the journal of the measured member."""
+        """Return the time of the last record in the measured member's journal."""
         return float(self.cast[MEASURED].events[-1]["time"])
 
     def _let_pass(self, seconds: float) -> tuple[float, float]:
-        """Watch the members for so long; the times between which that was."""
+        """Watch the members for `seconds`; return start and end of that time."""
         start = self._now()
         self.wait_for("time to pass", lambda: self._now() > start + seconds, deadline_s=4 * seconds)
         return start, self._now()
 
     def _steps_within(self, start: float, end: float) -> list[float]:
-        """Inner steps begun and ended between these times, exchanges left out."""
+        """Return the seconds of inner steps within these times, without those during exchanges."""
         return [
             event["seconds"]
             for event in self.cast[MEASURED].events
@@ -144,13 +146,13 @@ class JoinStory(Story):
 
 
 def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[Line]:
-    """The run of this TOML, with more steps; every node may send at `up_mbit_per_s`.
+    """Measure with the run of this TOML, with more steps. Every node may send at `up_mbit_per_s`.
 
-    A joiner costs some processor time whatever it fetches, so the smaller the model is, and the
-    faster its fetch, the more it shows.
+    A join has a fixed cost in processor time, so it is more visible with a small model and a fast
+    network.
 
     Raises:
-        MachineUnfit: it may not make network namespaces, or has but one core.
+        MachineUnfit: network namespaces are not permitted, or there is only one core.
     """
     affinity = os.sched_getaffinity(0)
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-join-"))
@@ -185,7 +187,7 @@ def _lengthened(config: str) -> str:
 
 
 def lines(seen: Seen, mbit_per_s: float) -> Iterator[Line]:
-    """What was seen, as figures."""
+    """Yield the figures."""
     before = statistics.mean(seen.steps_before)
     for steps, doing in (
         (seen.steps_fetching, f"while a joiner fetches at up to {mbit_per_s:g} Mbit/s"),

@@ -1,8 +1,8 @@
 """The process of one rank of gloo's all-reduce: RANK RANKS ELEMENTS REPEATS FIRST PORT HOST.
 
-FIRST and PORT are where the ranks meet, HOST is this one's address.
+The ranks meet at FIRST and PORT; HOST is the address of this rank.
 
-torch is looked up by name: it is what we compare with, and nothing of ours needs it here.
+torch is imported by name, because it is only a contender here.
 """
 
 from __future__ import annotations

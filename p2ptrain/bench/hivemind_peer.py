@@ -1,8 +1,8 @@
 """The process of one peer of hivemind's averager: NUMBER PEERS ELEMENTS REPEATS CODEC HOST FOLDER.
 
-It runs in an environment of its own, where hivemind is, and imports nothing of ours. What is timed
-is the averaging alone: the group has been found by then, which takes hivemind seconds. A repeat
-that lost a peer, or whose mean is not the mean, is no figure: the process ends with the reason.
+It runs in a separate environment with hivemind, and does not import p2ptrain. Only the averaging is
+timed, after the group has been formed, which takes hivemind some seconds. If a repeat loses a peer
+or returns a wrong mean, the process ends with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUP_S = 120.0
 STEP_S = 300.0
 LOOK_S = 0.001
 ERROR_MAX = 0.2
-"""Of the mean, relative: 8 bits a value over a whole vector give 0.03."""
+"""Largest relative error of the mean: 8 bits a value with one scale for the vector give 0.03."""
 
 
 def main(
@@ -62,7 +62,7 @@ def main(
 
 
 def _vectors(torch: Any, me: int, peers: int, elements: int) -> tuple[Any, Any]:
-    """This peer's vector, and the mean of all."""
+    """Return this peer's vector, and the mean of all vectors."""
     mean = torch.zeros(elements)
     for number in range(peers):
         drawn = torch.randn(elements, generator=torch.Generator().manual_seed(number))
@@ -73,7 +73,7 @@ def _vectors(torch: Any, me: int, peers: int, elements: int) -> tuple[Any, Any]:
 
 
 def _dht(hivemind: Any, me: int, host: str, folder: Path) -> Any:
-    """The others' daemons start from the first one's address."""
+    """Start this peer's DHT daemon. All but the first use the first one's address."""
     address = folder / "first.json"
     if me > 0:
         _await([address])
@@ -87,7 +87,7 @@ def _dht(hivemind: Any, me: int, host: str, folder: Path) -> Any:
 
 
 def _grouped(averager: Any) -> Any:
-    """A step whose group is complete, and which waits for the word."""
+    """Return a step whose group is complete, and which waits for its trigger."""
     step = averager.step(wait=False, require_trigger=True, timeout=GROUP_S)
     ends = time.monotonic() + GROUP_S
     while step.stage.name != "AWAITING_TRIGGER":

@@ -1,7 +1,7 @@
-"""`p2ptrain bench join`: a blob fetched from several peers, checked and synced, against plain HTTP.
+"""`p2ptrain bench join`: fetch a blob from several peers, check and sync it, and compare with HTTP.
 
-The HTTP download is that of the standard library, one connection, nothing checked, and its file is
-synced once at its end. Both take turns within one run, so that a busy machine wrongs neither.
+The HTTP download uses the standard library and one connection. It checks nothing, and syncs its
+file once at the end. Both take turns within one run, so that a busy machine affects both alike.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ HTTP = "plain HTTP, unchecked"
 def measure(
     setting: Setting, rounds: int, hosts: Sequence[Host], *, http_too: bool = True
 ) -> Iterable[Line]:
-    """Each of them `rounds` times in turns; the best of each counts.
+    """Measure both `rounds` times in turns; the best of each counts.
 
-    `hosts` are the joiner's and those of the peers. Raises Failed.
+    The first of `hosts` is the joiner's, the others are the peers'. Raises Failed.
     """
     ours: list[Measured] = []
     theirs: list[float] = []
@@ -58,7 +58,7 @@ def measure(
 
 
 def run(setting: Setting, hosts: Sequence[Host]) -> Measured:
-    """All processes of `setting`, each on its host. Raises Failed."""
+    """Run all processes of `setting`, each on its host. Raises Failed."""
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as name:
         folder = Path(name)
         digest = make_blob(folder, setting.bytes)
@@ -67,7 +67,7 @@ def run(setting: Setting, hosts: Sequence[Host]) -> Measured:
 
 
 def command(setting: Setting, me: int, host: Host, folder: Path, digest: Digest) -> list[str]:
-    """What runs peer number `me`; number 0 prints what it measured."""
+    """Return the command that runs peer number `me`; number 0 prints its measurements."""
     arguments = json.dumps(asdict(setting))
     module = "p2ptrain.bench.joiner"
     words = [sys.executable, "-m", module, arguments, str(me), host.address, str(folder), digest]
@@ -93,11 +93,11 @@ def _answer_of_the_first(commands: list[list[str]]) -> str:
 
 class _Silent(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 def http_seconds(size: int) -> float:
-    """How long a file of so many bytes takes over HTTP on loopback, until it is on the disk."""
+    """Return the seconds to download `size` bytes over HTTP on loopback and sync them to disk."""
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as name:
         folder = Path(name)
         with (folder / "blob").open("wb") as out:

@@ -1,8 +1,8 @@
-"""One process of a join that is measured: it serves a blob to the joiner, or is the joiner.
+"""One process of a measured join: it serves a blob to the joiner, or is the joiner.
 
-They meet in a folder, in which the blob's store lies too, and may run in any processes that see it,
-each on an address of its own: on one machine, or in network namespaces between which somebody else
-has put distance and limits. The joiner's disk is real, and every chunk is checked and synced.
+The processes meet in a folder, which also contains the blob's store. Each has an address of its
+own: on one machine, or in network namespaces with simulated delay and limits. The joiner's disk is
+real, and every chunk is checked and synced.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CONNECT_S = 60.0
 DEADLINE_S = 3600.0
 LOOK_S = 0.01
 JOINER = 0
-"""The number of the one that fetches; the others serve."""
+"""The number of the joiner; the other peers serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`peers` serve; the first `garbage` of them send wrong bytes, and the next `dying` end when
-    each has sent half of its fair share.
+    """The measurement: `peers` serve. The first `garbage` of them send wrong bytes, and the next
+    `dying` end after half of their fair share.
     """
 
     peers: int
@@ -52,7 +52,7 @@ class Setting:
 def settings_of(
     encryption: Sequence[str], peers: int, size: int, streams: int, garbage: int, dying: int
 ) -> list[Setting]:
-    """One for each kind of encryption. Raises ValueError for what cannot be."""
+    """Return one setting for each kind of encryption. Raises ValueError: a value is impossible."""
     if not set(encryption) <= {"tls", "none"}:
         raise ValueError("encryption is tls or none")
     return [Setting(peers, size, each == "tls", streams, garbage, dying) for each in encryption]
@@ -60,7 +60,7 @@ def settings_of(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the joiner saw. `bytes_by_peer` is by the peers' numbers."""
+    """The joiner's measurements. The keys of `bytes_by_peer` are the peers' numbers."""
 
     seconds: float
     cpu_s: float
@@ -70,7 +70,7 @@ class Measured:
 
 
 def make_blob(folder: Path, size: int) -> Digest:
-    """A snapshot of so many bytes in a store in `folder`, in which no two chunks are alike."""
+    """Make a snapshot of `size` bytes, all chunks different, in a store in `folder`."""
     with Store(folder / "store") as store:
         return store.put_blob("snapshot", parts_of(size), {})
 
@@ -82,7 +82,7 @@ def parts_of(size: int) -> Iterator[bytes]:
 
 
 class _Chunks:
-    """What one server reads, in the manner of its character."""
+    """The chunks of one server: right, wrong, or ending halfway, as the setting says."""
 
     def __init__(self, setting: Setting, me: int, folder: Path) -> None:
         self._store = StoreReader(folder / "store")
@@ -99,7 +99,7 @@ class _Chunks:
 
 
 def serve(setting: Setting, me: int, host: str, folder: Path) -> None:
-    """Serve until the joiner has ended."""
+    """Serve chunks until the joiner has ended."""
     credentials = Credentials.create(identity(me))
     with _listening(setting, me, credentials, host, folder) as listener:
         listener.handle(PURPOSE, ChunkServer(_Chunks(setting, me, folder)))
@@ -107,7 +107,7 @@ def serve(setting: Setting, me: int, host: str, folder: Path) -> None:
 
 
 def join(setting: Setting, host: str, folder: Path, digest: Digest) -> Measured:
-    """Fetch the blob from all who serve it, into a store of our own."""
+    """Fetch the blob from all serving peers into a new store."""
     credentials = Credentials.create(identity(JOINER))
     numbers = range(1, setting.peers + 1)
     with _listening(setting, JOINER, credentials, host, folder), Store(folder / "joined") as store:
@@ -148,7 +148,7 @@ def identity(number: int) -> Identity:
 def _listening(
     setting: Setting, me: int, credentials: Credentials, host: str, folder: Path
 ) -> Iterator[Listener]:
-    """A listener that trusts the joiner, and whose address the joiner knows."""
+    """Open a listener that trusts the joiner, and tell its address to the joiner."""
     with Listener(
         credentials, host, 0, allowed=lambda peer: True, encrypted=setting.encrypted
     ) as listener:

@@ -1,7 +1,8 @@
-"""`p2ptrain bench kernels`: every kernel of every codec against memcpy and others' quantisers.
+"""`p2ptrain bench kernels`: every kernel of every codec against memcpy and other quantisers.
 
-A figure of 1 means: as many fp32 elements a second as memcpy copies, in the same run. What a kernel
-moves differs, so a second figure compares bytes, read and written, with memcpy's eight an element.
+A figure of 1 means as many fp32 elements a second as memcpy copies in the same run. Kernels move
+different numbers of bytes, so a second figure compares the bytes read and written with memcpy's
+eight an element.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from p2ptrain.bench.timing import best_times
 from p2ptrain.kernels import Codec, CodecName
 
 ELEMENTS = 25_000_000
-"""100 MB: several times what any cache holds."""
+"""Elements of a vector: 100 MB, several times the size of any cache."""
 BLOCKS: dict[CodecName, int] = {"fp32": 256, "fp16": 256, "int8": 256, "int4": 64}
 MEMCPY = "memcpy"
 FP32_BYTES = 4
 COPIED_BYTES = 2 * FP32_BYTES
-"""memcpy reads and writes an element."""
+"""Bytes that memcpy moves per element: it reads and writes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One kernel. `ratio` is in elements (in bytes of state for the outer step)."""
+    """The speed of one kernel. `ratio` compares elements (for the outer step, bytes of state)."""
 
     gb_per_s: float
     ratio: float
@@ -47,7 +48,8 @@ class CodecReport:
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """`peers`: how many times as fast our int8 quantise is; None for what is not installed."""
+    """All figures. `peers` maps other libraries to how many times as fast our int8 quantise is;
+    None if a library is not installed."""
 
     variant: str
     elements: int
@@ -56,7 +58,7 @@ class KernelReport:
     peers: dict[str, float | None]
 
     def lines(self) -> Iterator[Line]:
-        """All figures."""
+        """Yield all figures."""
         yield Line(f"memcpy of {self.elements} fp32", self.memcpy_gb_per_s, "GB/s")
         for name, codec in self.codecs.items():
             called = f"{name}, blocks of {codec.block}, {self.variant}"
@@ -73,7 +75,7 @@ class KernelReport:
 
 
 class Bench:
-    """Vectors of `elements`, made once, and the calls on them."""
+    """Vectors of `elements`, created once, and the calls to measure."""
 
     def __init__(self, elements: int, variant: str = "") -> None:
         rng = np.random.default_rng(0)
@@ -115,7 +117,8 @@ class Bench:
 
 
 def moved_bytes(kernel: str, payload: float) -> float:
-    """What a kernel reads and writes for each element, if one takes `payload` bytes encoded."""
+    """Return the bytes that a kernel moves per element, if an element has `payload` bytes
+    encoded."""
     return {
         "quantise": FP32_BYTES + payload,
         "dequantise": FP32_BYTES + payload,
@@ -131,7 +134,7 @@ def moved_bytes(kernel: str, payload: float) -> float:
 def measure(
     elements: int = ELEMENTS, rounds: int = 5, variant: str = "", block: int | None = None
 ) -> KernelReport:
-    """All of it in one run. `block` takes the place of the usual ones of int8 and int4.
+    """Measure everything in one run. `block` replaces the default blocks of int8 and int4.
 
     Raises MachineUnfit for a variant that this machine lacks.
     """

@@ -1,4 +1,4 @@
-"""What every bench says: figures, each beside what it was measured against in the same run."""
+"""The figures of all benchmarks, each with the reference from the same run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure: in its unit, or as a ratio against something measured in the same run.
+    """One figure: in a unit, or as a ratio to a reference from the same run.
 
-    `details` are for programs, such as plots: numbers that `measure` says in words.
+    `details` are for programs such as plots: the numbers that `measure` contains in words.
     """
 
     measure: str
@@ -21,7 +21,7 @@ class Line:
     details: Mapping[str, object] = field(default_factory=dict)
 
     def told(self) -> dict[str, object]:
-        """For a program."""
+        """Return the figure as a map for `--json`."""
         told = {"measure": self.measure, "value": self.value, "unit": self.unit}
         return {**told, "against": self.against, **self.details}
 
@@ -34,7 +34,7 @@ LOAD = "processes that wanted a core, the mean of a minute"
 
 
 def machine(load_before: float) -> Iterator[Line]:
-    """What the machine was like while all else was measured."""
+    """Yield the machine's cores, and its load before and after the benchmark."""
     yield Line(CORES, os.cpu_count() or 0, "cores")
     for when, load in (("before", load_before), ("after", os.getloadavg()[0])):
         yield Line(f"{LOAD}, {when}", load, "processes")

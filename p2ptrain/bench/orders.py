@@ -1,8 +1,8 @@
-"""`p2ptrain bench allreduce --bad-link`: what the order of a ring is worth where one link is slow.
+"""`p2ptrain bench allreduce --bad-link`: measure the best and worst ring order with one slow link.
 
 Rings in the best and in the worst order take turns. All peers are processes of one machine: their
-uplinks are capped, and the bad link is a relay with a cap of its own (see `slow_link`). The rates
-from which the orders follow are these caps: how well nodes measure rates is another question.
+uplinks are limited, and the bad link is a relay with a limit of its own (see `slow_link`). The
+orders are computed from these limits, and not from rates that nodes would measure.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import Rates, best_order
 
 HEALTHY = 4.0
-"""How much faster the other links are."""
+"""Factor by which the other links are faster."""
 
 PEERS_MAX = 8
-"""The worst order is looked for among all."""
+"""Most peers: the search for the worst order tries all orders."""
 
 
 def measure(peers: int, elements: int, bad_link_bytes_per_s: float, rounds: int) -> AllreduceReport:
-    """Best and worst order, `rounds` times in turns, of this many peers.
+    """Measure the best and the worst order `rounds` times in turns.
 
-    Raises ValueError: with so many or so few there is nothing to compare.
+    Raises ValueError: `peers` is too small or too large for the comparison.
     """
     if not 4 <= peers <= PEERS_MAX:
         raise ValueError(f"with 4 to {PEERS_MAX} peers some orders avoid a link and others do not")
@@ -54,7 +54,7 @@ def measure(peers: int, elements: int, bad_link_bytes_per_s: float, rounds: int)
 
 
 def rates_of(peers: Sequence[PeerId], setting: Setting) -> Rates:
-    """Between each two of `peers`, which stand by number."""
+    """Return the rates between each two of `peers`, which are sorted by number."""
     assert setting.slow_link is not None
     *ends, slow = setting.slow_link
     usual = dict.fromkeys(starmap(_pair, combinations(peers, 2)), setting.limit_bytes_per_s)
@@ -62,7 +62,7 @@ def rates_of(peers: Sequence[PeerId], setting: Setting) -> Rates:
 
 
 def worst_order(peers: Sequence[PeerId], rates: Rates) -> tuple[PeerId, ...]:
-    """The order whose slowest edge is the slowest."""
+    """Return the order whose slowest edge is slowest."""
     first, *rest = peers
     circles = ((first, *others) for others in permutations(rest))
     return min(circles, key=lambda circle: _slowest(circle, rates))

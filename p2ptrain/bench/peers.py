@@ -1,7 +1,6 @@
-"""What others make of the same task: quantising fp32 to 8 bits, with the scan for its range.
+"""Other libraries that quantise fp32 to 8 bits, including the scan for the range.
 
-They are measured if they are installed, and are no dependency: they are imported by name, here
-only, when a bench asks for them.
+They are not dependencies: they are measured if they are installed, and imported by name only here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ CODES = 255
 
 
 def pypiquant(src: Floats) -> Call | None:
-    """Its scan and its quantise, in one thread, into bytes made before; None if it is not here."""
+    """Return a call of pypiquant's scan and quantise, in one thread, into existing memory; None if
+    it is not installed."""
     piquant = _module("piquant")
     if piquant is None:
         return None
@@ -39,14 +39,15 @@ def pypiquant(src: Floats) -> Call | None:
 
 
 def torch(src: Floats) -> Call | None:
-    """aminmax and quantize_per_tensor, in one thread, into a tensor made before."""
+    """Return a call of torch's aminmax and quantize_per_tensor, in one thread, into an existing
+    tensor; None if torch is not installed."""
     library = _module("torch")
     if library is None:
         return None
     library.set_num_threads(1)
     x = library.from_numpy(src)
     with warnings.catch_warnings():
-        # It says that this will go away; while it is there, it is what there is to compare with.
+        # torch warns that this function is deprecated; it is still the one to compare with.
         warnings.simplefilter("ignore", UserWarning)
         out = library.quantize_per_tensor(x, 1.0, 0, library.quint8)
 
@@ -61,7 +62,7 @@ def torch(src: Floats) -> Call | None:
 
 
 PEERS: dict[str, Callable[[Floats], Call | None]] = {"pypiquant": pypiquant, "torch": torch}
-"""By the name under which pip installs them."""
+"""The libraries by their names on PyPI."""
 
 
 def _module(name: str) -> ModuleType | None:

@@ -26,7 +26,7 @@ class Point:
 
 
 def read_points(files: Sequence[Path]) -> tuple[list[Point], str]:
-    """The points of all files, and on what machine they were measured, in words."""
+    """Return the points of all files, and a description of the machine."""
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     points = [
         Point(each["what"], each["peers"], each["elements"], each["value"])
@@ -39,7 +39,7 @@ def read_points(files: Sequence[Path]) -> tuple[list[Point], str]:
 
 
 def picture(points: Sequence[Point], machine: str) -> str:
-    """Both charts side by side, as SVG."""
+    """Return both charts side by side as SVG."""
     size = _usual([point.elements for point in points])
     peers = _usual([point.peers for point in points])
     of_size = [point for point in points if point.elements == size]
@@ -58,7 +58,7 @@ def picture(points: Sequence[Point], machine: str) -> str:
 
 
 def _usual(values: Sequence[int]) -> int:
-    """The value that most points have: what one of the charts holds fixed."""
+    """Return the most frequent value, which one of the charts keeps fixed."""
     return max(sorted(set(values)), key=values.count)
 
 
@@ -71,7 +71,7 @@ def _chart(title: str, across: str, points: Sequence[tuple[str, int, float]]) ->
 
 
 def table(points: Sequence[Point], machine: str) -> str:
-    """The same points as a markdown table: a row for each vector, a column for each way."""
+    """Return the points as a markdown table: a row for each vector, a column for each method."""
     names = sorted({point.what for point in points})
     found = {(each.peers, each.elements, each.what): each.seconds for each in points}
     rows = sorted({(point.peers, point.elements) for point in points})

@@ -1,4 +1,4 @@
-"""Processes that measure something together: each on a host of its own, or all on this machine."""
+"""Run processes that measure together, each on a host of its own or all on this machine."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _NAMESPACE = re.compile(r"[\w.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where a peer runs: an address of this machine, or of one of its network namespaces."""
+    """The place of a peer: an address of this machine, or of one of its network namespaces."""
 
     address: str = "127.0.0.1"
     namespace: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Host:
-        """Of "10.77.0.1", or "wan0/10.77.0.1". Raises ValueError."""
+        """Parse "10.77.0.1" or "wan0/10.77.0.1". Raises ValueError."""
         namespace, slash, address = text.rpartition("/")
         if slash and not _NAMESPACE.fullmatch(namespace):
             raise ValueError(f"{namespace!r} names no namespace")
         return cls(str(ip_address(address)), namespace)
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """What runs `words` there."""
+        """Return the command that runs `words` on this host."""
         way_in = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         return [*way_in, *words]
 
 
 class Failed(Exception):
-    """A process ended without a result; the last of its words."""
+    """A process ended without a result. The message is the end of its output."""
 
 
 def together(commands: Iterable[list[str]], *, quiet: bool = False) -> list[str]:
-    """What each of the processes prints, which run at the same time. Not `quiet`, what they say on
-    stderr is shown.
+    """Run the commands at the same time, and return what each prints. Unless `quiet`, their stderr
+    is shown.
 
     Raises Failed.
     """

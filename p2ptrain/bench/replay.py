@@ -1,8 +1,8 @@
-"""`p2ptrain bench replay`: how fast updates are applied, and what catching up by them costs.
+"""`p2ptrain bench replay`: measure how fast updates are applied, and the bytes to catch up.
 
-Memory is the bound: applying an update reads and writes θ and m and reads a byte a parameter, so it
-is held against a copy of the same bytes by as many threads. Bytes touched: what a copy reads and
-writes counts for both.
+Memory bandwidth is the limit: applying an update reads and writes θ and m, and reads a byte a
+parameter. So it is compared with a copy of the same bytes by as many threads. Bytes read and bytes
+written both count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSED_STEPS = 8
 
 
 def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iterable[Line]:
-    """The best of `rounds` turns of each counts."""
+    """Measure both in `rounds` turns; the best of each counts."""
     state = state_of(numel, threads)
     payload = bytearray(codec.encoded_bytes(numel))
     codec.quantise(state.theta, payload)
@@ -46,7 +46,7 @@ def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iter
 
 
 def catching_up(numel: int, codec: kernels.Codec) -> Iterable[Line]:
-    """Bytes by the log of what was missed, and what a node chooses."""
+    """Yield the bytes of the missed updates and of a snapshot, and the choice of a node."""
     update_bytes, snapshot_bytes = codec.encoded_bytes(numel), 8 * numel
     log_bytes = MISSED_STEPS * update_bytes
     own, newest = Start(0, Digest("0" * 64)), Start(MISSED_STEPS, Digest("1" * 64))

@@ -1,8 +1,8 @@
-"""One link that is slower than all others: a relay that passes bytes on at a capped rate.
+"""A slow link: a relay that forwards bytes at a limited rate.
 
-It stands before the listener of one end, and forwards what it cannot read, TLS and all. What it
-does not pass on fills the sockets, which are small here, and so holds the sender back, as a slow
-path would. It adds no delay, and loses nothing.
+It is placed before the listener of one end, and forwards encrypted bytes unchanged. Unforwarded
+bytes fill its sockets, whose buffers are small, and so hold the sender back like a slow path. It
+adds no delay and loses nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ PIECE_BYTES = 16 * 1024
 
 
 class SlowLink:
-    """Listens at `address` for whoever would dial `target`; `bytes_per_s` each way, of all
-    connections together.
+    """Listens at `address`, which callers use instead of `target`. `bytes_per_s` is the limit in
+    each direction for all connections together.
     """
 
     def __init__(self, target: tuple[str, int], bytes_per_s: float) -> None:
         self._target = target
         self._ways = (_Pace(bytes_per_s), _Pace(bytes_per_s))
         self._listener = socket.create_server((target[0], 0))
-        # Those that are accepted have it, too; later it would come too late for TCP's window.
+        # Accepted sockets inherit the size. Set later, it would not limit TCP's window.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -69,7 +69,7 @@ class SlowLink:
 
 
 class _Pace:
-    """When the next bytes of one direction may go. Thread-safe."""
+    """Decides when the next bytes of one direction may be sent. Thread-safe."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s

@@ -1,11 +1,11 @@
-"""`p2ptrain bench snapshot`: θ and m hashed and written into a store, against dd of the same bytes.
+"""`p2ptrain bench snapshot`: hash θ and m and write them to a store, against dd of the same bytes.
 
-`dd conv=fsync` writes one file through the page cache and syncs it once; `oflag=direct` goes around
-the cache, as a snapshot does, and shows what the disk can do. A snapshot is many files, each synced
-before it has a name, and hashed. They take turns, on the same disk, and the best of each counts.
+`dd conv=fsync` writes one file through the page cache and syncs it once. `oflag=direct` bypasses
+the cache, like a snapshot, and shows the speed of the disk. A snapshot consists of many hashed
+files, each synced before its rename. All take turns on the same disk, and the best of each counts.
 
-An update that begins with a snapshot finds nothing read yet: all of θ and m must be copied before
-it changes them. So it is held against itself and against such a copy.
+If an update begins together with a snapshot, all of θ and m must be copied before the update
+changes them. So such an update is compared with one without a snapshot, and with such a copy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CODEC = kernels.codec("int8", 256)
 
 
 def state_of(numel: int, threads: int | None = None) -> OuterState:
-    """θ and m of which every page is touched."""
+    """Return θ and m with every page touched."""
     state = OuterState(numel, threads=threads)
     random = np.random.Generator(np.random.SFC64(1))
     random.random(dtype=np.float32, out=state.theta)
@@ -47,14 +47,14 @@ def state_of(numel: int, threads: int | None = None) -> OuterState:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """By one snapshot, or by one dd."""
+    """Seconds and CPU seconds of one snapshot or one dd."""
 
     seconds: float
     cpu_s: float
 
 
 def measure(numel: int, rounds: int, folder: Path | None) -> Iterable[Line]:
-    """`folder` is on the disk that is meant; the one for temporary files if None."""
+    """Measure on the disk of `folder`; by default on that of temporary files."""
     load = os.getloadavg()[0]
     state, gigabytes = state_of(numel), 8 * numel / 1e9
     cached, around = partial(_dd, flags=["conv=fsync"]), partial(_dd, flags=DIRECT)
@@ -94,7 +94,7 @@ def _snapshot(state: OuterState, folder: Path) -> Spent:
 
 
 def _dd(state: OuterState, folder: Path, flags: list[str]) -> Spent:
-    """θ is read from the memory that it lies in, as m would be, which has the same bytes."""
+    """Write θ twice with dd, from its shared memory: m has as many bytes."""
     begun, cpu_s = time.monotonic(), _children_cpu_s()
     for number in range(2):
         subprocess.run(
@@ -113,13 +113,15 @@ def _dd(state: OuterState, folder: Path, flags: list[str]) -> Spent:
 
 
 def _children_cpu_s() -> float:
-    """What the kernel does later to bring a cache to the disk is in nobody's account."""
+    """Return the CPU seconds of child processes. They do not include the kernel's later work to
+    write its cache to disk."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _copy_seconds(state: OuterState) -> float:
-    """As an update copies what a snapshot has not read yet: into new memory, in two threads."""
+    """Return the seconds to copy θ and m to new memory in two threads, as an update does for chunks
+    that a snapshot has not read yet."""
     begun = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
         kept = list(pool.map(np.copy, (state.theta, state.momentum)))
@@ -129,7 +131,7 @@ def _copy_seconds(state: OuterState) -> float:
 
 
 def _longest_apply(state: OuterState, folder: Path) -> tuple[float, float]:
-    """Seconds of one update by itself, and of the longest while a snapshot is written."""
+    """Return the seconds of one update alone, and of the longest one during a snapshot."""
     payload = bytearray(CODEC.encoded_bytes(state.numel))
     CODEC.quantise(state.theta, payload)
 

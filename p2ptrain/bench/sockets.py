@@ -1,7 +1,7 @@
 """Bare TCP between neighbours of a circle: ME PEERS ELEMENTS REPEATS HOST FOLDER.
 
-What the paths carry, if nothing but bytes is moved: each peer sends the next one as many as in an
-ideal 8-bit all-reduce, over many connections from which each takes the next piece when it can.
+It measures the network paths alone. Each peer sends its successor as many bytes as in an ideal
+8-bit all-reduce, over many connections, each of which takes the next piece when it can.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEET_S = 120.0
 
 
 class Flow:
-    """The bytes between us and our two neighbours, counted by all threads together."""
+    """The bytes sent to one neighbour and received from the other, counted over all threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -46,7 +46,7 @@ class Flow:
                 self._changed.notify_all()
 
     def exchange(self, count: int) -> None:
-        """Send so much, and wait until as much has come."""
+        """Send `count` bytes, and wait until as many have arrived."""
         with self._changed:
             self._to_send += count
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""An environment that is thrown away: what a bench compares with is installed there, and not here.
+"""A temporary environment for the libraries with which a benchmark compares.
 
-It sees what is installed here (torch, above all) and puts its own versions before it.
+It also sees the packages that are installed here (above all torch), after its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORDS_MAX = 300
 
 @contextmanager
 def environment_with(packages: Sequence[str]) -> Iterator[str]:
-    """The Python of an environment that has `packages`, as pip names them, and all that is here.
+    """Yield the Python of a temporary environment with `packages`, named as for pip.
 
     Raises Failed: pip or venv could not make it.
     """

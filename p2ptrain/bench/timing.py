@@ -1,7 +1,7 @@
-"""Times of calls that take turns, so that a busy machine wrongs none of them more than another.
+"""Measure calls that take turns, so that a busy machine affects all of them alike.
 
-Processor time is counted, not the clock's, and each call's best: on a machine that others use too,
-all else measures the others.
+The best processor time of each call counts: on a shared machine, wall-clock times would measure the
+other programs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Call = Callable[[], object]
 
 
 def best_times(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
-    """Seconds of this process's processor time that each call takes at best in `rounds` turns."""
+    """Return the least processor seconds that each call takes in `rounds` turns."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for name, call in calls.items():

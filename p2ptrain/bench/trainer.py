@@ -20,7 +20,7 @@ from p2ptrain.bench.throwaway import environment_with
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 
 TRANSFORMERS = ("transformers==4.57.3",)
-"""Without its torch extra: it takes the torch that is here."""
+"""The version to install, without its torch extra: it uses the installed torch."""
 
 HEAD_WIDTH = 64
 VOCAB = 4096
@@ -33,7 +33,7 @@ NAMES = {
     "transformers": "transformers' LlamaForCausalLM in a plain loop",
     "transformers_bf16": "transformers' with parameters in bf16",
 }
-"""`p2ptrain.trainer.tools.speed` says what each is."""
+"""Names of the contenders, which `p2ptrain.trainer.tools.speed` explains."""
 
 
 def setting(
@@ -49,7 +49,7 @@ def setting(
     recompute: bool = False,
     micro_batch: int = 0,
 ) -> TrainerConfig:
-    """A Llama with heads of 64 and AdamW. Raises ConfigError."""
+    """Return the settings for a Llama with heads of 64 and AdamW. Raises ConfigError."""
     heads = max(1, width // HEAD_WIDTH)
     ffn = -(-8 * width // 3 // HEAD_WIDTH) * HEAD_WIDTH
     return TrainerConfig(
@@ -66,7 +66,8 @@ def setting(
 def measure(
     config: TrainerConfig, steps: int, rounds: int, *, transformers: bool
 ) -> Iterator[Line]:
-    """Raises Failed: a process could not do it, or transformers cannot be had."""
+    """Measure all contenders. Raises Failed: a process failed, or transformers could not be
+    installed."""
     contenders = ["fsdp2", *others(config, transformers=transformers)]
     with ExitStack() as stack:
         python = sys.executable
@@ -83,7 +84,7 @@ def measure(
 
 
 def others(config: TrainerConfig, *, transformers: bool) -> list[str]:
-    """The contenders to hold FSDP2 against: in bf16, each of them in both of its ways."""
+    """Return the contenders besides FSDP2: in bf16, each of them in both variants."""
     loops = ["plain"] + ["transformers"] * transformers
     ways = ["", "_bf16"] if config.precision == "bf16" else [""]
     return [loop + way for loop in loops for way in ways]
@@ -97,7 +98,8 @@ def run(
     python: str,
     limit_s: float = PROCESS_S_MAX,
 ) -> dict[str, dict[str, Any]]:
-    """What `p2ptrain.trainer.tools.speed` says of each. Raises Failed."""
+    """Run `p2ptrain.trainer.tools.speed`, and return its result for each contender. Raises
+    Failed."""
     told = {"config": asdict(config), "contenders": contenders, "steps": steps, "rounds": rounds}
     command = [python, "-m", "p2ptrain.trainer.tools.speed", json.dumps(told)]
     try:
@@ -106,6 +108,6 @@ def run(
         raise Failed(f"training took over {limit_s:.0f} s") from exc
     if done.returncode:
         raise Failed(done.stderr.strip()[-WORDS_MAX:])
-    # NCCL writes to stdout, too, where NCCL_DEBUG asks it to.
+    # If NCCL_DEBUG is set, NCCL also writes to stdout.
     told_back = (line for line in done.stdout.splitlines() if line.startswith("{"))
     return {each["contender"]: each for each in map(json.loads, told_back)}

@@ -1,14 +1,14 @@
-"""`p2ptrain bench utilisation`: which share of the wall clock nodes spend in inner steps.
+"""`p2ptrain bench utilisation`: the share of wall-clock time that nodes spend in inner steps.
 
-Real nodes with real trainers, each on a host that is given: 127.0.0.1, or network namespaces that
-somebody has joined by a slow line. The same model trains first in plain DiLoCo with int8, then with
-fragments that are averaged in 4 bits while training goes on.
+The nodes and trainers are real, each on a given host: 127.0.0.1, or network namespaces behind a
+slow line. The same model trains first in plain DiLoCo with int8, then with fragments that are
+averaged in 4 bits during training.
 
-What counts as an inner step is what each trainer says that it took, by its own clock, but for its
-wait for the block. All else is the rest: waiting for others, agreeing, averaging, applying.
-Where trainers are more than cores, an inner step is as long as the others leave it, in both modes,
-and what the exchange computes is taken from trainers that go on meanwhile: it makes their steps
-longer, which this figure does not show, and `tokens/s` does.
+The time of an inner step is what its trainer reports, without the wait for the data block. The rest
+of the time is waiting for others, agreeing, averaging and applying. If there are more trainers than
+cores, inner steps are slowed by the other trainers in both modes. The exchange then also takes
+processor time from trainers that continue, which makes their steps longer. This figure does not
+show that effect, but `tokens/s` does.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from p2ptrain.testing.network_namespaces import ports
 from p2ptrain.testing.node_process import CommandFailed, run_command
 
 START_S = 240.0
-"""For packing, four times torch, and the first outer step's lease."""
+"""Seconds allowed for packing, loading torch four times, and the first outer step's lease."""
 STEP_S_MAX = 400.0
 TEXT_BYTES_PER_TOKEN = 4.0
-"""More than a vocabulary of 1,024 makes of a token, so that no block is trained twice."""
+"""Bytes of text per token, rounded up for a vocabulary of 1,024, so that no block is trained
+twice."""
 WARM_UP_STEPS = 2
-"""Outer steps before the clock runs: joiners come in, paths have been measured."""
+"""Outer steps before the measurement, in which joiners are admitted and paths are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`steps` is H; `measured` counts times that all of the model is averaged."""
+    """The measurement. `steps` is H; `measured` is the number of averages of the whole model."""
 
     layers: int
     width: int
@@ -53,7 +54,7 @@ class Setting:
     steps: int
     measured: int
     up: str = ""
-    """What each node may send; the hosts' line is the only limit if empty."""
+    """Upload limit of each node; if empty, the hosts' line is the only limit."""
 
     @property
     def block_tokens(self) -> int:
@@ -66,7 +67,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """The run's `[sync]` and `[codec]`."""
+    """The values of the run's `[sync]` and `[codec]` tables."""
 
     fragments: int = 1
     overlap_steps: int = 0
@@ -85,18 +86,18 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """By one node, while `outer_steps` were made: seconds, of them in `inner_steps` inner steps."""
+    """Seconds that one node spent during `outer_steps` outer steps, in all and in inner steps."""
 
     wall_s: float
     inner_s: float
     inner_steps: int
     outer_steps: int
     told: float
-    """The mean of what the node itself said of its utilisation."""
+    """Mean of the utilisation that the node itself reported."""
 
 
 def run_file(setting: Setting, mode: Mode, nodes: int) -> str:
-    """The run, as its organiser would write it."""
+    """Return the run file for this mode."""
     heads, wholes = setting.width // 64, WARM_UP_STEPS + setting.measured + 2
     outer, tokens = wholes * mode.fragments, wholes * nodes * setting.steps * setting.block_tokens
     return f"""
@@ -141,7 +142,7 @@ evaluate_every = {outer}
 
 
 class Swarm(Story):
-    """As many nodes as there are hosts, all of which train; the first one's is the organiser's."""
+    """A training node on each host; the first node is the organiser's."""
 
     def __init__(self, folder: Path, hosts: Sequence[Host], setting: Setting, mode: Mode) -> None:
         folder.mkdir()
@@ -161,7 +162,7 @@ class Swarm(Story):
             )
 
     def begin(self) -> None:
-        """Publish, start all, and see that all of them are at work."""
+        """Publish the run, start all nodes, and wait until all of them work."""
         for name, node in self.cast.items():
             told = json.loads(run_command("id", "--home", str(node.home), "--json"))
             self.peers[name] = told["peer"]
@@ -172,7 +173,7 @@ class Swarm(Story):
             *("--founder", self.peers[first.name], *listed, "--json"),
         )
         for node in others:
-            # A snapshot takes long over a slow line, and joining is not what is asked here.
+            # Copy the snapshot: it would take long over a slow line, and joining is not measured.
             shutil.copytree(first.home / "store" / "objects", node.home / "store" / "objects")
         first.start(*self._options[first.name])
         way_in = self.wait_for("an address", lambda: _address(first.status()), deadline_s=START_S)
@@ -180,7 +181,7 @@ class Swarm(Story):
             node.start(*self._options[node.name], "--bootstrap", way_in)
 
     def measure(self, mode: Mode, setting: Setting) -> list[Spent]:
-        """What each node spent, once all have made so many outer steps together."""
+        """Wait for the measured outer steps, and return the seconds that each node spent."""
         start = WARM_UP_STEPS * mode.fragments
         end = start + setting.measured * mode.fragments
         for step in range(end + 1):
@@ -196,8 +197,8 @@ class Swarm(Story):
 
 
 def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: int) -> Spent:
-    """From a journal: between the commits of outer step `start` and of `end`, an inner step being
-    `block_tokens`.
+    """Return the seconds that a node spent between the commits of outer steps `start` and `end`, by
+    its journal. An inner step has `block_tokens`.
 
     Raises Failed: this node did not take part in all of them.
     """
@@ -221,7 +222,7 @@ def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: 
 
 
 def measure(setting: Setting, modes: Sequence[Mode], hosts: Sequence[Host]) -> Iterator[Line]:
-    """Each mode in turn, each a run of its own.  Raises Failed."""
+    """Measure each mode in turn, each in a run of its own. Raises Failed."""
     load = os.getloadavg()[0]
     plain: Mode | None = None
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-utilisation-"))

@@ -1,4 +1,4 @@
-"""Asks the node that runs in a home: one line of JSON there, one line back, over a unix socket."""
+"""Query the node that runs in a home: a line of JSON in each direction over a unix socket."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from p2ptrain.suggested_command import to_paste
 DEADLINE_S = 5.0
 REPLY_BYTES_MAX = 4 * 2**20
 SOCKET_PATH_BYTES_MAX = 100
-"""The kernel takes 107; a longer path is reached by way of a descriptor of its folder."""
+"""Longest socket path used directly; the kernel accepts 107. A longer path is reached through a
+descriptor of its folder."""
 
 
 def ask(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
-    """The reply of the node in `home` to `command`.
+    """Return the reply of the node in `home` to `command`.
 
     Raises:
-        TryLater: no node runs there (NO-NODE), it does not answer in time, or has no socket yet or
-            any more (NODE-SILENT), or it is still starting and cannot obey (NOT-YET).
-        RemoteProtocolError: it refused, or its reply is not what was agreed.
+        TryLater: no node runs there (NO-NODE); the node does not answer in time, or its socket does
+            not exist (NODE-SILENT); or the node is still starting (NOT-YET).
+        RemoteProtocolError: the node refused, or its reply is malformed.
     """
     request = json.dumps({"command": command}).encode() + b"\n"
     with socket.socket(socket.AF_UNIX) as asker, _reachable(home / "control.sock") as path:
@@ -77,7 +78,8 @@ def _parsed(home: Path, line: bytes) -> dict[str, Any]:
 
 
 def _is_held(home: Path) -> bool:
-    """Whether a process has the home to itself. Looked up: a lock tried here could stop a start."""
+    """Return whether a process has locked the home. It reads /proc/locks: an attempt to lock could
+    make a starting node fail."""
     try:
         inode = (home / "lock").stat().st_ino
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -94,7 +96,7 @@ def _reachable(path: Path) -> Iterator[str]:
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # Nothing can be there: connecting says so.
+        yield str(path)[:SOCKET_PATH_BYTES_MAX]  # No socket can be there: connecting will fail.
         return
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,7 +1,7 @@
 """Every error code in words, for `p2ptrain explain CODE`.
 
-A test walks the sources and fails for a code that is not here, so nobody meets a code that cannot
-be explained. Each entry says what it means, whose fault it likely is, and what helps.
+A test walks the sources and fails for a code without an entry, so every code can be explained. Each
+entry says what the code means, whose fault it likely is, and what helps.
 """
 
 from __future__ import annotations

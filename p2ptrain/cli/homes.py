@@ -1,4 +1,4 @@
-"""Which home a command works in, and what it needs to find there."""
+"""Find the home of a command, and load what the command needs from it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ HomeOption = Annotated[
 
 
 def home_path(given: Path | None) -> Path:
-    """The folder that was asked for, or the usual one of this user."""
+    """Return the given folder, or the user's default home."""
     if given is not None:
         return given.expanduser().absolute()
     return usual_home()
 
 
 def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = False) -> Home:
-    """The home; made, if it is not there yet, only `to_make` one: where a name was mistyped nothing
-    is left. Who only looks may do so on a read-only disk.
+    """Open the home. It is created only if `to_make`, so that a mistyped name leaves nothing
+    behind. Without `to_write`, the disk may be read-only.
 
-    Raises ConfigError: the path cannot be a home, because of what is there or because of the user
-        of this process; another user could write in it; or there is nothing to look at.
+    Raises ConfigError: the path cannot be a home, because of its content or of this process's user;
+        another user could write in it; or it does not exist.
     """
     from p2ptrain.archive.home import Home
 
@@ -74,9 +74,9 @@ def _no_home(path: Path, reason: str, likely: str = OTHERS) -> ConfigError:
 
 
 def run_of(home: Home) -> Run:
-    """The run whose documents are in this home.
+    """Return the run whose documents are in this home.
 
-    Raises ConfigError: there is none, or its file is damaged.
+    Raises ConfigError: there is no run, or its file is damaged.
     """
     from p2ptrain.run import load_run
 
@@ -97,14 +97,14 @@ def _no_run(path: Path) -> ConfigError:
 
 
 def organiser_of(home: Home, run: Run) -> Identity:
-    """The identity in this home, which must be the one that organises `run`.
+    """Return the identity in this home, which must be the organiser of `run`.
 
-    Raises NotAuthorised: it is not, or there is none.
+    Raises NotAuthorised: there is none, or it is another one.
     """
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import label
 
-    # A home without a key is one that was restored without it: a new one would only hide that.
+    # A home without a key was restored without it; a new key would only hide that.
     identity = load_or_create(home.identity) if home.identity.exists() else None
     if identity is None or identity.peer != run.manifest.organiser:
         key = "there is no key" if identity is None else f"the key is {label(identity.peer)}"
@@ -121,7 +121,7 @@ def organiser_of(home: Home, run: Run) -> Identity:
 
 
 def check_asked_for(asked: str, run: Run) -> None:
-    """Raises RunMismatch: the run in this home is not the one that `asked` means."""
+    """Raises RunMismatch: `asked` is neither the name nor the id of the run in this home."""
     if asked != run.manifest.name and not (len(asked) >= 8 and run.id.startswith(asked)):
         raise RunMismatch(
             f"the run in this home is {run.manifest.name!r}, not {asked[:80]!r}",
@@ -131,9 +131,9 @@ def check_asked_for(asked: str, run: Run) -> None:
 
 
 def peer_from(text: str) -> str:
-    """`text` if it is a peer id.
+    """Return `text` if it is a peer id.
 
-    Raises ConfigError: it is not, for instance because it is a whole address.
+    Raises ConfigError: it is not a peer id, for instance a whole address.
     """
     from p2ptrain.identity import is_peer_id
 

@@ -1,4 +1,4 @@
-"""The command `p2ptrain`: its table of commands, and the place where errors become exit codes."""
+"""The command `p2ptrain`: its table of commands, and the translation of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from p2ptrain.standard_error import disk_may_be_full, give_up_unwritten
 
 BUG = 1
 INTERRUPTED = 130
-"""What a shell reports for a command that Ctrl-C ended."""
+"""The exit status that a shell reports for a command ended by Ctrl-C."""
 
 VERBOSE = ("--verbose", "-v", "-vv")
-"""What BUG asks for: every command takes it, wherever it stands before `--`."""
+"""The options that the text of BUG asks for. Every command accepts them anywhere before `--`."""
 
 app = typer.Typer(
     name="p2ptrain",
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _exit_code(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # A terminal that has no θ shows \u03b8.
+        sys.stdout.reconfigure(errors="backslashreplace")  # A terminal without θ shows \u03b8.
     try:
         with _ended_as_by_ctrl_c(words):
             code = app(_for_the_parser(words), prog_name="p2ptrain", standalone_mode=False)
@@ -123,7 +123,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):
-        # Whoever read our output has seen enough; typer, if it notices first, leaves with a 1.
+        # The reader of our output has closed it. If typer notices first, it exits with 1.
         _forget_output()
         return 0
     except (Exception, BaseExceptionGroup) as exc:
@@ -132,8 +132,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 
 @contextmanager
 def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does, and so does SIGHUP, when its terminal is closed: what
-    it keeps for a while (half an export, a model in /tmp) is cleared away. A node leaves otherwise.
+    """Let SIGTERM, and SIGHUP of a closed terminal, end a command like Ctrl-C, so that it removes
+    its temporary files (half an export, a model in /tmp). A node has its own handling.
     """
     ours = list(words[:1]) != ["node"] and threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGTERM, signal.SIGHUP) if ours else ()
@@ -148,7 +148,7 @@ def _ended_as_by_ctrl_c(words: Sequence[str]) -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """By way of SIGINT, for which trio has an ear of its own; a shell's `&` may have closed it."""
+    """Raise SIGINT, which trio handles itself. A shell's `&` may have set it to be ignored."""
     if callable(signal.getsignal(signal.SIGINT)):
         signal.raise_signal(signal.SIGINT)
     else:
@@ -156,7 +156,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _for_the_parser(words: Sequence[str]) -> list[str]:
-    """`words` without VERBOSE, which is ours; a node counts its own."""
+    """Return `words` without the VERBOSE options, which `main` handles; a node counts its own."""
     if list(words[:1]) == ["node"]:
         return list(words)
     end = words.index("--") if "--" in words else len(words)
@@ -164,7 +164,7 @@ def _for_the_parser(words: Sequence[str]) -> list[str]:
 
 
 def _flush() -> None:
-    """Have what was printed leave us while an error can still be told. Raises OSError."""
+    """Flush stdout while an error can still be reported. Raises OSError."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -174,12 +174,12 @@ def _flush() -> None:
 
 
 def _forget_output() -> None:
-    """What could not be written is not tried again at exit, where Python complains of it."""
+    """Drop unwritten output. Otherwise Python would try again at exit, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(exc: TyperException, words: Sequence[str]) -> int:
-    """A wrong option or argument, in the words of the parser."""
+    """Report a wrong option or argument, with the text of the parser."""
     show = getattr(exc, "show", None)
     with disk_may_be_full():
         if show is not None:
@@ -194,14 +194,14 @@ def _usage(exc: TyperException, words: Sequence[str]) -> int:
 
 
 def _tell_programs(error: P2PTrainError) -> None:
-    """What `--json` has on stdout where there is no result."""
-    with suppress(OSError):  # It may be stdout that has failed.
+    """Print the error as JSON on stdout, for `--json`."""
+    with suppress(OSError):  # The error may be that stdout has failed.
         result_json(error_json(error))
         _flush()
 
 
 def _report(exc: BaseException, words: Sequence[str]) -> int:
-    """Show whatever ended a command, for a person and, if asked for, for a program."""
+    """Show the error that ended a command, for a person and on request for a program."""
     error = translated(exc)
     if error is None:
         return INTERRUPTED
@@ -215,7 +215,7 @@ def _report(exc: BaseException, words: Sequence[str]) -> int:
 
 
 def translated(exc: BaseException) -> P2PTrainError | None:
-    """The error to show for `exc`: itself, the first of its group, or our admission of a bug.
+    """Return the error to show for `exc`: itself, the first of its group, or a BUG error.
 
     None stands for Ctrl-C, which a group may have wrapped.
     """

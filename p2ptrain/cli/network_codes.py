@@ -1,4 +1,4 @@
-"""The codes of addresses and connections in words: part of `codes`."""
+"""The error codes of addresses and connections in words: part of `error_codes`."""
 
 from __future__ import annotations
 

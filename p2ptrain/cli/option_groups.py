@@ -1,4 +1,4 @@
-"""A command with many options takes them in groups: dataclasses whose fields are the options.
+"""Groups of options for a command: dataclasses whose fields are the options.
 
     @dataclass(frozen=True, slots=True)
     class Limits:
@@ -7,8 +7,8 @@
     @grouped
     def command(home: HomeOption, limits: Limits) -> None: ...
 
-The parser sees one option for each field, in the order in which they stand, and `command` gets its
-groups.  It does not know any command.
+The parser sees one option for each field, in the order of the fields, and `command` receives its
+groups. This module does not know any command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 
 def grouped(function: Callable[..., None]) -> Callable[..., None]:
-    """`function` as the parser shall see it, with the fields of its groups for parameters."""
+    """Return `function` for the parser, with the fields of its groups as parameters."""
     kinds = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 

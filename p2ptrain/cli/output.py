@@ -1,4 +1,4 @@
-"""Where the lines of a command go: results to stdout, everything else to stderr."""
+"""Print the lines of a command: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def result(text: str) -> None:
 
 
 def result_json(value: Mapping[str, object]) -> None:
-    """One object with the schema number, unless it brings its own.
+    """Print one JSON object, with the schema number unless it has its own.
 
-    In ASCII: a terminal or pipe of another encoding would be given what no JSON parser takes.
+    It is ASCII: in a terminal or pipe with another encoding, other characters would not be valid
+    JSON.
     """
     print(json.dumps({"schema": SCHEMA, **value}))
 
@@ -34,5 +35,5 @@ def progress(text: str) -> None:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help. The mark keeps the lines as they are."""
+    """Return the end of a command's help. The mark keeps the line breaks."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,7 +1,7 @@
-"""What the system grants a node, asked for before it starts, and its refusals in words.
+"""Raise the process limits before a node starts, and describe errors of the system in words.
 
-A node that runs out of file descriptors fails hours later, in the middle of something, and mostly
-silently: so the limit is raised as far as we may, and where that is not far, we do not start.
+A node that runs out of file descriptors fails hours later, mostly silently. So the limit is raised
+as far as permitted, and the node does not start if that is not enough.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from p2ptrain.errors import MachineUnfit, P2PTrainError, StoreFull
 
 FILES_WANTED = 4096
 FILES_MIN = 256
-"""A node of a run of 64: two connections and some streams for each, its store, its trainers."""
+"""Fewest open files: enough for a run of 64 members, with two connections and some streams for
+each, the store and the trainers."""
 
 
 def allow_open_files() -> None:
     """Raise this process's limit of open files to what a node may need.
 
     Raises:
-        MachineUnfit: it may not be raised even to what a node of a small run needs.
+        MachineUnfit: the permitted limit is below FILES_MIN.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
@@ -32,7 +33,7 @@ def allow_open_files() -> None:
 
 
 def refusal(exc: OSError) -> P2PTrainError:
-    """What the system's error means to a person, for those that nothing else has put into words."""
+    """Return the error to show for a system error that no other code has translated."""
     about = f"{exc.filename}: " if exc.filename else ""
     what = f"{about}{exc.strerror or exc}"
     match exc.errno:

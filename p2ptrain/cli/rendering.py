@@ -1,4 +1,4 @@
-"""Puts an error on the screen: code, what, evidence, whose fault, what to do, where to read more.
+"""Print an error: its code, what happened, evidence, likely cause, what to do, where to read more.
 
     error[NET-REFUSED] none of the 2 bootstrap addresses answered
       tried   /ip4/203.0.113.7/tcp/4201/p2p/12D3…  refused after 31 ms
@@ -21,13 +21,13 @@ from p2ptrain.standard_error import disk_may_be_full
 
 SCHEMA = 1
 LABELS = ("tried", "seen")
-"""A line of evidence may begin with its label; one that does not is something that was seen."""
+"""Labels with which a line of evidence may begin; a line without a label gets "seen"."""
 
 LINE_CHARACTERS_MAX = 400
 
 
 def error_lines(error: P2PTrainError) -> list[str]:
-    """The error as lines of plain text."""
+    """Return the error as lines of plain text."""
     return [f"error[{error.code}] {printable(error.what)}", *_details(error)]
 
 
@@ -44,7 +44,7 @@ def _details(error: P2PTrainError) -> Iterator[str]:
 
 
 def error_json(error: P2PTrainError) -> dict[str, object]:
-    """The error for programs: `--json` prints it on stdout."""
+    """Return the error for programs: `--json` prints it on stdout."""
     return {
         "schema": SCHEMA,
         "error": {
@@ -58,14 +58,14 @@ def error_json(error: P2PTrainError) -> dict[str, object]:
 
 
 def printable(text: str) -> str:
-    """`text` on one line of bounded length, without anything that a terminal would obey."""
+    """Return `text` on one line of bounded length, without control characters."""
     shown = "".join(letter if letter.isprintable() else "·" for letter in text)
     return shown if len(shown) <= LINE_CHARACTERS_MAX else shown[: LINE_CHARACTERS_MAX - 1] + "…"
 
 
 def show_error(error: P2PTrainError, stream: TextIO | None = None) -> None:
-    """Write the error to stderr, its first words in red where that can be seen. A process that was
-    started with stderr closed shows nothing.
+    """Write the error to stderr, its first words in red if the terminal has colours. A process that
+    was started with stderr closed shows nothing.
     """
     stream = stream or sys.stderr
     if stream is None:
@@ -79,5 +79,5 @@ def show_error(error: P2PTrainError, stream: TextIO | None = None) -> None:
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether colours may be used: a terminal, and nobody said NO_COLOR."""
+    """Return whether colours may be used: `stream` is a terminal, and NO_COLOR is not set."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

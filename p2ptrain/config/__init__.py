@@ -1,1 +1,1 @@
-"""What a person may set: a run's TOML file, and the options of one node. Configuration is data."""
+"""Settings that a person makes: a run's TOML file, and the options of one node. They are data."""

@@ -1,7 +1,7 @@
-"""The options of one node: everything that is this machine's business and not the run's.
+"""The options of one node: settings of this machine that are not part of the run.
 
-A plain value without pydantic, because every start of a node makes one. Addresses are checked where
-they are dialled: the network's own errors say more about them than a parser here could.
+It is a plain dataclass without pydantic, because every start of a node creates one. Addresses are
+checked when they are dialled: the network's errors say more about them than a parser could.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ Precision = Literal["auto", "fp32", "bf16"]
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 DATA_LISTEN = "0.0.0.0:0"
 RANKS_MAX = 64
-"""More local GPUs than any one machine has; a typing error above it is caught."""
+"""Most local ranks: more GPUs than any machine has, so it catches typing errors."""
 
 EXTERNAL_RANKS_MAX = 256
-"""Each has a thread of the node."""
+"""Most ranks that torchrun starts. Each takes a thread of the node."""
 
 KEEP_ENTRIES_MIN = 16
-"""A few outer steps: who was away for a moment is helped by anybody."""
+"""Fewest ledger entries to keep: a few outer steps, so that any peer can help one that was briefly
+away."""
 
 _CHECKPOINT = re.compile(r"[1-9]\d{0,14}:[0-9a-f]{64}")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -37,7 +38,8 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)(bit|B)(?:/s|ps)?")
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """How this node runs. A limit of None is no limit; a `run` of None is the one it finds."""
+    """How this node runs. A limit of None means no limit; a `run` of None means the run that the
+    node finds."""
 
     home: Path
     bootstrap: tuple[str, ...] = ()
@@ -48,40 +50,43 @@ class NodeConfig:
     seed: bool = False
     """A seed serves the run and has no trainer; it votes if it is one of the run's founders."""
     observes: bool = False
-    """Follows the ledger and loads no θ, beside being a seed: `node.observing`, not an option."""
+    """Whether a seed follows the ledger without loading θ. `node.observer` sets it; it is not an
+    option."""
     ranks: int = 1
     ranks_host: str = ""
     ranks_port: int = 0
-    """Where the ranks of torchrun call, on other hosts as well; without, the node starts them."""
+    """Address to which torchrun's ranks connect, also from other hosts. If `ranks_host` is empty,
+    the node starts the ranks itself."""
     threads: int = 1
     device: Device = "auto"
     precision: Precision = "auto"
-    """In which the trainer computes: bf16 on GPUs unless told otherwise. Its weights stay fp32."""
+    """Precision in which the trainer computes; "auto" is bf16 on GPUs. Its weights stay fp32."""
     compile: bool = False
     recompute: bool = False
-    """Of activations, so that they need not be kept: a third more arithmetic for less memory."""
+    """Compute activations again instead of keeping them: a third more arithmetic, less memory."""
     micro_batch: int = 0
     """Sequences per forward pass of a rank; 0 for as many as fit."""
     keep_inner: bool = True
-    """The inner optimizer's state is written down at each outer step, 8 bytes a parameter."""
+    """Write the inner optimizer's state to disk at each outer step, 8 bytes a parameter."""
     limit_up_bytes_per_s: int | None = None
     keep_snapshots: int | None = 2
-    """How many certified snapshots, with the updates since; None keeps all that ever was."""
+    """Number of certified snapshots to keep, with the updates since; None keeps all."""
     data_cache_bytes: int = 8 * 10**9
-    """A seed keeps all data, whatever this says."""
+    """Most bytes of data blocks to keep. It has no effect on a seed, which keeps all data."""
     scrub_bytes_per_s: int | None = 8 * 10**6
-    """So fast the store is read again to find what has rotted; None for only when asked."""
+    """Rate at which the store is read again to detect disk corruption; None: only on request."""
     wait_for_approval: bool = True
     keep_entries: int | None = None
-    """Of the ledger, keep at least so many entries on disk and forget older ones; None for all."""
+    """Fewest ledger entries to keep on disk while older ones are deleted; None keeps all."""
     trust_checkpoint: str | None = None
-    """HEIGHT:DIGEST of a Commit from which on the ledger is believed, where nobody keeps older."""
+    """HEIGHT:DIGEST of a trusted Commit. The ledger is checked from there on if no peer keeps older
+    entries."""
     run: RunId | None = None
     assume_yes: bool = False
-    """Take part in a run that is new here without asking."""
+    """Join a run that is new on this machine without asking."""
     mdns: bool = False
     verbosity: int = 0
-    """-1 quiet, 0 usual, 1 and more for details."""
+    """-1 is quiet, 0 normal; 1 and more show details."""
 
     def __post_init__(self) -> None:
         most = EXTERNAL_RANKS_MAX if self.ranks_host else RANKS_MAX
@@ -151,10 +156,10 @@ def _is_private(host: str) -> bool:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second of "8Mbit", "2.5 MB/s", "512kbit".
+    """Return the bytes per second of a rate such as "8Mbit", "2.5 MB/s" or "512kbit".
 
     Raises:
-        ConfigError: not a rate; bits and bytes are told apart by their unit, so one must be there.
+        ConfigError: it is not a rate. A unit is required, to tell bits from bytes.
     """
     match = _RATE.fullmatch(text.strip())
     if match is None:
@@ -166,7 +171,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "8GB", "500 MB", "1.5 GB".
+    """Return the bytes of a size such as "8GB", "500 MB" or "1.5 GB".
 
     Raises ConfigError.
     """
@@ -178,7 +183,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_snapshots(text: str) -> int | None:
-    """How many snapshots to keep: a number, or None for "all".
+    """Return the number of snapshots to keep, or None for "all".
 
     Raises ConfigError.
     """
@@ -190,7 +195,7 @@ def parse_snapshots(text: str) -> int | None:
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """The parts of "0.0.0.0:4202" or "[::]:4202".
+    """Return host and port of "0.0.0.0:4202" or "[::]:4202".
 
     Raises ConfigError.
     """

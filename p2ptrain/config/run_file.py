@@ -1,8 +1,8 @@
-"""A run's TOML file, as its organiser writes it: read, checked, and explained where it is wrong.
+"""Read and check the TOML file in which an organiser describes a run, and explain its errors.
 
-It holds what a person decides. What follows from that (digests, counts, keys) is computed when the
-run is published, and goes into the signed manifest, which is all that peers ever see of it. Unknown
-names are errors: a mistyped one would otherwise quietly mean its default.
+It contains the decisions of a person. Digests, counts and keys are computed when the run is
+published. Everything goes into the signed manifest; peers never see the file itself. Unknown names
+are errors: otherwise a mistyped setting would silently keep its default.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ Name = Annotated[str, Field(min_length=1, max_length=4096)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 PARAMETERS_MAX = 2**40
-"""As a manifest and a layout have at most."""
+"""Most parameters, as in a manifest and a layout."""
 
 LEASE_BLOCKS_MAX = 4096
-"""As a manifest has at most."""
+"""Most blocks of a lease, as in a manifest."""
 
 INT4_BLOCK = 64
-"""int4's steps are coarse, so shorter blocks are worth their bytes: docs/results/kernels.md."""
+"""Default block of int4. Its steps are coarse, so short blocks are worth their bytes:
+docs/results/kernels.md."""
 
 ERRORS_SHOWN_MAX = 6
 
@@ -74,7 +75,8 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    """`mask_documents` unset: documents that are records of their own are kept apart."""
+    """The [data] table. If `mask_documents` is unset, documents are masked from each other if they
+    are records."""
 
     source: Name = "stdlib"
     field: Name = "text"
@@ -147,14 +149,14 @@ class CodecSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _block_of_its_codec(cls, given: object) -> object:
-        """A codec has a block of its own if the file names none."""
+        """Set int4's own default block if the file does not set one."""
         if isinstance(given, dict) and given.get("name") == "int4":
             return {"block": INT4_BLOCK, **given}
         return given
 
 
 def usual_block(codec: str) -> int:
-    """Elements that share a scale, where nobody says how many."""
+    """Return the codec's default number of elements that share a scale."""
     return CodecSection.model_validate({"name": codec}).block
 
 
@@ -194,7 +196,7 @@ class RunFile(Section):
 
     @property
     def inner_steps_total(self) -> int:
-        """Of each peer, over the whole run."""
+        """The inner steps of each peer over the whole run."""
         return self.inner.steps // self.sync.fragments * self.outer.steps
 
     @model_validator(mode="after")
@@ -233,7 +235,7 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def _warms_up_within_the_run(self) -> RunFile:
-        """After the check of fragments: only where these are right is the total worth telling."""
+        """Check the warm-up after the fragments: the total means something only if they fit."""
         total = self.inner_steps_total
         if self.inner.warmup_steps > total:
             raise ValueError(
@@ -244,14 +246,14 @@ class RunFile(Section):
 
 
 def load_run_file(path: Path) -> RunFile:
-    """The run that `path` describes.
+    """Return the run that the file describes.
 
     Raises:
-        ConfigError: no file, not TOML, or a field that is missing, unknown or wrong; the evidence
-            has a line for each.
+        ConfigError: the file is missing or not TOML, or a field is missing, unknown or wrong. The
+            evidence has a line for each wrong field.
     """
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Some editors put a mark there.
+        tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Some editors write a BOM.
     except OSError as exc:
         raise ConfigError(
             f"{path} cannot be read: {exc.strerror}", do="p2ptrain run new --out run.toml makes one"
@@ -262,7 +264,7 @@ def load_run_file(path: Path) -> RunFile:
 
 
 def parse_run_file(tree: dict[str, Any], *, name: str = "the run file") -> RunFile:
-    """The same from a tree of tables; `name` is for the error.
+    """Return the run that a tree of tables describes; `name` is for the error.
 
     Raises ConfigError.
     """
@@ -280,7 +282,7 @@ def parse_run_file(tree: dict[str, Any], *, name: str = "the run file") -> RunFi
 
 
 def with_data(run_file: RunFile, given: Mapping[str, object]) -> RunFile:
-    """The same run with these settings of its data instead, but for those that are None.
+    """Return the run with its data settings replaced by those of `given` that are not None.
 
     Raises ConfigError.
     """
@@ -291,14 +293,14 @@ def with_data(run_file: RunFile, given: Mapping[str, object]) -> RunFile:
 
 
 def _as_python(value: object) -> object:
-    """TOML has arrays where we want tuples; in strict mode pydantic would refuse a list."""
+    """Convert TOML arrays to tuples: in strict mode, pydantic refuses a list for a tuple."""
     if isinstance(value, dict):
         return {key: _as_python(item) for key, item in value.items()}
     return tuple(_as_python(item) for item in value) if isinstance(value, list) else value
 
 
 def _explain(fault: dict[str, Any]) -> str:
-    """One line: the field, its value, and what it should be."""
+    """Return a line with the field, its value, and what it should be."""
     where = ".".join(str(part) for part in fault["loc"])
     match fault["type"]:
         case "missing":
@@ -312,7 +314,7 @@ def _explain(fault: dict[str, Any]) -> str:
             return f"{where}: {text}" if where else text
         case "model_type":
             return f"{where} should be a table, which a line [{where}] begins"
-        case _:  # Such as "Input should be …", "Tuple should have … after validation, not 3".
+        case _:  # For example "Input should be …", "Tuple should have … after validation, not 3".
             text = str(fault["msg"]).partition(" after validation")[0]
             return f"{where} is {fault['input']!r}; it should {text.partition('should ')[2]}"
 

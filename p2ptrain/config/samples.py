@@ -8,13 +8,13 @@ from p2ptrain.errors import ConfigError
 
 
 def sample_names() -> list[str]:
-    """Such as ["demo", "tiny"]."""
+    """Return the names of the samples, such as ["demo", "tiny"]."""
     folder = files("p2ptrain.config") / "run_files"
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir())
 
 
 def sample(name: str) -> str:
-    """The commented TOML of the sample `name`.
+    """Return the commented TOML of the sample `name`.
 
     Raises ConfigError: there is no such sample.
     """

@@ -1,1 +1,1 @@
-"""From text to the blocks of tokens that a run's leases hand out, and back to arrays."""
+"""Turn documents into the blocks of tokens that a run's leases assign, and blocks into arrays."""

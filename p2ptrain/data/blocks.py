@@ -1,4 +1,4 @@
-"""One data block: the sequences of exactly one inner step, as a file that vouches for itself.
+"""One data block: the sequences of exactly one inner step, as a file with its own checksum.
 
     offset  bytes  field
     0       8      magic "p2pblk\\0" and the version, 1
@@ -8,10 +8,9 @@
     20      4      CRC-32 of the tokens
     24      …      tokens, little-endian, row-major
 
-The swarm has already compared a block with its digest when it fetched it.  The header's checksum
-catches what happens later (a disk that rots, a file cut short by a full disk), and its shape
-catches a block that belongs to another run.  A damaged block is refused as a whole: nothing is
-trained on it.
+The swarm compares a block with its digest when it fetches it. The header's checksum detects later
+damage: a faulty disk, or a file that a full disk cut short. The header's shape detects a block of
+another run. A damaged block is refused as a whole: no part of it is trained on.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from p2ptrain.errors import ChunkCorrupt, ChunkMissing
 MAGIC = b"p2pblk\x00\x01"
 _HEADER = struct.Struct("<8s4I")
 HEADER_BYTES = _HEADER.size
-# A batch of 2,048 sequences of 8,192 four-byte tokens: no single inner step of a peer needs more.
+# 2,048 sequences of 8,192 four-byte tokens: no inner step of a single peer needs a larger batch.
 BLOCK_BYTES_MAX = 2**26
 
 Tokens = npt.NDArray[np.integer[Any]]
 
 
 def encoded_bytes(vocab: int, sequences: int, sequence: int) -> int:
-    """The length of a block's file: 2 bytes a token, or 4 where the vocabulary needs them."""
+    """Return the length of a block's file: 2 bytes a token, or 4 for a large vocabulary."""
     return HEADER_BYTES + _token_bytes(vocab) * sequences * (sequence + 1)
 
 
@@ -45,7 +44,7 @@ def _token_bytes(vocab: int) -> int:
 
 
 def encode_block(rows: Tokens, vocab: int) -> bytes:
-    """The file of a block of tokens shaped [sequences, sequence + 1], all below `vocab`."""
+    """Return the file of a block: tokens shaped [sequences, sequence + 1], all below `vocab`."""
     assert rows.ndim == 2, f"a block of shape {rows.shape}"
     assert rows.size > 0, "a block without tokens"
     assert int(rows.min()) >= 0, "a negative token"
@@ -58,10 +57,10 @@ def encode_block(rows: Tokens, vocab: int) -> bytes:
 
 
 def decode_block(data: bytes, *, vocab: int, sequence: int, name: str = "a block") -> Tokens:
-    """The tokens of a block, int64, shaped [sequences, sequence + 1].
+    """Return the tokens of a block, int64, shaped [sequences, sequence + 1].
 
     Raises:
-        ChunkCorrupt: damaged, cut short, or not made for this vocabulary and sequence length.
+        ChunkCorrupt: it is damaged, cut short, or for another vocabulary or sequence length.
     """
     if len(data) < HEADER_BYTES or len(data) > BLOCK_BYTES_MAX:
         raise _refused(name, f"it has {len(data)} bytes")
@@ -83,10 +82,10 @@ def decode_block(data: bytes, *, vocab: int, sequence: int, name: str = "a block
 
 
 def read_block(path: Path, *, vocab: int, sequence: int) -> Tokens:
-    """The tokens of the block file at `path`.
+    """Return the tokens of the block file at `path`.
 
     Raises:
-        ChunkMissing: no such file, or it cannot be read.
+        ChunkMissing: the file does not exist or cannot be read.
         ChunkCorrupt: see `decode_block`.
     """
     try:

@@ -1,9 +1,9 @@
-"""Documents out of files of text, JSON lines and parquet: one after the other, never a whole file.
+"""Read documents from files of text, JSON lines and parquet, without loading a whole file.
 
-A row is a document, in one piece. A file of text is one, too, in as many pieces as it takes.
+A row is a document in one piece. A text file is one document in several pieces.
 
-Each reader raises ConfigError for the first thing that is wrong, with file and line or row. Nothing
-is passed over in silence but what is empty: data that lack something should be known to lack it.
+Each reader raises ConfigError for the first error, with file and line or row. Only empty documents
+are skipped without an error, so that missing data do not go unnoticed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
 
 TEXT_PIECE_CHARACTERS = 8192
-"""A text file is cut into pieces of about this length, at line ends, so that some of it can be held
-out for validation. The rest of the file is trained on, and where a piece is held out, those beside
-it stand side by side."""
+"""A text file is cut at line ends into pieces of about this length, so that some pieces can be held
+out for validation. The others are for training; the neighbours of a held-out piece are joined."""
 
 ROWS_AT_ONCE = 256
-"""Rows of a parquet file that are in memory, of at most LINE_BYTES_MAX each."""
+"""Rows of a parquet file in memory at once, of at most LINE_BYTES_MAX each."""
 
 KEYS_SHOWN_MAX = 8
 
 
 def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
-    """One document, in pieces of whole lines, each ended by the line that fills it. Has no fields.
+    """Yield one document in pieces of whole lines. A piece ends with the line that fills it.
 
-    A full piece waits for another line: without one it is the last.
+    `field` is not used. A full piece is yielded only when another line follows: otherwise it is the
+    last piece.
     """
     lines, characters, begins = list[str](), 0, True
     for number, line in numbered_lines(path):
@@ -42,7 +42,7 @@ def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             lines.append(line.decode() + "\n")
         except UnicodeDecodeError as exc:
             raise _no_text(path, number) from exc
-        if "\0" in lines[-1]:  # as in UTF-16, which may pass for UTF-8
+        if "\0" in lines[-1]:  # as in UTF-16, which may also be valid UTF-8
             raise _no_text(path, number)
         characters += len(lines[-1])
     if characters:
@@ -55,7 +55,7 @@ def _no_text(path: Path, line: int) -> ConfigError:
 
 
 def jsonl_pieces(path: Path, field: str) -> Iterator[Piece]:
-    """The text in `field` of the object on each line."""
+    """Yield the text in `field` of the object on each line."""
     for number, line in numbered_lines(path):
         if not line.strip():
             continue
@@ -74,7 +74,7 @@ def jsonl_pieces(path: Path, field: str) -> Iterator[Piece]:
 
 
 def parquet_pieces(path: Path, field: str) -> Iterator[Piece]:
-    """The text in column `field` of each row. Needs pyarrow."""
+    """Yield the text in column `field` of each row. It needs pyarrow."""
     try:
         import pyarrow as arrow
         from pyarrow import parquet

@@ -1,6 +1,6 @@
-"""Lines of a file that somebody else made: numbered, bounded, unpacked, and complained about.
+"""Read the lines of a foreign file, with numbers, a length limit, gzip, and errors with a place.
 
-It knows gzip and nothing of what the lines mean.
+This module does not know what the lines mean.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import IO
 from p2ptrain.errors import ConfigError
 
 LINE_BYTES_MAX = 2**24
-"""A document, a contig: 16 MiB of one. Lines are read whole, so a file without line ends must not
-fill the memory."""
+"""Longest line, such as a document or a contig: 16 MiB. Lines are read whole, so a file without
+line ends must not fill the memory."""
 
 
 def refused(path: Path, reason: str, *, do: str, line: int = 0) -> ConfigError:
-    """The error that says what is wrong with the source at `path`, and where."""
+    """Return the error that says what is wrong with the source at `path`, and in which line."""
     place = f"{path}, line {line}" if line else str(path)
     return ConfigError(f"data.source: {place}: {reason}", code="DATA-SOURCE", do=do)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each line without its end, and its number from 1 on. The mark that some editors put before
-    UTF-8 is no part of it.
+    """Yield each line's number, from 1 on, and the line without its end. A UTF-8 byte order mark at
+    the beginning of the file is removed.
 
     Raises:
-        ConfigError: it cannot be read, is no whole gzip file though its name says so, or has a
-            line over LINE_BYTES_MAX.
+        ConfigError: the file cannot be read, has a line over LINE_BYTES_MAX, or is named .gz and
+            is not a complete gzip file.
     """
     number = 0
     try:
@@ -61,7 +61,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def opened(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """The bytes of the file, unpacked if its name ends in .gz."""
+    """Open the file for reading bytes, decompressed if its name ends in .gz."""
     if path.suffix.lower() == ".gz":
         return gzip.open(path, "rb")
     return path.open("rb")

@@ -1,21 +1,23 @@
-"""Packs documents into blocks: tokens, split, shuffled sequences, train and validation.
+"""Pack documents into blocks of tokens for training and validation, split and shuffled.
 
     pieces ─▶ spool ─▶ split by piece ─▶ sequences ─▶ shuffle ─▶ blocks, one at a time
              (disk)                                    (disk)
 
-The same documents, numbers and seed give the same bytes, so an organiser can publish a run again
-and get the same run's data, and anybody can check what the blocks were made of.
+The same documents, numbers and seed give the same bytes. So an organiser who publishes a run again
+gets the same data, and anybody can check what the blocks were made of.
 
-The split is by piece, drawn by chance: a validation sequence never shares a piece with a training
-sequence. Most documents are one piece; of one that is cut, a text file or a long contig, some may
-be held out and the rest trained on. Within each side the pieces are joined, with a mark where a
-document begins, and cut into sequences that do not overlap; the sequences are shuffled before they
-are cut into blocks, so every block is a fair sample and leases of any size see the same mixture.
-What stands within one sequence stood in that order in the source. Where a piece is on the other
-side, those beside it meet, without a mark between them unless the later one begins a document.
+Pieces are assigned to training or validation at random, so a validation sequence never shares a
+piece with a training sequence. Most documents are one piece. Of a document in several pieces (a
+text file or a long contig), some pieces may be held out while the rest is trained on.
 
-The memory that is needed grows with the data only beyond 16 GiB of tokens: a 256th of them is then
-held a few times (`shuffle`). It knows nothing of stores, leases or torch.
+On each side the pieces are joined, with a mark where a document begins, and cut into sequences that
+do not overlap. The sequences are shuffled before they are grouped into blocks. So every block is a
+fair sample, and leases of any size see the same mixture. The tokens of a sequence keep the order of
+the source. If a piece goes to the other side, its neighbours are joined, without a mark between
+them unless the later one begins a document.
+
+Memory grows with the data only beyond 16 GiB of tokens: then a few copies of a 256th of them are
+held (`shuffle`). This module knows neither stores nor leases nor torch.
 """
 
 from __future__ import annotations
@@ -40,14 +42,15 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
 
 BATCH_CHARACTERS = 2**20
-"""Pieces that are encoded at once, on all cores."""
+"""Characters that are collected and encoded at once, on all cores."""
 
 Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
 class PackSpec:
-    """What to make.  `block_sequences` is the run's inner batch: one block is one inner step."""
+    """The blocks to make. `block_sequences` is the run's inner batch: one block is one inner
+    step."""
 
     vocab: int
     sequence: int
@@ -69,12 +72,12 @@ class PackSpec:
 
     @property
     def block_tokens(self) -> int:
-        """Predicted tokens per block."""
+        """The number of predicted tokens per block."""
         return self.sequence * self.block_sequences
 
     @property
     def row_tokens(self) -> int:
-        """The last target needs one token more than there are predictions."""
+        """The number of tokens per sequence: one more than predictions, for the last target."""
         return self.sequence + 1
 
     @property
@@ -88,11 +91,11 @@ class PackSpec:
 
 @dataclass(frozen=True, slots=True)
 class Packed(Generic[Kept]):
-    """The blocks as whoever kept them names them, in the order of the index; and what is in them.
+    """The blocks as `keep` returned them, in the order of the index, and statistics.
 
-    `documents` are those that begin in the source: a text file is one, in however many pieces.
-    `entropy_nats` is that of order 0 of the training blocks: what a model loses per token that has
-    learnt how often each token occurs, and nothing else.
+    `documents` counts documents, not pieces: a text file is one. `entropy_nats` is the entropy of
+    order 0 of the training blocks: the loss per token of a model that has learnt only how often
+    each token occurs.
     """
 
     spec: PackSpec
@@ -111,7 +114,8 @@ class Packed(Generic[Kept]):
 
 
 def pack(documents: Sequence[str], spec: PackSpec) -> Packed[bytes]:
-    """Documents of text that are in memory, into blocks that are; the tokenizer is learnt from all.
+    """Pack text documents in memory into blocks in memory. The tokenizer is learnt from all of
+    them.
 
     Raises ConfigError: too little text for one training block beside the validation blocks.
     """
@@ -129,10 +133,10 @@ def pack_stream(
     *,
     file_bytes: int = FILE_BYTES,
 ) -> Packed[Kept]:
-    """Encode, split, cut and shuffle `pieces`; `keep` gets block after block, training first.
+    """Encode, split, cut and shuffle `pieces`; pass each block to `keep`, training blocks first.
 
-    What does not fill a block is left out. `scratch` is an empty folder for three times the size of
-    all tokens; what is left in it is garbage.
+    Tokens that do not fill a block are left out. `scratch` is an empty folder with room for three
+    times the size of all tokens; its files can be deleted afterwards.
 
     Raises:
         ConfigError: too little text for one training block beside the validation blocks, or a
@@ -165,14 +169,14 @@ def pack_stream(
 
 
 def entropy_nats(counts: NDArray[np.int64]) -> float:
-    """Of one draw where things are as frequent as these counts say."""
+    """Return the entropy of one draw from a distribution with these counts."""
     total = int(counts.sum())
     shares = [count / total for count in counts.tolist() if count]
     return -math.fsum(share * math.log(share) for share in shares)
 
 
 def _fill(spool: Spool, pieces: Iterable[Piece], vocabulary: Vocabulary) -> tuple[int, int]:
-    """Encode everything into `spool`; returns how many documents and bytes of text that was."""
+    """Encode all pieces into `spool`; return the number of documents and the bytes of text."""
     batch: list[Piece] = []
     documents = text_bytes = characters = 0
     for piece in pieces:
@@ -189,7 +193,7 @@ def _fill(spool: Spool, pieces: Iterable[Piece], vocabulary: Vocabulary) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The numbers of the pieces for validation, and how many tokens each side has."""
+    """The numbers of the pieces for validation, and the number of tokens of each side."""
 
     held_out: NDArray[np.int64]
     tokens: dict[str, int]
@@ -210,7 +214,7 @@ def _split(spool: Spool, spec: PackSpec) -> _Split:
 def _side(
     side: str, spool: Spool, split: _Split, spec: PackSpec, scratch: Path, file_bytes: int
 ) -> Iterator[Rows]:
-    """All sequences of one side, shuffled, some at a time."""
+    """Yield all sequences of one side, shuffled, some at a time."""
     shuffle = Shuffle(
         scratch,
         row_tokens=spec.row_tokens,
@@ -238,7 +242,7 @@ def _tokens_of(side: str, spool: Spool, split: _Split) -> Iterator[Tokens]:
 
 
 def _blocks(portions: Iterator[Rows], spec: PackSpec, counts: NDArray[np.int64]) -> Iterator[bytes]:
-    """All whole blocks; `counts` learns how often each token is in them."""
+    """Yield all full blocks, and add the frequency of each token in them to `counts`."""
     rest = np.zeros((0, spec.row_tokens), dtype=spec.token_dtype)
     for portion in portions:
         rows = np.concatenate([rest, portion])

@@ -1,8 +1,8 @@
-"""A piece of a document: what readers hand out and packing encodes and splits.
+"""A piece of a document: readers produce pieces, and packing encodes and splits them.
 
-Long documents come in several pieces, so that memory stays bounded and some of a single file can be
-held out. Where one is cut nothing ends: a model that is told otherwise learns to stop there. So a
-piece says whether its document begins and ends with it, and only there does packing set a mark.
+Long documents come in several pieces, so that memory stays bounded and a part of a single file can
+be held out. A cut is not the end of a document: with a mark there, a model would learn to stop. So
+a piece says whether its document begins and ends with it, and packing sets marks only there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that follows that of the piece before it, unless it `begins` a document. By default a
+    """Text that continues the previous piece unless it `begins` a document. By default it is a
     whole document.
     """
 

@@ -1,9 +1,9 @@
-"""Reads of nucleotides out of FASTA and FASTQ: one after the other, as A, C, G, T and N.
+"""Read nucleotide sequences from FASTA and FASTQ files, one after the other, as A, C, G, T and N.
 
-A read is a document: what stands beside it in the file comes from elsewhere in some genome. Letters
-of either case are taken; U is T (RNA), and every other letter that the IUPAC has for "one of
-several" is N. Anything else is an error, since protein or a table of numbers would be read as
-nonsense without complaint. Qualities are checked for their length and then dropped.
+A read is a document: its neighbours in the file come from other places in some genome. Upper and
+lower case are accepted. U (RNA) becomes T, and every other IUPAC letter for "one of several"
+becomes N. Any other letter is an error; otherwise protein or a table of numbers would be read as
+nonsense. Qualities are checked for their length and then dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from p2ptrain.data.piece import Piece
 from p2ptrain.errors import ConfigError
 
 READ_BASES_MAX = 2**16
-"""A longer record (a contig, a chromosome) comes in several pieces, so memory stays bounded."""
+"""Longest piece in bases. A longer record (a contig, a chromosome) comes in several pieces, so that
+memory stays bounded."""
 
 NAME_CHARACTERS_SHOWN = 40
 
@@ -27,7 +28,7 @@ _TABLE = bytes.maketrans(_LETTERS, _MEANT * 2)
 
 
 def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
-    """The sequence of each record, its lines joined. Has no fields."""
+    """Yield the sequence of each record, its lines joined. `field` is not used."""
     name, held = "", bytearray()
     seen, begins = False, True
     for number, line in numbered_lines(path):
@@ -39,7 +40,7 @@ def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
             if not seen:
                 raise _broken(path, number, "a FASTA record begins with '>'")
             held += _bases(line.strip(), path, number, name)
-        while len(held) > READ_BASES_MAX:  # something stays, which is the record's end or goes on
+        while len(held) > READ_BASES_MAX:  # keeps a rest, since the record's last piece must end it
             yield Piece(held[:READ_BASES_MAX].decode(), begins, ends=False)
             del held[:READ_BASES_MAX]
             begins = False
@@ -48,7 +49,7 @@ def fasta_pieces(path: Path, field: str = "") -> Iterator[Piece]:
 
 
 def fastq_pieces(path: Path, field: str = "") -> Iterator[Piece]:
-    """The sequence of each record of four lines. Has no fields."""
+    """Yield the sequence of each record of four lines. `field` is not used."""
     record: list[bytes] = []
     number = 0
     for number, line in numbered_lines(path):
@@ -91,7 +92,7 @@ def _bases(line: bytes, path: Path, number: int, name: str) -> bytes:
 
 
 def _shown(line: bytes) -> str:
-    """A record's name as errors show it."""
+    """Return a record's name as errors show it."""
     return repr(line[1 : 1 + NAME_CHARACTERS_SHOWN].decode(errors="replace"))
 
 

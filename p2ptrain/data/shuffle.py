@@ -1,9 +1,10 @@
-"""Rows of tokens into an order by chance, however many there are: by way of files, in two passes.
+"""Shuffle any number of rows of tokens on disk, in two passes.
 
-Every row has a draw of 64 bits, and the order is that of the draws. The first pass puts each row
-into the file (of at most FILES_MAX) whose share of all draws its own is in; the second reads file
-after file and sorts each in memory. So the order does not depend on how many files there are, and
-the memory is a file's size: FILE_BYTES, or a 256th of the whole once that is over 16 GiB.
+Every row gets a random number of 64 bits, its draw, and the rows are sorted by their draws. The
+range of draws is divided evenly among at most FILES_MAX files. The first pass writes each row to
+the file of its draw; the second pass reads file after file and sorts each in memory. So the order
+does not depend on the number of files, and memory is needed for one file: FILE_BYTES, or a 256th of
+the data if they exceed 16 GiB.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from p2ptrain.data.splitmix import below, draws
 
 FILE_BYTES = 64 * 2**20
 FILES_MAX = 256
-"""Open at once: a process may usually have 1,024."""
+"""Most files open at once; the usual limit of a process is 1,024."""
 
 Rows = NDArray[np.unsignedinteger[Any]]
 
 
 class Shuffle:
-    """Takes rows of `row_tokens`, about `rows` in all, and gives them back in another order."""
+    """Takes rows of `row_tokens`, about `rows` in all, and returns them in random order."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Shuffle:
         self._stack.close()
 
     def take(self, rows: Rows) -> None:
-        """More rows, shaped [rows, row_tokens]."""
+        """Add rows, shaped [rows, row_tokens]."""
         records = np.empty(len(rows), self._record)
         records["draw"] = draws(self._seed, self._use, self._taken, len(rows))
         records["row"] = rows
@@ -74,7 +75,7 @@ class Shuffle:
             self._files[number].write(records[theirs].tobytes())
 
     def shuffled(self) -> Iterator[Rows]:
-        """All rows, some at a time. Nothing can be taken any more."""
+        """Yield all rows, some at a time. After this, no row can be added."""
         self._stack.close()
         for path in self._paths:
             records = np.fromfile(path, self._record)

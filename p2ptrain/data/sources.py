@@ -1,13 +1,13 @@
-"""What a run file names as its data: the standard library's sources, a file, or a folder of files.
+"""The data source of a run file: the standard library's sources, a file, or a folder of files.
 
     .jsonl .ndjson                       text, one JSON object a line, in one field
     .parquet                             text, in one column
     .fa .fas .fasta .ffn .fna .frn .fsa  .fq .fastq   reads
     anything else                        UTF-8 text, one document, in pieces cut at line ends
 
-Each but parquet may be packed with gzip, with `.gz` after its ending. A folder is all files in it,
-in the order of their paths. A source can be gone through again and again, which costs time and no
-memory; what it holds is known only once that is done.
+All formats except parquet may be compressed with gzip, with `.gz` after the ending. A folder stands
+for all files in it, in the order of their paths. A source can be read repeatedly, which takes time
+but no memory. Its content is known only after it has been read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ READS: dict[str, Reader] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files (none: the standard library) whose documents together have at most `limit_bytes`."""
+    """A data source: `files`, of which at most `limit_bytes` of text are used. No files means the
+    standard library."""
 
     name: str
     files: tuple[Path, ...]
@@ -54,15 +55,15 @@ class Source:
 
     @property
     def holds_records(self) -> bool:
-        """Whether its documents are wholes that have nothing to do with their neighbours."""
+        """Whether its documents are records, which are independent of their neighbours."""
         return any(_ending(file) in RECORDS or _ending(file) in READS for file in self.files)
 
     def pieces(self) -> Iterator[Piece]:
-        """All that are not empty, up to the limit; the one that would go beyond it is not among
-        them. So the last document may lack its end.
+        """Yield all pieces that are not empty, and stop before the first one that would exceed the
+        limit. So the last document may lack its end.
 
         Raises:
-            ConfigError: what a file holds is broken, or all of them hold nothing.
+            ConfigError: a file is malformed, or all files are empty.
         """
         return within(self.limit_bytes, self._all(), self.name)
 
@@ -74,10 +75,10 @@ class Source:
 
 
 def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Source:
-    """The source that a run file calls `name`; a relative path counts from the folder `beside`.
+    """Return the source `name` of a run file. A relative path is relative to the folder `beside`.
 
     Raises:
-        ConfigError: nothing there, something in it that may not be read, or reads and text mixed.
+        ConfigError: there are no files, a folder cannot be read, or reads and text are mixed.
     """
     if name == STANDARD_LIBRARY:
         return Source(name, (), field, limit_bytes)
@@ -98,11 +99,11 @@ def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Sou
 
 
 def files_under(folder: Path) -> list[Path]:
-    """All files in a folder and in its folders, in the order of their paths; links to folders are
-    not followed.
+    """Return all files in a folder and its subfolders, in the order of their paths. Links to
+    folders are not followed.
 
     Raises:
-        ConfigError: a folder cannot be looked into. What it holds would be missed without a word.
+        ConfigError: a folder cannot be read. Its files would otherwise be missing unnoticed.
     """
 
     def failed(exc: OSError) -> None:
@@ -114,10 +115,10 @@ def files_under(folder: Path) -> list[Path]:
 
 
 def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Piece]:
-    """The first of `pieces`, without empty ones, that have at most `limit_bytes` together.
+    """Yield the first of `pieces`, without empty ones, that together have at most `limit_bytes`.
 
     Raises:
-        ConfigError: there are none, or the first one is beyond the limit already.
+        ConfigError: there are none, or the first one already exceeds the limit.
     """
     room = limit_bytes
     for piece in pieces:
@@ -130,7 +131,7 @@ def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Pie
         if size:
             yield piece
     if room == limit_bytes:
-        # The standard library is cut to the limit before it comes here.
+        # For the standard library, `standard_library_text` has already applied the limit.
         limit = f" within data.limit_mb = {limit_bytes / 1e6:g}" if name == STANDARD_LIBRARY else ""
         raise ConfigError(f"data.source: {name} holds no text{limit}", code="DATA-SOURCE", do=_DO)
 
@@ -151,7 +152,7 @@ _DO = (
 
 
 def _ending(path: Path) -> str:
-    """Such as ".fastq" for reads.fastq.gz."""
+    """Return the ending before .gz, such as ".fastq" for reads.fastq.gz."""
     plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     return plain.suffix.lower()
 

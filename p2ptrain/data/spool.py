@@ -1,7 +1,7 @@
-"""Encoded pieces on a disk, while it is not known yet which of them are for validation.
+"""Encoded pieces on disk, until it is known which of them are for validation.
 
-Two files: the tokens of all pieces, and each piece's length. In memory is never more than a portion
-of either, or one piece.
+There are two files: the tokens of all pieces, and each piece's length. Memory never holds more than
+a portion of either, or one piece.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 
 
 class Spool:
-    """Pieces in the order in which they came."""
+    """Pieces in the order in which they were added."""
 
     def __init__(self, folder: Path, token_dtype: str) -> None:
         self._dtype = np.dtype(token_dtype)
@@ -53,7 +53,7 @@ class Spool:
         self.tokens += int(lengths.sum(dtype=np.int64))
 
     def portions(self) -> Iterator[tuple[int, Tokens, Tokens]]:
-        """(number of the first piece, lengths, tokens) of a few pieces at a time."""
+        """Yield (number of the first piece, lengths, tokens) of some pieces at a time."""
         self._tokens.seek(0)
         first = 0
         for lengths in _read_all(self._lengths, _LENGTH, PORTION_PIECES):
@@ -70,8 +70,8 @@ class Spool:
             first += len(lengths)
 
     def choose(self, tokens: int, seed: int) -> tuple[NDArray[np.int64], int]:
-        """Pieces drawn by chance, just as many as have `tokens` together, or all of them: their
-        numbers, sorted, and the tokens that they do have.
+        """Choose random pieces, as few as have at least `tokens` together, or all of them. Return
+        their sorted numbers and the number of their tokens.
         """
         drawn = np.zeros(0, dtype=np.uint64)
         numbers = lengths = np.zeros(0, dtype=np.int64)
@@ -89,7 +89,8 @@ class Spool:
 
 
 def _read_all(file: IO[bytes], dtype: np.dtype[Any], portion: int) -> Iterator[Tokens]:
-    """The file's numbers, `portion` at a time; another reader may not move its place meanwhile."""
+    """Yield the file's numbers, `portion` at a time. Nothing else may move the file's position
+    meanwhile."""
     file.seek(0)
     while data := file.read(portion * dtype.itemsize):
         yield np.frombuffer(data, dtype)

@@ -1,9 +1,9 @@
-"""Reads of genomes that never lived, to train on where no real ones are at hand.
+"""Synthesise reads of invented genomes, for training without real ones.
 
-A genome is random letters with repeats in them: elements of some hundred bases that occur again
-and again, on either strand, each copy with a few letters changed. Reads start anywhere, on either
-strand, with an error now and then. So there is something to learn at every distance: elements are
-soon known, the genomes themselves later, if they are short enough for a model to keep.
+A genome consists of random letters with repeats: elements of some hundred bases that occur often,
+on either strand, each copy with a few letters changed. Reads start anywhere, on either strand, with
+occasional errors. So there is something to learn at every distance. A model first learns the
+elements, and later the genomes themselves, if they are short enough to memorise.
 
 One seed gives the same reads on every machine.
 """
@@ -24,18 +24,19 @@ from p2ptrain.errors import ConfigError
 
 LETTERS = np.frombuffer(b"ACGT", dtype=np.uint8)
 Bases = NDArray[np.uint8]
-"""0 to 3, so that 3 - base is the other strand's."""
+"""Bases as 0 to 3, so that 3 - base is the base on the other strand."""
 
 READS_AT_ONCE = 4096
 QUALITY = b"I"
-"""Phred 40; what is simulated has no instrument."""
+"""Phred 40 for every base, since no instrument measured a quality."""
 
 PARTS_PER_MILLION = 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisSpec:
-    """What to make up. Rates are per base; `repeats` is the part of a genome that is elements."""
+    """The reads to synthesise. Rates are per base; `repeats` is the share of a genome that consists
+    of elements."""
 
     reads: int
     genomes: int = 4
@@ -68,10 +69,10 @@ def _require(holds: bool, name: str, value: object, fix: str) -> None:
 
 
 def write_reads(path: Path, spec: SynthesisSpec) -> None:
-    """FASTA or FASTQ as the name's ending says, packed with gzip if that ends in .gz.
+    """Write a FASTA or FASTQ file, as the ending says, compressed with gzip if it ends in .gz.
 
     Raises:
-        ConfigError: another ending, or there is something at `path`.
+        ConfigError: the ending is another one, or `path` already exists.
     """
     plain = path.with_suffix("") if path.suffix == ".gz" else path
     if plain.suffix not in (".fasta", ".fa", ".fastq", ".fq"):
@@ -83,7 +84,7 @@ def write_reads(path: Path, spec: SynthesisSpec) -> None:
     try:
         with unfinished.open("wb") as file:
             if path.suffix == ".gz":
-                # Neither name nor time of making: equal reads are equal bytes.
+                # No file name and no time, so that equal reads give equal bytes.
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     _write(packed, spec, with_qualities="q" in plain.suffix)
             else:
@@ -103,7 +104,7 @@ def _write(file: IO[bytes] | gzip.GzipFile, spec: SynthesisSpec, *, with_qualiti
 
 
 def reads(spec: SynthesisSpec) -> Iterator[Bases]:
-    """The reads, one after the other."""
+    """Yield the reads, one after the other."""
     made = [genome(spec, number) for number in range(spec.genomes)]
     for start in range(0, spec.reads, READS_AT_ONCE):
         count = min(READS_AT_ONCE, spec.reads - start)
@@ -122,7 +123,7 @@ def reads(spec: SynthesisSpec) -> Iterator[Bases]:
 
 
 def genome(spec: SynthesisSpec, number: int) -> Bases:
-    """Genome `number`: random letters, then copies of the elements over them."""
+    """Return genome `number`: random letters, overwritten with copies of the elements."""
     bases = _random(spec.seed, f"genome {number}", spec.genome_bases)
     copies = round(spec.repeats * spec.genome_bases / spec.element_bases)
     use = f"copies in {number}"
@@ -141,7 +142,7 @@ def genome(spec: SynthesisSpec, number: int) -> Bases:
 
 
 def other_strand(bases: Bases) -> Bases:
-    """The same read from the other side: A against T, C against G, backwards."""
+    """Return the reverse complement: A and T exchanged, C and G exchanged, in reverse order."""
     return np.ascontiguousarray(3 - bases[::-1], dtype=np.uint8)
 
 
@@ -150,10 +151,10 @@ def _random(seed: int, use: str, count: int) -> Bases:
 
 
 def _changed(bases: Bases, rate: float, seed: int, use: str, start: int) -> Bases:
-    """`bases` with each letter replaced by another one with this probability."""
+    """Return `bases` with each letter replaced by another one with probability `rate`."""
     drawn = draws(seed, use, start, len(bases))
     hit = below(drawn, PARTS_PER_MILLION) < round(rate * PARTS_PER_MILLION)
-    # Which one it becomes is in the lower half of the draw, which `below` has not used.
+    # The lower half of the draw, which `below` has not used, chooses the new letter.
     step = 1 + below(_lower_half(drawn), 3)
     return np.where(hit, (bases + step) % 4, bases).astype(np.uint8)
 

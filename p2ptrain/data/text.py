@@ -1,4 +1,4 @@
-"""Text to train on that every machine already has: the sources of Python's standard library."""
+"""Training text that every machine already has: the sources of Python's standard library."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _FILE_BYTES_MAX = 2**20
 
 
 def standard_library_text(limit_bytes: int) -> list[str]:
-    """One document per source file, in the order of their paths, at most `limit_bytes` in all.
+    """Return one document per source file, in the order of their paths, at most `limit_bytes` in
+    all.
 
-    About 12 MB are there.  Tests and installed packages are left out: the former repeat themselves,
-    the latter differ between machines.  Files that are not UTF-8, or over 1 MiB, are passed over.
+    There are about 12 MB. Tests are left out because they are repetitive, installed packages
+    because they differ between machines. Files that are not UTF-8, or over 1 MiB, are skipped.
     """
     documents: list[str] = []
     remaining = limit_bytes
@@ -37,7 +38,7 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> str:
-    """The file's text, or nothing if it is not text of a usual size."""
+    """Return the file's text, or "" if it is not UTF-8 or too large."""
     try:
         data = path.read_bytes()
         return data.decode() if len(data) <= _FILE_BYTES_MAX else ""

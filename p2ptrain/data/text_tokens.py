@@ -1,9 +1,10 @@
-"""Between text and tokens, for whoever talks to a model: a tokenizer.json from anywhere.
+"""Convert between text and tokens for a chat with a model, with any tokenizer.json.
 
-Tokens come one at a time and must be shown at once, but a character may be spread over several:
-what is incomplete is held back until it is whole. And a token may be spelt by what is before it:
-tokenizers in SentencePiece's way (Llama 2's) spell "▁word" with its space, but not at the beginning
-of a text. So a token is spelt behind those before it, and their text is taken off again.
+Tokens come one at a time and must be shown at once, but a character may be spread over several
+tokens: an incomplete character is held back until it is complete. The text of a token may also
+depend on the tokens before it: SentencePiece tokenizers (such as Llama 2's) decode "▁word" with a
+space, except at the beginning of a text. So a token is decoded together with the tokens before it,
+and their text is removed again.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from p2ptrain.errors import ConfigError
 
 _INCOMPLETE = "\ufffd"
 _HELD_MAX = 8
-"""A character has at most four bytes, so after more tokens than that the bytes are no character."""
+"""Most tokens held back. A character has at most four bytes, so bytes that are still incomplete
+after this many tokens are not a character."""
 
 _BEFORE_MAX = 8
-"""Tokens before the one that is spelt: one with some text in it would do."""
+"""Earlier tokens that are decoded together with a new one; one token with text would be enough."""
 
 
 class Speller:
-    """One tokenizer; `decoded` is for one text at a time, which `begin` begins."""
+    """One tokenizer. `decoded` works on one text at a time; `begin` starts a new text."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError (MODEL-FOLDER): there is none, or it cannot be read."""
+        """Load the tokenizer. Raises ConfigError (MODEL-FOLDER): it is missing or unreadable."""
         try:
             self._tokenizer = parse_tokenizer(path)
         except (OSError, ValueError) as exc:
@@ -36,7 +38,7 @@ class Speller:
                 code="MODEL-FOLDER",
                 do="give a folder that p2ptrain export --to hf DIR has made",
             ) from exc
-        # Who types the name of a special token has typed a text, and not that token.
+        # If a person types the name of a special token, it is text and not that token.
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -44,31 +46,31 @@ class Speller:
 
     @property
     def size(self) -> int:
-        """One more than the largest token."""
+        """The largest token id plus one."""
         return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encoded(self, text: str) -> list[int]:
-        """Raises ConfigError (MODEL-FOREIGN): this tokenizer cannot do it."""
+        """Return the tokens of `text`. Raises ConfigError (MODEL-FOREIGN): the tokenizer fails."""
         with _failures():
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def unknown(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` stand for something that the tokenizer cannot spell."""
+        """Return how many of `tokens` are the tokenizer's token for unknown text."""
         name = getattr(self._tokenizer.model, "unk_token", None)
         return 0 if name is None else tokens.count(self._tokenizer.token_to_id(name))
 
     def begin(self, before: Sequence[int] = ()) -> None:
-        """A text that goes on from the tokens `before`, which are shown already."""
+        """Start a text that continues the tokens `before`, which are already shown."""
         self._before = list(before[-_BEFORE_MAX:])
         self._held: list[int] = []
 
     def decoded(self, token: int) -> str:
-        """What can be shown now that this token has come."""
+        """Return the text that can be shown after this token."""
         self._held.append(token)
         known, text = self._spelt(self._before), self._spelt(self._before + self._held)
         if text.endswith(_INCOMPLETE) and len(self._held) < _HELD_MAX:
             return ""
-        if not text.startswith(known):  # It ended in bytes that were no character, and now are one.
+        if not text.startswith(known):  # Incomplete bytes at its end now form a character.
             known, text = "", self._spelt(self._held)
         self.begin(self._before + self._held)
         return text[len(known) :]

@@ -1,8 +1,7 @@
-"""A tokenizer that somebody made elsewhere, out of its tokenizer.json.
+"""Load a foreign tokenizer.json.
 
-It is a module of its own because of one line: the tokenizers library raises Exception itself, and
-nothing more definite, for whatever is wrong with a file; and where it did not think of a fault, it
-panics, which is no Exception at all.
+This is a module of its own because the tokenizers library raises plain Exception for every fault of
+a file. For faults that the library does not expect, it panics, which is not even an Exception.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from tokenizers import Tokenizer
 from p2ptrain.errors import ConfigError
 
 BYTES_MAX = 256 * 2**20
-"""Of vocabularies in use the largest have a quarter of a million tokens, in 30 MB."""
+"""Longest file accepted. The largest vocabularies in use have 250,000 tokens, in 30 MB."""
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Raises ConfigError: it cannot be read, or is no tokenizer."""
+    """Return the tokenizer at `path`. Raises ConfigError: it cannot be read, or is not one."""
     try:
         return parse_tokenizer(path)
     except (OSError, ValueError) as exc:
@@ -31,7 +30,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def parse_tokenizer(path: Path) -> Tokenizer:
-    """Raises OSError, and ValueError for what is no tokenizer."""
+    """Return the tokenizer at `path`. Raises OSError, or ValueError: it is not a tokenizer."""
     if path.stat().st_size > BYTES_MAX:
         raise ValueError(f"it has more than {BYTES_MAX} bytes")
     text = path.read_text(encoding="utf-8")
@@ -41,8 +40,8 @@ def parse_tokenizer(path: Path) -> Tokenizer:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """What the library raises inside, as ValueError: also a tokenizer that could be read may ask
-    for what cannot be done (a token for unknown letters that it has not, a pattern without end)."""
+    """Translate the library's exceptions inside the block to ValueError. Also a tokenizer that
+    loads may fail later, for instance if its token for unknown letters is missing."""
     try:
         yield
     except BaseException as exc:

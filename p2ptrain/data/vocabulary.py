@@ -1,8 +1,8 @@
-"""The tokens of a run: a tokenizer, learnt from a sample of its documents or given, and its marks.
+"""The vocabulary of a run: a tokenizer, given or learnt from a sample of its documents, and marks.
 
-Text gets a byte-level BPE, which encodes anything and decodes to exactly that. Reads get a BPE over
-nucleotides, with the special tokens where METAGENE-1 (arXiv 2501.02045) has them: BOS 4 and EOS 5.
-A document that spells a mark's name is only text: marks are what packing sets, and nothing else.
+Text gets a byte-level BPE, which encodes any text without loss. Reads get a BPE over nucleotides,
+with the special tokens at the ids of METAGENE-1 (arXiv 2501.02045): BOS 4 and EOS 5. A document
+that contains a mark's name is only text: nothing but packing sets marks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from p2ptrain.errors import ConfigError
 
 END_OF_TEXT = "<|endoftext|>"
 TEXT_VOCAB_MIN = 257
-"""256 bytes and the mark, before any merge is learnt."""
+"""Smallest vocabulary for text: 256 bytes and the mark, without any merge."""
 
 NUCLEOTIDES = "ACGTN"
 READ_MARKS = ("[PAD]", "[UNK]", "[SEP]", "[MASK]", "[BOS]", "[EOS]")
@@ -37,23 +37,24 @@ READS_VOCAB_MIN = len(READ_MARKS) + len(NUCLEOTIDES)
 
 BEGINNINGS = ("[BOS]", "<s>", "<bos>", "<|begin_of_text|>", "<|bos|>", END_OF_TEXT)
 ENDINGS = ("[EOS]", "</s>", "<eos>", "<|end_of_text|>", "<|eos|>")
-"""How tokenizers that are given call their marks, the likeliest first."""
+"""Usual names of the marks in given tokenizers, the likeliest first."""
 
 SAMPLE_CHARACTERS_MAX = 32 * 10**6
-"""A tokenizer is learnt from at most so much: what more would teach it is beyond its few thousand
-merges, and it counts its words in memory."""
+"""Most characters from which a tokenizer is learnt. More would hardly change its few thousand
+merges, and it counts words in memory."""
 
 READS_SAMPLE_CHARACTERS_MAX = 8 * 10**6
-"""Reads have no words: each is one that occurs once, and counting is slow."""
+"""Like SAMPLE_CHARACTERS_MAX, for reads. Each read is one word that occurs once, so counting is
+slow."""
 
 PART_CHARACTERS = 2**16
-"""A longer text is encoded in parts, cut after a white space if there is one near."""
+"""Longest part in characters. A longer text is cut, after a space or line end if one is near."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`begin` stands before every document, and `end`, if there is one, after it; neither where one
-    is cut into pieces.
+    """A tokenizer and its marks. `begin` stands before every document and `end`, if there is one,
+    after it. There are no marks at cuts inside a document.
     """
 
     tokenizer: Tokenizer
@@ -62,16 +63,16 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """One more than the largest token."""
+        """The largest token id plus one."""
         return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
 
     def to_json(self) -> bytes:
         return bytes(self.tokenizer.to_str(), "utf-8")
 
     def encode(self, pieces: Sequence[Piece]) -> list[NDArray[np.uint32]]:
-        """Each piece's tokens, with the marks of a document that it begins or ends.
+        """Return each piece's tokens, with marks if it begins or ends a document.
 
-        Raises ConfigError: it cannot spell one.
+        Raises ConfigError: the tokenizer cannot encode a piece.
         """
         cut = [parts(piece.text) for piece in pieces]
         found = iter(self._encoded([part for each in cut for part in each]))
@@ -95,7 +96,7 @@ class Vocabulary:
 
 
 def parts(text: str) -> list[str]:
-    """The text, in parts of at most PART_CHARACTERS."""
+    """Cut `text` into parts of at most PART_CHARACTERS."""
     found = []
     while len(text) > PART_CHARACTERS:
         cut = max(text.rfind(space, PART_CHARACTERS // 2, PART_CHARACTERS) for space in "\n ")
@@ -106,9 +107,9 @@ def parts(text: str) -> list[str]:
 
 
 def learn_text(documents: Iterable[str], vocab: int) -> Vocabulary:
-    """A byte-level BPE with at most `vocab` tokens.
+    """Learn a byte-level BPE with at most `vocab` tokens.
 
-    Raises ConfigError: fewer than there are bytes.
+    Raises ConfigError: `vocab` is below TEXT_VOCAB_MIN.
     """
     _require_vocab(vocab, TEXT_VOCAB_MIN, "a byte-level vocabulary")
     tokenizer = Tokenizer(models.BPE())
@@ -126,9 +127,9 @@ def learn_text(documents: Iterable[str], vocab: int) -> Vocabulary:
 
 
 def learn_reads(documents: Iterable[str], vocab: int) -> Vocabulary:
-    """A BPE over nucleotides with at most `vocab` tokens.
+    """Learn a BPE over nucleotides with at most `vocab` tokens.
 
-    Raises ConfigError: fewer than there are letters and marks.
+    Raises ConfigError: `vocab` is below READS_VOCAB_MIN.
     """
     _require_vocab(vocab, READS_VOCAB_MIN, "a vocabulary of reads")
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
@@ -146,16 +147,16 @@ def learn_reads(documents: Iterable[str], vocab: int) -> Vocabulary:
 
 
 def _begin_texts(tokenizer: Tokenizer, mark: str) -> None:
-    """Have whoever encodes a text with this tokenizer begin it as the model was taught."""
+    """Make the tokenizer add the mark before each text by default, as the model was trained."""
     special = [(mark, tokenizer.token_to_id(mark))]
     tokenizer.post_processor = processors.TemplateProcessing(f"{mark} $A", special_tokens=special)
 
 
 def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabulary:
-    """`tokenizer` with these marks; for a `begin` of None the first usual one that it has, and the
-    same for `end`.
+    """Return `tokenizer` with these marks. If `begin` is None, choose the first usual name that the
+    tokenizer has; then also for `end`.
 
-    Raises ConfigError: it has no such token, or it is one that a document may spell.
+    Raises ConfigError: the tokenizer has no such token, or text can be encoded as this token.
     """
     tokenizer.encode_special_tokens = True
     if begin is None:
@@ -173,7 +174,8 @@ def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabula
 
 
 def _usual(tokenizer: Tokenizer, names: Sequence[str]) -> str | None:
-    """A special token if there is one so called: others may be of the text, such as HTML's."""
+    """Return the first of `names` that the tokenizer has, preferably a special token: other tokens
+    may be text, such as HTML tags."""
     has = [name for name in names if tokenizer.token_to_id(name) is not None]
     return next((name for name in has if not _spells(tokenizer, name)), None) or next(
         iter(has), None
@@ -181,7 +183,7 @@ def _usual(tokenizer: Tokenizer, names: Sequence[str]) -> str | None:
 
 
 def _spells(tokenizer: Tokenizer, name: str) -> bool:
-    """Whether a document that spells the name of this token would have it."""
+    """Return whether a document that contains the name of this token is encoded with it."""
     try:
         with library_errors():
             spelt = tokenizer.encode(name, add_special_tokens=False).ids
@@ -207,9 +209,10 @@ def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
 
 
 def sample(documents: Iterable[str], seed: int, characters_max: int) -> list[str]:
-    """A fair part of `documents`, in their order, of at most `characters_max`.
+    """Return a random sample of `documents`, in their order, of at most `characters_max`.
 
-    Each has a draw, and those under a bar are kept; when they become too many, the bar is halved.
+    Each document has a draw, and documents whose draw is below a bar are kept. If they become too
+    long together, the bar is halved. A single document may exceed the limit.
     """
     bar, held, kept = 2**64, 0, list[tuple[int, str]]()
     for draw, document in _with_draws(documents, seed):

@@ -1,7 +1,7 @@
 """`scripts/demo`: the whole life of a run on one machine, and a verdict on it.
 
-The nodes are real processes started with the real command line; what the demo knows of them is what
-any user can see: their journals and `p2ptrain status --json`.
+The nodes are real processes started with the real command line. The demo observes only what any
+user can see: their journals and `p2ptrain status --json`.
 """
 
 from __future__ import annotations

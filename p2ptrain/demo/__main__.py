@@ -1,4 +1,4 @@
-"""`python -m p2ptrain.demo`, which `scripts/demo` calls once the set-up is done."""
+"""`python -m p2ptrain.demo`, which `scripts/demo` calls after the set-up."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _close(story: Story, console: Console, *, keep: bool, failed: bool) -> None:
-    """Leave the nodes to the user, or end them; keep what a failure left behind."""
+    """Leave the nodes running for the user, or end them. Keep the files after a failure."""
     running = [node for node in story.cast.values() if node.running]
     if keep:
         for node in running:

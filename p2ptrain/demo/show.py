@@ -1,4 +1,4 @@
-"""How the demo looks: a table that lives while a person watches, plain lines otherwise."""
+"""The output of the demo: a live table in a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVENTS_SHOWN = 14
 
 
 class Show:
-    """Say what happens. In a terminal the nodes' table stays below the newest lines.
+    """Prints events. In a terminal the nodes' table stays below the newest lines.
 
     Use it as a context manager.
     """
@@ -38,7 +38,7 @@ class Show:
             self._live.__exit__(*details)
 
     def say(self, text: str, *, style: str = "") -> None:
-        """One line, with the seconds since the start before it."""
+        """Print one line, prefixed with the seconds since the start."""
         seconds = time.monotonic() - self._started_s
         line = Text.assemble((f"{seconds:6.1f} s  ", "dim"), (text, style))
         if self._live is None:
@@ -48,7 +48,7 @@ class Show:
         self._live.update(self._picture())
 
     def nodes(self, rows: list[dict[str, Any]]) -> None:
-        """The nodes' newest status, one row each; shown only in a terminal."""
+        """Show the nodes' newest status, one row each; only in a terminal."""
         self._rows = rows
         if self._live is not None:
             self._live.update(self._picture())
@@ -57,7 +57,7 @@ class Show:
         return Group(*self._lines, nodes_table(self._rows))
 
     def table(self, rows: list[dict[str, Any]], judged: dict[str, bool]) -> None:
-        """The end: the nodes that are left, and the claims."""
+        """Print the end: the remaining nodes, and the claims."""
         if self._live is not None:
             self._live.update(Group(*self._lines))
         self._console.print(nodes_table(rows, final=True))

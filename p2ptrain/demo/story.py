@@ -1,7 +1,7 @@
 """The acts of the demo, in order: publish, train, kill, join, refuse, stop the seed, finish.
 
-Every act waits for what it needs to *see* in the journals, with a deadline; none of them sleeps and
-hopes. What was seen is gathered as Facts, and only `verdict` judges it.
+Every act waits, with a deadline, for events in the journals; none of them just sleeps. The events
+are collected as Facts, and only `verdict` judges them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ STATUS_EVERY_S = 1.0
 
 KILL_AT_STEP = 2
 STEPS_BEFORE_SEED_STOPS = 2
-"""Outer steps that the newcomer takes part in before the seed is stopped."""
+"""Outer steps with the newcomer before the seed is stopped."""
 
 
 class DemoFailed(Exception):
-    """The story cannot go on; the message says what did not happen."""
+    """The demo cannot continue; the message says what did not happen."""
 
 
 class Story:
-    """The cast and what has been seen of it."""
+    """The nodes of the demo, and the events seen so far."""
 
     uplink = "4Mbit"
-    """A home line's upload. It makes one exchange of the demo's model last over a second."""
+    """Upload limit of a volunteer, like a home line. One exchange of the demo's model then takes
+    over a second."""
 
     seed_uplink = "20Mbit"
-    """A good line's. With 100 it had sent a newcomer all before the others were connected."""
+    """Upload limit of the seed, like a good line. With 100 Mbit, the seed alone had sent a newcomer
+    everything before the others were connected."""
 
     def __init__(self, folder: Path, config: Path, show: Show) -> None:
         self.folder = folder
@@ -48,7 +50,7 @@ class Story:
         self.peers: dict[str, str] = {}
         self._status_due_s = 0.0
         self._told: set[str] = set()
-        """What has been said."""
+        """Texts already printed."""
 
     def _cast(self, name: str) -> DemoNode:
         home = self.folder / name
@@ -57,18 +59,18 @@ class Story:
 
     @property
     def volunteers(self) -> list[DemoNode]:
-        """Those who train and are still there."""
+        """The training nodes that still run."""
         return [self.cast[name] for name in ("ann", "ben", "cat", "dan") if self.cast[name].running]
 
-    # -- seeing -------------------------------------------------------------------------------
+    # -- observing ----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read all journals once, tell what is worth telling, refresh the table."""
+        """Read all journals once, print the interesting events, refresh the table."""
         for node in self.cast.values():
             for event in node.news():
                 text = in_words(event)
                 if text is None or (event["event"] == "evaluated" and text in self._told):
-                    continue  # A loss is known to all; the first who tells it is enough.
+                    continue  # All nodes report the same loss; print it once.
                 self._told.add(text)
                 self.show.say(f"{node.name:<5} {text}")
         if time.monotonic() >= self._status_due_s:
@@ -80,10 +82,10 @@ class Story:
         return [status | {"name": node.name} for node, status in found if status is not None]
 
     def wait_for(self, what: str, seen: Callable[[], Any], *, deadline_s: float) -> Any:
-        """The first true value of `seen`, looked for until `deadline_s` from now.
+        """Call `seen` until it returns a true value, and return that, within `deadline_s`.
 
         Raises:
-            DemoFailed: it did not come, or a node that should run has ended.
+            DemoFailed: the deadline has passed, or a node that should run has ended.
         """
         ends_s = time.monotonic() + deadline_s
         while True:
@@ -104,7 +106,7 @@ class Story:
     # -- acts ---------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """All acts. Raises DemoFailed where one cannot go on."""
+        """Play all acts. Raises DemoFailed: an act cannot continue."""
         address = self.publish()
         self.train(address)
         self.kill_one()
@@ -114,7 +116,7 @@ class Story:
         self.finish()
 
     def publish(self, allowed: Sequence[str] = ("ann", "ben", "cat", "dan")) -> str:
-        """The organiser signs a run for these and starts a seed. Returns the seed's address."""
+        """Sign a run that allows these nodes, start a seed, and return the seed's address."""
         for name, node in self.cast.items():
             told = json.loads(run_command("id", "--home", str(node.home), "--json"))
             self.peers[name] = told["peer"]
@@ -137,11 +139,11 @@ class Story:
         node.start(*self._where(node), *limit, "--threads", "1", *arguments)
 
     def _where(self, node: DemoNode) -> tuple[str, ...]:
-        """The options that say where `node` listens."""
+        """Return the options that set the addresses on which `node` listens."""
         return "--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0"
 
     def train(self, address: str) -> None:
-        """Three volunteers start with nothing but an address, and the run begins."""
+        """Start three volunteers that know only an address, and wait until the run begins."""
         for name in ("ann", "ben", "cat"):
             self._start(self.cast[name], "--bootstrap", address)
         self.wait_for(
@@ -155,7 +157,8 @@ class Story:
         return self.cast[name].find("committed", step=step)
 
     def kill_one(self) -> None:
-        """SIGKILL cat in the middle of a reduce; the others commit that very step without it."""
+        """Kill cat with SIGKILL in the middle of a reduce. The others must commit that step without
+        it."""
         victim, survivors = self.cast["cat"], [self.cast["ann"], self.cast["ben"]]
         started = self.wait_for(
             "cat in a reduce with others", lambda: _open_exchange(victim), deadline_s=60
@@ -196,9 +199,10 @@ class Story:
         self.facts.survivors_tokens_kept = bool(survivors) and survivors == last
 
     def one_joins(self, address: str) -> None:
-        """Dan joins: a snapshot from several peers, the updates since, a place in a roster."""
+        """Let dan join: it fetches a snapshot from several peers and the updates since, and gets a
+        place in a roster."""
         dan = self.cast["dan"]
-        # They are written at leisure, on a busy machine by one node much later than by another.
+        # Snapshots are written in the background, and on a busy machine at very different times.
         self.wait_for(
             "a snapshot that several have written", self._newest_is_of_several, deadline_s=90
         )
@@ -216,13 +220,13 @@ class Story:
         self.facts.join_first_roster_step = roster["step"]
 
     def _newest_is_of_several(self) -> bool:
-        """Whether all that a joiner wants to fetch from have the last snapshot there is."""
+        """Return whether enough nodes for a joiner have written the newest snapshot."""
         written = [_snapshots(node) for node in self.cast.values() if node.running]
         newest = max((step for steps in written for step in steps), default=None)
         return sum(newest in steps for steps in written) >= JOIN_SOURCES_MIN
 
     def _first_roster(self, name: str) -> Event | None:
-        """The first decided roster that averages with this peer in it, by its own journal."""
+        """Return the first decided roster with this participant, by its own journal."""
         for event in self.cast[name].events:
             if event["event"] == "decided" and any(
                 peer == self.peers[name] for peer, _, _ in event.get("participants") or ()
@@ -231,7 +235,7 @@ class Story:
         return None
 
     def one_is_refused(self, address: str) -> None:
-        """Eve is not on the allowlist."""
+        """Start eve, which is not on the allowlist, and wait for its refusal."""
         eve = self.cast["eve"]
         self._start(eve, "--bootstrap", address, "--no-wait")
         self.wait_for("eve's refusal", lambda: eve.returncode is not None, deadline_s=60)
@@ -242,7 +246,7 @@ class Story:
         self.show.say(f"eve is refused: {self.facts.refused_code}", style="yellow")
 
     def seed_stops(self) -> None:
-        """The only node that everybody started from goes away."""
+        """Stop the seed, the node with which all others started."""
         first = self.facts.join_first_roster_step or 0
         self.wait_for(
             "some steps with dan",
@@ -256,7 +260,7 @@ class Story:
         self.show.say("the seed is stopped; the run goes on", style="bold yellow")
 
     def finish(self) -> None:
-        """The last outer step is committed, and all that are left say what they hold."""
+        """Wait for the last outer step, and collect the final states of the remaining nodes."""
         self.wait_for(
             "the run's end on every node",
             lambda: all(node.find("run-ended") for node in self.volunteers),
@@ -281,7 +285,7 @@ class Story:
         facts.val_loss_first, facts.val_loss_last = losses[0], losses[-1]
 
     def _audit(self) -> None:
-        """Hold the ledger against what all trainers have logged, the killed one's too."""
+        """Compare the ledger with the journals of all nodes, including the killed one."""
         home = self.volunteers[0].home
         journals = [str(node.home / "journal.jsonl") for node in self.cast.values()]
         said = json.loads(
@@ -295,7 +299,7 @@ class Story:
 
 
 def _snapshots(node: DemoNode) -> set[int]:
-    """The outer steps of those that this node has written."""
+    """Return the outer steps of the snapshots that this node has written."""
     return {event["step"] for event in node.events if event["event"] == "snapshot"}
 
 
@@ -309,7 +313,8 @@ def _all(events: list[Event | None]) -> list[Event] | None:
 
 
 def _open_exchange(node: DemoNode) -> Event | None:
-    """The reduce with two peers or more, of step KILL_AT_STEP or later, that this node is in."""
+    """Return the open reduce of this node, if it has two peers or more and is of KILL_AT_STEP or
+    later."""
     for event in reversed(node.events):
         if event["event"] in ("exchange-done", "exchange-failed"):
             return None
@@ -323,7 +328,7 @@ def _steps_committed(node: DemoNode) -> int:
 
 
 def in_words(event: Event) -> str | None:
-    """The records that an onlooker cares for, each in one line; None for the rest."""
+    """Return one line for a journal record that interests a viewer; None for other records."""
     match event:
         case {"event": "snapshot-fetched"}:
             size = sum(event["bytes_by_peer"].values()) / 1e6

@@ -1,6 +1,6 @@
-"""Did the demo show what it set out to show? Facts in, an object with `ok` out.
+"""Judge the demo: a pure function from Facts to an object with `ok`.
 
-Pure, so that each claim can be tested with facts that break it.
+So each claim can be tested with facts that violate it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ JOIN_SOURCES_MIN = 2
 
 @dataclass
 class Facts:
-    """What was seen. None stands for what never happened."""
+    """The observed facts. None means that an event never happened."""
 
     nodes: list[dict[str, Any]] = field(default_factory=list)
     devices: dict[str, str] = field(default_factory=dict)
-    """What each volunteer's trainer computed on."""
+    """The device of each volunteer's trainer."""
     outer_steps: int = 0
     outer_steps_planned: int = 0
     val_loss_first: float | None = None
@@ -46,7 +46,7 @@ class Facts:
 
 
 def claims(facts: Facts) -> dict[str, bool]:
-    """Each claim of the demo in words, and whether the facts bear it out."""
+    """Return each claim of the demo in words, and whether the facts support it."""
     first, last = facts.val_loss_first, facts.val_loss_last
     to_commit_s = facts.kill_to_commit_s
     return {
@@ -80,14 +80,14 @@ def claims(facts: Facts) -> dict[str, bool]:
 
 
 def _agree(nodes: list[dict[str, Any]]) -> bool:
-    """At least three nodes are left, and they hold the same bytes at the same height."""
+    """Return whether at least three nodes remain, with the same bytes at the same height."""
     names = ("ledger_height", "ledger_head", "state_digest", "outer_step")
     accounts = {tuple(node.get(name) for name in names) for node in nodes}
     return len(nodes) >= 3 and len(accounts) == 1 and None not in accounts.pop()
 
 
 def verdict(facts: Facts) -> dict[str, Any]:
-    """The object that `--json` writes: `ok`, every fact, and the claims."""
+    """Return the object that `--json` writes: `ok`, every fact, and the claims."""
     judged = claims(facts)
     assert {each.name for each in fields(facts)} == set(asdict(facts))
     return {"schema": 1, "ok": all(judged.values()), **asdict(facts), "claims": judged}

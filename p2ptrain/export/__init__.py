@@ -1,1 +1,1 @@
-"""Weights for people who take them away: a folder for other programs, and whose word it has."""
+"""Export weights: a folder that other programs can load, with its provenance."""

@@ -1,8 +1,8 @@
-"""A folder that takes its place whole or not at all, and what is left of those that never did.
+"""Create a folder atomically, and remove the remains of killed writers.
 
-It is written beside its place under a hidden name, held by a lock that the kernel lets go of
-however its writer ends, then synced and renamed. A writer that was killed leaves the hidden folder,
-gigabytes perhaps: the next one to write there finds it unlocked, and clears it away. It does not
+The folder is written beside its place under a hidden name, then synced and renamed. Its writer
+holds a lock that the kernel releases however the writer ends. A killed writer leaves the hidden
+folder, perhaps of gigabytes: the next writer finds it unlocked and removes it. This module does not
 know what is in the folder.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """A folder to write in that takes `target`'s name, with what was there before removed, if the
-    block ends well; and is removed if it does not.
+    """Yield a new folder to write in. If the block succeeds, the folder replaces `target`; if it
+    raises, the folder is removed.
     """
     partial, replaced = _hidden(target, os.getpid())
     partial.mkdir()
@@ -41,9 +41,9 @@ def appearing(target: Path) -> Iterator[Path]:
 
 
 def clear_away(target: Path) -> list[Path]:
-    """Remove what those have left who were killed while they wrote `target`; returns what it was.
+    """Remove the folders that killed writers of `target` have left, and return their paths.
 
-    An export that one of them had just moved out of the way is put back, and not removed.
+    If a killed writer had just moved the old `target` away, the old folder is moved back instead.
     """
     removed = []
     for process in _writers(target):
@@ -60,7 +60,7 @@ def clear_away(target: Path) -> list[Path]:
 
 
 def _hidden(target: Path, process: int) -> tuple[Path, Path]:
-    """Where `process` writes, and where it moves what is in the way."""
+    """Return the path to which `process` writes, and the path to which it moves the old folder."""
     return (
         target.with_name(f".{target.name}.partial-{process}"),
         target.with_name(f".{target.name}.replaced-{process}"),
@@ -68,7 +68,7 @@ def _hidden(target: Path, process: int) -> tuple[Path, Path]:
 
 
 def _writers(target: Path) -> set[int]:
-    """Processes that have left a hidden folder, or are writing one."""
+    """Return the ids of processes that have left a hidden folder or are writing one."""
     if not target.parent.is_dir():
         return set()
     prefixes = (f".{target.name}.partial-", f".{target.name}.replaced-")
@@ -87,8 +87,8 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _lock(descriptor: int) -> bool:
-    """False where another has the lock, and where folders cannot be locked (NFS): what is left
-    there stays, since its writer may be alive.
+    """Lock a folder; return False if another process has the lock or folders cannot be locked
+    (NFS). Such a folder is not removed, since its writer may be alive.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The model card: README.md of an exported folder, for a person who finds it anywhere."""
+"""The model card: README.md of an exported folder, for readers who may not know its origin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BITS = {
 
 
 def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, example: str) -> str:
-    """`example`: a text that the model's tokenizer can spell."""
+    """Return the model card. `example` is a text that the model's tokenizer can encode."""
     warning = [] if origin.loudly is None else [f"> **{origin.loudly}**", ""]
     tokens = "unknown" if origin.tokens is None else f"{origin.tokens:,}"
     return "\n".join(

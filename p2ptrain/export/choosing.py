@@ -1,8 +1,8 @@
-"""Which state to export: found among what is held, with all that is known of where it is from.
+"""Find the state to export in the local store, together with its provenance.
 
-The ledger has been read and its certificates checked by whoever asks. A snapshot that no entry
-names can be exported, too, but only under its whole digest, so that nobody gets one by mistake;
-what comes out then says of itself that it is certified by nobody.
+The caller has read the ledger and checked its certificates. A snapshot that no entry names can also
+be exported, but only by its full digest, so that nobody exports one by mistake. The result is then
+marked as uncertified.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ HEAD = "head"
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What the ledger says: of each outer step, how many tokens were committed before it, and where
-    it ends. `amendments` are those that are here."""
+    """The content of the ledger. `tokens_before` maps each outer step to the tokens committed
+    before it; `height` and `head` are the end. `amendments` are those held on this machine."""
 
     account: Account
     tokens_before: Mapping[int, int]
@@ -39,7 +39,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A state to export. `updates_after`: outer steps that were ended since then."""
+    """A state to export. `updates_after` is the number of outer steps that have ended since."""
 
     origin: Provenance
     theta: Theta
@@ -49,13 +49,13 @@ class Found:
 def find(
     run: Run, chain: Chain, store: StoreReader, wanted: str, tell: Callable[[str], None]
 ) -> Found:
-    """The state that a person means by "newest", "genesis", an outer step, the first characters of
-    a digest, or "head". `tell` hears how a replay gets on.
+    """Return the state for `wanted`: "newest", "genesis", an outer step, the first characters of a
+    digest, or "head". `tell` is called with the progress of a replay.
 
     Raises:
-        ConfigError: it means none, or one that is not held whole.
-        StoreError: what is held is damaged, or there is none at all.
-        TryLater: the head, and not all that leads to it is held; code AUDIT-PARTIAL.
+        ConfigError: there is no such state, or its snapshot is not held completely.
+        StoreError: the store is damaged, or holds no snapshot at all.
+        TryLater: the head was wanted, and some updates are not held; code AUDIT-PARTIAL.
     """
     if wanted == HEAD:
         return _replayed(run, chain, store, tell)
@@ -113,7 +113,7 @@ def _origin(
 
 
 def _check_meta(run: Run, manifest: BlobManifest, named: Named) -> None:
-    """A certified digest names a snapshot of this run and step, or its voters erred."""
+    """Check that the certified snapshot is of this run and step. Raises ManifestInvalid."""
     ours = snapshot_meta(run.id if named.step else None, named.step, run.manifest.layout)
     if dict(manifest.meta) != {"numel": layout_of(run.manifest.model).numel, **ours}:
         raise ManifestInvalid(
@@ -123,7 +123,7 @@ def _check_meta(run: Run, manifest: BlobManifest, named: Named) -> None:
 
 
 def _uncertified(run: Run, account: Account, store: StoreReader, text: str) -> BlobManifest | None:
-    """The snapshot of this run under exactly this digest that no entry names; None if none is."""
+    """Return the uncertified snapshot of this run whose digest is exactly `text`, or None."""
     if not is_digest(text) or any(each.digest == text for each in account.snapshots.values()):
         return None
     manifest = store.manifest_if_any(Digest(text))
@@ -157,10 +157,7 @@ def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], 
 
 
 def _check_whole(verdict: Verdict, end: int, store: StoreReader) -> None:
-    """A replay that came less far than the ledger is not the head, which was asked for.
-
-    Raises StoreError, TryLater.
-    """
+    """Check that the replay reached the head, which was asked for. Raises StoreError, TryLater."""
     home = store.root.parent
     if verdict.difference is not None:
         raise StoreError(

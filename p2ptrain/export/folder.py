@@ -1,14 +1,14 @@
-"""The folder that `transformers` and `p2ptrain chat` read, made whole or not at all.
+"""Write the folder that `transformers` and `p2ptrain chat` read, completely or not at all.
 
     model.safetensors            the weights; or several files, and model.safetensors.index.json
     config.json                  the model's sizes
-    generation_config.json       which token ends a text
+    generation_config.json       the token that ends a text
     tokenizer.json, tokenizer_config.json
     README.md                    the model card
     p2ptrain.json                the same for programs; it marks the folder as one of ours
 
-It is written beside its place under another name, synced, looked at by whoever asked for that, and
-then renamed. What is in its place already is replaced only on demand, and only if it is ours.
+The folder is written beside its place under another name, synced, checked by the caller's `look`,
+and then renamed. An existing folder is replaced only on demand, and only if it is an export.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ from p2ptrain.trainer.formats.shapes import layout_of, parameter_count
 
 MARK = "p2ptrain.json"
 SHARD_BYTES_MAX = 5_000_000_000
-"""The usual bound of transformers: below what some file systems and servers take."""
+"""Longest weights file, the usual limit of transformers. Some file systems and servers do not
+accept much longer files."""
 
 SPARE_BYTES = 4 * 2**20
-"""For everything beside weights and tokenizer: names and places of ten thousand tensors, twice."""
+"""Space for everything but weights and tokenizer: twice the names and offsets of 10,000 tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write."""
+    """The export to write."""
 
     spec: ModelSpec
     origin: Provenance
@@ -65,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """A finished export."""
 
     folder: Path
     files: tuple[str, ...]
@@ -77,7 +78,7 @@ Look = Callable[[Path], None]
 
 
 def no_look(folder: Path) -> None:
-    """Nothing is asked of a folder before it takes its place."""
+    """Accept every folder: the default `Look`."""
 
 
 def export(
@@ -86,9 +87,8 @@ def export(
     """Write `theta` as `plan` says to the folder `target`. `look` may refuse it by raising.
 
     Raises:
-        ConfigError: there is something at `target` already, or the model is not one of
-            transformers'.
-        StoreError: a part of θ is missing or damaged, or the disk is too small.
+        ConfigError: `target` already exists, or transformers does not have this model.
+        StoreError: a part of θ is missing or damaged, or the disk has too little space.
     """
     check_target(target, force=force)
     shards = _shards(plan)
@@ -105,7 +105,7 @@ def export(
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raises ConfigError (EXPORT-EXISTS) if something is there that may not be replaced."""
+    """Raises ConfigError (EXPORT-EXISTS): `target` exists and may not be replaced."""
     if not os.path.lexists(target):
         return
     ours = not target.is_symlink() and (target / MARK).is_file()
@@ -140,7 +140,7 @@ def _check_room(folder: Path, plan: Plan) -> None:
 
 
 def _write_weights(plan: Plan, theta: Theta, shards: tuple[Shard, ...], folder: Path) -> Digest:
-    """All files of weights, in one pass over θ; returns its digest, padding included."""
+    """Write all files of weights in one pass over θ; return θ's digest, padding included."""
     about = {"run": plan.origin.run, "step": str(plan.origin.step), "source": "p2ptrain"}
     layout = layout_of(plan.spec)
     padding = dict(_paddings(layout))
@@ -155,7 +155,7 @@ def _write_weights(plan: Plan, theta: Theta, shards: tuple[Shard, ...], folder: 
 
 
 def _paddings(layout: Layout) -> Iterator[tuple[str, int]]:
-    """How many elements lie between each parameter and the next."""
+    """Yield each parameter with the number of padding elements after it."""
     for entry in layout.entries:
         yield entry.name, aligned(entry.end) - entry.end
 

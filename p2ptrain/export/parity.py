@@ -1,7 +1,7 @@
-"""Whether `transformers` computes from an exported folder what our own model computes from it.
+"""Check that `transformers` computes the same as our model from an exported folder.
 
-The comparison is made by a program of its own (`trainer.parity`): it loads torch, and the process
-that exports does not.
+A separate program makes the comparison (`trainer.tools.parity`), because it loads torch, and the
+process that exports does not.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from p2ptrain.errors import ConfigError, P2PTrainError, TrainerDiverged
 from p2ptrain.extras import install
 
 PARAMETERS_MAX = 2_000_000_000
-"""Both models in fp32 are 16 GB then. Larger ones are compared only when that is asked for."""
+"""Largest model that is compared by default: both copies in fp32 have 16 GB."""
 
 WANTED = "transformers>=4.56"
-"""Not p2ptrain's extra, with which pip would replace fastecdsa by one that it has to compile."""
+"""The requirement to suggest to pip. It is not p2ptrain's extra: with that, pip would replace
+fastecdsa by a version that it has to compile."""
 
 RELATIVE_MAX = 1e-3
-"""Of the largest logit. Two orders of summation in fp32 differ by some 1e-6 of it, a wrong rotary
-convention or a matrix in another's place by about one."""
+"""Largest difference, as a share of the largest logit. Two orders of summation in fp32 differ by
+about 1e-6. A wrong rotary convention or a swapped matrix makes a difference of about one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """`difference` is the largest of any logit, `largest` the largest logit."""
+    """`difference` is the largest difference of any logit, `largest` the largest logit."""
 
     tokens: int
     difference: float
@@ -50,7 +51,8 @@ class Parity:
 
 
 def is_wanted(asked: bool | None, parameters: int) -> bool:
-    """Whether to compare. Raises ConfigError if that was asked for and transformers is missing."""
+    """Return whether to compare. Raises ConfigError: it was asked for, and transformers is not
+    installed."""
     if asked and not _installed():
         raise ConfigError(
             "transformers, with which to compare, is not installed",
@@ -60,7 +62,7 @@ def is_wanted(asked: bool | None, parameters: int) -> bool:
 
 
 def hindrance(parameters: int) -> str:
-    """Why nothing is compared where nobody has said anything of it, and what to do; or nothing."""
+    """Return why a comparison is not made by default, and what to do; "" if it is made."""
     if not _installed():
         return f"not installed ({install(WANTED)})"
     if parameters > PARAMETERS_MAX:
@@ -73,9 +75,11 @@ def _installed() -> bool:
 
 
 def compare(folder: Path) -> Parity:
-    """Raises:
-    P2PTrainError: (EXPORT-PARITY) the logits differ, or transformers cannot read it.
-    TrainerDiverged: there are no logits to compare.
+    """Compare the logits of both models.
+
+    Raises:
+        P2PTrainError: (EXPORT-PARITY) the logits differ, or transformers cannot read the folder.
+        TrainerDiverged: the logits are not finite.
     """
     done = subprocess.run(
         [sys.executable, "-m", "p2ptrain.trainer.tools.parity", str(folder)],

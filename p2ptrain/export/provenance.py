@@ -1,4 +1,4 @@
-"""What exported weights are, and on whose word: for the card, p2ptrain.json and the screen."""
+"""Where exported weights come from and who certified them: for card, p2ptrain.json and screen."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Literal
 from p2ptrain.ids import Digest, PeerId, RunId
 
 Standing = Literal["certified", "replayed", "uncertified"]
-"""certified: the ledger names the digest of this very snapshot, signed by a quorum or, at genesis,
-by the organiser. replayed: worked out here from a certified snapshot and certified updates.
-uncertified: nobody's word but this machine's."""
+"""certified: the ledger names the digest of this snapshot, signed by a quorum or, at genesis, by
+the organiser. replayed: computed here from a certified snapshot and certified updates.
+uncertified: nobody but this machine vouches for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """θ before outer step `step` of a run. `tokens` is null where the ledger here does not say.
+    """θ before outer step `step` of a run. `tokens` is None if the local ledger does not tell.
 
-    `entry_height` is the ledger entry that names the `snapshot`, 0 the run's manifest; null with
-    an uncertified one. `updates` were replayed after it.
+    `entry_height` is the height of the ledger entry that names the `snapshot`; 0 is the run's
+    manifest, and None means uncertified. `updates` is the number of updates replayed on the
+    snapshot.
     """
 
     run: RunId
@@ -41,7 +42,7 @@ class Provenance:
 
     @property
     def loudly(self) -> str | None:
-        """What must be said where it cannot be overlooked; None for what is certified."""
+        """The warning to show prominently; None if the state is certified."""
         if self.standing == "uncertified":
             return (
                 f"NOT CERTIFIED: no ledger entry names the snapshot {self.snapshot}. These weights "
@@ -58,7 +59,7 @@ class Provenance:
 
     @property
     def words(self) -> str:
-        """One sentence: on whose word."""
+        """One sentence that says who certified the state."""
         if self.standing == "uncertified":
             return "certified by nobody"
         what = f"the snapshot of outer step {self.snapshot_step} is named by "

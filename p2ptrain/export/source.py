@@ -1,9 +1,9 @@
-"""Where exported weights come from: a snapshot, read a piece at a time, every byte checked.
+"""Read the weights to export from a snapshot, piece by piece, and check every byte.
 
-A model may be larger than this machine's memory, so θ is never whole in it: it is read in order,
-and what is held is one chunk and one piece. Each chunk is compared with its digest when it is read,
-and the list of digests with the snapshot's own, so nothing that does not belong to the snapshot is
-ever handed out. Whether a majority certified that snapshot is not known here.
+A model may be larger than this machine's memory, so θ is read in order, and only one chunk and one
+piece are in memory. Each chunk is compared with its digest when it is read, and the list of digests
+with the snapshot's own digest. So only bytes of the snapshot are returned. This module does not
+know whether a majority certified the snapshot.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from p2ptrain.suggested_command import to_paste
 
 ELEMENT_BYTES = 4
 PIECE_ELEMENTS = 2**20
-"""4 MiB, as a chunk."""
+"""Elements per piece: 4 MiB, like a chunk."""
 
 
 class Theta(Protocol):
-    """θ from its first element to its last, once."""
+    """Reads θ once, from its first element to its last."""
 
     def pieces(self, numel: int) -> Iterator[Float32Vector]:
-        """The next `numel` elements, in pieces of at most PIECE_ELEMENTS. Raises StoreError."""
+        """Yield the next `numel` elements, at most PIECE_ELEMENTS at a time. Raises StoreError."""
 
     @property
     def digest(self) -> Digest:
-        """blake3 of all that was read so far: of θ, once all of it was."""
+        """blake3 of all bytes read so far; the digest of θ after all of it was read."""
 
 
 class ThetaInMemory:
-    """θ of a state that a replay has led to."""
+    """θ of a replayed state, in memory."""
 
     def __init__(self, theta: Float32Vector) -> None:
         self._theta = theta
@@ -61,7 +61,8 @@ class ThetaInMemory:
 class ThetaOfSnapshot:
     """θ of the snapshot `digest` of `numel` elements.
 
-    Raises, here and later, StoreError: something of it is missing, damaged, or no such snapshot.
+    The constructor and `pieces` raise StoreError: a part of the snapshot is missing or damaged, or
+    it is not such a snapshot.
     """
 
     def __init__(self, store: StoreReader, digest: Digest, numel: int) -> None:
@@ -116,7 +117,7 @@ class ThetaOfSnapshot:
 
 
 def check_is_snapshot(manifest: BlobManifest, digest: Digest, numel: int) -> None:
-    """Raises ManifestInvalid for a blob that is not θ and m of `numel` elements."""
+    """Raises ManifestInvalid: the blob is not a snapshot of θ and m of `numel` elements."""
     if manifest.kind != SNAPSHOT or manifest.size != 2 * numel * ELEMENT_BYTES:
         raise ManifestInvalid(
             f"{digest} is a {manifest.kind} of {manifest.size} bytes, not a snapshot of "

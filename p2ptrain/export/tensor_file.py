@@ -1,12 +1,12 @@
-"""Files of tensors in the safetensors format, written from one end to the other.
+"""Write files in the safetensors format sequentially, a piece at a time.
 
     8 bytes    length of the header, little-endian
-    header     JSON: for each name its dtype, shape and [begin, end) among the data; then spaces
+    header     JSON: for each name its dtype, shape and [begin, end) in the data; then spaces
     data       the tensors, row-major, without gaps
 
-The library writes a file from tensors that are all in memory; models are exported that are not.
-Everything of the header is known from the model's sizes, so it comes first and the data follow, a
-piece at a time. Tests read the files with the library.
+The safetensors library needs all tensors of a file in memory, but an exported model may be larger.
+The header follows from the model's sizes alone, so it can be written before the data. Tests read
+the files with the library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEADER_ALIGN = 8
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a file: what it is called there, and which parameter of ours it is."""
+    """One tensor of a file: its name there, and our parameter."""
 
     name: str
     parameter: str
@@ -39,7 +39,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One file and what is in it, in order."""
+    """One file, with its tensors in order."""
 
     file: str
     tensors: tuple[Tensor, ...]
@@ -49,9 +49,9 @@ class Shard:
 
 
 def sharded(tensors: Sequence[Tensor], dtype: Dtype, bytes_max: int) -> tuple[Shard, ...]:
-    """`tensors` in their order, in as many files as keep each at `bytes_max` of data.
+    """Distribute `tensors`, in their order, over files of at most `bytes_max` bytes of data.
 
-    A tensor is never split: one that is longer has a file of its own.
+    A tensor is never split: a longer one gets a file of its own.
     """
     groups: list[list[Tensor]] = [[]]
     held_bytes = 0
@@ -71,7 +71,7 @@ def sharded(tensors: Sequence[Tensor], dtype: Dtype, bytes_max: int) -> tuple[Sh
 
 
 def index_of(shards: Sequence[Shard], dtype: Dtype) -> dict[str, object]:
-    """model.safetensors.index.json: in which file each tensor is."""
+    """Return model.safetensors.index.json, which maps each tensor to its file."""
     return {
         "metadata": {"total_size": sum(shard.data_bytes(dtype) for shard in shards)},
         "weight_map": {tensor.name: each.file for each in shards for tensor in each.tensors},
@@ -79,7 +79,7 @@ def index_of(shards: Sequence[Shard], dtype: Dtype) -> dict[str, object]:
 
 
 def header(shard: Shard, dtype: Dtype, metadata: Mapping[str, str]) -> bytes:
-    """All of the file that comes before the data. "format" tells transformers whose it is."""
+    """Return the bytes of the file before the data. transformers needs the "format" entry."""
     table: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
     begin = 0
     for tensor in shard.tensors:
@@ -102,7 +102,7 @@ def write_pieces(file: BinaryIO, pieces: Iterable[Float32Vector], dtype: Dtype) 
 
 
 def bf16(values: Float32Vector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint16]]:
-    """The nearest bf16 of each value, ties to even, as its 16 bits. A NaN stays one."""
+    """Round each value to the nearest bf16, ties to even, and return its 16 bits. NaN stays NaN."""
     bits = values.view(np.uint32)
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> 16
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)

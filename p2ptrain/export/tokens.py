@@ -1,8 +1,8 @@
-"""The run's tokenizer as an exported folder carries it: the same bytes, and how to use them.
+"""The run's tokenizer in an exported folder: the same bytes, and the roles of its special tokens.
 
-tokenizer.json is what the organiser published, byte for byte. Which of its special tokens begins a
-text is what the run marks its documents with, if it does. Else it is known by its usual names, as
-is what ends one; a tokenizer without such names is exported without.
+tokenizer.json is what the organiser published, byte for byte. If the run marks the beginnings of
+its documents, that token is the one that begins a text. Otherwise it is found by its usual names,
+and so are the other roles. A role without such a token is left out.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ ROLES = {
     "pad": ("<|pad|>", "<pad>", "[PAD]"),
     "unk": ("<|unk|>", "<unk>", "[UNK]"),
 }
-"""The first of these names that a tokenizer has, as in packing. <|endoftext|> stands between
-documents, so it begins one as well as it ends one."""
+"""Usual names for each role; the first one that a tokenizer has is used, as in packing.
+<|endoftext|> stands between documents, so it both begins and ends one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """tokenizer.json, and its special tokens by role: what they are called, and their numbers."""
+    """tokenizer.json, and the names and ids of its special tokens by role."""
 
     json_bytes: bytes
     names: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     example: str = "Once upon"
-    """A text that it can spell, to try the model with."""
+    """A text that the tokenizer can encode, to try the model with."""
 
     @classmethod
     def of(cls, json_bytes: bytes, begin: int | None = None) -> Tokenizer:
-        """`begin`: the token with which the run's documents begin, where it marks them.
+        """Return the tokenizer in `json_bytes`. `begin` is the token with which the run's documents
+        begin, if the run marks them.
 
-        Raises ManifestInvalid: the bytes are no JSON object.
+        Raises ManifestInvalid: the bytes are not a JSON object.
         """
         try:
             tree = json.loads(json_bytes)
@@ -62,11 +63,11 @@ class Tokenizer:
         return cls(json_bytes, names, numbers)
 
     def config(self, sequence: int) -> dict[str, object]:
-        """tokenizer_config.json."""
+        """Return the content of tokenizer_config.json."""
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": sequence,
-            # transformers 4 would make token_type_ids as well, which `generate` refuses.
+            # Otherwise transformers 4 would add token_type_ids, which `generate` refuses.
             "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **{f"{role}_token": name for role, name in sorted(self.names.items())},
@@ -74,14 +75,14 @@ class Tokenizer:
 
 
 def _letters(tree: Mapping[str, object]) -> set[str]:
-    """The shortest that it spells with: letters, or bytes in disguise."""
+    """Return the one-character tokens: letters, or byte-level symbols for bytes."""
     model = tree.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     return {name for name in vocab if len(name) == 1} if isinstance(vocab, dict) else {"?"}
 
 
 def _added(tree: Mapping[str, object], *, special: bool = False) -> Iterator[tuple[str, int]]:
-    """Those beside the learnt ones, or only what no text can spell."""
+    """Yield the added tokens, or only the special ones, which no text can contain."""
     added = tree.get("added_tokens")
     for each in added if isinstance(added, list) else ():
         match each:

@@ -1,6 +1,6 @@
 """The signed documents of a run: its manifest, its allowlist, requests to join, its data index.
 
-`draft` is not among the names here: making a run loads pydantic, and taking part in one must not.
+`draft` is not imported here: making a run loads pydantic, and taking part in a run must not.
 """
 
 from p2ptrain.run.allowlist import Allowlist, SignedAllowlist

@@ -1,10 +1,10 @@
-"""Who may take part: a list of peers, numbered and signed by the run's organiser.
+"""The list of peers that may take part, numbered and signed by the run's organiser.
 
-It travels from peer to peer like gossip, so everybody must come to the same one whatever arrives in
-which order: the list with the highest sequence number wins. Two lists with one number would break
-that, so of two such lists nobody changes over; an organiser's tool never makes them.
+Lists spread from peer to peer by gossip, in any order, and all peers must end with the same one. So
+the list with the highest sequence number wins. A peer does not replace its list by another one with
+the same number; the organiser's tool never makes two such lists.
 
-It does not know how a list travels, nor what happens to peers that are removed.
+This module does not know how a list is sent, nor what happens to removed peers.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from p2ptrain.run.reading import plain
 
 KIND = "allowlist"
 ALLOWLIST_PEERS_MAX = 4096
-"""As many peers as a node keeps track of."""
+"""Most peers on a list: as many as a node keeps track of."""
 
 ALLOWLIST_BYTES_MAX = 54 * ALLOWLIST_PEERS_MAX + 2 * ENVELOPE_BYTES_MAX
-"""Signed: a peer id is 52 letters and two bytes that say so."""
+"""Longest signed list: a peer id takes 52 letters and two bytes of msgpack header."""
 
 SEQUENCE_MAX = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class Allowlist:
-    """`peers` are sorted, each once, so that equal lists have equal bytes. `of` makes one."""
+    """`peers` are sorted and unique, so that equal lists have equal bytes. Create one with `of`."""
 
     run: RunId
     sequence: int
@@ -54,17 +54,17 @@ class Allowlist:
         return cls(run, sequence, tuple(sorted(set(peers))))
 
     def with_peer(self, peer: PeerId) -> Allowlist:
-        """The next list, with `peer` on it."""
+        """Return the next list, with `peer` on it."""
         return Allowlist.of(self.run, self.sequence + 1, [*self.peers, peer])
 
     def without_peer(self, peer: PeerId) -> Allowlist:
-        """The next list, without `peer`."""
+        """Return the next list, without `peer`."""
         return Allowlist.of(self.run, self.sequence + 1, set(self.peers) - {peer})
 
 
 @dataclass(frozen=True, slots=True)
 class SignedAllowlist:
-    """A list with its signature: what `HOME/run/allowlist.signed` holds and what travels."""
+    """A list with its signature, as sent to peers and stored in `HOME/run/allowlist.signed`."""
 
     allowlist: Allowlist
     signed: Signed
@@ -75,11 +75,11 @@ class SignedAllowlist:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAllowlist:
-        """The list for `run` in `data`, which may come from anybody.
+        """Return the list for `run` in `data`, which may come from anybody.
 
         Raises:
-            RunMismatch: a proper list, of another run.
-            RemoteProtocolError: too long, malformed, altered, or not signed by the run's
+            RunMismatch: it is a valid list of another run.
+            RemoteProtocolError: it is too long, malformed, altered, or not signed by the run's
                 organiser.
         """
         allowlist, signed = said_by_organiser(
@@ -96,5 +96,5 @@ class SignedAllowlist:
         return self.signed.to_bytes()
 
     def replaces(self, current: SignedAllowlist | None) -> bool:
-        """Whether somebody who holds `current` should take this one instead."""
+        """Return whether a peer that holds `current` should replace it by this list."""
         return current is None or self.allowlist.sequence > current.allowlist.sequence

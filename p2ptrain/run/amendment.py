@@ -1,10 +1,11 @@
-"""A change to a run in its course: new values for a few of the manifest's numbers, from some outer
-step on, numbered and signed by the run's organiser.
+"""A change to a run in progress: new values for some of the manifest's numbers from some outer step
+on, numbered and signed by the run's organiser.
 
-An amendment alone changes nothing. Members agree on it in their ledger, before the outer step that
-it names; from there on the manifest is read as amended: a `Leg` of the run is the outer steps from
-one amendment to the next, with the manifest as it holds in them. What an amendment does not name
-stays as it was. It does not know how amendments travel, nor what was agreed.
+An amendment alone changes nothing: members must agree on it in their ledger before the outer step
+that it names. From that step on, the amended manifest applies. A `Leg` of the run is the outer
+steps from one amendment to the next, with the manifest that applies to them. An amendment changes
+only the values that it names. This module does not know how amendments are sent, nor which were
+agreed.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ T = TypeVar("T")
 
 KIND = "amendment"
 AMENDMENT_BYTES_MAX = 1024
-"""Signed, it has some 500; a list of them must stay cheap to send."""
+"""Longest signed amendment. A usual one has about 500 bytes; a list must stay cheap to send."""
 
 NUMBER_MAX = 2**53
 RATE_MAX = 100.0
-"""Of learning rates: no optimizer here learns at a tenth of it."""
+"""Largest learning rate. No optimizer here learns even at a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """The `number`-th amendment of `run`, which holds from outer step `step` on; None is no change.
+    """Amendment `number` of `run`, which applies from outer step `step` on. None means no change.
 
     `lr` is the inner learning rate's peak, `inner_steps` H; `codec_block` goes with a codec.
     """
@@ -80,13 +81,13 @@ class Amendment:
 
     @property
     def changes(self) -> dict[str, object]:
-        """What it sets, by name."""
+        """The new values by name."""
         names = ("lr", "inner_steps", "codec", "codec_block", "outer_lr", "outer_momentum")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     @property
     def facts(self) -> dict[str, object]:
-        """For `--json`."""
+        """The amendment as a map for `--json`."""
         return {"number": self.number, "from_step": self.step, **self.changes}
 
     @property
@@ -95,7 +96,8 @@ class Amendment:
         return f"{said} from outer step {self.step} on"
 
     def check(self, manifest: RunManifest) -> None:
-        """Raises ValueError, in words, where the run could not go on so, whatever came before."""
+        """Raises ValueError, in words: no run of this manifest could continue with this amendment,
+        whatever the earlier amendments are."""
         last, steps = manifest.outer.steps - 1, self.inner_steps
         _require(self.step <= last, "outer step", self.step, f"at most {last}")
         blocks = manifest.data.train_blocks
@@ -105,7 +107,8 @@ class Amendment:
         whole = Leg(manifest).amended(self).manifest
         delayed, kept = whole.delayed == manifest.delayed, f"{manifest.inner.steps}, as it is"
         _require(delayed, "inner_steps", steps, f"{kept}: means come a whole outer step late")
-        # With any rate and any H that others may set, so that amendments never fail together.
+        # Check with every rate and H that other amendments may set: a valid amendment must never
+        # become invalid in combination with others.
         most = max(RATE_MAX, manifest.inner.lr) * blocks
         fits = manifest.policy.influence_max * most <= INFLUENCE_MAX
         _require(fits, "lr", self.lr, "as it is: the bound on influence is too wide for a change")
@@ -123,33 +126,33 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """The run from outer step `step` on, which `inner_step` inner steps of a peer come before."""
+    """The run from outer step `step` on. A peer has done `inner_step` inner steps before it."""
 
     manifest: RunManifest
     step: int = 0
     inner_step: int = 0
     number: int = 0
-    """Of the amendment that it begins with."""
+    """Number of the amendment with which the leg begins; 0 for the published manifest."""
     stride_before: int = 0
-    """Inner steps that an outer step had when the run was published; 0: as many as it has now."""
+    """Inner steps per outer step when the run was published; 0: the same as now."""
 
     @property
     def published_stride(self) -> int:
-        """Inner steps of an outer step by which the schedule of the inner learning rate goes."""
+        """Inner steps per outer step that the schedule of the inner learning rate assumes."""
         return self.stride_before or self.manifest.blocks_per_step
 
     def first_inner_step(self, step: int) -> int:
-        """How many inner steps a peer that was there all along has done when `step` begins."""
+        """Return the inner steps that a peer which missed nothing has done when `step` begins."""
         return self.inner_step + (step - self.step) * self.manifest.blocks_per_step
 
     def amended(self, amendment: Amendment) -> Leg:
-        """The leg that follows.
+        """Return the leg that follows this one.
 
-        The schedule of the inner learning rate goes by outer steps. With another H its inner steps
-        become more or fewer in proportion: it goes on from where it is, without a leap of the
-        rate, and still ends with the run.
+        The schedule of the inner learning rate is tied to outer steps. If H changes, its inner
+        steps are scaled in proportion: the rate continues without a jump, and the schedule still
+        ends with the run.
 
-        Raises ValueError for what makes no run.
+        Raises ValueError: the result is not a valid run.
         """
         before, change = self.manifest, amendment
         done = self.first_inner_step(change.step)
@@ -182,27 +185,27 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class SignedAmendment:
-    """An amendment with its signature. `digest` names it in the ledger."""
+    """An amendment with its signature. The ledger refers to it by `digest`."""
 
     amendment: Amendment
     signed: Signed
     terms: Terms
-    """What the ledger says of it where it is agreed."""
+    """The amendment as a ledger entry contains it when members agree on it."""
 
     @classmethod
     def publish(cls, identity: Identity, amendment: Amendment, run: Run) -> SignedAmendment:
-        """Raises ValueError, in words, for what cannot be."""
+        """Sign `amendment`. Raises ValueError, in words: the amendment is impossible."""
         amendment.check(run.manifest)
         return cls._of(amendment, Signed.by(identity, KIND, pack(plain(amendment))), run)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, run: Run) -> SignedAmendment:
-        """The amendment of `run` in `data`, which may come from anybody.
+        """Return the amendment of `run` in `data`, which may come from anybody.
 
         Raises:
-            RunMismatch: a proper amendment, of another run.
-            RemoteProtocolError: malformed, altered, too long, impossible, or not signed by the
-                run's organiser.
+            RunMismatch: it is a valid amendment of another run.
+            RemoteProtocolError: it is malformed, altered, too long, impossible, or not signed by
+                the run's organiser.
         """
         amendment, signed = said_by_organiser(
             Amendment,
@@ -220,7 +223,8 @@ class SignedAmendment:
 
     @classmethod
     def _of(cls, amendment: Amendment, signed: Signed, run: Run) -> SignedAmendment:
-        """A lease's size follows from H alone: fragments and overlap are the manifest's."""
+        """Compute the terms. A new lease size follows from H alone: fragments and overlap are fixed
+        by the manifest."""
         blocks = None
         if amendment.inner_steps is not None:
             blocks = Leg(run.manifest).amended(amendment).manifest.blocks_per_lease

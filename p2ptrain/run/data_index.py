@@ -1,7 +1,7 @@
 """The digests of a run's data blocks, in the order that leases count them.
 
-It is stored as one blob of kind "index", named by the manifest, and never read from anywhere else:
-who has the manifest's digest needs to trust nobody about the data.
+The index is stored as one blob of kind "index", whose digest is in the manifest. So a peer that
+knows the manifest's digest can check all data without trusting anybody.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class DataIndex:
         assert all(is_digest(block) for block in (*self.train, *self.validation))
 
     def to_bytes(self) -> bytes:
-        """All digests, one after the other, training blocks first."""
+        """Return all digests, one after the other, training blocks first."""
         return bytes.fromhex("".join((*self.train, *self.validation)))
 
     @classmethod
     def from_bytes(cls, data: bytes, *, train_blocks: int, validation_blocks: int) -> DataIndex:
-        """The index in `data`, for the counts that the manifest gives.
+        """Return the index in `data`; the manifest gives the counts.
 
         Raises:
             ManifestInvalid: the length does not fit the counts.

@@ -1,4 +1,4 @@
-"""From what the organiser wrote and what was made of it to the manifest, as a pure function."""
+"""Build the manifest from the run file and the results of publishing, as a pure function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from p2ptrain.sync import SyncSpec
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What publishing made and stored: digests and counts."""
+    """The results of publishing: digests of stored blobs, and counts."""
 
     tokenizer: Digest
     index: Digest
@@ -44,10 +44,10 @@ def draft_manifest(
     founders: Sequence[PeerId],
     created_unix: int,
 ) -> RunManifest:
-    """The manifest of this run.
+    """Return the manifest of this run.
 
     Raises:
-        ConfigError: the data do not even make one lease, or the numbers do not fit together.
+        ConfigError: the data are too few for one outer step, or the numbers do not fit together.
     """
     if made.train_blocks < run_file.inner.steps:
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""A signed document: what kind it is, its bytes, who signed them, and a signature that holds.
+"""A signed document: its kind, its bytes, its signer, and a valid signature.
 
-A `Signed` value exists only if its signature is right, so nobody can forget to check one. The kind
-is part of what is signed: an allowlist can never be passed off as a manifest. It does not know what
-the bytes say, nor whether the signer had any business to sign them.
+A `Signed` value exists only if its signature is valid, so no caller can forget to check it. The
+kind is part of the signed message, so an allowlist cannot be presented as a manifest. This module
+does not know what the bytes mean, nor whether the signer was entitled to sign them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from p2ptrain.identity import Identity, is_peer_id, verify
 from p2ptrain.ids import PeerId
 
 PAYLOAD_BYTES_MAX = 512 * 1024
-"""An allowlist of `ALLOWLIST_PEERS_MAX` peers at 54 bytes each fits twice."""
+"""Longest payload: twice the length of an allowlist of `ALLOWLIST_PEERS_MAX` peers."""
 
 ENVELOPE_BYTES_MAX = 1024
-"""All around a payload: kind, peer id, signature and the names of the fields take some 200."""
+"""Bytes around a payload at most: kind, peer id, signature and field names take about 200."""
 
 SIGNED_BYTES_MAX = PAYLOAD_BYTES_MAX + ENVELOPE_BYTES_MAX
 _DOMAIN = "p2ptrain signed document 1"
@@ -28,7 +28,8 @@ _KIND = re.compile(r"[a-z][a-z-]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Raises RemoteProtocolError, code SIGNATURE, on construction where the signature is wrong."""
+    """A signed document. The constructor raises RemoteProtocolError, code SIGNATURE, if the
+    signature is wrong."""
 
     kind: str
     payload: bytes
@@ -49,7 +50,7 @@ class Signed:
 
     @classmethod
     def by(cls, identity: Identity, kind: str, payload: bytes) -> Signed:
-        """`payload` signed by `identity`."""
+        """Sign `payload` with `identity`."""
         signature = identity.sign(_message(kind, payload))
         return cls(kind, payload, identity.peer, signature)
 
@@ -67,11 +68,11 @@ class Signed:
     def from_bytes(
         cls, data: bytes | memoryview, *, kind: str, bytes_max: int = SIGNED_BYTES_MAX
     ) -> Signed:
-        """The document of this kind in `data`, which may come from anybody.
+        """Return the document of this kind in `data`, which may come from anybody.
 
         Raises:
-            RemoteProtocolError: too long, malformed, of another kind, or not signed by whom it
-                names.
+            RemoteProtocolError: it is too long, malformed, of another kind, or its signature is
+                not by the signer that it names.
         """
         if len(data) > bytes_max:
             raise RemoteProtocolError(

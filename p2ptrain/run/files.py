@@ -1,7 +1,7 @@
-"""The run's documents on this machine's disk.
+"""Store the run's documents on this machine's disk, and load them.
 
-A document is replaced whole or not at all: written beside, made durable, renamed. What is wrong
-with a file on our own disk is our own trouble, so it is told as a ConfigError that names the file.
+A document is replaced atomically: written to a new file, fsynced, renamed. A bad file on our own
+disk is not a peer's fault, so it is reported as a ConfigError that names the file.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from p2ptrain.run.envelope import SIGNED_BYTES_MAX
 from p2ptrain.run.manifest import Run
 
 AMENDMENTS_MAX = 128
-"""Twice as many as a run can agree on."""
+"""Most amendments in a list: twice as many as a run can agree on."""
 
 AMENDMENTS_BYTES_MAX = AMENDMENTS_MAX * (AMENDMENT_BYTES_MAX + 8)
 
 
 def save_run(path: Path, run: Run) -> None:
-    """Keep `run` at `path`; it is durable on return."""
+    """Store `run` at `path`; it is durable on return."""
     _replace(path, run.to_bytes())
 
 
 def load_run(path: Path) -> Run | None:
-    """The run kept at `path`; None where there is none.
+    """Return the run stored at `path`; None if there is none.
 
     Raises:
         ConfigError: the file is damaged or forged.
-        VersionMismatch: the run speaks another version.
+        VersionMismatch: the run uses another protocol version.
     """
     data = _read(path)
     if data is None:
@@ -44,12 +44,12 @@ def load_run(path: Path) -> Run | None:
 
 
 def save_allowlist(path: Path, allowlist: SignedAllowlist) -> None:
-    """Keep `allowlist` at `path`; it is durable on return."""
+    """Store `allowlist` at `path`; it is durable on return."""
     _replace(path, allowlist.to_bytes())
 
 
 def load_allowlist(path: Path, run: Run) -> SignedAllowlist | None:
-    """The allowlist of `run` kept at `path`; None where there is none.
+    """Return the allowlist of `run` stored at `path`; None if there is none.
 
     Raises:
         ConfigError: the file is damaged, forged, or of another run.
@@ -62,15 +62,15 @@ def load_allowlist(path: Path, run: Run) -> SignedAllowlist | None:
 
 
 def save_amendments(path: Path, amendments: Iterable[SignedAmendment]) -> None:
-    """Keep `amendments` at `path`; they are durable on return."""
+    """Store `amendments` at `path`; they are durable on return."""
     _replace(path, pack([each.to_bytes() for each in amendments]))
 
 
 def load_amendments(path: Path, run: Run) -> tuple[SignedAmendment, ...]:
-    """The amendments of `run` kept at `path`.
+    """Return the amendments of `run` stored at `path`; () if there are none.
 
     Raises:
-        ConfigError: the file is damaged, or one of them is forged, or of another run.
+        ConfigError: the file is damaged, or an amendment is forged or of another run.
     """
     data = _read(path, AMENDMENTS_BYTES_MAX)
     if data is None:
@@ -80,10 +80,10 @@ def load_amendments(path: Path, run: Run) -> tuple[SignedAmendment, ...]:
 
 
 def amendments_in(data: bytes, run: Run) -> tuple[SignedAmendment, ...]:
-    """The amendments of `run` in a list that may come from anybody.
+    """Return the amendments of `run` in a list that may come from anybody.
 
     Raises:
-        RunMismatch, RemoteProtocolError: one of them is not what it should be; none is taken then.
+        RunMismatch, RemoteProtocolError: one of them is invalid; then all are refused.
     """
     items = unpack(data, bytes_max=AMENDMENTS_BYTES_MAX)
     if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
@@ -117,7 +117,7 @@ def _read(path: Path, bytes_max: int = SIGNED_BYTES_MAX) -> bytes | None:
 
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The organiser's tool and the node here may write the same document at the same time.
+    # The organiser's tool and a node may write the same document at the same time.
     beside = path.with_name(f"{path.name}.new.{os.getpid()}")
     with beside.open("wb") as file:
         file.write(data)

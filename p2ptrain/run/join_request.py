@@ -1,7 +1,7 @@
 """A volunteer's signed request to be put on the allowlist.
 
-It proves that whoever asks holds the key of the peer id it asks for, so an organiser who approves
-it approves that machine and nobody else.
+It proves that the sender holds the key of the requested peer id. So an organiser who approves the
+request admits that machine and no other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTE_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """`note` is what the volunteer wants the organiser to read; it may be empty."""
+    """A request to join. `note` is a message to the organiser; it may be empty."""
 
     run: RunId
     peer: PeerId
@@ -38,13 +38,14 @@ class JoinRequest:
             raise ValueError("the time is before 1970")
 
     def to_bytes(self, identity: Identity) -> bytes:
-        """The request signed by `identity`, which must be the peer that asks."""
+        """Return the request, signed by `identity`, which must be the requesting peer."""
         assert identity.peer == self.peer
         return Signed.by(identity, KIND, pack(plain(self))).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> JoinRequest:
-        """Raises RemoteProtocolError: too long, malformed, or not signed by whom it is for."""
+        """Return the request in `data`. Raises RemoteProtocolError: it is too long, malformed, or
+        not signed by the peer that it is for."""
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=BYTES_MAX)
         request = read(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
         if request.peer != signed.signer:

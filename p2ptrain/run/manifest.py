@@ -1,16 +1,16 @@
-"""The run manifest: all that peers must agree on, once and for good. Its digest is the run's id.
+"""The run manifest: everything on which peers must agree. Its digest is the run's id.
 
-    model, tokenizer, data     what is trained, on what
-    inner, outer, sync, codec  how: each peer alone, all together, when, and what travels
-    policy                     quorum, waiting times, snapshots
-    genesis, layout            the digest of the first θ and m, and of where each parameter lies
-    founders, admission        who votes first, and who may take part at all
+    model, tokenizer, data     the model, and the data to train on
+    inner, outer, sync, codec  the training of each peer, averaging, its timing, and the encoding
+    policy                     quorum, timeouts, snapshots
+    genesis, layout            the digests of the first θ and m, and of the parameter layout
+    founders, admission        the first voters, and the peers that may take part
 
-Whoever knows a run's id needs to trust nobody: a manifest with another digest is another run. The
-organiser's signature tells a volunteer who is asking for their electricity.
+The run's id is enough to check a manifest from any source: a manifest with another digest is
+another run. The organiser's signature tells volunteers for whom they spend their electricity.
 
-A manifest that came from a peer is as hostile as anything that came from a peer. Every bound here
-is on the small side of what breaks a node.
+A manifest from a peer may be hostile, like any message. So every bound here is low enough that a
+manifest within the bounds does not break a node.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from p2ptrain.sync import SyncSchedule, SyncSpec
 
 VERSION = 2
-"""The version of everything that peers say to each other. A run never changes it. New runs have
-this one; runs of all `VERSIONS` can be taken part in.
-    1    learners earn votes, in open runs as well
-    2    in an open run the founders alone vote
+"""The version of the protocol between peers. It is fixed for a run. New runs have this version, and
+a node can take part in runs of all `VERSIONS`.
+    1    learners earn votes, also in open runs
+    2    in an open run only the founders vote
 """
 
 VERSIONS = (1, 2)
@@ -49,23 +49,24 @@ MANIFEST_BYTES_MAX = 64 * 1024
 SIGNED_BYTES_MAX = MANIFEST_BYTES_MAX + ENVELOPE_BYTES_MAX
 FOUNDERS_MAX = 256
 COUNT_MAX = 2**48
-"""Bounds counts so that products of two stay exact in 128 bits and within a float's reach."""
+"""Largest count, so that the product of two counts fits 128 bits and a float's range."""
 
 SECONDS_MAX = 86_400.0
 PARAMETERS_MAX = 2**40
 INFLUENCE_MAX = 2.0**100
-"""No codec takes a larger magnitude."""
+"""Largest influence bound: no codec accepts a larger magnitude."""
 LAYERS_MAX = 4096
 SEQUENCE_MAX = 2**24
-"""Tables of these lengths are made before anything is trained."""
+"""Tables of LAYERS_MAX and SEQUENCE_MAX elements are allocated before training starts."""
 
 LEASE_BLOCKS_MAX = BLOCKS_MAX // LEASES_HELD_MAX
-"""A trainer is told of all that a member holds at once. The longest H that is in use is 2,000."""
+"""Most blocks of a lease: one frame to the trainer names all blocks that a member holds at once.
+The longest H in use is 2,000."""
 
 BLOCK_MIN = 32
-"""In smaller blocks the scales outweigh the codes."""
+"""Shortest codec block: in shorter ones the scales take more space than the codes."""
 BLOCK_MAX = 4096
-"""The longest that the kernels take."""
+"""Longest codec block that the kernels accept."""
 
 Quorum = Literal["majority", "two-thirds"]
 QuorumLoss = Literal["wait", "branch"]
@@ -85,7 +86,7 @@ def _require(holds: bool, name: str, value: object) -> None:
 class DataSpec:
     """The data: an index of block digests, training blocks first. See `DataIndex`.
 
-    A document begins at each `document_token`; None for text whose documents may look at each
+    A document begins at each `document_token`. None means that documents are not masked from each
     other.
     """
 
@@ -108,7 +109,7 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True)
 class OuterSpec:
-    """The outer optimizer, Nesterov's, and for how many outer steps the run goes on."""
+    """The outer optimizer (Nesterov momentum), and the number of outer steps of the run."""
 
     lr: float
     momentum: float
@@ -122,9 +123,9 @@ class OuterSpec:
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """How a pseudo-gradient travels: `block` elements share one scale.
+    """The encoding of a pseudo-gradient on the wire: `block` elements share one scale.
 
-    With `feedback` every peer keeps what its own rounding loses, for its next contribution.
+    With `feedback`, every peer adds its own rounding error to its next contribution.
     """
 
     name: CodecName
@@ -138,16 +139,15 @@ class CodecSpec:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How members decide. `snapshot_every` and `evaluate_every` count outer steps; `chunk_bytes` is
-    how updates and snapshots are cut, so that all peers name them alike. `encryption` is of bulk
-    data; "none" is for a private network that all members trust. `branch_after_s` counts where
-    `quorum_loss` is "branch".
+    """How members decide. `snapshot_every` and `evaluate_every` count outer steps. `chunk_bytes` is
+    the chunk size of updates and snapshots; it is agreed, so that all peers get the same digests.
+    `encryption` applies to bulk data; "none" is for a private network that all members trust.
+    `branch_after_s` applies if `quorum_loss` is "branch".
 
-    `influence_max` bounds how far a participant's weights may be from θ, element by element, in the
-    way that all inner steps of an outer step at the peak learning rate would go if each moved every
-    weight by that rate. AdamW's steps are no longer than 1.2 rates with betas of 0.9 and 0.95 (the
-    largest that small models took in an outer step was 1.1); 10 leaves room for whoever contributes
-    the work of several outer steps at once.
+    `influence_max` bounds how far each element of a participant's weights may be from θ. Its unit
+    is the distance of H inner steps that each move every weight by the peak learning rate. With
+    betas of 0.9 and 0.95, a step of AdamW is at most 1.2 rates long (small models reached 1.1 in an
+    outer step). The default of 10 leaves room for the work of several outer steps at once.
     """
 
     quorum: Quorum
@@ -188,15 +188,15 @@ class Policy:
 
 
 _LAYERS_APART = 2
-"""Embedding and head, which are in no layer."""
+"""Embedding and head, which do not belong to a layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunManifest:
-    """One run, as its organiser fixed it.
+    """One run, as its organiser defined it.
 
-    `inner.steps` (H) are the inner steps between two averages of the same fragment; `outer.steps`
-    counts averages of any.
+    `inner.steps` (H) is the number of inner steps between two averages of the same fragment.
+    `outer.steps` counts the averages of all fragments.
     """
 
     name: str
@@ -260,19 +260,19 @@ class RunManifest:
 
     @property
     def founders_vote(self) -> bool:
-        """Whether nobody but a founder ever votes: identities that cost nothing must have no vote.
-        A run of version 1 keeps the rules that it began with.
+        """Whether only founders vote. In an open run, identities cost nothing, so they must not
+        have votes. A run of version 1 keeps its old rules.
         """
         return self.admission == "open" and self.version >= 2
 
     @property
     def encrypted(self) -> bool:
-        """Whether bulk data between peers is."""
+        """Whether bulk data between peers is encrypted."""
         return self.policy.encryption == "tls"
 
     @property
     def influence_max(self) -> float:
-        """How far a participant's weights may be from θ, element by element. See `Policy`."""
+        """The largest distance of an element of a participant's weights from θ. See `Policy`."""
         return self.policy.influence_max * self.inner.lr * self.inner.steps
 
     @property
@@ -282,26 +282,26 @@ class RunManifest:
 
     @property
     def blocks_per_step(self) -> int:
-        """One block is one inner step's batch; so many go into an outer step of one member."""
+        """Blocks that one member trains in an outer step. One block is one inner step's batch."""
         return self.inner.steps // self.sync.fragments
 
     @property
     def blocks_per_lease(self) -> int:
-        """Training goes on for `overlap_steps` blocks of the next while an outer step is agreed."""
+        """Blocks of an outer step, and of the `overlap_steps` in which the step is agreed."""
         return self.blocks_per_step + self.sync.overlap_steps
 
     def to_payload(self) -> bytes:
-        """The canonical bytes, whose digest is the run id."""
+        """Return the canonical bytes, whose digest is the run id."""
         sections = ("model", "data", "inner", "outer", "sync", "codec", "policy")
         return pack({**plain(self), **{name: plain(getattr(self, name)) for name in sections}})
 
     @classmethod
     def from_payload(cls, payload: bytes) -> RunManifest:
-        """The manifest in `payload`, which may come from anybody.
+        """Return the manifest in `payload`, which may come from anybody.
 
         Raises:
-            VersionMismatch: made for another version of p2ptrain.
-            RemoteProtocolError: anything else that is wrong with it.
+            VersionMismatch: it is for another version of p2ptrain.
+            RemoteProtocolError: anything else is wrong with it.
         """
         value = unpack(payload, bytes_max=MANIFEST_BYTES_MAX)
         if not isinstance(value, dict):
@@ -351,16 +351,16 @@ def _check_version(version: object) -> None:
 
 
 def _parameters_at_least(model: ModelSpec) -> int:
-    """A lower bound that counts the large matrices: enough to refuse the absurd."""
+    """Return a lower bound that counts the large matrices, to refuse absurd sizes."""
     attention = 2 * model.width * model.width
     return model.vocab * model.width + model.layers * (attention + 3 * model.width * model.ffn)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A manifest with its organiser's signature: what `HOME/run/manifest.signed` holds.
+    """A manifest with its organiser's signature, as stored in `HOME/run/manifest.signed`.
 
-    Make one with `publish` or `from_bytes`; the manifest is always the signed one.
+    Create one with `publish` or `from_bytes`; `manifest` is always the signed one.
     """
 
     id: RunId
@@ -369,18 +369,18 @@ class Run:
 
     @classmethod
     def publish(cls, identity: Identity, manifest: RunManifest) -> Run:
-        """`manifest` signed by its organiser, who must be `identity`."""
+        """Sign `manifest` with the key of its organiser, who must be `identity`."""
         assert manifest.organiser == identity.peer
         return cls._of(Signed.by(identity, KIND, manifest.to_payload()))
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Run:
-        """The run in `data`, which may come from anybody.
+        """Return the run in `data`, which may come from anybody.
 
         Raises:
-            VersionMismatch: made for another version of p2ptrain.
-            RemoteProtocolError: too long, truncated, altered, not signed by its organiser, or
-                impossible.
+            VersionMismatch: it is for another version of p2ptrain.
+            RemoteProtocolError: it is too long, truncated, altered, not signed by its organiser,
+                or impossible.
         """
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=SIGNED_BYTES_MAX)
         return cls._of(signed)

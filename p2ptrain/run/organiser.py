@@ -1,7 +1,7 @@
-"""What the organiser of a run says after it was published: who may take part, what changes.
+"""Decode documents that the organiser signs after publishing a run: allowlists and amendments.
 
-One way in for all such documents, which come from anybody: bounded, signed by that organiser, and
-for this run and none of their others.  What a document says is its own module's.
+All such documents come from any peer, and all pass these checks: the length, the organiser's
+signature, and that the document is for this run. The modules of the documents check the content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from p2ptrain.run.reading import read
 
 
 class OfRun(Protocol):
-    """A dataclass whose fields `read` checks, and that names its run."""
+    """A dataclass that names its run, and whose fields `read` checks."""
 
     @property
     def run(self) -> RunId: ...
@@ -30,12 +30,13 @@ T = TypeVar("T", bound=OfRun)
 def said_by_organiser(
     document: type[T], data: bytes | memoryview, run: Run, *, kind: str, bytes_max: int, code: str
 ) -> tuple[T, Signed]:
-    """The `document` in `data`, and its envelope; `code` is the error's if another signed it.
+    """Return the document in `data`, and its envelope. `code` is for the error about a wrong
+    signer.
 
     Raises:
-        RunMismatch: a proper document, of another run.
-        RemoteProtocolError: longer than `bytes_max`, malformed, altered, or not signed by the
-            run's organiser.
+        RunMismatch: it is a valid document of another run.
+        RemoteProtocolError: it is longer than `bytes_max`, malformed, altered, or not signed by
+            the run's organiser.
     """
     signed = Signed.from_bytes(data, kind=kind, bytes_max=bytes_max)
     if signed.signer != run.manifest.organiser:

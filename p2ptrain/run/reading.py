@@ -1,8 +1,8 @@
-"""Turns maps that came from outside into dataclasses whose fields are checked.
+"""Turn maps from outside into dataclasses with checked fields.
 
-The documents of a run are maps of plain values. A dataclass's own annotations say which type each
-field has; its `__post_init__` says which values. Both kinds of fault become a RemoteProtocolError
-that names the field.
+The documents of a run are maps of plain values. A dataclass's annotations give the type of each
+field; its `__post_init__` checks the values. Both kinds of errors become a RemoteProtocolError that
+names the field.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "str | None": (str, type(None)),
     "float | None": (float, int, type(None)),
 }
-"""What else an annotation may say comes as a string (NewTypes, Literals) or a list (tuples)."""
+"""Types of values by annotation. Values of other annotations are strings (NewTypes, Literals) or
+lists (tuples)."""
 
 
 def read(kind: type[T], value: object, what: str) -> T:
-    """The `kind` whose fields are exactly those of the map `value`; `what` names it in errors.
+    """Return the `kind` with the fields of the map `value`; `what` names it in errors.
 
     Raises:
         RemoteProtocolError: a field is missing, unknown, of a wrong type, or impossible.
@@ -50,7 +51,8 @@ def _type_of(annotation: str) -> type | tuple[type, ...]:
 
 
 def _settled(item: object, kind: type | tuple[type, ...]) -> object:
-    """Lists become tuples, and whole numbers floats where the field is one: equal on all peers."""
+    """Convert lists to tuples, and ints to floats for float fields, so that all peers get equal
+    values."""
     if kind is list:
         assert isinstance(item, list)
         return tuple(item)
@@ -59,7 +61,7 @@ def _settled(item: object, kind: type | tuple[type, ...]) -> object:
 
 
 def plain(value: Any) -> dict[str, object]:
-    """The map that `read` makes the dataclass `value` from again."""
+    """Return the map from which `read` can rebuild the dataclass `value`."""
     return {
         field.name: _plain_item(getattr(value, field.name)) for field in dataclasses.fields(value)
     }

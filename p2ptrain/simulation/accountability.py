@@ -1,9 +1,9 @@
-"""Liars: what they signed is held against them, and only against them.
+"""Check that every fork can be proved to be the fault of a liar.
 
-A voter that lies can fork a run of majorities. It cannot do so without signing two words that
-contradict each other, and whoever has both can show them to anybody. So a fork is a violation
-unless this checker, from signed words alone, can name a liar for it: one whose words are about an
-entry of that fork. That it lied about something else at that height as well excuses nothing.
+In a run with majority quorums, a lying voter can cause a fork. To do so it must sign two messages
+that contradict each other, and these two messages are a proof. So a fork is a violation unless this
+checker can name a liar from signed messages alone. The messages must be about an entry of that
+fork: another lie at the same height is no excuse.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Place = tuple[PeerId, LineId, int]
 
 @dataclass(slots=True)
 class LiarsAreExposed(Watch):
-    """`proofs`: by peer, line and height, the first two signed words that contradict each other;
-    `about`: the entries that any such words of its are about.
-    `forks`: the heights at which two entries are certified, each with the liars who are proved to
-    have made it.
+    """`proofs` maps peer, line and height to the first contradiction that the peer signed there, in
+    words. `about` maps them to the entries that such contradictions concern.
+
+    `forks` lists the heights at which two entries are certified, each with the liars that are
+    proved guilty.
 
     A promise (p, a) says: for rounds below p my last vote is that of round a.
     """
@@ -63,8 +64,8 @@ class LiarsAreExposed(Watch):
             self._fork(height, {first, entry})
 
     def excuses(self, height: int, entries: set[Digest]) -> bool:
-        """Whether that these two stand there is no fault of the ledger: liars made the fork, and it
-        can be shown.
+        """Return whether the fork of `entries` at `height` is not the ledger's fault: it is proved
+        that liars caused it.
         """
         assert self.rules is not None
         return self.rules.quorum == "majority" and bool(self._guilty(height, entries))

@@ -1,7 +1,8 @@
-"""An organiser who amends the run in mid-course, and what has to hold when one does.
+"""A simulated organiser who amends the run in progress, and checkers of the rules for amendments.
 
-Amendments spread from whoever has them to whom they can reach, at leisure and in any order, so that
-some come when their outer step has begun, and some voters are asked about what they never saw.
+Amendments spread slowly and in any order between peers that can reach each other. So some arrive
+after their outer step has begun, and some voters are asked about amendments that they have not
+seen.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 LEAD_STEPS = (1, 3)
 SPREAD_S = (0.05, 4.0)
 LEASES = (None, None, 2, 3, 6)
-"""Blocks that a lease has then; a run of the simulator begins with 4."""
+"""Choices for the new blocks per lease; a simulated run begins with 4."""
 
 COUNT_MAX = 12
 
 
 class Amending:
-    """Draws from dice of its own: worlds that are never amended stay what they were."""
+    """Publishes amendments at random times. It has its own random generator, so that worlds without
+    amendments do not change."""
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
@@ -73,14 +75,14 @@ class Amending:
         self._world.let(node, partial(node.amended, terms))
 
     def meet(self, node: SimNode) -> None:
-        """Who joins later hears of the amendments that there are."""
+        """Send a node that joins the amendments published so far."""
         for terms in self._known:
             self._later(node.me, terms)
 
 
 @dataclass(slots=True)
 class AmendmentsAreHeld(Watch):
-    """S10: everybody whose vote stands under a roster has the amendment that it names."""
+    """S10: every voter in the certificate of a roster holds the amendment that the roster names."""
 
     liars: frozenset[PeerId] = frozenset()
 
@@ -94,7 +96,7 @@ class AmendmentsAreHeld(Watch):
 
 @dataclass(slots=True)
 class TermsAreForeseen(Watch):
-    """S10: what holds in an outer step is settled before it begins, and leases are as it says."""
+    """S10: the terms of an outer step are agreed before it begins, and leases have their size."""
 
     rules: Rules
 

@@ -1,7 +1,7 @@
-"""Branches: nobody is drawn away from a quorum, and branches heal only upwards.
+"""Check branches: no voter leaves a quorum for a branch, and peers move only to stronger branches.
 
-The order of chains is worked out here once more, entry by entry, from the states that the world has
-seen: it shares nothing with `ledger.lines`.
+The rank of chains is computed here independently of the ledger's own code, entry by entry, from the
+states that the world has seen.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from p2ptrain.simulation.watching import Decision, Watch
 
 @dataclass(slots=True)
 class NobodyIsDrawnAway(Watch):
-    """B3: a voter follows a branch that does not name it only after a long time without an entry of
-    its own line, which a quorum that it heard would have decided.
+    """B3: a voter follows a branch that does not name it only after a long time without a new entry
+    of its own line. A quorum that the voter can hear would have decided entries.
 
-    What counts is when an entry was decided. One that comes later, in answer to a question, says
-    nothing about who is here now.
+    The time of the decision counts. An old entry that arrives later, in answer to a request, does
+    not show which voters are present now.
     """
 
     rules: Rules | None = None
@@ -51,7 +51,7 @@ class NobodyIsDrawnAway(Watch):
 
 @dataclass(slots=True)
 class HealsGoUp(Watch):
-    """B5: whoever leaves its chain for another one leaves it for one that ranks higher."""
+    """B5: a peer that leaves its chain for another one moves to a chain that ranks higher."""
 
     tokens: dict[Digest, int] = field(default_factory=dict)
 
@@ -61,7 +61,8 @@ class HealsGoUp(Watch):
     def on_rejoin(
         self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
     ) -> None:
-        """`peer` leaves the entries `ours` for `theirs`; both follow the same entry."""
+        """Check that `peer` may replace the entries `ours` by `theirs`. Both have the same
+        parent."""
         mine, other = ours[0].entry, theirs[0].entry
         if not isinstance(mine.value, Branch):
             self.object(f"{peer} drops entry {mine.height}, which a quorum of its line decided")
@@ -72,7 +73,7 @@ class HealsGoUp(Watch):
                 self.object(f"{peer} drops {own} tokens of a branch for {won} of another")
 
     def _stretch(self, chain: Sequence[Certified]) -> int:
-        """The tokens committed at the end of the line that `chain` begins with."""
+        """Return the tokens committed at the end of the line with which `chain` begins."""
         length = next(
             (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),
             len(chain),

@@ -1,8 +1,8 @@
-"""Many seeds of one world, on one core or several, and what came of all of them together.
+"""Run many seeds of one simulated world on one or more cores, and sum up the results.
 
-Seeds are run in batches, each in one process; what a batch amounts to does not depend on who ran
-it, and batches are summed in their order. So a campaign can be interrupted between two of them, and
-gone on with: see `results`.
+Seeds are run in batches, each in one process. The result of a batch does not depend on the process
+that ran it, and batches are summed in order. So a campaign can be interrupted between two batches
+and continued later: see `results`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p2ptrain.simulation.run import simulate
 FAILURES_KEPT = 20
 
 BATCH_SEEDS = 20
-"""Some seconds of work: what an interruption loses."""
+"""Seeds per batch: some seconds of work, the most that an interruption loses."""
 
 PROGRESS_S = 5.0
 
@@ -38,12 +38,12 @@ class Plan:
     profile: str = "chaos"
 
     def replay(self, seed: int) -> str:
-        """The command that runs this one seed again."""
+        """Return the command that runs this one seed again."""
         options = f"--peers {self.peers} --steps {self.steps} --profile {self.profile}"
         return f"p2ptrain simulate --seeds 1 --first-seed {seed} {options}"
 
     def batches(self) -> list[range]:
-        """The seeds of each batch."""
+        """Return the seeds of each batch."""
         end = self.first_seed + self.seeds
         starts = range(self.first_seed, end, BATCH_SEEDS)
         return [range(start, min(start + BATCH_SEEDS, end)) for start in starts]
@@ -57,8 +57,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What came of some seeds. `violations` and `stuck` count seeds; `failures` are the first of
-    them. `forks` are runs that liars forked and in which it was proved who did it.
+    """The summed results of some seeds. `violations` and `stuck` count seeds; `failures` lists the
+    first of them. `forks` counts forks by liars whose guilt was proved.
     """
 
     seeds: int = 0
@@ -94,15 +94,15 @@ class Sums:
 
     @property
     def outer_steps_per_s(self) -> float:
-        """For each second of one core, whatever else this machine does."""
+        """Outer steps per second of processor time, independent of other load."""
         return round(self.outer_steps / max(self.cpu_s, 1e-9), 1)
 
 
 Known = Mapping[range, Sums]
-"""Batches that have been run before."""
+"""Results of batches that have already been run."""
 
 Keep = Callable[[range, Sums], None]
-"""keep(seeds, sums): a batch is done."""
+"""Called as keep(seeds, sums) when a batch is done."""
 
 
 def run_campaign(
@@ -113,11 +113,12 @@ def run_campaign(
     known: Known | None = None,
     keep: Keep = lambda seeds, sums: None,
 ) -> Sums:
-    """Run all batches that are not `known`. `say` hears of progress, and of each failing seed and
-    how to replay it. Whatever `processes` is, the sums are the same, CPU time apart.
+    """Run all batches that are not `known`, and return the sum of all results. `say` is called with
+    the progress, and with each failing seed and its replay command. The sums do not depend on
+    `processes`, except for CPU time.
 
     Raises:
-        KeyboardInterrupt: after `say` has heard how far it came; no process is left behind.
+        KeyboardInterrupt: after `say` was called with the progress; no process is left behind.
     """
     assert processes >= 1
     total = Sums()
@@ -142,7 +143,7 @@ def _so_far(plan: Plan, total: Sums) -> str:
 
 
 def _outcomes(plan: Plan, processes: int, done: Known, keep: Keep) -> Iterator[Sums]:
-    """What came of each batch, in their order, as soon as it is known."""
+    """Yield the results of the batches in their order, each as soon as it is known."""
     missing = [seeds for seeds in plan.batches() if seeds not in done]
     with _mapping(processes) as map_in_order:
         fresh = iter(map_in_order(partial(run_batch, plan), missing))
@@ -159,7 +160,8 @@ Mapper = Callable[[Callable[[range], Sums], list[range]], Iterable[Sums]]
 
 @contextmanager
 def _mapping(processes: int) -> Iterator[Mapper]:
-    """`map`, in this process or in several, which end with an interruption of this one."""
+    """Yield a `map` that runs in this process or in a pool, which ends when this one is
+    interrupted."""
     if processes == 1:
         yield map
         return
@@ -172,7 +174,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def run_batch(plan: Plan, seeds: range) -> Sums:
-    """These seeds one after another, in this process."""
+    """Run these seeds one after another in this process, and return the sum of their results."""
     total = Sums()
     began = time.process_time()
     for seed in seeds:

@@ -1,8 +1,7 @@
-"""What must hold in every world: each checker watches one line of the ledger's SPEC.md.
+"""Invariants of every simulated world: each checker watches one rule of the ledger's SPEC.md.
 
-They share no code with what they check beyond the values and `apply`: quorums are counted here in
-the dullest possible way, promises are read off the messages, and blocks are followed from lease to
-update.
+The checkers share no code with the ledger except for the values and `apply`. They count quorums in
+the simplest way, take promises from the messages, and follow blocks from lease to update.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Checker, Decision, Watch
 
 Place = tuple[PeerId, LineId, int]
-"""A voter, and the line and height that it speaks about."""
+"""A voter, with the line and height that its message is about."""
 
 
 @dataclass(slots=True)
 class OneEntryPerHeight(Watch):
-    """S1: whatever two nodes append at one height of one line is the same. Who leaves a line by a
-    branch appends nothing to it.
+    """S1: all nodes append the same entry at a height of a line. A node that leaves a line by a
+    branch does not append to that line.
     """
 
     entries: dict[tuple[LineId, int], Digest] = field(default_factory=dict)
@@ -58,7 +57,8 @@ class OneEntryPerHeight(Watch):
         self._compare(decision.node, line, entry.height, entry.digest)
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
-        """It may have begun at a base: then it decided none of what led there."""
+        """Check the head of a state. A node that began at a base did not decide the entries before
+        it."""
         self._compare(peer, state.line, state.height, state.head)
 
     def _compare(self, peer: PeerId, line: LineId, height: int, digest: Digest) -> None:
@@ -71,7 +71,7 @@ class OneEntryPerHeight(Watch):
 
 @dataclass(slots=True)
 class CertificatesVerify(Watch):
-    """S4: enough voters of the state before have signed exactly this entry of exactly this run."""
+    """S4: a quorum of the voters of the state before has signed exactly this entry of this run."""
 
     rules: Rules | None = None
 
@@ -92,7 +92,8 @@ class CertificatesVerify(Watch):
             self.object(f"entry {entry.height} is certified without its proposer's vote")
 
     def _check_branch(self, decision: Decision, entry: Entry, branch: Branch) -> None:
-        """All who go on have signed, in a domain of their own, and they could not decide."""
+        """Check a branch: all its voters have signed in the domain of branches, and they are not a
+        quorum of the old line."""
         before, votes = decision.before, decision.certified.certificate.votes
         signed = f'["{before.line}",{entry.height},"{entry.parent}","{entry.digest}"]'
         message = b"p2ptrain-branch/1\n" + signed.encode()
@@ -106,11 +107,11 @@ class CertificatesVerify(Watch):
 
 @dataclass(slots=True)
 class VotesAreKept(Watch):
-    """S2: no voter ever says what contradicts what it said before, crash or no crash. R6: nor does
-    it speak about a height before all entries below it are on its disk.
+    """S2: no voter contradicts its earlier messages, even after a crash. R6: a voter sends nothing
+    about a height before all entries below that height are on its disk.
 
-    A promise (p, a) says: for rounds below p my last vote is that of round a. So votes of the
-    rounds between are lies, whichever was sent first. Repeating an old vote is none.
+    A promise (p, a) says: for rounds below p my last vote is that of round a. So a vote in a round
+    between a and p is a violation, whichever was sent first. Repeating an old vote is allowed.
     """
 
     lines: Lines
@@ -141,7 +142,7 @@ class VotesAreKept(Watch):
                 pass
 
     def _check_disk(self, place: Place, disk: Disk, round: int, *, promise: bool) -> None:
-        """What is said must be on disk already, and so must all that it follows."""
+        """Check that the vote or promise, and all entries below its height, are on disk."""
         voter, line, height = place
         if disk.height < height - 1:
             self.object(f"{voter} spoke at {height} with its entries up to {disk.height} on disk")
@@ -172,7 +173,7 @@ class VotesAreKept(Watch):
 
 @dataclass(slots=True)
 class EqualHeadsAgree(Watch):
-    """S5: equal head, equal derived state; and the same θ after the same step."""
+    """S5: nodes with equal heads have equal derived states, and equal θ after the same step."""
 
     states: dict[Digest, LedgerState] = field(default_factory=dict)
     thetas: dict[tuple[int, Digest | None], Digest] = field(default_factory=dict)
@@ -181,9 +182,7 @@ class EqualHeadsAgree(Watch):
         self.states.setdefault(decision.after.head, decision.after)
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
-        """`peer` is in this state after it appended an entry, or after it restarted from its
-        disk.
-        """
+        """Check the state of `peer` after it appended an entry, or restarted from its disk."""
         if self.states.setdefault(state.head, state) != state:
             self.object(f"{peer} derived another state at {state.height}")
 
@@ -196,14 +195,14 @@ class EqualHeadsAgree(Watch):
 
 @dataclass(slots=True)
 class BlocksAreCommittedOnce(Watch):
-    """S6: along each chain every block is in one place only, and what is committed is what was
-    trained. `committed` is by the head of the chain.
+    """S6: along each chain every block is in one place only, and the committed blocks were trained.
+    `committed` maps the head of each chain to its committed blocks.
     """
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
     strangers: frozenset[PeerId] = frozenset()
-    """Who may say that they made an update without having trained: of honest peers it is checked,
-    unless strangers were most of the participants."""
+    """Peers that may claim an update without training. Honest peers are checked, unless strangers
+    were most of the participants."""
 
     def on_decision(self, decision: Decision) -> None:
         head, roster = decision.after.head, decision.before.roster
@@ -238,11 +237,12 @@ class BlocksAreCommittedOnce(Watch):
 
 @dataclass(slots=True)
 class NewcomersAreFew(Watch):
-    """S7: never more new voters than kept ones, and only after a committed update of theirs."""
+    """S7: a roster never has more new voters than kept ones, and a new voter has contributed to a
+    committed update before."""
 
     contributed: set[PeerId] = field(default_factory=set)
     founders: frozenset[PeerId] = frozenset()
-    """Of an open run: they need not contribute."""
+    """The founders of an open run, which need not contribute."""
 
     def on_decision(self, decision: Decision) -> None:
         value, before = decision.certified.entry.value, decision.before
@@ -259,7 +259,7 @@ class NewcomersAreFew(Watch):
 
 @dataclass(slots=True)
 class StepsGoOn(Watch):
-    """Steps are counted one by one, and a run ends exactly when it should."""
+    """Outer steps are counted one by one, and a run ends after the right number of them."""
 
     rules: Rules | None = None
 
@@ -276,8 +276,8 @@ class StepsGoOn(Watch):
 
 @dataclass(slots=True)
 class SnapshotsAreTrue(Watch):
-    """Where no process is lost and the honest voters are a quorum, what is committed names a
-    snapshot of the θ that all had at that step.
+    """If no process is lost and the honest voters are a quorum, a Commit with a snapshot names the
+    θ that all nodes had at that step.
     """
 
     rules: Rules | None = None
@@ -304,8 +304,8 @@ class SnapshotsAreTrue(Watch):
 
 @dataclass(slots=True)
 class SnapshotsAreVouched(Watch):
-    """S8: what a Commit names was written by a quorum, with whom liars may count themselves. In a
-    later round a liar may have claimed that it was accepted, and then nobody could know better.
+    """S8: a quorum has written the snapshot that a Commit names; liars count as if they had. With
+    liars, later rounds are exempt: a liar may have claimed that the entry was already accepted.
     """
 
     rules: Rules | None = None
@@ -329,7 +329,7 @@ class SnapshotsAreVouched(Watch):
 
 @dataclass(slots=True)
 class StatesAreNamed(Watch):
-    """S8: what certifies a snapshot names the state before it, and nothing else does."""
+    """S8: if a Commit names a state, it is the state before that Commit."""
 
     def on_decision(self, decision: Decision) -> None:
         value = decision.certified.entry.value
@@ -371,10 +371,10 @@ def all_checkers(
         *([NobodyIsUsurped(liars=liars, troubles=troubles)] if liars and not profile.open else ()),
         *(_of_branches(rules, troubles) if rules.branches else ()),
     ]
-    # Sybils may blame whom they like, and leave honest learners out with it.
+    # Sybils may blame any peer, and so exclude honest learners.
     if (
         not rules.branches and not profile.spoilers and not profile.open
-    ):  # On a branch nobody counts with those who are elsewhere.
+    ):  # On a branch, members on other branches do not count.
         orderly = profile.is_orderly
         checkers.append(NobodyIsStarved(troubles=troubles, orderly=orderly, seeds=seeds))
     return checkers

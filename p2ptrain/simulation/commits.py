@@ -1,4 +1,4 @@
-"""What a Commit rests on: bytes that its voters hold, and that a reduce has made."""
+"""Check Commits: their voters hold the update's bytes, and a reduce has produced them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2ptrain.simulation.watching import Decision, Watch
 
 @dataclass(slots=True)
 class CommitsAreHeld(Watch):
-    """S3: everybody whose vote stands under a Commit has the update on disk, liars apart."""
+    """S3: every honest voter in the certificate of a Commit has the update on disk."""
 
     liars: frozenset[PeerId] = frozenset()
 
@@ -27,9 +27,9 @@ class CommitsAreHeld(Watch):
 
 @dataclass(slots=True)
 class CommitsAreMade(Watch):
-    """S12: what is committed came out of the reduce, unless most of its participants lie, or in a
-    later round a liar claimed that it was accepted. Where `spoilers` send each another mean, each
-    has made its own.
+    """S12: a committed update is the result of the reduce. Two cases are exempt: most participants
+    lie, or in a later round a liar claimed that another update was accepted. If `spoilers` send
+    different averages, each participant's own result is also allowed.
     """
 
     liars: frozenset[PeerId] = frozenset()

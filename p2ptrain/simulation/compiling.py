@@ -1,12 +1,13 @@
-"""The simulator at twice the pace: it and the ledger compiled by mypyc, from the same sources.
+"""Run the simulator at twice the speed: simulator and ledger compiled by mypyc.
 
     root = compiled_copy(print)
     go_on_with(root, ["simulate", "--seeds", "100000"])
 
-A campaign of 100,000 seeds takes hours, most of them the interpreter's. Nothing but such campaigns
-uses the compiled copy: it is made beside the sources, and is used only if its reports on a few
-seeds are the interpreter's to the last figure. It does not know what the simulator simulates.
-Planted defects have no effect on compiled modules, so the mutants run as they are.
+A campaign of 100,000 seeds takes hours, most of them in the interpreter. Only such campaigns use
+the compiled copy. It is made in the user's cache, and used only if its reports on a few seeds equal
+those of the interpreter exactly. This module does not know what the simulator simulates.
+
+Patches have no effect inside compiled modules, so tests with planted defects use the sources.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ SIMULATION = (
     "accountability amending branches checkers clock disk fairness faults heartbeat liar lines"
     " network node proposals pruner rings run trainer troubles watching world"
 ).split()
-"""What a world is made of; the rest runs once a seed, or patches what is compiled here."""
+"""The modules to compile. Other modules run once per seed, or patch compiled ones."""
 
 WORTH_SEEDS = 5_000
-"""So many take the interpreter ten minutes or more; compiling takes two or three."""
+"""Seeds from which on compiling pays: they take the interpreter ten minutes or more, compiling
+takes two or three."""
 
 COMPARED = {"calm": 3, "chaos": 10, "branch": 5, "liars": 5, "amended": 5}
-"""Seeds by profile whose reports must be the same: a few seconds of both."""
+"""Number of seeds per profile whose reports are compared: a few seconds of work."""
 
 _BUILD = """
 import sys
@@ -62,18 +64,18 @@ for profile, seeds in zip(sys.argv[1::2], sys.argv[2::2]):
 
 
 def is_compiled() -> bool:
-    """Whether this process runs the compiled copy."""
+    """Return whether this process runs the compiled copy."""
     return not str(core.__file__).endswith(".py")
 
 
 def compiled_copy(say: Callable[[str], None]) -> Path:
-    """The root of a copy of this package, compiled and compared; made if it is not there yet.
+    """Return the root of a compiled and compared copy of this package; make it if it is missing.
 
-    Copies of other sources stay in the user's cache: somebody's campaign may be under way in one.
+    Copies of older sources stay in the user's cache, because a campaign may be running in one.
 
     Raises:
-        MachineUnfit: it cannot be compiled here.
-        P2PTrainError: it does not behave as the sources do.
+        MachineUnfit: the package cannot be compiled here.
+        P2PTrainError: the copy does not behave like the sources.
     """
     place = Path(platformdirs.user_cache_dir("p2ptrain", appauthor=False)) / "compiled"
     root = place / _digest_of_sources()
@@ -89,14 +91,14 @@ def compiled_copy(say: Callable[[str], None]) -> Path:
             try:
                 made.rename(root)
             except OSError:
-                if not root.exists():  # Else another process has made the same meanwhile.
+                if not root.exists():  # If it exists, another process has made the same copy.
                     raise
     return root
 
 
 def go_on_with(root: Path, words: Sequence[str]) -> NoReturn:
-    """Be `p2ptrain WORDS` of this copy from now on. What is in the current folder, maybe the
-    sources, does not come before it."""
+    """Replace this process by `p2ptrain WORDS` of this copy. The current folder, which may contain
+    the sources, is not on the import path."""
     os.execve(
         sys.executable,
         [sys.executable, "-P", "-m", "p2ptrain.cli", *words],

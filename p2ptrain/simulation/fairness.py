@@ -1,6 +1,6 @@
-"""Nobody is given up, left out or starved without a cause. The causes are the world's ground truth.
+"""Check that no member is dropped or left out without a cause. The world knows the true causes.
 
-The ledger may err on the safe side in a world of loss and spikes; in an orderly one it may not.
+With message loss and delay spikes the ledger may err; in an orderly world it may not.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Decision, Watch
 
 STARVED_COMMITS = 8
-"""So many commits in a row without a member that is well: longer than any retry takes."""
+"""Most commits in a row without a healthy member: longer than any retry takes."""
 
 STARVED_COMMITS_SLOW = 24
-"""A slow peer needs several steps for a lease, and holds up to four leases after skips."""
+"""The same for a slow peer: it needs several steps for a lease, and may hold four leases after
+skips."""
 
 
 @dataclass(slots=True)
 class LeavesHaveCauses(Watch):
-    """A stop, a crash or a cut costs a member its place once at most: no flapping."""
+    """Each stop, crash or network cut costs a member its place at most once: no flapping."""
 
     troubles: Troubles | None = None
     orderly: bool = False
@@ -46,7 +47,7 @@ class LeavesHaveCauses(Watch):
 
 @dataclass(slots=True)
 class NobodyIsUsurped(Watch):
-    """Nobody loses its place to a liar (SPEC.md S11): who is well and honest stays."""
+    """S11: a liar cannot drop a member. A healthy and honest member stays."""
 
     liars: Collection[PeerId] = ()
     troubles: Troubles | None = None
@@ -63,8 +64,8 @@ class NobodyIsUsurped(Watch):
 
 @dataclass(slots=True)
 class NobodyIsStarved(Watch):
-    """Whoever is a member, up, connected and trained takes part: in an orderly world in every
-    commit, unless it is slow; in any other after a few commits.
+    """A member that is up, connected and trained takes part: in an orderly world in every commit,
+    unless it is slow; in other worlds within a few commits.
     """
 
     troubles: Troubles | None = None

@@ -1,16 +1,16 @@
 """Check the promises about identities in a simulated world, whoever lies.
 
-Each violation begins with the name of what was violated, as for the ledger's checkers:
+Each violation begins with the name of the rule, as for the ledger's checkers:
 
 NobodyIsStoppedByLies     a process stops voting, or ends, only if another one with its identity
                           lived after it had begun, and was running if it was running itself
 CopiesStopVoting          two processes with one identity do not both vote for long
-OneCopyEnds               one of two that run ends, and each does not end for the sake of the other
-CulpritsReplayed          a peer that is named has replayed
-EverybodyIsHeard          in the end all take the heartbeats of each that runs alone
-HeartbeatsGoForward       nobody takes a heartbeat that is older than one that it took
+OneCopyEnds               of two running processes with one identity one ends, but not both
+CulpritsReplayed          a peer that is named as a culprit has replayed messages
+EverybodyIsHeard          in the end all accept the heartbeats of each process that runs alone
+HeartbeatsGoForward       a process never accepts a heartbeat older than one that it accepted
 StartsAreQuick            a start takes no longer than its deadline
-CountsAreDurable          no heartbeat shows a start that a crash could make the home forget
+CountsAreDurable          a heartbeat never shows a start count that a crash could lose
 CountsAreEarned           a count is never higher than the starts that this identity can have had
 """
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from p2ptrain.simulation.identity_world import IdentityWorld
 
 BOTH_VOTE_S = 25.0
-"""Some eight turns of questions. Each takes another member by chance, may be lost, and may ask the
+"""Seconds for about eight questions. Each goes to a random member, may be lost, and may reach the
 liar."""
 
 BOTH_RUN_S = BOTH_VOTE_S + 2 * LINGER_S
 
 HEARD_S = QUIET_S + 20.0
-"""A process that finds itself behind waits so long before it counts on; then it speaks, and is
-heard."""
+"""Seconds until a running process must be heard. A process whose count is behind waits `QUIET_S`
+before it increases its count; then its heartbeats are accepted."""
 
 
 class Checkers:
@@ -45,7 +45,7 @@ class Checkers:
         world.clock.after(1.0, self._look)
 
     def found_duplicate(self, process: Process) -> None:
-        """`process` stops voting, or does not start."""
+        """Check a process that stops voting, or does not start: it must not have been alone."""
         others = [each for each in self._world.processes if each.me == process.me]
         others = [each for each in others if each is not process]
         if process.running:
@@ -64,7 +64,7 @@ class Checkers:
         if counted > process.home.durable_count:
             self._object("CountsAreDurable", f"{process.me} shows {counted} and keeps less")
         processes = sum(each.me == process.me for each in self._world.processes)
-        # Each process counts its start, counts on once then, and again each `QUIET_S` at most.
+        # A process counts its start, may count once more then, and later at most once a `QUIET_S`.
         most = (3 + self._world.clock.now / QUIET_S) * (processes + 1)
         if counted > most:
             self._object("CountsAreEarned", f"{process.me} has come to {counted} starts")
@@ -104,11 +104,11 @@ class Checkers:
             self._object("OneCopyEnds", f"both of {one.me} end")
 
     def _settled_s(self) -> float:
-        """Since when enough members are there to be asked: the last start of an honest one."""
+        """Return the time since which enough members can be asked: the last start of a process."""
         return max((each.running_s or 0.0 for each in self._world.processes), default=0.0)
 
     def _is_alone(self, process: Process) -> bool:
-        """Whether it runs, and has had no other beside it, for `HEARD_S`."""
+        """Return whether `process` has run for `HEARD_S` without another of its identity."""
         since_s = self._world.clock.now - HEARD_S
         others = [each for each in self._world.processes if each.me == process.me]
         return (
@@ -134,6 +134,6 @@ class Checkers:
 
 
 def _is_ended_by(one: Process, other: Process) -> bool:
-    """Whether `one` has found `other`, and ends for it."""
+    """Return whether `one` has found `other` and ends because of it."""
     found = one.watch.duplicate
     return found is not None and found.ends_us and other.watch.is_ours(found.incarnation)

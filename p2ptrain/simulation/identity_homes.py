@@ -1,6 +1,6 @@
-"""What survives a crash of a simulated process: its home, whose disk may lose what is not synced.
+"""The home of a simulated process, which survives crashes. Its disk may lose unsynced writes.
 
-`starts.count` itself runs on it, so a count that is shown before it is durable is found.
+`start_count.count` itself runs on it, so a count that is shown before it is durable is found.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _FILE = Path("/home/starts")
 
 
 class HomeDisk:
-    """As much of `store.Disk` as counting starts needs. Files are small, so a write is whole or
-    lost; a name changes when its directory is synced, or earlier.
+    """The part of `store.Disk` that counting starts needs. Files are small, so a write is complete
+    or lost; a rename becomes durable when its directory is synced, or earlier.
     """
 
     def __init__(self, files: dict[Path, bytes] | None = None) -> None:
@@ -49,12 +49,12 @@ class HomeDisk:
         self.durable = {each: self._files[each] for each in self._files if each in self._synced}
 
     def crashed(self, random: Random) -> HomeDisk:
-        """What is left after a power cut: all that is durable, and perhaps the rest."""
+        """Return the disk after a power cut: everything durable, and perhaps the rest."""
         return HomeDisk(self._files if random.random() < 0.5 else self.durable)
 
 
 class SimHome:
-    """`kept` are earlier contents, for a backup to be restored from."""
+    """A home directory. `kept` lists earlier contents, which serve as backups."""
 
     def __init__(self, disk: HomeDisk | None = None) -> None:
         self.disk = disk or HomeDisk()
@@ -73,11 +73,11 @@ class SimHome:
         self.disk = self.disk.crashed(random)
 
     def restore(self, random: Random) -> None:
-        """Put an older backup in its place; the oldest is a home that holds no count."""
+        """Restore a random backup; the oldest one has no start count."""
         self.disk = HomeDisk(random.choice(self.kept))
 
     def copy(self, random: Random) -> SimHome:
-        """Another home with the same key: a clone of this one, or of a backup of it."""
+        """Return another home with the same key: a copy of this one, or of a backup."""
         older = random.random() < 0.3
         files = random.choice(self.kept) if older else self.disk.durable
         return SimHome(HomeDisk(files))

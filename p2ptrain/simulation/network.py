@@ -1,5 +1,5 @@
-"""A network that loses, delays, doubles, reorders and cuts, all from one seeded source of
-chance.
+"""A network that loses, delays, duplicates and reorders messages and can be cut, from one random
+generator.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Network:
             self._clock.after(self._delay_s(), arrive)
 
     def connects(self, sender: PeerId, receiver: PeerId) -> bool:
-        """Whether a message can go this way now."""
+        """Return whether a message can go from `sender` to `receiver` now."""
         return not any(sender in here and receiver in there for here, there in self._cuts)
 
     @property

@@ -1,11 +1,11 @@
-"""A campaign's results in a file of JSON lines, so that it can be interrupted and gone on with.
+"""A campaign's results in a file of JSON lines, so that it can be interrupted and continued.
 
-    {"plan": {first_seed, peers, steps, profile}}      what was asked for, in the first line
+    {"plan": {first_seed, peers, steps, profile}}      the plan, in the first line
     {"batch": {first_seed, seeds, outer_steps, …}}     one line for each batch that is done
     {seeds, outer_steps, …}                            the end, if it was reached: for people
 
-A line that was cut off by a crash is written again. The file does not know which code made it: a
-change of the ledger is a reason for a new one.
+A line that a crash cut off is written again. The file does not record the version of the code: use
+a new file after a change of the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2ptrain.simulation.campaign import Failure, Plan, Sums
 
 
 class Results:
-    """The file at `path`, for `plan`. Raises ConfigError if it holds those of another plan."""
+    """The file at `path`, for `plan`. Raises ConfigError: it holds results of another plan."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self.known: dict[range, Sums] = {}
@@ -57,7 +57,7 @@ class Results:
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """What the file holds, after cutting off a last line that is not whole."""
+    """Return the lines of the file, after removing an incomplete last line."""
     if not path.exists():
         return []
     data = path.read_bytes()

@@ -1,6 +1,6 @@
-"""The reduce, as the ledger sees it: participants come together, and it ends well, badly, or both.
+"""The simulated reduce: participants meet, and each of them succeeds or fails.
 
-Also the ground truth about training: which blocks really went into which update.
+It also records the truth about training: the blocks that really went into each update.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ REDUCE_S = (0.1, 0.6)
 JOIN_DEADLINE_S = 2.0
 
 Finish = Callable[[Digest | None, tuple[PeerId, ...]], None]
-"""finish(update, suspects): the update, or None and who may be to blame."""
+"""Called as finish(update, suspects): with the update, or with None and the suspects."""
 
 
 def update_of(entry: Digest) -> Digest:
-    """What the participants make in the attempt that this roster entry opened."""
+    """Return the update of the attempt that this roster entry opened."""
     return Digest(hashlib.sha256(b"update" + entry.encode()).hexdigest())
 
 
@@ -54,7 +54,7 @@ class Rings:
     def enter(
         self, entry: Digest, roster: Roster, me: PeerId, blocks: tuple[int, ...], finish: Finish
     ) -> None:
-        """`me` is ready to reduce with exactly these blocks trained."""
+        """Let `me` enter the ring with exactly these trained blocks."""
         ring = self.by_entry.get(entry)
         if ring is None:
             ring = self.by_entry[entry] = Ring(roster, update_of(entry))
@@ -74,12 +74,12 @@ class Rings:
                 self._spoil(ring, how, duration_s)
 
     def is_under_way(self) -> bool:
-        """Whether some ring has all its participants and has not ended."""
+        """Return whether some ring has all its participants and has not ended."""
         rings = self.by_entry.values()
         return any(not it.ended and len(it.finishers) == len(it.roster.peers) for it in rings)
 
     def lost(self, peer: PeerId) -> None:
-        """`peer` crashed or left: its neighbours notice, and the ring ends for all."""
+        """End all rings of `peer`, which crashed or left: its neighbours notice."""
         for ring in self.by_entry.values():
             if not ring.ended and peer in ring.roster.peers and ring.finishers:
                 ring.finishers.pop(peer, None)
@@ -107,7 +107,8 @@ class Rings:
             self._end(ring, lambda: True, ())
 
     def _spoil(self, ring: Ring, how: Ending, duration_s: float) -> None:
-        """One participant sees to it that it fails. The others do not repeat what they hear."""
+        """Let the ring end as its spoiler arranged. Other participants do not repeat its
+        accusations."""
 
         def end() -> None:
             for peer, finish in ring.finishers.items() if not ring.ended else ():

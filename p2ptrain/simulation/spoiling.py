@@ -1,8 +1,8 @@
-"""A participant that spoils reduces: worlds of few peers, with one liar, and what it may cost.
+"""A participant that spoils reduces, and checkers that bound the harm, in worlds of few peers.
 
-It keeps the rules of consensus, since other worlds have liars that do not. But it breaks the
-reduces that it takes part in, it says that others did, and what its own ledger remembers of past
-failures does not keep it from proposing itself, nor from leaving others out.
+The spoiler keeps the rules of consensus; other worlds have liars that break them. But it makes its
+reduces fail and accuses others. It also ignores its own ledger's memory of past failures: it never
+sits out, and may leave out others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Spoil(Enum):
 
 SILENT_S = 1.5
 TRICKLE_S = 2.0
-"""How long others wait for it: a tenth of what they do by default (SPEC.md, "In time")."""
+"""Seconds that others wait for it: a tenth of the default limit (SPEC.md, "In time")."""
 
 ABORT_S = 0.1
 
@@ -46,8 +46,8 @@ REFORMED_AFTER = 4
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a reduce with a spoiler ends: whom each participant accuses, after so many seconds.
-    `made` are those that have an update all the same, and `differ` if each has another one.
+    """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`.
+    Participants in `made` have an update nevertheless; with `differ`, each has a different one.
     """
 
     after_s: float
@@ -59,7 +59,8 @@ class Ending:
 def ending(
     spoil: Spoil, peers: tuple[PeerId, ...], liar: PeerId, victim: PeerId, count: int
 ) -> Ending | None:
-    """How the spoiler's `count`th reduce ends among `peers`, in ring order; None if well."""
+    """Return how the spoiler's `count`th reduce ends among `peers`, in ring order; None if it
+    succeeds."""
     if spoil is Spoil.REFORMED and count > REFORMED_AFTER:
         return None
     at = peers.index(liar)
@@ -82,7 +83,7 @@ def ending(
 
 
 class Unfair(Memory):
-    """The memory of a liar's own ledger: it never sits out itself, and it may leave out others."""
+    """The memory of a spoiler's ledger: the spoiler never sits out, and may leave out a victim."""
 
     def __init__(self, victim: PeerId | None) -> None:
         super().__init__()
@@ -126,13 +127,13 @@ class Spoiler(SimNode):
         return ending(self.spoil, peers, self.me, victim, self.spoiled)
 
 
-# ── what it may cost ─────────────────────────────────────────────────────────────────────────────
+# ── limits of the harm ───────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
 class SpoilersCostLittle(Watch):
-    """A spoiler costs few attempts: some until it is known, then one for each time that it is let
-    in again; and where it proposes, what its proposals cost. No outer step is skipped for it.
+    """A spoiler costs few attempts: some until it is known, one each time it is admitted again, and
+    those of its own proposals.
     """
 
     spoilers: Collection[PeerId] = ()
@@ -156,17 +157,17 @@ class SpoilersCostLittle(Watch):
 
 
 LOST_FIRST = 14
-"""A spoiler that leaves no trace is found by turns, in steps of three attempts."""
+"""Lost attempts allowed at the start. A spoiler without a trace is found by letting participants
+sit out in turn, in steps of three attempts."""
 
 LOST_SHARE = 0.3
-"""Half of the attempts of a run in which nothing is remembered fail: a third of these is too many.
-"""
+"""Lost attempts allowed per outer step. Without a memory of failures, half of all attempts fail."""
 
 
 @dataclass(slots=True)
 class ExclusionsAreShared(Watch):
-    """No honest peer is left out more often than the spoiler, but for accidents at the start; and
-    none is left out for good.
+    """No honest peer is left out more often than the spoiler, except for accidents at the start,
+    and none is left out for ever.
     """
 
     spoilers: Collection[PeerId] = ()
@@ -190,7 +191,7 @@ class ExclusionsAreShared(Watch):
                 self._judge(peer, spoiler)
 
     def _judge_reformed(self) -> None:
-        """A peer that spoils nothing any more is forgiven."""
+        """Check that a peer which has stopped spoiling is admitted again."""
         for peer, node in self.nodes.items():
             if node.spoil is Spoil.REFORMED and self.left_out[peer] > FORGIVEN_AFTER:
                 self.object(f"{peer} was left out {self.left_out[peer]} times for what is past")
@@ -205,12 +206,12 @@ class ExclusionsAreShared(Watch):
 
 
 FORGIVEN_AFTER = 32
-"""Commits: each of its four failures costs it one half-life at most."""
+"""Most commits without a reformed peer: each of its four failures costs at most one half-life."""
 
 SHARE_SLACK = 4
-"""Before the spoiler is known; and a tie is broken by turns."""
+"""Extra exclusions allowed before the spoiler is known, and for ties, which are broken in turn."""
 
 
 def update_apart(update: Digest, peer: PeerId) -> Digest:
-    """What `peer` makes where each is sent another mean."""
+    """Return the update of `peer` if each participant is sent a different average."""
     return Digest(hashlib.sha256(f"{update} {peer}".encode()).hexdigest())

@@ -1,8 +1,8 @@
-"""Invented identities in an open run: one attacker runs many of them, and they lie together.
+"""Sybils in an open run: one attacker runs many invented identities, which lie together.
 
-Each runs the real ledger, joins, and takes part as far as its tricks allow. All identities of one
-world share their tricks, what they invent, and each other's keys. They cannot sign for others, but
-they can send again what a founder once said.
+Each runs the real ledger, joins, and takes part as far as its tricks allow. All Sybils of a world
+share their tricks, their inventions and their keys. They cannot sign for others, but they can
+replay old messages of founders.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Trick(Enum):
 
 
 MISCHIEF = 0.3
-"""How often it forges or replays when it gossips."""
+"""Probability that a Sybil forges or replays when it gossips."""
 
 
 def crowd_of(random: Random, most: int) -> tuple[PeerId, ...]:
-    """The identities of one world."""
+    """Return the Sybils of one world."""
     return tuple(PeerId(f"s{number}") for number in range(random.randint(1, most) if most else 0))
 
 
 def tricks_of(random: Random) -> frozenset[Trick]:
-    """The tricks of one world, so that a clumsy one does not always hide a clever one."""
+    """Return a random set of tricks, so that a clumsy one does not always hide a clever one."""
     return frozenset(random.sample(list(Trick), random.randint(1, len(Trick))))
 
 
@@ -80,7 +80,7 @@ class Sybil(SimNode):
         self._tricks = tricks
         self._goodbyes: dict[PeerId, Leaving] = {}
 
-    # ── as if it were a voter ────────────────────────────────────────────────────────────────────
+    # ── false votes ──────────────────────────────────────────────────────────────────────────────
 
     def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
         if isinstance(payload, Heartbeat):
@@ -119,7 +119,7 @@ class Sybil(SimNode):
             self._say_goodbyes_again()
 
     def _forge(self) -> None:
-        """An entry by which the crowd would have the run, proposed and certified by itself."""
+        """Send an entry that would give the run to the Sybils, proposed and certified by them."""
         state, round = self.state, self._random.randrange(4)
         stay = state.voters[: self._random.randint(1, len(state.voters))]
         value: Value = Skip(state.step)
@@ -133,7 +133,7 @@ class Sybil(SimNode):
         self._tell_all(Propose(round, entry, signature_of(self.me, said)))
         self._tell_all(Outcome(Certified(entry, certificate)))
 
-    # ── as if a founder had said so ──────────────────────────────────────────────────────────────
+    # ── replayed goodbyes ────────────────────────────────────────────────────────────────────────
 
     def _remember(self, beat: Heartbeat) -> None:
         for event in beat.events:
@@ -141,9 +141,9 @@ class Sybil(SimNode):
                 self._goodbyes[event.peer] = event
 
     def _say_goodbyes_again(self) -> None:
-        """Of founders that are back: the goodbye was true when it was said. Real nodes refuse such
-        a heartbeat, since a newer one was heard; nobody here counts on that, as long as the founder
-        has a vote to lose.
+        """Replay old goodbyes of founders that are back. Real nodes refuse such a heartbeat, since
+        they have heard a newer one. The simulation does not rely on that while the founder has a
+        vote to lose.
         """
         down, state = self.ledger.view.down, self.state
         for founder, event in self._goodbyes.items():
@@ -151,7 +151,7 @@ class Sybil(SimNode):
                 for peer in self._world.others(self.me):
                     self._world.send(self.me, peer, Heartbeat(founder, (event,)))
 
-    # ── as if it took part ───────────────────────────────────────────────────────────────────────
+    # ── false reports ────────────────────────────────────────────────────────────────────────────
 
     def _take_part(self, entry: Digest, roster: Roster) -> None:
         told = self._done or self._failed
@@ -169,7 +169,7 @@ class Sybil(SimNode):
             super()._take_part(entry, roster)
 
     def _say_other_numbers(self) -> None:
-        """Each hearer is told another number of tokens: no two founders know the same."""
+        """Report a different number of tokens to each peer, so that no two founders agree on it."""
         ready = self._ready
         if ready is None or ready.tokens < 2:
             return
@@ -188,13 +188,13 @@ class Sybil(SimNode):
 
 
 def invented_update(entry: Digest) -> Digest:
-    """What all of the crowd say that they made in the reduce that `entry` opened."""
+    """Return the update that all Sybils claim for the reduce that `entry` opened."""
     return Digest(hashlib.sha256(b"invented by Sybils: " + entry.encode()).hexdigest())
 
 
 class Ally(Liar):
-    """A founder that lies for the crowd: it proposes rosters which would give the crowd votes, take
-    votes from founders, or count on founders that are away.
+    """A founder that lies for the Sybils. It proposes rosters that would give Sybils votes, take
+    votes from founders, or make absent founders voters.
     """
 
     def __init__(self, *place: Any, crowd: Sequence[PeerId], **rest: Any) -> None:
@@ -214,7 +214,7 @@ class Ally(Liar):
                 super()._carry_out(effect)
 
     def _bent(self, height: int, roster: Roster) -> Roster | None:
-        """The roster that it proposes at `height` instead, to all; None if this one will do."""
+        """Return the roster that it proposes at `height` instead; None if it keeps `roster`."""
         voters, state = roster.voters, self.state
         down = self.ledger.view.down
         away = [peer for peer in self._rules.founders if peer not in voters]

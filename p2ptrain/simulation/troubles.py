@@ -1,4 +1,4 @@
-"""What has happened to whom: the ground truth for the checkers of fairness."""
+"""The faults of each peer: the truth for the checkers of fairness."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from p2ptrain.simulation.clock import Clock
 
 
 class Troubles:
-    """`causes` counts what could make others give a peer up; `since` is from when on all was well
-    with it, for those with whom it is. `slow` peers train longer than the grace.
+    """`causes` counts the events for which others may drop a peer. `since` maps each healthy peer
+    to the time since which it is healthy. `slow` peers train longer than the grace time.
     """
 
     def __init__(self, clock: Clock) -> None:

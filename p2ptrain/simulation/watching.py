@@ -1,4 +1,4 @@
-"""What a checker is shown, and the base of all of them."""
+"""The interface of checkers, and their base class."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ BlocksTrained = Mapping[PeerId, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A node appended an entry: the states around it, and the disks as they are at this moment.
-
-    `is_first` if nobody had this entry before.
+    """A node appended an entry. `before` and `after` are the states around it, `disks` all disks at
+    this moment. `is_first`: no node had this entry before.
     """
 
     node: PeerId
@@ -48,7 +47,7 @@ class Checker(Protocol):
 
 @dataclass(slots=True)
 class Watch:
-    """Objects to nothing. The checkers override what they watch."""
+    """Base class that never objects. Checkers override the methods that they need."""
 
     violations: list[str] = field(default_factory=list, kw_only=True)
 

@@ -1,6 +1,4 @@
-"""The world around simulated nodes: it carries their messages, runs their trainers, rings and
-fetches, kills and starts them, and shows the checkers everything that happens.
-"""
+"""The world of simulated nodes: messages, trainers, rings, fetches, crashes, restarts, checkers."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Decision
 
 TRAIN_S = (0.8, 1.6)
-"""An inner phase: shorter than real ones, so that faults of all kinds fall into every part of
+"""Seconds of an inner phase: shorter than real ones, so that faults of all kinds hit every part of
 a step.
 """
 
@@ -46,20 +44,21 @@ FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
 
 SLOWNESS = 6.0
-"""A slow peer takes so many times as long, which is beyond the grace time."""
+"""Factor by which a slow peer trains slower: it then exceeds the grace time."""
 
 BEGINS_AT_A_BASE = 0.5
-"""How many of the newcomers that prune are told a checkpoint."""
+"""Probability that a joining pruner is told a checkpoint."""
 REJOIN_S = 0.2
 
 HINT_CHANCE = 0.9
-"""A dying process resets its connections; a dying machine or cable does not."""
+"""Probability that a peer notices a death at once: a dying process resets its connections, but a
+dying machine or cable does not."""
 
 
 class SimWorld:
-    """Nodes by name. `latest` is the furthest state that any node has decided; `longest_calm_s` the
-    longest time without a commit after all faults had stopped; `trained_by` when the last training
-    ends that anybody has begun.
+    """The nodes by name, and everything around them. `latest` is the furthest state that any node
+    has decided. `longest_calm_s` is the longest time without a commit after all faults ended.
+    `trained_by` is the time at which the last started training ends.
     """
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
@@ -97,8 +96,8 @@ class SimWorld:
 
     @property
     def progressed_at(self) -> float:
-        """When the run last did what it must. Sybils may spoil averages; no loss of a founder may
-        keep outer steps from ending. Elsewhere faults may do so."""
+        """The time from which a lack of progress counts. In an open run with honest founders, outer
+        steps must end even during faults. Otherwise progress is expected only after them."""
         faults_s = self.profile.faults_s
         if self.profile.open:
             return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
@@ -125,8 +124,8 @@ class SimWorld:
 
     @property
     def keeper(self) -> PeerId | None:
-        """Where others prune, the first founder keeps the whole chain, and never fails: else the
-        entries that somebody lacks might be gone.
+        """The first founder, if others prune. It keeps the whole chain and never fails; otherwise
+        entries that some node needs might be lost.
         """
         return self.rules.founders[0] if self.profile.pruners else None
 
@@ -165,7 +164,7 @@ class SimWorld:
         self.start_node(node)
 
     def stop_node(self, node: SimNode) -> None:
-        """The process dies; who has a connection to it sees it reset, most of the time."""
+        """Kill the process. Connected peers usually see a reset connection."""
         if not node.alive:
             return
         self.tell(node.me, "dies")
@@ -179,10 +178,10 @@ class SimWorld:
                 self._let_later(other, delay_s, partial(other.lost_connection, node.me))
 
     def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None:
-        """The node has put `chain` in place of what it had above `height`, and starts anew."""
+        """Replace the node's entries above `height` by `chain`, and restart the node."""
         dropped = node.disk.chain[height:]
         node.disk.chain[height:] = chain
-        node.disk.snapshot = None  # It may be of what was dropped.
+        node.disk.snapshot = None  # It may belong to the dropped entries.
         self.heals += 1
         self.tell(node.me, f"follows another chain from height {height + 1} on")
         for checker in self.checkers:
@@ -197,13 +196,13 @@ class SimWorld:
         self.clock.after(REJOIN_S, begin)
 
     def pause_node(self, node: SimNode) -> None:
-        """The process is stopped by a signal; its machine still takes in what comes."""
+        """Pause the process as by a signal. Its machine still receives messages."""
         self.tell(node.me, "is stopped")
         self.troubles.begin(node.me)
         node.waiting = []
 
     def resume_node(self, node: SimNode) -> None:
-        """It goes on, and finds out all at once what has happened meanwhile."""
+        """Continue a paused process, and run the actions that arrived meanwhile."""
         if node.waiting is None:
             return
         self.tell(node.me, "goes on")
@@ -221,7 +220,7 @@ class SimWorld:
         self.let(node, node.wake)
 
     def let(self, node: SimNode, action: Action) -> None:
-        """The node does something, as far as it lives to do it."""
+        """Let the node act. It may die in the middle."""
         if node.waiting is not None:
             node.waiting.append(action)
             return
@@ -232,7 +231,7 @@ class SimWorld:
         self._wake_later(node)
 
     def _let_later(self, node: SimNode, delay_s: float, action: Action) -> None:
-        """The same after some time, if the process is still the same one then."""
+        """Let the node act after some time, if its process is still the same one."""
         incarnation = node.incarnation
 
         def act() -> None:
@@ -249,7 +248,7 @@ class SimWorld:
         self._let_later(node, delay_s, beat)
 
     def _wake_later(self, node: SimNode) -> None:
-        """See to it that the node looks at its clock when it wants to."""
+        """Plan a wake-up at the node's next deadline."""
         if not node.alive:
             return
         due = node.deadline()
@@ -269,14 +268,14 @@ class SimWorld:
             if node.alive:
                 self.let(node, node.wake)
 
-    # ── what nodes do to the world (node.World) ──────────────────────────────────────────────────
+    # ── the interface for nodes (node.World) ─────────────────────────────────────────────────────
 
     @property
     def now(self) -> float:
         return self.clock.now
 
     def others(self, me: PeerId) -> list[PeerId]:
-        """Everybody else who may be there; who is gone for ever is not written to."""
+        """Return all other peers except those that are gone for ever."""
         gone = self.faults.gone
         return [peer for peer in self.nodes if peer != me and peer not in gone]
 
@@ -292,7 +291,7 @@ class SimWorld:
         self.network.send(sender, receiver, payload)
 
     def tell(self, peer: PeerId, what: str) -> None:
-        """Something happens to `peer` that a transcript should say."""
+        """Record an event of `peer` for the transcript."""
         if self.trace is not None:
             self.trace.note(self.clock.now, peer, what)
 
@@ -365,7 +364,7 @@ class SimWorld:
         self.rings.enter(entry, roster, node.me, blocks, finish)
 
     def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None:
-        """The swarm: some time later the bytes are there, if any holder could be reached."""
+        """Simulate the swarm: the bytes arrive later if a holder can be reached."""
 
         def arrive() -> None:
             sources = [self.nodes[peer] for peer in holders if self.network.joins(node.me, peer)]
@@ -392,8 +391,8 @@ class SimWorld:
 
 
 def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:
-    """As many as the profile has, if the honest are a quorum without them: else silence is enough
-    to stop everything, and a world that stands still shows nothing.
+    """Return the lying founders: as many as the profile wants, as long as the honest ones are a
+    quorum. Otherwise silent liars could stop the run, and the simulation would test nothing.
     """
     spare = 3 if rules.quorum == "two-thirds" else 2
     count = min(profile.liars, (len(rules.founders) - 1) // spare)

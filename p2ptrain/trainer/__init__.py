@@ -1,6 +1,6 @@
 """Trains the model between two outer steps, in processes of its own.
 
-The only package that imports torch, and only two of its four rooms do:
+This is the only package that imports torch, and only two of its four subpackages do:
 
     rank/      one rank's process: model, optimizer, parallelism, training loop     loads torch
     tools/     programs that load a model: chat, parity of exports, benchmarks      loads torch

@@ -1,8 +1,9 @@
 """One rank of a trainer: `python -m p2ptrain.trainer`, started by `supervisor` or by torchrun.
 
-A supervisor hands it its settings, shared memory and a socket.  Under torchrun it calls the
-node (`--call`; torchrun would take `--node` for its own `--node-rank`), which tells it its settings
-and takes the place of the memory (`remote`).
+A supervisor passes settings, shared memory and a socket to the rank. Under torchrun, the rank
+connects to the node, which sends the settings and serves the vectors in place of shared memory
+(`node_client`). That option is called `--call`, since torchrun would read `--node` as its own
+`--node-rank`.
 """
 
 from __future__ import annotations
@@ -65,18 +66,18 @@ def main() -> None:
         sys.stderr.flush()
         unfit = isinstance(exc, ConfigError | MachineUnfit)
         status = UNFIT_EXIT_CODE if unfit else exc.exit_code
-    # Unloading torch takes a second and frees only what the kernel frees anyway. And our socket is
-    # closed by then: the node would kill what has not ended soon, and never learn this status.
+    # Unloading torch takes a second and frees only memory that the kernel frees anyway. Our socket
+    # is already closed, so the node would soon kill this process and never learn its exit status.
     os._exit(status)
 
 
 def _end_at_once(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Say what nobody foresaw, and be gone: what torch does at a process's end may wait for the
-    other ranks, which wait for this one.
+    """Print an unforeseen exception and exit at once. A normal exit runs torch's clean-up, which
+    may wait for the other ranks while they wait for this one.
     """
-    # Not to sys.stderr: torch calls this with another, to print it later with the rank's number.
+    # Not sys.stderr: torch replaces it when it calls this, to print the text later with the rank.
     traceback.print_exception(kind, error, trace, file=sys.__stderr__)
     if sys.__stderr__ is not None:
         sys.__stderr__.flush()
@@ -84,14 +85,14 @@ def _end_at_once(
 
 
 def _join(arguments: argparse.Namespace) -> NodeLink:
-    """Be one of the ranks that torchrun has started for a node."""
+    """Connect to the node as one of the ranks that torchrun has started for it."""
     host, port = parse_host_port(arguments.call)
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     link = join(Caller(host, port, load(Path(arguments.secret)), rank, count))
     link.die_with_the_node()
     if (interface := link.interface) is not None:
-        # Gloo would listen where the host's name points to, which may be loopback, and NCCL on the
-        # first interface of several, over which the other hosts may not be reached.
+        # Gloo would listen on the address of the host's name, which may be loopback. NCCL would
+        # use the first of several interfaces, which may not reach the other hosts.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
     return link
@@ -148,7 +149,7 @@ def _serve(
     except (RuntimeError, MemoryError) as exc:
         if not is_out_of_memory(exc):
             raise
-        # At once: taking leave of the other ranks would wait for those that wait for this one.
+        # Exit at once: a clean shutdown would wait for the other ranks, which wait for this one.
         sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
         sys.stderr.flush()
         if link is not None:
@@ -157,23 +158,25 @@ def _serve(
 
 
 def _fitted(config: TrainerConfig, ranks: Ranks, free_bytes: int) -> TrainerConfig:
-    """With as many sequences at once as are likely to fit on a GPU, unless a number was given; and
-    no more than were found to fit before.
+    """Return `config` with the number of sequences computed at once.
+
+    On a GPU it is the number that is likely to fit, unless the settings give one. It is never more
+    than what an earlier start found to fit.
     """
     if ranks.device.type != "cpu" and not config.micro_batch:
         config = replace(config, micro_batch=on_gpu(config, ranks.count, free_bytes))
     if config.halving is None:
         return config
     fits = as_found(config, ranks.count, ranks.device_name, free_bytes)
-    # Their devices may have different names; the number must be the same for all.
+    # The ranks' devices may have different names, but the number must be the same for all ranks.
     return replace(config, micro_batch=ranks.least(at_once(fits, ranks.count)))
 
 
 def _die_with_the_node(lifeline_fd: int) -> None:
     """End this process, whatever it is doing, when the node's end of the pipe closes.
 
-    A rank that hangs in a collective or in a GPU call sees no other sign that its node is gone.
-    (Linux's parent-death signal will not do: it fires when the *thread* that started us ends.)
+    A rank that hangs in a collective or in a GPU call has no other sign that its node is gone.
+    (Linux's parent-death signal does not help: it fires when the *thread* that started us ends.)
     """
 
     def wait() -> None:

@@ -91,7 +91,7 @@ def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
-    """About somebody who asks: a command in the organiser's home, and whom to tell elsewhere."""
+    """Return what to do about a join request: a command in the organiser's home, or advice."""
     from p2ptrain.names import label
 
     try:
@@ -102,7 +102,7 @@ def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
 
 
 def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
-    """Who has asked the node in this home to be let in; or why that is not known."""
+    """Return the join requests that the node in this home knows, or why they are not known."""
     from p2ptrain.identity import is_peer_id
     from p2ptrain.ids import PeerId
 
@@ -137,7 +137,8 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
 
 
 def _tell_node(root: Path) -> None:
-    """A node that runs here takes the new list at once, and gossips it; else it counts later."""
+    """Tell the new list to a node that runs here, which gossips it at once; otherwise it applies
+    later."""
     try:
         ask(root, "reload-allowlist")
     except P2PTrainError as error:

@@ -1,8 +1,8 @@
-"""What an organiser's allowlist is compared with before it is signed: `p2ptrain allow`.
+"""Checks of an organiser's allowlist before it is signed: `p2ptrain allow`.
 
-A number that is in use must not be signed again, for peers that hold the other list of that number
-would never take it. And voters who are off the list are not heard any more: where those who are
-left are no quorum, nobody could ever agree on a roster without them.
+A sequence number must not be used twice, since peers that hold the other list of that number would
+never accept the new one. Voters that are not on the list are ignored: if the remaining voters were
+not a quorum, they could never agree on a roster without them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from p2ptrain.run import Allowlist, Run
 
 ANSWER_S = 15.0
-"""The node asks others, and has five seconds for that."""
+"""Seconds to wait for the node's answer. The node itself asks others for up to five seconds."""
 
 ANYWAY = "the same command with --anyway"
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What the node in a home said, after it had asked its neighbours. `voters` are ranked."""
+    """The answer of the node in a home after it asked its neighbours. `voters` are ranked."""
 
     voters: tuple[PeerId, ...] = ()
 
@@ -35,9 +35,10 @@ class Heard:
 def changed_list(
     where: Home, run: Run, peer: PeerId, *, add: bool, anyway: bool
 ) -> tuple[Allowlist, bool]:
-    """The next list, with or without `peer`, not signed yet; or the one that there is, and False.
+    """Return the next list, with or without `peer`, unsigned, and True; or the current list and
+    False if nothing changes.
 
-    Raises P2PTrainError: it is not safe to sign, and was not asked for `anyway`.
+    Raises P2PTrainError: the list is not safe to sign, and `anyway` was not given.
     """
     from p2ptrain.run import Allowlist, load_allowlist
 
@@ -55,12 +56,12 @@ def changed_list(
 
 
 def hear_others(where: Home) -> Heard:
-    """Have the newest list of the run in the home, by way of the node that runs here.
+    """Fetch the newest list of the run into the home, through the node that runs here.
 
     Raises:
-        TryLater: nobody could be asked, and somebody may have a newer list; code ALLOW-UNHEARD. Or
-            the node is not ready.
-        P2PTrainError: the node does not say it.
+        TryLater: no peer could be asked, and a peer may have a newer list (ALLOW-UNHEARD); or the
+            node is not ready.
+        P2PTrainError: the node does not answer properly.
     """
     from p2ptrain.archive.chain_reader import records_in
 
@@ -104,7 +105,7 @@ def _unheard(what: str, do: str) -> TryLater:
 
 
 def check_quorum(run: Run, heard: Heard, after: Allowlist, peer: PeerId) -> None:
-    """Raises TryLater: without `peer` the run would lack its quorum for good; code ALLOW-QUORUM."""
+    """Raises TryLater: without `peer` the run would lose its quorum for ever; code ALLOW-QUORUM."""
     from p2ptrain.ledger.chain.quorum import missing
     from p2ptrain.names import label
 

@@ -1,7 +1,7 @@
-"""A run file as members have amended it since it was published: what `run check` counts with.
+"""A run file with the amendments since its publication, for `run check`.
 
-Amendments count as far as the ledger in a home says that they were agreed, whether they hold by now
-or from a later outer step on.
+All amendments count that are agreed according to the ledger in a home, also those that apply from a
+later outer step on.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AmendedFile:
-    """`agreed`, the oldest first: number, from_step, words, and whether it is held here."""
+    """The amended file. `agreed` lists the amendments, oldest first: number, from_step, words, and
+    whether the amendment is held here."""
 
     run: RunFile
     agreed: tuple[dict[str, Any], ...] = ()
 
 
 def as_amended(written: RunFile, home: Path | None) -> AmendedFile:
-    """`written`, as the run of that name in `home` is taken by now; itself where there is none.
+    """Return `written` with the amendments of the run of that name in `home`; unchanged if there is
+    no such run.
 
-    Raises ConfigError, RemoteProtocolError: what lies in the home cannot be read, or not be right.
+    Raises ConfigError, RemoteProtocolError: a file in the home is unreadable or invalid.
     """
     path = home_path(home)
     if not (path / "run" / "manifest.signed").exists():
@@ -56,7 +58,7 @@ def _amended(written: RunFile, where: Home, run: Run) -> AmendedFile:
 
 
 def _with(written: RunFile, manifest: RunManifest) -> RunFile:
-    """What an amendment can change is the manifest's; all else as it was written."""
+    """Return the file with the values that amendments can change taken from the manifest."""
     inner, codec, outer = manifest.inner, manifest.codec, manifest.outer
     changed = {
         "inner": written.inner.model_copy(update={"lr": inner.lr, "steps": inner.steps}),

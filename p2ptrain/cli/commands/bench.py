@@ -1,4 +1,4 @@
-"""`p2ptrain bench`: what this machine can do, against what else there is, in one run."""
+"""`p2ptrain bench`: measure this machine, and compare with alternatives in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benches' commands share: where processes run, and how lines are told."""
+"""Common parts of the bench commands: hosts of processes, and output of lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def hosts_of(addresses: str, count: int) -> list[Host]:
-    """Raises ValueError: they are not so many, or one is none."""
+    """Parse the hosts. Raises ValueError: their number is wrong, or one is invalid."""
     from p2ptrain.bench.processes import Host
 
     if not addresses:
@@ -25,14 +25,14 @@ def hosts_of(addresses: str, count: int) -> list[Host]:
 
 
 def numbers(option: str, text: str) -> list[int]:
-    """Whole numbers with commas. Raises ValueError: they are none."""
+    """Parse whole numbers, separated by commas. Raises ValueError."""
     if not all(each.strip().isdecimal() for each in text.split(",")):
         raise ValueError(f"{option} {text[:80]!r} is not a whole number, nor several with commas")
     return [int(each) for each in text.split(",")]
 
 
 def tell(lines: Iterable[Line], as_json: bool) -> None:
-    """One line each, as soon as it is known."""
+    """Print each line as soon as it is known."""
     for line in lines:
         if as_json:
             result_json(line.told())

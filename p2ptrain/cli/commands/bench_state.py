@@ -1,4 +1,4 @@
-"""`p2ptrain bench join|snapshot|replay`: how fast a state travels, is written, moves on."""
+"""`p2ptrain bench join|snapshot|replay`: the speed of fetching, writing and updating a state."""
 
 from __future__ import annotations
 

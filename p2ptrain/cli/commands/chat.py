@@ -1,4 +1,4 @@
-"""`p2ptrain chat`: what the swarm has made, in its own words."""
+"""`p2ptrain chat`: generate text with the trained model."""
 
 from __future__ import annotations
 
@@ -77,14 +77,13 @@ def chat(
 
 
 def _text(typed: str) -> str:
-    """`typed` with a � for each byte that is none of a character."""
+    """Return `typed` with a � for each byte that is not part of a character."""
     return typed.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """A model and its tokenizer; `begin` stands before each text, and after one of `ends` comes no
-    more."""
+    """A model and its tokenizer. `begin` is put before each text; a token of `ends` ends it."""
 
     model: Llama
     speller: Speller
@@ -94,7 +93,7 @@ class Speaker:
 
 @contextmanager
 def _speaker(folder: Path) -> Iterator[Speaker]:
-    """Raises ConfigError: the folder holds no model that can be run here."""
+    """Load the model. Raises ConfigError: the folder has no model that can run here."""
     if not (folder / "run" / "manifest.signed").exists():
         yield _loaded(folder)
         return
@@ -119,7 +118,7 @@ def _loaded(folder: Path) -> Speaker:
     if not (folder / "config.json").exists():
         from p2ptrain.trainer.formats.huggingface import lacks
 
-        raise lacks(folder / "config.json")  # Before the seconds that torch takes to load.
+        raise lacks(folder / "config.json")  # Check before torch, which takes seconds to load.
     if find_spec("torch") is None:
         raise ConfigError(
             "torch is not installed here, and to go on from a text needs it",
@@ -143,13 +142,13 @@ def _loaded(folder: Path) -> Speaker:
             f"its tokenizer has a token {most}, and the model {model.spec.vocab} in all, from 0 on",
             code="MODEL-FOREIGN",
         )
-    # Where the next document begins this one has ended, whether or not its run marks ends.
+    # The mark of the next document also ends this one, even if the run does not mark ends.
     ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
     return Speaker(model, speller, next(iter(begins), None), ends)
 
 
 def _check_memory(folder: Path) -> None:
-    """Where memory runs out Linux ends a program, which may be a node that trains here.
+    """Check the free memory. If it runs out, Linux kills a program, maybe a node that trains here.
 
     Raises MachineUnfit (MEM-HOST).
     """
@@ -167,14 +166,14 @@ def _check_memory(folder: Path) -> None:
 
 
 def _numbers(value: Any) -> list[int]:
-    """A token's number, or several."""
+    """Return the ids in a field that holds one token id or several."""
     values = value if isinstance(value, list) else [value]
     return [each for each in values if type(each) is int and each >= 0]
 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """How to speak, and to whom."""
+    """The settings of a conversation and its output."""
 
     speaker: Speaker
     sampling: Sampling
@@ -182,7 +181,7 @@ class Talk:
     as_json: bool
 
     def go_on(self, prompt: str) -> None:
-        """Show what follows `prompt` as it comes, or all of it as JSON."""
+        """Show the continuation of `prompt` token by token, or all of it as JSON."""
         started_s, said, count = time.monotonic(), list[str](), 0
         ended = "length"
         for token in self._tokens(prompt):
@@ -230,7 +229,8 @@ class Talk:
 
 
 def _converse(talk: Talk) -> None:
-    """Ask for a text, go on from it, until Ctrl-D. Ctrl-C ends the text, or, while asking, all."""
+    """Ask for a text and continue it, until Ctrl-D. Ctrl-C ends the output, or, at the prompt, the
+    program."""
     progress("a text to go on from, and Enter; Ctrl-C ends what it says, Ctrl-D ends this")
     try:
         while True:
@@ -251,5 +251,5 @@ def _answer(talk: Talk, prompt: str) -> None:
 
 
 def visible(text: str) -> str:
-    """`text` without anything that a terminal would obey, lines and tabs left alone."""
+    """Return `text` without control characters, except for line ends and tabs."""
     return "".join(each if each.isprintable() or each in "\n\t" else "·" for each in text)

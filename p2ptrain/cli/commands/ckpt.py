@@ -1,4 +1,4 @@
-"""`p2ptrain ckpt`: the certified snapshots of θ and m: seen, fetched, checked, kept."""
+"""`p2ptrain ckpt`: list, fetch, verify and pin certified snapshots of θ and m."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Row:
     signed_by: tuple[str, ...]
     bytes: int | None
     chunks: int | None
-    """Both null where not even its list of chunks is here."""
+    """This and the next field are None if even the list of chunks is missing here."""
     chunks_held: int
     updates_held_to: int
-    """From here the updates in this home lead up to this outer step."""
+    """The outer step up to which this home has the updates after this snapshot."""
     pinned: bool
 
     @property
@@ -79,7 +79,7 @@ def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 def account_in(where: Home) -> Account:
-    """What the ledger of a home says, each certificate checked. Raises StoreError."""
+    """Read the ledger of a home and check each certificate. Raises StoreError."""
     from p2ptrain.archive.chain_reader import Walk, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
     from p2ptrain.archive.replay import account_of
@@ -227,7 +227,7 @@ def verify(
 
 
 def _examined(store: StoreReader, chunks: tuple[Digest, ...]) -> tuple[list[Digest], list[Digest]]:
-    """The chunks that are damaged, and those that are missing. One at a time is in memory."""
+    """Return the damaged and the missing chunks. Only one chunk at a time is in memory."""
     damaged, missing = list[Digest](), list[Digest]()
     for chunk in dict.fromkeys(chunks):
         try:

@@ -1,4 +1,4 @@
-"""`p2ptrain data`: an organiser prepares what a run is trained on."""
+"""`p2ptrain data`: an organiser prepares the training data of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`p2ptrain export`: a run's weights as a folder for other programs, and on whose word they are."""
+"""`p2ptrain export`: a run's weights as a folder for other programs, with their provenance."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def export(
 
 
 def _looking(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
-    """Has a folder compared before it takes its place, and notes what came of it."""
+    """Return a `Look` that compares the logits of a folder if `compared`, and appends the result to
+    `seen`."""
     from p2ptrain.export.parity import compare
 
     def look(written: Path) -> None:
@@ -133,7 +134,7 @@ def _looking(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
 
 
 def export_newest(home: Path, folder: Path) -> Path:
-    """The newest certified snapshot in `home` as the folder `folder`, which is returned."""
+    """Export the newest certified snapshot in `home` to `folder`, and return that folder."""
     from p2ptrain.export.choosing import find
     from p2ptrain.export.folder import Plan, export
     from p2ptrain.store import StoreReader
@@ -147,7 +148,7 @@ def export_newest(home: Path, folder: Path) -> Path:
 
 
 def _tokenizer(run: Run, store: StoreReader) -> Tokenizer:
-    """Raises StoreError."""
+    """Read the run's tokenizer from the store. Raises StoreError."""
     from p2ptrain.export.tokens import Tokenizer
 
     manifest = run.manifest
@@ -155,7 +156,7 @@ def _tokenizer(run: Run, store: StoreReader) -> Tokenizer:
 
 
 def _chain(where: Home, run: Run) -> Chain:
-    """The ledger in the home, each certificate checked. Raises StoreError."""
+    """Read the ledger in the home and check each certificate. Raises StoreError."""
     from p2ptrain.archive.amendments import Amendments
     from p2ptrain.archive.chain_reader import Walk, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
@@ -189,7 +190,7 @@ def _facts(origin: Provenance, exported: Exported, seen: list[Parity]) -> dict[s
 def _lines(
     origin: Provenance, exported: Exported, seen: list[Parity], lacking: str
 ) -> Iterator[str]:
-    """`lacking` says why nothing was `seen`, if so."""
+    """Return the lines to print. `lacking` is the reason if there was no comparison (`seen`)."""
     from p2ptrain.observe.states import size
 
     if origin.loudly is not None:

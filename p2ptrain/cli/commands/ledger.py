@@ -1,4 +1,4 @@
-"""`p2ptrain ledger`: what was agreed in the run, shown, checked and handed on. Needs no node."""
+"""`p2ptrain ledger`: show, check and export the run's ledger. It needs no running node."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _exported(run: Run, file: Path) -> Checked:
 
 
 def agreed_amendments(run: Run, chain: Checked, folder: Path) -> list[dict[str, object]]:
-    """What was agreed of amendments, each compared with what the organiser signed, if it is here.
+    """Return the agreed amendments. Each is compared with the signed one, if that is held here.
 
     Raises RemoteProtocolError with code AMEND-DIFFERS.
     """
@@ -239,7 +239,7 @@ def _summary(run: Run, chain: Checked) -> dict[str, object]:
 
 
 def _line(link: Link) -> str:
-    """Such as "7  commit  step 3: update 1f2e3d4c, 4,096 tokens from brave-otter (…Xk3f9Q)"."""
+    """Return a line such as "7  commit  step 3: update 1f2e3d4c, 4,096 tokens from brave-otter"."""
     return f"{link.after.height:>5}  {_kind(link):<6}  step {link.before.step}: {_words(link)}"
 
 
@@ -299,7 +299,7 @@ def _tokens(link: Link) -> int:
 
 
 def _plain(link: Link) -> dict[str, object]:
-    """The entry for programs: what it says, who signed it, and what it added."""
+    """Return the entry for programs: its content, its signers, and its effect."""
     entry, certificate = link.certified.entry, link.certified.certificate
     return {
         "height": entry.height,

@@ -1,7 +1,7 @@
 """`p2ptrain ledger evidence`: proofs that a voter lied, in words, checked without any network.
 
-Evidence is signed by whom it is against, so whoever has the run's manifest can check it: on this
-machine, or from a file that somebody sent.
+Evidence is signed by the accused peer. So anybody with the run's manifest can check it, in a home
+on this machine or in a file from another person.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ EXAMPLES = examples(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`fault` says why it proves nothing, if so; `evicted_at` is None where the chain shows no
-    roster that left the peer out.
+    """The result for one piece of evidence. `fault` says why it proves nothing; empty if it does.
+    `evicted_at` is the height of the roster that dropped the peer, or None.
     """
 
     evidence: Evidence
@@ -119,7 +119,7 @@ def _finding(run: Run, links: list[Link], evidence: Evidence) -> Finding:
 
 
 def _words(finding: Finding) -> str:
-    """Such as "12D3… signed what excludes each other at height 7: …; proved; evicted at 8"."""
+    """Return a line that says what the peer signed at which height, and when it was evicted."""
     if finding.fault:
         return f"{finding.evidence.words}; NOT proved: {finding.fault}"
     left = finding.evicted_at

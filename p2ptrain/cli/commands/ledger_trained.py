@@ -1,6 +1,6 @@
-"""`p2ptrain ledger trained`: the ledger held against what trainers logged, block by block.
+"""`p2ptrain ledger trained`: compare the ledger with the trainers' journals, block by block.
 
-Journals stay at home: this looks at those that are given to it, as an auditor who has some of them.
+Nodes do not publish their journals: the command reads the files that it is given.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _config(
     joining: Joining,
     telling: Telling,
 ) -> NodeConfig:
-    """Raises ConfigError, naming the option that cannot be so."""
+    """Return the node's configuration. Raises ConfigError, which names the invalid option."""
     data_host, data_port = parse_host_port(reach.data_listen)
     called_at = training.ranks_listen
     ranks_host, ranks_port = parse_host_port(called_at) if called_at else ("", 0)
@@ -100,7 +100,7 @@ def _verbosity(telling: Telling) -> int:
 
 
 def start(config: NodeConfig) -> int:
-    """Load what is slow to load, and run. What can be checked before that is."""
+    """Import the slow packages and run the node. All cheap checks come first."""
     open_home(config.home, to_make=True)
     allow_open_files()
     from p2ptrain.node.main import run_node

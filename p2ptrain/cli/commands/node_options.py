@@ -1,4 +1,4 @@
-"""What `p2ptrain node` can be told, as its help shows it, group by group."""
+"""The options of `p2ptrain node`, in the groups of its help."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from p2ptrain.config.node import DATA_LISTEN, LISTEN
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How peers are found, and how they find us."""
+    """Options for finding peers and being found."""
 
     bootstrap: Annotated[
         list[str] | None,
@@ -36,7 +36,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What this machine does for the run, and on which devices."""
+    """Options for training and devices."""
 
     seed: Annotated[
         bool,
@@ -84,7 +84,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be sent, read and kept."""
+    """Options that limit sending, reading and storage."""
 
     limit_up: Annotated[
         str | None,
@@ -129,7 +129,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Which run, and what is agreed to beforehand."""
+    """Options that choose the run and answer questions in advance."""
 
     trust_checkpoint: Annotated[
         str | None,
@@ -151,7 +151,7 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """How much is told on the terminal."""
+    """Options for the output on the terminal."""
 
     verbose: Annotated[
         int,

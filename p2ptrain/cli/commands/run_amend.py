@@ -1,7 +1,7 @@
-"""An organiser's amendment, made and handed to the node here: `p2ptrain run amend`.
+"""Make an organiser's amendment and pass it to the local node: `p2ptrain run amend`.
 
-It is signed only if members can still agree on it in time, as far as this home knows how far the
-run is, and if it changes something; what makes no run is refused in words.
+It is signed only if it changes something, and if members can still agree on it in time, as far as
+this home knows the state of the run. An amendment that no run could follow is refused.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
     from p2ptrain.run.manifest import CodecSpec, RunManifest
 
 FAR = 10.0
-"""A rate that becomes so many times larger or smaller in one step was likely mistyped: whoever
-means it says so. An amendment that members have agreed on cannot be taken back."""
+"""Largest factor by which a rate may change without confirmation. A larger one is likely a typing
+error, and an agreed amendment cannot be withdrawn."""
 
 FAR_STEPS = 100
-"""Who names an outer step so far ahead likely typed a digit too many: outer steps take minutes to
-hours. Once it is agreed, no amendment can be for an earlier one."""
+"""Most outer steps ahead without confirmation. More is likely a typing error, since outer steps
+take minutes to hours. After it is agreed, no amendment can be for an earlier step."""
 
 LEAD_STEPS = 2
-"""The outer step under way may have its roster already; the next one's names the amendment."""
+"""Outer steps of lead. The current outer step may already have its roster; the next roster names
+the amendment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How far a run is: the outer step under way, and the amendments that members agreed on."""
+    """The state of a run: the current outer step, and the agreed amendments."""
 
     step: int
     agreed: tuple[Digest, ...]
 
 
 def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
-    """What somebody wants, not numbered yet. Raises ConfigError, code AMEND-VALUE."""
+    """Return the wanted amendment, not numbered yet. Raises ConfigError, code AMEND-VALUE."""
     from p2ptrain.run import Amendment
 
     try:
@@ -59,8 +60,9 @@ def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
 def amend(
     where: Home, run: Run, organiser: Identity, wanted: Amendment, *, far: bool = False
 ) -> SignedAmendment:
-    """`wanted`, numbered after those that there are, signed, kept in the home, and published.
-    A rate that leaps, or a step far ahead, is meant only with `far`.
+    """Number and sign `wanted`, store it in the home, and publish it.
+
+    Without `far`, a rate that changes much or a step far ahead is refused.
 
     Raises:
         ConfigError: AMEND-LATE, AMEND-ORDER, AMEND-VALUE, AMEND-FAR.
@@ -106,9 +108,9 @@ def amend(
 
 
 def course_of(where: Home, run: Run) -> Course:
-    """How far the run is, as the node here says; where none runs, the ledger in this home.
+    """Return the state of the run from the node here, or from the ledger if no node runs.
 
-    Raises P2PTrainError: a node runs here and does not say it.
+    Raises P2PTrainError: a node runs here, but does not answer properly.
     """
     from p2ptrain.cli.commands.ledger import chain_of
 
@@ -136,8 +138,8 @@ def _told(reply: Mapping[str, object]) -> Course:
 
 
 def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
-    """As in a run file, a codec comes with a block of its own: int4's steps are too coarse for the
-    others' blocks. A block that is none of these was chosen for this run, and stays.
+    """Change the block together with the codec, as in a run file: int4 is too coarse for the blocks
+    of other codecs. A block that is not a default was chosen for this run, and stays.
     """
     from p2ptrain.config.run_file import usual_block
 
@@ -150,7 +152,8 @@ def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
 
 
 def _lead_steps(wanted: Amendment, manifest: RunManifest) -> int:
-    """Who trains ahead begins with an outer step before the roster of the one before it."""
+    """Return the outer steps of lead. With overlap, trainers begin an outer step before the roster
+    of the step before it, so a change of the schedule needs one more."""
     by_schedule = wanted.lr is not None or wanted.inner_steps is not None
     return LEAD_STEPS + (by_schedule and manifest.sync.overlap_steps > 0)
 
@@ -196,10 +199,10 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
 
 
 def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
-    """The run by the amendments that were agreed, and by those that members can still agree on. Who
-    came too late never holds, though its file stays.
+    """Return the run with the agreed amendments, and those on which members can still agree. A late
+    amendment never applies, although its file stays.
 
-    Raises TryLater: one that was agreed is not here.
+    Raises TryLater: an agreed amendment is not held here.
     """
     from p2ptrain.ledger.chain.terms import why_not
     from p2ptrain.run import Leg
@@ -242,7 +245,8 @@ def _words(manifest: RunManifest) -> str:
 
 
 def _tell_node(where: Home) -> None:
-    """A node that runs here takes it at once, and gossips it; else that is done later."""
+    """Pass the amendment to a node that runs here, which gossips it at once; otherwise a node does
+    so later."""
     try:
         ask(where.root, "reload-amendments")
     except P2PTrainError as error:

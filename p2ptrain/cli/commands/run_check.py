@@ -1,4 +1,4 @@
-"""`p2ptrain run check` on a screen: what a run is, takes, and may make its organiser regret."""
+"""`p2ptrain run check`: show what a run is, what it costs, and warnings for its organiser."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lines(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> Iterator
 
 
 def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
-    """What the run file names and is not in its place yet; publishing cannot do without it."""
+    """Return the files that the run file names and that are missing; publishing needs them."""
     named = {"data.source": run.data.source, "data.tokenizer": run.data.tokenizer}
     for field, name in named.items():
         if name is None or name == STANDARD_LIBRARY:
@@ -57,7 +57,7 @@ def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
 
 
 def _time(costs: Costs) -> str:
-    """How long that takes, where something can be said of it."""
+    """Return the estimated training time as text, or the option that is needed to estimate it."""
     if is_unknown(costs):
         return "; how long that takes, --tokens-per-s tells"
     count = costs.h100s
@@ -94,7 +94,8 @@ def _activations(memory: TrainerMemory) -> str:
 
 
 def _table(costs: Costs) -> Iterator[str]:
-    """80 columns, as many as a terminal has at least: a table that is folded cannot be read."""
+    """Return a table of at most 80 columns, the least width of a terminal: a folded table is
+    unreadable."""
     head = " ".join(f"{f'at {mbit} Mbit/s':>18}" for mbit in RATES_MBIT)
     yield f"{'peers':<5} {'each way':>8} {head} {'tokens':>8}"
     by_peers: dict[int, list[Plan]] = {}
@@ -119,7 +120,7 @@ def _cell(plan: Plan, costs: Costs) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as "1.5 s", "12 min", "3.4 h", "21 d"."""
+    """Return a duration such as "1.5 s", "12 min", "3.4 h" or "21 d"."""
     if seconds < 90:
         return f"{seconds:.1f} s"
     for unit, length, until in (("min", 60.0, 90.0), ("h", 3600.0, 48.0)):

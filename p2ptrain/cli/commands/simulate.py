@@ -1,4 +1,4 @@
-"""`p2ptrain simulate`: the ledger of real nodes in hostile worlds, in virtual time."""
+"""`p2ptrain simulate`: run the real ledger in hostile worlds, in virtual time."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def simulate(
 
 
 def _compile_if_worth_it(asked: bool | None, seeds: int) -> None:
-    """Go on as the compiled copy, in this process's place, if that is asked for or pays.
+    """Replace this process by the compiled copy if that was asked for, or if it pays.
 
-    Raises MachineUnfit: it is asked for, and cannot be compiled here.
+    Raises MachineUnfit: it was asked for, and cannot be compiled here.
     """
     from p2ptrain.simulation import compiling
 

@@ -1,4 +1,4 @@
-"""`p2ptrain status`, `p2ptrain id`, `p2ptrain explain`: what a person asks of a node or of us."""
+"""`p2ptrain status`, `p2ptrain id`, `p2ptrain explain`: information for a person."""
 
 from __future__ import annotations
 

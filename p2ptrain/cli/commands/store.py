@@ -1,4 +1,4 @@
-"""`p2ptrain store`: what this node keeps on its disk, whether it is sound, and what may go."""
+"""`p2ptrain store`: show this node's store, verify it, and collect garbage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOWN_MAX = 20
 
 REPAIR_S = 90.0
 LOOK_S = 0.25
-"""How long a node that runs here is given to read all its store and fetch what is damaged."""
+"""Seconds between two looks at a running node's repair, which may take REPAIR_S in all."""
 
 app = typer.Typer(
     help="See, check and clear what this node keeps on its disk.",
@@ -121,7 +121,7 @@ def check(
 
 
 def _looked_at(where: Home) -> tuple[int, list[Digest]]:
-    """How many chunks there are, and which are damaged."""
+    """Return the number of chunks, and the damaged ones."""
     from p2ptrain.store import LocalDisk, Survey
 
     looked, bad = 0, list[Digest]()
@@ -134,7 +134,7 @@ def _looked_at(where: Home) -> tuple[int, list[Digest]]:
 
 
 def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> list[Digest]:
-    """Have these fetched, by the node here if one runs; returns what is damaged still."""
+    """Let a node that runs here fetch these chunks again; return those that are still damaged."""
     from p2ptrain.node.observer import HomeInUse, repair_store
 
     progress(f"{len(bad)} chunks are damaged; asking peers for them")
@@ -149,7 +149,7 @@ def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> lis
 
 
 def _wait_for(where: Home, bad: list[Digest]) -> list[Digest]:
-    """What the node here has not repaired when time is up."""
+    """Wait until the node has repaired the chunks; return those still damaged at the deadline."""
     from p2ptrain.store import StoreReader
 
     reader, never, give_up_at = StoreReader(where.store), threading.Event(), time.monotonic()
@@ -238,8 +238,8 @@ def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption =
 
 
 def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
-    """A home that is known to be one: that nothing is damaged in a folder whose name was mistyped
-    would be good news of the wrong place. Raises ConfigError.
+    """Open a home that has a run: for a mistyped folder, "nothing is damaged" would be misleading.
+    Raises ConfigError.
     """
     where = open_home(given, to_write=to_write)
     run_of(where)
@@ -257,7 +257,7 @@ def _digest(where: Home, text: str) -> Digest:
 
 
 def _collected(home: Home, config: NodeConfig) -> Collected:
-    """As the node itself does it, by the ledger and the votes that it left on the disk."""
+    """Collect garbage like the node does, by the ledger and the votes on disk."""
     from p2ptrain.archive.home import sole_use
     from p2ptrain.archive.ledger_on_disk import open_ledger
     from p2ptrain.identity import load_or_create
@@ -282,7 +282,7 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
 
 
 def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest, ...]:
-    """What a seed keeps for replays from genesis; says so if it cannot."""
+    """Return the history that a seed keeps for replays from genesis; report if it is incomplete."""
     from p2ptrain.archive.full_history import held_history
     from p2ptrain.trainer.formats.shapes import layout_of
 
@@ -299,8 +299,8 @@ def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest
 
 
 def _data_index(store: Store, spec: DataSpec, *, must_be_here: bool) -> DataIndex | None:
-    """None where it was never fetched, as `ckpt fetch` does not: then no data are here either. A
-    seed is to keep all of them, so that there the index may be lost, and they may be here.
+    """Return the data index; None if it was never fetched, as after `ckpt fetch`: then there are no
+    data here either. On a seed, which keeps all data, a missing index is an error.
 
     Raises StoreError.
     """

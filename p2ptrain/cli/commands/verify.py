@@ -1,4 +1,4 @@
-"""`p2ptrain verify`: the run in a home replayed, and the first thing named that does not fit."""
+"""`p2ptrain verify`: replay the run in a home, and report the first difference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLES = examples(
     "p2ptrain verify --from newest --json",
 )
 TOLD_S = 1.0
-"""Between two lines of progress."""
+"""Seconds between two lines of progress."""
 
 
 def verify(
@@ -74,34 +74,34 @@ def verify(
 
 @dataclass(slots=True)
 class Findings:
-    """What `--json` prints besides `good`. Null is what the audit did not come to."""
+    """The output of `--json` besides `good`. A null field was not reached by the audit."""
 
     run: str
     name: str
     entries: int = 0
     begins_at: str | None = None
-    """The checkpoint at which a pruned ledger begins, which is then believed."""
+    """The checkpoint at which a pruned ledger begins, which is then trusted."""
     height: int | None = None
     head: str | None = None
     step: int | None = None
-    """The outer step that is under way."""
+    """The current outer step."""
     torn: str | None = None
-    """What follows the ledger's last sound record: half a record, which a crash leaves there, or a
-    node that is writing it just now. Nobody was told of it, so nothing is lost."""
+    """The incomplete record after the ledger's last valid one, from a crash or from a node that is
+    writing now. No peer was told of it, so nothing is lost."""
     begun: int | None = None
     reached: int | None = None
-    """The outer steps between these two were replayed."""
+    """The outer steps between this and the field before were replayed."""
     updates: int = 0
     compared: tuple[int, ...] = ()
-    """The outer steps whose certified snapshots are what the updates lead to."""
+    """The outer steps whose certified snapshots equal the replayed states."""
     state: str | None = None
-    """blake3 of θ and m where the replay ended."""
+    """blake3 of θ and m at the end of the replay."""
     difference: Difference | None = None
     missing: Missing | None = None
 
 
 def _audited(where: Home, run: Run, start: str) -> Findings:
-    """Raises ConfigError, and StoreError for what is the disk's fault."""
+    """Audit the run. Raises ConfigError, or StoreError: the disk is damaged."""
     from p2ptrain.archive.chain_reader import EntryBroken, ReadingDisk, Walk
     from p2ptrain.archive.ledger_on_disk import rules_of
     from p2ptrain.archive.replay import account_of
@@ -137,7 +137,7 @@ def _told(walk: Walk) -> Iterator[Certified]:
 
 
 def _of_entry(exc: EntryBroken | LogCorrupt) -> Difference:
-    """What is wrong with the ledger itself. A log that cannot be read hides who signed."""
+    """Return the fault of the ledger itself. If the log cannot be read, the signers are unknown."""
     from p2ptrain.archive.chain_reader import EntryBroken
     from p2ptrain.archive.replay import Difference
 
@@ -177,7 +177,7 @@ def _replay(where: Home, run: Run, account: Account, start: str, findings: Findi
 
 
 class Seldom:
-    """Progress for a person, at most once in `TOLD_S`."""
+    """Print progress for a person, at most once in `TOLD_S`."""
 
     def __init__(self) -> None:
         self._told_s = time.monotonic()

@@ -1,8 +1,9 @@
 """The first θ of a run, from the model's sizes and a seed.
 
-Every parameter draws from its own generator, keyed by the seed and its name: adding a parameter
-changes no other, and the bytes depend on neither torch, nor a rank count, nor the order of making.
-Peers never run this to agree; they compare the digest of what the organiser published.
+Every parameter draws from its own generator, keyed by the seed and its name. Therefore an added
+parameter does not change the others, and the bytes do not depend on torch, on the number of ranks
+or on the order of generation. Peers do not run this to agree: they compare the digest of the
+snapshot that the organiser published.
 
 As a program, `python -m p2ptrain.trainer.formats.genesis --model-json JSON --seed N --out DIR`
 writes `theta.bin` (little-endian fp32 in the canonical layout) and `layout.bin`
@@ -25,7 +26,7 @@ from p2ptrain.trainer.formats.shapes import Parameter, layout_of, parameters
 
 
 def genesis(spec: ModelSpec, seed: int) -> npt.NDArray[np.float32]:
-    """θ at outer step 0, fp32, of `layout_of(spec).numel` elements; padding is zero."""
+    """Return θ at outer step 0: fp32, `layout_of(spec).numel` elements, zeros in the padding."""
     layout = layout_of(spec)
     starts = {parameter.name: parameter for parameter in parameters(spec)}
     theta = np.zeros(layout.numel, dtype=np.float32)

@@ -1,11 +1,11 @@
-"""Our model in the words of Hugging Face `transformers`: names of parameters, and config.json.
+"""Translate our model to and from Hugging Face `transformers`: parameter names and config.json.
 
-Our model is its Llama, or with QK norm its Qwen3: the same pre-norm blocks, the same RMSNorm,
-SwiGLU with the gate first, and rotary positions that turn feature d with feature d + D/2 of a head,
-so no weight is reordered. What is not theirs is refused, not approximated: a name that is not in
-the table, a setting of a foreign config.json that our model does not have.
+Our model is the Llama of transformers, or its Qwen3 if it has QK norm. The blocks are the same:
+pre-norm, RMSNorm, SwiGLU with the gate first, and rotary positions that rotate feature d with
+feature d + D/2 of a head. So no weight is reordered. A parameter that is not in the table and a
+setting of a foreign config.json that our model does not have are refused, not approximated.
 
-Neither torch nor transformers is needed here. A config.json may have come from anywhere.
+This module needs neither torch nor transformers. A config.json may have come from anywhere.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.ipc.trainer_config import ModelSpec
 
 RMS_EPSILON = 1e-5
-"""The model's own; a test holds the two together."""
+"""The same value as the model's `NORM_EPSILON`; a test compares the two."""
 
 FAMILIES = {False: ("llama", "LlamaForCausalLM"), True: ("qwen3", "Qwen3ForCausalLM")}
-"""By whether queries and keys are normalised: model_type, and the class."""
+"""model_type and class in transformers, keyed by whether queries and keys are normalised."""
 
 ROPE_BASE_MAX = 1e12
 SIZE_MAX = 2**24
 LAYERS_MAX = 4096
-"""Not less than a run may have."""
+"""Most layers accepted from a config.json: no fewer than a run may have."""
 
 _WHOLE = {
     "embedding.weight": "model.embed_tokens.weight",
@@ -50,9 +50,9 @@ _BLOCK = re.compile(r"blocks\.(\d+)\.(.+)\.weight")
 
 
 def name_of(parameter: str) -> str:
-    """What transformers calls our `parameter`.
+    """Return the name that transformers gives to our `parameter`.
 
-    Raises ConfigError (EXPORT-MODEL): neither of its models has it.
+    Raises ConfigError (EXPORT-MODEL): neither of its two models has this parameter.
     """
     if parameter in _WHOLE:
         return _WHOLE[parameter]
@@ -67,11 +67,11 @@ def name_of(parameter: str) -> str:
 
 
 def config_of(spec: ModelSpec, dtype: str, special: Mapping[str, int]) -> dict[str, object]:
-    """config.json of the model; `special` has what is known of bos, eos and pad ids.
+    """Return the config.json of the model. `special` maps bos, eos and pad to their ids, if known.
 
-    The base of the rotary angles stands there twice: transformers 4 reads the one, 5 the other. So
-    does the type of the weights. What begins or ends no text is null: transformers would take
-    tokens 1 and 2 for it, Llama's own.
+    The base of the rotary angles and the type of the weights are each given under two names,
+    because transformers 4 and 5 read different ones. An unknown bos or eos id is written as null:
+    otherwise transformers would use Llama's tokens 1 and 2.
     """
     family, architecture = FAMILIES[spec.qk_norm]
     return {
@@ -117,13 +117,13 @@ _LIKE_OURS: dict[str, object] = {
     "rope_scaling": None,
     "use_sliding_window": False,
 }
-"""Where one of these stands in a config.json it must have this value."""
+"""Settings that must have these values if a config.json has them."""
 
 
 def spec_of(config: object) -> ModelSpec:
-    """The sizes that a config.json gives, if it describes a model of ours.
+    """Return the sizes of the model that a config.json describes.
 
-    Raises ConfigError (MODEL-FOREIGN): it does not, and what differs.
+    Raises ConfigError (MODEL-FOREIGN): it is not a model of our kind. The error says what differs.
     """
     if not isinstance(config, dict):
         raise foreign("its config.json is no JSON object")

@@ -1,19 +1,22 @@
-"""What an inner optimizer's state can be, if it came about by training: checks on another's.
+"""Check that another peer's inner optimizer state could be the result of training.
 
-Bytes that a digest names can still be anything, and a state is used element by element, for
-thousands of inner steps.  Two things hold of any that training has made, whatever the data:
+A digest does not say that its bytes are sensible, and a state is used element by element for
+thousands of inner steps. Two statements hold for every state that training has made, whatever the
+data:
 
-- AdamW's means are of the same gradients.  With m = (1 − β₁) Σ β₁ⁱ gᵢ and v = (1 − β₂) Σ β₂ⁱ gᵢ²,
-  Cauchy and Schwarz give |m| ≤ (1 − β₁) / √((1 − β₂) (1 − β₁² / β₂)) · √v: 1.17 with 0.9 and 0.95.
-  So no first step is longer than some rates, whoever made the state up.
-- Gradients are clipped to a length, over all parameters together.  Means of what is no longer than
-  `clip` are no longer: Σ v ≤ clip², and for Muon's momentum Σ m² ≤ clip².  So nobody can make a
-  second moment so large that an element stands still for the rest of the run.
+- Both means of AdamW are of the same gradients. With m = (1 − β₁) Σ β₁ⁱ gᵢ and
+  v = (1 − β₂) Σ β₂ⁱ gᵢ², Cauchy and Schwarz give |m| ≤ (1 − β₁) / √((1 − β₂) (1 − β₁² / β₂)) · √v.
+  The factor is 1.17 for 0.9 and 0.95. So even with an invented state, the first step moves an
+  element by little more than the learning rate.
+- Gradients are clipped to a length, over all parameters together. The mean of vectors that are no
+  longer than `clip` is no longer than `clip`: Σ v ≤ clip², and for Muon's momentum Σ m² ≤ clip².
+  So a liar cannot make a second moment so large that an element stops moving for the rest of the
+  run.
 
-Where a run clips nothing, the second cannot be checked, and is left out.
+The second check is left out for a run that does not clip gradients.
 
-What is left to a liar is a direction that is wrong for some ten inner steps.  Nothing here knows of
-peers or of torch.
+A liar can still choose a direction that is wrong for about ten inner steps. This module knows
+neither peers nor torch.
 """
 
 from __future__ import annotations
@@ -33,20 +36,20 @@ from p2ptrain.trainer.formats.inner_format import FLOAT_BYTES, HEADER_BYTES, vec
 PIECE_ELEMENTS = 1 << 20
 
 SLACK = 1.05
-"""For rounding: the means are kept in fp32, and the length that is clipped is summed in it."""
+"""Factor that allows for rounding: the means are fp32, and so is the sum of the clipped length."""
 
 TINY = 1e-18
-"""A gradient this small has a square that fp32 has no number for; beside AdamW's ε of 1e-8 it moves
-nothing."""
+"""A gradient this small has a square that underflows in fp32. Its step is negligible, because
+AdamW's ε is 1e-8."""
 
 
 def is_muons(entry: LayoutEntry, inner: InnerSpec) -> bool:
-    """Whether Muon trains this parameter: a matrix inside a block (see `optimizer`)."""
+    """Return whether Muon trains this parameter: a matrix inside a block (see `optimizer`)."""
     return inner.is_muon and len(entry.shape) == 2 and entry.name.startswith("blocks.")
 
 
 def ratio_max(inner: InnerSpec) -> float:
-    """The largest |m| ÷ √v."""
+    """Return the largest possible |m| ÷ √v."""
     slow, fast = inner.betas[1], inner.betas[0]
     assert fast**2 < slow, "checked by InnerSpec"
     return (1 - fast) / math.sqrt((1 - slow) * (1 - fast**2 / slow))
@@ -59,10 +62,10 @@ class _Sums:
 
 
 def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
-    """Read both vectors of a state's file once.
+    """Check both vectors of a state's file, reading them once.
 
     Raises:
-        RemoteProtocolError: no training makes such a state.
+        RemoteProtocolError: training cannot make such a state.
         OSError.
     """
     sums, end = _Sums(), 0

@@ -1,16 +1,18 @@
-"""The file of an inner optimizer's state, for whoever has no torch: a node, or a tool.
+"""The file format of an inner optimizer's state. It needs no torch, so nodes and tools can use it.
 
-It is in the run's canonical layout like θ: 8 bytes a parameter, whatever the number of ranks.
+Like θ, the state is in the run's canonical layout: 8 bytes a parameter, whatever the number of
+ranks.
 
     bytes    field
     4096     magic, length and canonical msgpack of the header: outer step, AdamW's count of steps,
-             inner steps since it began knowing nothing, elements, digest of the layout, CRC-32 of
+             inner steps since it began without state, elements, digest of the layout, CRC-32 of
              the vectors; zeros
     4 · n    first vector: AdamW's mean of the gradients, or Muon's momentum
     4 · n    second vector: AdamW's mean of their squares; zeros for Muon
 
-A file is named by its outer step.  The checksum finds what a crash cut short.  It proves nothing of
-where a file is from: what another peer gave is held to `inner_bounds` before it gets its header.
+A file is named by its outer step. The checksum detects a file that a crash cut short. It does not
+prove where a file comes from: `inner_bounds` checks another peer's vectors before the header is
+written.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ HEADER_BYTES = 4096
 FLOAT_BYTES = 4
 PIECE_BYTES = 2**26
 WARM = 2**32
-"""Inner steps since it began, of a state that need not warm up: more than anybody warms up for."""
+"""Count of inner steps for a state that needs no warm-up: longer than any warm-up."""
 _LENGTH = struct.Struct("<8sI")
 
 
@@ -54,14 +56,14 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The outer steps of which a state lies here, whole or not."""
+    """Return the outer steps that have a state file in `folder`, complete or not, in order."""
     if not folder.is_dir():
         return []
     return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
 
 
 def newest(folder: Path, layout: Layout, step_max: int) -> Header | None:
-    """The whole state of `step_max`, or of an earlier step if that is all there is."""
+    """Return the header of the newest complete state whose outer step is at most `step_max`."""
     for step in reversed([step for step in steps_in(folder) if step <= step_max]):
         try:
             with path_of(folder, step).open("rb", buffering=0) as file:
@@ -74,10 +76,10 @@ def newest(folder: Path, layout: Layout, step_max: int) -> Header | None:
 
 
 def read_header(fd: int, layout: Layout) -> Header:
-    """What the file says of itself; its vectors are not read.
+    """Return the file's header. The vectors are not read.
 
     Raises:
-        RemoteProtocolError: it is no state of a model with this layout, or was cut short.
+        RemoteProtocolError: the file is not a state for this layout, or was cut short.
         OSError.
     """
     head = os.pread(fd, HEADER_BYTES, 0)
@@ -96,16 +98,16 @@ def read_header(fd: int, layout: Layout) -> Header:
 
 
 def write_header(fd: int, layout: Layout, step: int, count: int, warmed: int = WARM) -> None:
-    """Say what the file holds, whose vectors are all written. Raises OSError."""
+    """Write the header of a file whose vectors are complete. Raises OSError."""
     header = Header(step, count, warmed, layout.numel, str(layout.digest), crc_of(fd))
     body = pack(asdict(header))
     os.pwrite(fd, _LENGTH.pack(MAGIC, len(body)) + body, 0)
 
 
 def reserve(path: Path, layout: Layout) -> None:
-    """Make the file with all its room, so that writing to it cannot fail for want of it.
+    """Create the file at its full size, so that later writes cannot fail on a full disk.
 
-    Raises OSError: there is not so much; what was had of it is given back, since others lack it.
+    Raises OSError: the disk has too little space. The file is removed, to free what it took.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -117,7 +119,7 @@ def reserve(path: Path, layout: Layout) -> None:
 
 
 def publish(new: Path, folder: Path, step: int) -> None:
-    """Put a whole file in its place, and remove what was there. Raises OSError."""
+    """Move a complete file to its place, and remove the states of other steps. Raises OSError."""
     older = steps_in(folder)
     new.replace(path_of(folder, step))
     for each in older:
@@ -126,14 +128,14 @@ def publish(new: Path, folder: Path, step: int) -> None:
 
 
 def write_all(fd: int, data: memoryview, offset: int) -> None:
-    """Raises OSError."""
+    """Write all of `data` at `offset`. Raises OSError."""
     while data:
         written = os.pwrite(fd, data[:PIECE_BYTES], offset)
         data, offset = data[written:], offset + written
 
 
 def pieces_of(fd: int) -> Iterator[bytes]:
-    """All that follows the header. Raises OSError."""
+    """Yield everything that follows the header, in pieces. Raises OSError."""
     offset = HEADER_BYTES
     while piece := os.pread(fd, PIECE_BYTES, offset):
         yield piece
@@ -141,7 +143,7 @@ def pieces_of(fd: int) -> Iterator[bytes]:
 
 
 def crc_of(fd: int) -> int:
-    """Of all that follows the header. Raises OSError."""
+    """Return the CRC-32 of everything that follows the header. Raises OSError."""
     crc = 0
     for piece in pieces_of(fd):
         crc = zlib.crc32(piece, crc)

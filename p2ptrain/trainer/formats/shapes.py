@@ -1,7 +1,7 @@
-"""The parameters of a model, from its sizes alone: names, shapes, and how each one starts.
+"""The parameters of a model, from its sizes alone: names, shapes, and initial deviations.
 
-Nodes and organisers need the layout and the genesis bytes but never load torch, so this table says
-in words what `model.py` says in modules.  A test holds the two together.
+Nodes and organisers need the layout and the genesis bytes but never load torch. So this table
+lists the parameters that `model.py` defines as modules. A test compares the two.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state.layout import Layout
 
-EMBEDDING_DEVIATION = 0.02  # GPT-2's choice, and nearly everybody's since.
+EMBEDDING_DEVIATION = 0.02  # The choice of GPT-2 and of most models since.
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`deviation` is the standard deviation at the start; None is a gain, which starts at one."""
+    """One parameter. `deviation` is its initial standard deviation; None means a gain, which
+    starts at one."""
 
     name: str
     shape: tuple[int, ...]
@@ -25,13 +26,13 @@ class Parameter:
 
 
 def parameters(spec: ModelSpec) -> tuple[Parameter, ...]:
-    """All parameters, in no particular order.
+    """Return all parameters, in no particular order.
 
-    Matrices start at 1/√fan-in, so that activations keep their size at any width.  Those that write
-    to the residual stream start at zero: every block begins as the identity, whatever the depth.
-    The embedding, and the head whether tied to it or not, start small, and the first loss is that
-    of a uniform guess.  (Writers at 1/√(2 · layers · fan-in) drown so small an embedding: measured
-    on an 0.9 M-parameter model, 120 inner steps of 3 peers end 1.0 nat higher.)
+    Matrices start at 1/√fan-in, so that activations keep their size at any width. Matrices that
+    write to the residual stream start at zero: every block begins as the identity, whatever the
+    depth. The embedding and the head start small, so the first loss is that of a uniform guess.
+    (Residual writers that start at 1/√(2 · layers · fan-in) drown such a small embedding: with a
+    model of 0.9 M parameters, 120 inner steps of 3 peers ended 1.0 nat higher.)
     """
     table = [
         Parameter("embedding.weight", (spec.vocab, spec.width), EMBEDDING_DEVIATION),
@@ -65,10 +66,10 @@ def _block(spec: ModelSpec, prefix: str) -> list[Parameter]:
 
 
 def layout_of(spec: ModelSpec) -> Layout:
-    """The canonical layout of this model's flat vectors."""
+    """Return the canonical layout of this model's flat vectors."""
     return Layout.of((parameter.name, parameter.shape) for parameter in parameters(spec))
 
 
 def parameter_count(spec: ModelSpec) -> int:
-    """How many parameters there are, padding left out."""
+    """Return the number of parameters, without padding."""
     return sum(math.prod(parameter.shape) for parameter in parameters(spec))

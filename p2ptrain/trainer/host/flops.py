@@ -1,11 +1,12 @@
-"""How much arithmetic a token costs, and how much a device could do: what MFU is made of.
+"""Model FLOPs utilisation (MFU): the arithmetic per token, and the peak of a device.
 
     FLOPs per token = 6 · N + 12 · L · W · T        MFU = tokens/s · FLOPs per token ÷ peak
 
-N counts the parameters that multiply (embeddings that are only looked up do not; a tied one is the
-head); L layers, W width, T sequence.  Six: two for the forward pass, four for the backward.  The
-second term is attention's, not halved for the causal mask, as in PaLM (arXiv 2204.02311, appendix
-B) and torchtitan, so that figures can be compared.  What `--recompute` does again is not counted.
+N counts the parameters of matrix products (not an embedding that is only looked up; a tied one is
+the head). L is the number of layers, W the width, T the sequence length. The forward pass takes two
+of the six operations, the backward pass four. The second term is attention. It is not halved for
+the causal mask, as in PaLM (arXiv 2204.02311, appendix B) and torchtitan, so that figures can be
+compared. The repeated arithmetic of `--recompute` is not counted.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ PEAK_FLOPS_PER_S = {
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
-"""bf16 without sparsity, fp32 accumulation, from the makers' data sheets; the first name counts of
-which the device's own has all words."""
+"""Peak in bf16 without sparsity, with fp32 accumulation, from data sheets. The first entry whose
+words all occur in the device's name applies."""
 
 OTHERS = frozenset({"MIG", "Laptop", "D", "Ti"})
-"""A slice of a GPU, a laptop's and a variant have its name, but not its peak."""
+"""Words that mark a slice, a laptop version or a variant of a GPU: its peak is a different one."""
 
 
 def flops_per_token(spec: ModelSpec) -> int:
-    """Of training on one token: forward and backward."""
+    """Return the operations to train on one token, forward and backward."""
     looked_up = () if spec.tied else ("embedding.weight",)
     multiplied = sum(
         math.prod(each.shape) for each in parameters(spec) if each.name not in looked_up
@@ -47,19 +48,19 @@ def flops_per_token(spec: ModelSpec) -> int:
 
 
 def flops_per_step(config: TrainerConfig) -> int:
-    """Of one inner step, on all ranks together."""
+    """Return the operations of one inner step on all ranks together."""
     tokens = config.inner.batch_sequences * config.model.sequence
     return tokens * flops_per_token(config.model)
 
 
 def peak_flops_per_s(device_name: str) -> float | None:
-    """None for CPUs, for slices of a GPU (MIG), and for devices that the table lacks."""
+    """Return the peak of a device; None for CPUs, slices of a GPU (MIG) and unknown devices."""
     words = set(re.findall(r"\w+", device_name))
     named = (peak for name, peak in PEAK_FLOPS_PER_S.items() if words.issuperset(name.split()))
     return None if words & OTHERS else next(named, None)
 
 
 def mfu(spec: ModelSpec, device_name: str, devices: int, tokens_per_s: float) -> float | None:
-    """Model FLOPs utilisation: the share of what all `devices` could do; None where unknown."""
+    """Return the share of the peak of all `devices` that is used; None if the peak is unknown."""
     peak = peak_flops_per_s(device_name)
     return None if peak is None else tokens_per_s * flops_per_token(spec) / (peak * devices)

@@ -1,5 +1,5 @@
-"""Whether this machine shows a GPU, asked of its devices: torch takes seconds to say it, and says
-the same where there is none and where it cannot use the one that there is.
+"""Find out from /dev whether this machine has an NVIDIA GPU. torch takes seconds to answer, and its
+answer does not distinguish a machine without a GPU from a GPU that it cannot use.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ DEVICES = Path("/dev")
 
 
 def has_nvidia_gpu(devices: Path, environment: Mapping[str, str]) -> bool:
-    """Whether programs started here find one. A container may have no other than its machine's
-    fourth, which is nvidia3 there, too.
+    """Return whether programs started here find a GPU. The first one need not be nvidia0: a
+    container may have only the fourth GPU of its machine, which is nvidia3 there, too.
     """
     if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False

@@ -1,6 +1,6 @@
-"""Starts the rank processes of one trainer and hands over all that ties them to this process.
+"""Start the rank processes of one trainer, and pass them their file descriptors.
 
-It only starts them: `supervisor` listens to them and ends them.
+`supervisor` listens to them and ends them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import p2ptrain
 from p2ptrain.ipc.trainer_config import TrainerConfig
 
-# A Python traceback through torch has about 3 KB; of several ranks' the first is the telling one.
+# A Python traceback through torch has about 3 KB; if several ranks fail, the first one matters.
 STDERR_TAIL_BYTES = 16_384
 _LOOPBACK = "127.0.0.1"
 
@@ -40,7 +40,7 @@ class StderrTail:
             return b"".join(self._pieces)[-STDERR_TAIL_BYTES:].decode(errors="replace")
 
     def finish(self, limit_s: float) -> str:
-        """The text once every writer is gone, or what there is after `limit_s`."""
+        """Return the text once every writer is gone, or the text so far after `limit_s`."""
         self._thread.join(limit_s)
         return self.text()
 
@@ -56,7 +56,7 @@ class StderrTail:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """The processes by rank, our end of the socketpair, and the pipe end that keeps them alive."""
+    """The processes by rank, our end of the socketpair, and our end of the lifeline pipe."""
 
     processes: tuple[subprocess.Popen[bytes], ...]
     socket: socket.socket
@@ -65,7 +65,7 @@ class Launched:
 
 
 def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
-    """Start `ranks` processes that inherit the two vectors.  If one cannot start, none stays."""
+    """Start `ranks` processes that inherit the two vectors. If one cannot start, end the others."""
     with ExitStack() as always, ExitStack() as on_failure:
         ours, theirs = socket.socketpair()
         always.callback(theirs.close)
@@ -76,7 +76,7 @@ def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> L
         stderr_read, stderr_write = os.pipe()
         always.callback(os.close, stderr_write)
         on_failure.callback(os.close, stderr_read)
-        # Bound here and handed to rank 0: no port is ever guessed and then found taken.
+        # Bound here and passed to rank 0, so that the port cannot be taken in between.
         store = always.enter_context(socket.create_server((_LOOPBACK, 0)))
         every = {"--theta-fd": theta_fd, "--local-fd": local_fd, "--lifeline-fd": lifeline_read}
         first = {"--socket-fd": theirs.fileno(), "--store-fd": store.fileno()}
@@ -107,7 +107,8 @@ def _start_rank(
 
 
 def _environment(rank: int, ranks: int, port: int, threads: int) -> dict[str, str]:
-    """What torchrun would set, and that only this machine may connect."""
+    """Return the environment that torchrun would set, restricted to connections from this
+    machine."""
     source = str(Path(p2ptrain.__file__).parents[1])
     added = {
         "RANK": rank,
@@ -120,8 +121,9 @@ def _environment(rank: int, ranks: int, port: int, threads: int) -> dict[str, st
         "PYTHONUNBUFFERED": 1,
         "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH")))),
     }
-    # Gloo listens on the interface of the host's name otherwise: open to the network, or not found.
-    # NCCL meets on the first that is not loopback. It takes names for beginnings, but for the sign.
+    # Otherwise gloo listens on the interface of the host's name, which may be open to the network
+    # or not exist, and NCCL on the first interface that is not loopback. NCCL treats a name as a
+    # prefix unless it begins with "=".
     if "lo" in {name for _, name in socket.if_nameindex()}:
         added |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
     return {**os.environ, **{name: str(value) for name, value in added.items()}}

@@ -1,21 +1,21 @@
-"""How many sequences a rank computes at once: found by trying, and halved where memory runs out.
+"""Find how many sequences a rank can compute at once, by halving when memory runs out.
 
-A rank whose memory is spent ends with `OUT_OF_MEMORY_EXIT_CODE`, and the supervisor starts all
-ranks again with half as many sequences.  Going on inside the process was rejected: the other ranks
-wait in a collective that this one will not join, FSDP is between two of its states, and what is
-left of the memory lies in pieces.  A new process has none of that, and all ranks agree since they
-are told the same.  It costs some seconds, a few times in the life of a node.
+A rank that runs out of memory exits with `OUT_OF_MEMORY_EXIT_CODE`, and the supervisor starts all
+ranks again with half as many sequences. Continuing in the same process was rejected: the other
+ranks wait in a collective that this rank will not join, FSDP is in an intermediate state, and the
+free memory is fragmented. A new process has none of these problems, and all ranks agree because
+they get the same number. It costs some seconds, a few times in the life of a node.
 
-The first try is no larger than an estimate says will fit: a block of two thousand sequences would
-take half a dozen starts otherwise.  On a GPU the ranks make it, of what is free there; it may be
-too large, and then it is halved.  On a CPU the node does, with care: there memory does not run out
-like that, since Linux hands out what it has not got, and then kills somebody.
+The first try is at most the number that an estimate says will fit. Otherwise a block of two
+thousand sequences would take half a dozen starts. On a GPU, the ranks estimate from the free
+memory; a number that is too large is halved. On a CPU, the node makes a cautious estimate, because
+Linux grants more memory than it has, and later kills a process.
 
-What was found so is told to whoever started the trainer (`Found`), since the node that is started
-again would run out of memory again: it keeps that, and says it to the next ranks, which believe it
-where they have the same device and no more memory.
+The result is reported to the owner of the trainer (`Found`), so that a restarted node does not run
+out of memory again. The node stores it and passes it to the next ranks. They use it if they have
+the same device and no more memory.
 
-The gradient is the same whatever comes out of this (see `batch`).  No torch here.
+The gradient does not depend on this number (see `batch`). This module does not import torch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.trainer.host.cost import trainer_memory
 
 OUT_OF_MEMORY_EXIT_CODE = 71
-"""EX_OSERR of sysexits.h: nothing else in a trainer ends so."""
+"""EX_OSERR of sysexits.h: no other end of a trainer has this exit code."""
 
 UNFIT_EXIT_CODE = 78
-"""EX_CONFIG: with these settings no rank can compute on this machine, however often it is tried."""
+"""EX_CONFIG: no rank can ever compute on this machine with these settings."""
 
 _TEXTS = (
     "out of memory",
@@ -41,37 +41,39 @@ _TEXTS = (
     "status_alloc_failed",
     "status_not_initialized",
 )
-"""What torch says: its own class is for devices, and the CPU's allocator raises a RuntimeError. The
-last two are cuBLAS's and cuDNN's, which take memory beside torch's own allocator: the second is all
-that they say where there is none left to begin with."""
+"""Parts of torch's messages: its own exception class is for devices only, and the CPU's allocator
+raises a RuntimeError. The last two come from cuBLAS and cuDNN, which take memory beside torch's
+allocator. They report the second one if no memory is left at their first use."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory ran out, on a device or here."""
+    """Return whether `error` means that the memory of a device or of this machine ran out."""
     return isinstance(error, MemoryError) or any(text in str(error).lower() for text in _TEXTS)
 
 
 GPU_SHARE = 0.9
-"""Of a GPU's free memory: kernels need some beside what is counted, and some lies in pieces."""
+"""Share of a GPU's free memory to plan with: kernels need memory that is not counted, and some is
+fragmented."""
 
 
 def at_once(config: TrainerConfig, ranks: int) -> int:
-    """How many sequences a forward pass of one of `ranks` ranks takes."""
+    """Return how many sequences a forward pass of one of `ranks` ranks takes."""
     share = math.ceil(config.inner.batch_sequences / ranks)
     return min(config.micro_batch or share, share)
 
 
 def within(config: TrainerConfig, ranks: int, room_bytes: int) -> TrainerConfig:
-    """The same, with no more sequences at once than have their activations in `room_bytes`, which
-    all ranks share; one at least.
+    """Return `config` with at most as many sequences at once as have room for their activations in
+    `room_bytes`, which all ranks share; at least one.
     """
     fit = max(1, room_bytes // (ranks * _of_one_sequence(config)))
     return config if fit >= at_once(config, ranks) else replace(config, micro_batch=fit)
 
 
 def on_gpu(config: TrainerConfig, ranks: int, free_bytes: int) -> int:
-    """With how many sequences at once to begin on a GPU, one of as many as there are `ranks`, that
-    has `free_bytes` left beside the weights and what the arena keeps; one at least.
+    """Return the number of sequences with which to begin on a GPU, at least one.
+
+    There is one GPU per rank. `free_bytes` is its free memory after weights and arena are loaded.
     """
     memory = trainer_memory(config.model, config.inner, config.precision, eager=config.eager)
     to_come = (memory.gathered + memory.gradients + memory.optimizer) / ranks
@@ -85,8 +87,8 @@ def _of_one_sequence(config: TrainerConfig) -> int:
 
 
 def as_found(config: TrainerConfig, ranks: int, device: str, free_bytes: int) -> TrainerConfig:
-    """The same with no more sequences at once than an earlier halving has left, if that was of so
-    much memory of this device.
+    """Return `config` with at most as many sequences at once as an earlier halving left, if that
+    halving applies to this device and this much free memory.
     """
     found = config.halving
     if found is None or not found.holds(device, free_bytes):
@@ -95,20 +97,20 @@ def as_found(config: TrainerConfig, ranks: int, device: str, free_bytes: int) ->
 
 
 Found = Callable[[Halving], None]
-"""Is told of each halving, in whatever thread starts the trainer."""
+"""Called with each halving, in the thread that starts the trainer."""
 
 
 def unheard(halving: Halving) -> None:
-    """Where nobody wants to know."""
+    """Ignore the halving: a `Found` for callers that do not store it."""
 
 
 def tell(found: Found, hello: Hello | None, smaller: TrainerConfig) -> None:
-    """That ranks which said `hello` ran out of memory, so that the next ones are `smaller`."""
+    """Report that ranks which sent `hello` ran out of memory, and that `smaller` comes next."""
     if hello is not None:
         found(Halving(hello.device, hello.memory_bytes, smaller.micro_batch))
 
 
 def halved(config: TrainerConfig, ranks: int) -> TrainerConfig | None:
-    """The same with half as many sequences at once; None if it was one sequence already."""
+    """Return `config` with half as many sequences at once, rounded up; None if it was one."""
     sequences = at_once(config, ranks)
     return replace(config, micro_batch=(sequences + 1) // 2) if sequences > 1 else None

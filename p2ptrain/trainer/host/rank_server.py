@@ -1,17 +1,18 @@
-"""Lets ranks in that somebody else started, and serves them until one of them goes.
+"""Accept ranks that the node did not start, and serve them until one of them disconnects.
 
-Use it in a node whose ranks come from torchrun, perhaps on several hosts.  Each rank calls, proves
-that it knows the secret (`ipc.admission`), and waits; when all have come, each is welcomed and asks
-for slices of θ and for blocks, and hands in slices of its weights (`ipc.slices`).  So no rank needs
-to be on the node's host, and all are alike: shared memory for those beside the node would have
-saved a copy through loopback, and made two ways of which one is tested.
+Use it in a node whose ranks come from torchrun, perhaps on several hosts. Each rank connects,
+proves that it knows the secret (`ipc.admission`), and waits. When all ranks are connected, each is
+welcomed. It then reads slices of θ and blocks, and writes slices of its weights (`ipc.slices`). So
+no rank needs to be on the node's host, and all ranks are treated alike. Shared memory for ranks on
+the node's host would save a copy through loopback, but would make a second, less tested path.
 
-Rank 0's second connection carries frames; they are passed on between it and one end of a
-socketpair, whose other end (`socket`) the node uses as with ranks that it started.
+Rank 0's second connection carries frames. They are copied between it and one end of a socketpair;
+the node uses the other end (`socket`) as with ranks that it started itself.
 
-A gathering is over for good when a rank goes, calls again or breaks the protocol: what the others
-have would hang in a collective.  All connections are shut then, which ends every rank, and torchrun
-starts them anew.  Threads serve connections, one each; shutting its socket ends a thread.
+A gathering ends for good when a rank disconnects, connects again or breaks the protocol, because
+the other ranks would hang in a collective. Then all connections are shut down, which ends every
+rank, and torchrun starts them again. Each connection has its own thread; shutting down its socket
+ends the thread.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE, at_once
 
 STRANGERS_MAX = 16
-"""Callers at the same time beyond the ranks that are expected."""
+"""Most simultaneous connections beyond those of the expected ranks."""
 PATHS_MAX = 4 * BLOCKS_MAX
-"""Of blocks that ranks were told of lately: several leases."""
+"""Most recent block paths that ranks may read: enough for several leases."""
 DEAF_S = 1.0
-"""Until callers are listened to again where one could not be: what lacks may be free then."""
+"""Seconds until the next accept after a failed one: file descriptors may be free again then."""
 _RECEIVE_BYTES = 65_536
 _FLOAT_BYTES = 4
 
 Told = Callable[..., None]
-"""An event and its fields, as `Journal.write` takes them.  From any thread."""
+"""Called with an event and its fields, like `Journal.write`, from any thread."""
 
 
 class Gathering:
-    """All ranks of one start of the trainer, from the first call to the end.
+    """All ranks of one start of the trainer, from the first connection to the end.
 
-    `door` listens and is closed here; `theta` and `local` are the arena's bytes.
+    `door` is the listening socket, closed by `close`; `theta` and `local` are the arena's bytes.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Gathering:
     ) -> None:
         self.ranks = ranks
         self.micro_batch = at_once(config, ranks)
-        """How many sequences each computes at once; it may be less than they were told."""
+        """Sequences that each rank computes at once. The ranks' Hello may reduce it."""
         self.socket, self._theirs = socket.socketpair()
         self._door, self._secret, self._config = door, secret, config
         self._theta, self._local = theta, local
@@ -76,9 +77,9 @@ class Gathering:
         self._leaving = False
         self._threads: list[threading.Thread] = []
         self.complete_s: float | None = None
-        """Since when all ranks are there."""
+        """Monotonic time at which all ranks were connected; None before."""
         self.error: TrainerError | None = None
-        """Why it is over."""
+        """Why the gathering is over; None while it is not. Written by `end`."""
         self._start(self._accept)
 
     @property
@@ -86,24 +87,25 @@ class Gathering:
         return len(self._seats)
 
     def allow(self, paths: Iterable[str]) -> None:
-        """Ranks may ask for these blocks from now on."""
+        """Allow ranks to read these blocks."""
         with self._changed:
             self._paths.update(dict.fromkeys(paths))
             while len(self._paths) > PATHS_MAX:
                 del self._paths[next(iter(self._paths))]
 
     def expect_leaving(self) -> None:
-        """From now on a rank that goes does what it was told."""
+        """Treat a rank that disconnects from now on as stopped on request, not as lost."""
         with self._changed:
             self._leaving = True
 
     def wait_empty(self, limit_s: float) -> bool:
-        """Whether all ranks have gone within that time."""
+        """Wait until all ranks have disconnected. Return False after `limit_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._seats, limit_s)
 
     def end(self, error: TrainerError) -> None:
-        """Over, because of `error` unless it was before.  Every socket is shut."""
+        """End the gathering and shut down every socket. `error` is the reason unless there is an
+        earlier one."""
         with self._changed:
             self.error = self.error or error
             self._changed.notify_all()
@@ -112,14 +114,14 @@ class Gathering:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self, limit_s: float) -> None:
-        """After `end`: wait for the threads, so that nobody writes into the arena any more."""
+        """Wait for the threads after `end`, so that none of them still writes into the arena."""
         ends_s = time.monotonic() + limit_s
         for thread in self._threads:
             thread.join(max(0.0, ends_s - time.monotonic()))
         for sock in (self._door, self._theirs, self.socket):
             sock.close()
 
-    # -- who comes ------------------------------------------------------------------------------
+    # -- connections ----------------------------------------------------------------------------
 
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, name="ranks", daemon=True)
@@ -145,14 +147,15 @@ class Gathering:
             sock.close()
 
     def _is_over_soon(self, exc: OSError) -> bool:
-        """Nobody could be let in: the door was shut; or files ran out, and it must stay open."""
+        """Handle a failed accept. Return True if the gathering is over. Otherwise file descriptors
+        may have run out: wait `DEAF_S`, and go on listening."""
         with self._changed:
             if self.error is None:
                 self._told("rank-not-heard", reason=exc.strerror)
             return self._changed.wait_for(lambda: self.error is not None, DEAF_S)
 
     def _attend(self, sock: socket.socket, host: str) -> None:
-        """One caller, from its call to its end."""
+        """Serve one connection from its handshake to its end."""
         try:
             slices.stay_alert(sock)
             claim = challenge(sock, self._secret)
@@ -163,7 +166,7 @@ class Gathering:
         except RemoteProtocolError as exc:
             self._told("rank-refused", host=host, reason=exc.what)
         except OSError:
-            pass  # It went, or we shut it; whoever had a seat has left it.
+            pass  # The peer closed it, or we shut it down. A rank has left its seat by now.
         finally:
             with self._changed:
                 self._calls.discard(sock)
@@ -184,9 +187,9 @@ class Gathering:
             self._leave(sock, claim.rank, gone)
 
     def _seat(self, sock: socket.socket, claim: Claim) -> str:
-        """Give the rank its place; the last one's coming is the welcome of all.
+        """Seat the rank. When the last rank is seated, welcome all of them.
 
-        Returns why not, if there is none.
+        Return the reason if there is no seat for it, else "".
         """
         with self._changed:
             if claim.ranks != self.ranks:
@@ -194,7 +197,7 @@ class Gathering:
             if self.error is not None or self._leaving:
                 raise ConnectionError("it is over")
             if self.complete_s is not None:
-                # Newer than what we know of it: its host was cut off, or has been started anew.
+                # Its old connection is dead: its host was cut off or has been restarted.
                 self.end(_lost(f"rank {claim.rank} has called again"))
                 raise ConnectionError("it must call once more")
             if (before := self._seats.get(claim.rank)) is not None:
@@ -205,7 +208,7 @@ class Gathering:
                 self.complete_s = time.monotonic()
                 welcome = slices.Welcome(self._generation, self._config.to_json())
                 for each in self._seats.values():
-                    with suppress(OSError):  # Its own thread hears of it.
+                    with suppress(OSError):  # That rank's own thread notices the failure.
                         slices.send(each, welcome)
         return ""
 
@@ -217,7 +220,7 @@ class Gathering:
                 if self.complete_s is not None and not self._leaving:
                     self.end(_lost(gone))
 
-    # -- what it asks for -----------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     def _answer(self, sock: socket.socket, message: slices.Message) -> None:
         if self.complete_s is None:
@@ -240,7 +243,10 @@ class Gathering:
                 raise RemoteProtocolError(f"a {message.kind} message from a rank")
 
     def _block(self, path: str) -> bytes:
-        """What the file holds, if ranks were told of it; nothing, if it cannot be had."""
+        """Return the bytes of an allowed block file, or b"" if it cannot be read.
+
+        Raises RemoteProtocolError: the path was not allowed.
+        """
         with self._changed:
             if path not in self._paths:
                 raise RemoteProtocolError("it asks for a file that it was not told of")
@@ -261,8 +267,8 @@ class Gathering:
         self._pass(sock, self._theirs)
 
     def _pass(self, source: socket.socket, to: socket.socket) -> None:
-        """All bytes from the one to the other, until one of them ends; that is told by its slices'
-        connection."""
+        """Copy all bytes from `source` to `to` until one of them ends. The end of a rank itself is
+        noticed on its connection for slices."""
         with suppress(OSError):
             while data := source.recv(_RECEIVE_BYTES):
                 to.sendall(data)

@@ -1,13 +1,13 @@
-"""When a silent trainer is stuck, and when restarting it has become pointless.
+"""Decide when a silent trainer is stuck, and when restarting it has become pointless.
 
-Both are values fed with what happened and the time; neither reads a clock or touches a process.
+Both classes are fed with events and times; neither reads a clock or touches a process.
 
-A trainer that trains or evaluates reports every inner step, so its usual pace is known and silence
-can be judged by it.  One that stands by says nothing for as long as it likes.  Before the first
-inner step on another θ its optimizer's state passes through the disk, whose pace is nobody's: that
-is granted by the model's size.  So are the first step, a loss that is measured before it, and the
-second step, since the pace of the first says nothing: CUDA is loaded in it, ranks are connected,
-the model compiled.  A pace is not known yet, but how much there is to compute is.
+A trainer that trains reports every inner step, so its usual pace is known, and its silence can be
+judged by it. An idle trainer may be silent for ever. Before the first inner step on a new θ, the
+optimizer's state is written to disk or read from it; the time limit for that follows from the
+model's size. No pace is known before the second inner step has ended: the first one loads CUDA,
+connects the ranks and compiles the model. Until then, the limit follows from the amount of
+arithmetic.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
-"""Whoever looks every second, and has not looked for longer than this, stood still itself."""
+"""Seconds between two calls of `look`, which come every second. If they are further apart, this
+process itself stood still."""
 
 STATE_BYTES = 8
-"""Of each parameter: see `inner_format`."""
+"""Bytes of optimizer state per parameter: see `inner_format`."""
 
 SLOWEST_MFU = 0.05
-"""Of a device whose peak in bf16 is known, in bf16; a machine that does worse is of little use to
-its run."""
+"""Lowest share of the peak expected of a device whose bf16 peak is known. A slower machine is of
+little use to its run."""
 SLOWEST_GPU_FLOPS_PER_S = 2e12
 SLOWEST_CPU_FLOPS_PER_S = 2e9
-"""Of a rank; one thread of an old machine that others use, too, makes as much."""
+"""Lowest speed of a rank. One thread of an old and busy machine reaches it."""
 FORWARD_SHARE = 1 / 3
-"""Of an inner step: so much of it is a measurement of the loss."""
+"""Time to measure the loss of a block, as a share of an inner step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a trainer that owes an answer may be silent.
 
-    `start_limit_s`, until two inner steps are done: loading torch and CUDA, or compiling, on a
-    slow disk and a crowded machine; and what the step's arithmetic takes a device that is used
-    badly.  Then `silence_factor` usual inner steps, since throttling and neighbours slow a step
-    several times over but not twenty times; never less than `silence_floor_s`, since a machine that
-    swaps stalls everything for some seconds.
+    Until two inner steps are done, the limit is `start_limit_s` plus the time that the step's
+    arithmetic takes on a badly used device. `start_limit_s` covers loading torch and CUDA, or
+    compiling, on a slow disk and a busy machine. Afterwards the limit is `silence_factor` usual
+    inner steps: throttling and other programs slow a step several times, but not twenty times. It
+    is at least `silence_floor_s`, since a machine that swaps stalls everything for some seconds.
     """
 
     start_limit_s: float = 180.0
     silence_floor_s: float = 15.0
     silence_factor: float = 20.0
     disk_bytes_per_s: float = 100e6
-    """At least, of a disk of any kind: what is written is read once more for its checksum."""
+    """Lowest speed expected of any disk. Written state is also read once more for its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What an inner step takes of the ranks: `flops` of arithmetic, in `bf16` or in fp32, by a
-    model that is `compiled` at its first use, and once more for its first evaluation, which keeps
-    nothing for a backward pass.
+    """The cost of an inner step: `flops` operations in `bf16` or in fp32. A `compiled` model is
+    compiled at its first use, and again at its first evaluation, which has no backward pass.
     """
 
     flops: float = 0.0
@@ -70,14 +70,14 @@ class StepCost:
         return cls(flops_per_step(config), config.precision == "bf16", config.compile)
 
     def slowest_s(self, device: str, ranks: int) -> float:
-        """How long it may take ranks that have each a device of this name."""
+        """Return the longest time that a step may take `ranks` ranks with such a device each."""
         peak = peak_flops_per_s(device) if self.bf16 else None
         unknown = SLOWEST_CPU_FLOPS_PER_S if device == "cpu" else SLOWEST_GPU_FLOPS_PER_S
         return self.flops / (ranks * (unknown if peak is None else SLOWEST_MFU * peak))
 
 
 class StallWatch:
-    """Feed it every frame sent and received; ask `overdue` now and then."""
+    """Detects a stuck trainer. Feed it every frame sent and received; call `overdue` regularly."""
 
     def __init__(self, now: float, patience: Patience, cost: StepCost = StepCost()) -> None:
         self._patience = patience
@@ -89,8 +89,8 @@ class StallWatch:
         self._paused = False
         self._blocks_due = 0
         self._owes_report = False
-        """After the last of these blocks; not of those that it trains ahead. What it was ready with
-        before it reads of more is no report of them."""
+        """Whether the trainer must send FragmentReady after the last due block. It need not for
+        blocks trained ahead. A FragmentReady that comes while blocks are due does not count."""
         self._parameters = 0
         self._moves_state = False
         self._evaluations: dict[int, int] = {}
@@ -106,7 +106,7 @@ class StallWatch:
                 self._owes_report = not ahead
                 self._blocks_due += len(block_paths)
             case frames.Rebase():
-                self._owes_report = True  # Now, or once it is ready; or it is told of more at once.
+                self._owes_report = True  # It reports now, once it is ready, or gets more blocks.
             case frames.Evaluate(request, block_paths):
                 self._evaluations[request] = len(block_paths)
             case frames.Load():
@@ -142,14 +142,14 @@ class StallWatch:
 
     @property
     def _owed(self) -> bool:
-        """Whether we wait for something that the trainer must say."""
+        """Whether the trainer must send something."""
         training = (self._blocks_due > 0 or self._owes_report) and not self._paused
         return not self._greeted or training or bool(self._evaluations)
 
     @property
     def limit_s(self) -> float:
-        """How long a silence is borne: many usual steps, and the silent work of an evaluation and
-        of the disk.
+        """Seconds of silence that are tolerated: many usual steps, plus the time of evaluations and
+        of state on the disk.
         """
         state_bytes = self._moves_state * STATE_BYTES * self._parameters
         return self._usual_limit_s + state_bytes / self._patience.disk_bytes_per_s
@@ -167,10 +167,11 @@ class StallWatch:
         return silence_s + 2 * evaluated * pace_s
 
     def look(self, now: float) -> str | None:
-        """`overdue`, for whoever asks every second.
+        """Like `overdue`, for a caller that calls every second.
 
-        When it did not, it was stopped, or had no core, and so perhaps was the trainer; what this
-        has said meanwhile is yet to be read. Such a silence says nothing: its time is given back.
+        If the caller did not call for longer, this process was stopped or had no core. The trainer
+        may have been stopped as well, and its frames are not read yet. So the time of such a gap
+        does not count as silence.
         """
         before, self._looked_at = self._looked_at, now
         if before is not None and now > before + LOOKS_S:
@@ -178,7 +179,7 @@ class StallWatch:
         return self.overdue(now)
 
     def overdue(self, now: float) -> str | None:
-        """Why the trainer counts as stuck, in words; None if it does not."""
+        """Return why the trainer counts as stuck, in words; None if it does not."""
         silent_s = now - self._heard_at
         if not self._owed or silent_s <= self.limit_s:
             return None
@@ -188,19 +189,22 @@ class StallWatch:
 
 @dataclass(slots=True)
 class RestartBudget:
-    """At most `restarts_max` restarts in any `window_s`, and as many in a row after trainers of
-    whose work nothing was offered: one that dies at every start, or at the same block every time,
-    would otherwise burn the volunteer's power for nothing. However slowly it does so, since a hang
-    is noticed only after minutes. A rare crash in a long run is forgiven."""
+    """Limits restarts: at most `restarts_max` in any `window_s`, and at most as many in a row after
+    trainers that contributed no work.
+
+    Otherwise a trainer that dies at every start, or always at the same block, would waste the
+    volunteer's power. The second limit also stops one that fails slowly, since a hang is noticed
+    only after minutes. Rare crashes in a long run do not add up."""
 
     restarts_max: int = 5
     window_s: float = 600.0
     in_vain: int = field(default=0, init=False)
-    """Trainers in a row of whose work nothing was offered."""
+    """Trainers in a row that contributed no work. Written by `spend`."""
     _spent: deque[float] = field(default_factory=deque, init=False)
 
     def spend(self, now: float, *, useful: bool) -> bool:
-        """Take one restart if there is one left. `useful`: work of the last trainer was offered."""
+        """Take one restart if one is left, and return whether it was. `useful`: the last trainer's
+        work was offered."""
         while self._spent and now - self._spent[0] >= self.window_s:
             self._spent.popleft()
         self.in_vain = 0 if useful else self.in_vain + 1

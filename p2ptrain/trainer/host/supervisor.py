@@ -1,17 +1,17 @@
-"""Starts a trainer's ranks as plain subprocesses, hears what they say, and ends them.
+"""Start a trainer's ranks as subprocesses, exchange frames with them, and end them.
 
-Use it from a node.  No torch is loaded here, and nothing is asynchronous: a trio task waits on
-`RunningTrainer.socket` and gives what it reads to `feed`; a thread calls `receive`.  Whatever asks,
-tells or ends a trainer may block, so trio calls it in a thread.
+Use it from a node. This module does not load torch, and nothing is asynchronous: a trio task waits
+on `RunningTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`. All methods
+that send to a trainer, query it or end it may block, so trio calls them in a thread.
 
     trainer = Supervisor(config, theta_fd, local_fd).start()
     trainer.send(Load(step=0))
     frame = trainer.receive(timeout_s=1.0)
 
-Whatever ends a rank, all ranks of that trainer end at once and the socket reports its end: one dead
-rank would leave the others in a collective for ever.  The ranks sit in sessions of their own, so a
-terminal's Ctrl-C reaches only the node, which then stops them kindly; and they hold one end of a
-pipe whose other end dies with the node, so they never outlive it.
+If one rank ends, all ranks of that trainer end at once, and the socket closes: one dead rank would
+leave the others in a collective for ever. The ranks have sessions of their own, so a terminal's
+Ctrl-C reaches only the node, which then stops them in an orderly way. They hold one end of a pipe
+whose other end closes with the node, so they never outlive it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatc
 
 # SIGKILL takes effect at once unless the kernel waits for a device.
 KILL_LIMIT_S = 10.0
-# A trainer that has closed its socket is past its last line of code.
+# A trainer closes its socket only at the end of its program.
 EXIT_LIMIT_S = 1.0
 
 
 class RunningTrainer:
-    """The processes of one trainer, from start to end.  Made by `Supervisor.start`.
+    """The processes of one trainer, from start to end. Created by `Supervisor.start`.
 
-    Use either `feed` or `receive`, not both: each keeps its own half-read frame.
+    Use either `feed` or `receive`, not both: each buffers partial frames separately.
     """
 
     def __init__(self, launched: Launched, watch: StallWatch, micro_batch: int) -> None:
@@ -70,8 +70,8 @@ class RunningTrainer:
         self._lifeline_fd: int | None = launched.lifeline_fd
         self._tail = launched.tail
         self.useful = False
-        """Whether work of it was offered, in which case its end is the first of a row. Whoever
-        offers it says so."""
+        """Whether work of this trainer was offered. If so, its end does not count as in vain. Set
+        by the code that offers the work."""
         self._watch = watch
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
@@ -90,11 +90,11 @@ class RunningTrainer:
         return tuple(process.pid for process in self._processes)
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
-        """Send a frame; it waits in the socket's buffer until the inner step at hand is done.
+        """Send a frame. It waits in the socket's buffer until the trainer's inner step is done.
 
-        A long lease does not fit there, and waits here, for as long as the trainer takes: one that
-        restores its optimizer reads nothing for minutes.  `check` says if it hangs; `meanwhile` is
-        called every second, and may raise to end the wait.
+        A long lease does not fit into that buffer, so this call blocks until the trainer reads: one
+        that restores its optimizer reads nothing for minutes. `check` detects a hang. `meanwhile`
+        is called every second, and may raise to end the wait.
 
         Raises:
             TrainerExited: the trainer is gone.
@@ -106,12 +106,12 @@ class RunningTrainer:
             raise self._exited() from exc
 
     def receive(self, timeout_s: float) -> Frame | None:
-        """The next frame, or None after `timeout_s`.  For a thread; blocks.
+        """Return the next frame, or None after `timeout_s`. It blocks: call it in a thread.
 
         Raises:
-            TrainerExited: it ended; nothing that it said before is lost.
-            TrainerStalled: it owes an answer and is silent.  It still runs: `kill` it.
-            TrainerError: it sent what is not a frame.
+            TrainerExited: the trainer ended, and all frames before that have been returned.
+            TrainerStalled: the trainer owes an answer and is silent. It still runs: `kill` it.
+            TrainerError: the trainer sent something that is not a frame.
         """
         try:
             frame = self._channel.receive(timeout_s)
@@ -126,13 +126,14 @@ class RunningTrainer:
         return frame
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data`, read from `socket`, completes.  For trio; blocks only at the end
-        of the stream, for the instant that the processes take to end.  A trainer that is killed
-        resets the socket: give `b""` for an OSError too.
+        """Return the frames that `data`, read from `socket`, completes.
+
+        It is for trio: it blocks only at the end of the stream, for the moment that the processes
+        take to end. A killed trainer resets the socket: pass `b""` after an OSError, too.
 
         Raises:
             TrainerExited: `data` is empty: the trainer ended.
-            TrainerError: it sent what is not a frame.
+            TrainerError: the trainer sent something that is not a frame.
         """
         if not data:
             raise self._exited()
@@ -148,12 +149,14 @@ class RunningTrainer:
         self._watch.received(frame, time.monotonic())
         if isinstance(frame, Hello):
             self.hello = frame
-            self.micro_batch = frame.micro_batch  # On a GPU it may be less than it was told.
+            self.micro_batch = frame.micro_batch  # On a GPU it may be less than in the settings.
 
     def check(self) -> None:
-        """Raises TrainerExited or TrainerStalled if that is so.  With `feed`, call it every second
-        or so; what an ended trainer said last may still lie unread in the socket.  For a thread: if
-        the trainer has ended, it blocks until all ranks are gone, or for KILL_LIMIT_S."""
+        """Check the trainer's health. Raises TrainerExited or TrainerStalled.
+
+        With `feed`, call it about every second. The last frames of an ended trainer may still be
+        unread in the socket. Call it in a thread: if the trainer has ended, it blocks until all
+        ranks are gone, or for KILL_LIMIT_S."""
         if self.poll() is not None:
             raise self._exited()
         self._judge(self._watch.look(time.monotonic()))
@@ -163,32 +166,32 @@ class RunningTrainer:
             raise TrainerStalled(f"the trainer is {reason}", evidence=self._evidence())
 
     def poll(self) -> int | None:
-        """The exit status of the rank that ended first (negative: a signal), None while all run."""
+        """Return the exit status of the rank that ended first (negative: a signal), or None."""
         return self._first_exit
 
     def stderr_tail(self) -> str:
-        """The last 16 KiB of what the ranks printed."""
+        """Return the last 16 KiB that the ranks printed."""
         return self._tail.text()
 
     @property
     def waits_for(self) -> str:
-        """Nothing: whoever starts its ranks need not wait for others to do it."""
+        """Always empty: the node starts these ranks itself and waits for nobody."""
         return ""
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
-        """Ask the trainer to end after its inner step; kill it after `deadline_s`.  It makes no
-        difference here whether another will be started.
+        """Ask the trainer to end after its inner step; kill it after `deadline_s`. `again` has no
+        effect here.
 
-        Returns the exit status: 0 if it ended by itself.  Harmless if it has ended before.
+        Return the exit status: 0 if the trainer ended by itself. It may be called after the end.
         """
         if self._first_exit is None:
-            with suppress(ChannelClosed):  # It is ending already; the reapers know how.
+            with suppress(ChannelClosed):  # It is ending already; the reapers learn its status.
                 self._channel.send(Stop(), deadline_s=deadline_s)
             self._join(deadline_s)
         return self.kill()
 
     def kill(self) -> int:
-        """End all ranks now and free what they held.  Returns the exit status.  May be repeated."""
+        """End all ranks now, close their files, and return the exit status. May be repeated."""
         self._kill_all()
         self._join(KILL_LIMIT_S)
         self.socket.close()
@@ -207,7 +210,7 @@ class RunningTrainer:
         return (TrainerUnfit if code == UNFIT_EXIT_CODE else TrainerExited)(code, tail)
 
     def _exit_code(self) -> int:
-        """That of the rank that ended first; as if killed, if the kernel has not let go of any."""
+        """Return the status of the rank that ended first; -SIGKILL if none has ended yet."""
         return -signal.SIGKILL if self._first_exit is None else self._first_exit
 
     def _evidence(self) -> list[str]:
@@ -219,7 +222,7 @@ class RunningTrainer:
             reaper.join(max(0.0, give_up_at - time.monotonic()))
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for one rank; the first to end badly takes the others with it."""
+        """Wait for one rank. If its status is not 0, kill all ranks."""
         code = process.wait()
         with self._exit_lock:
             if self._first_exit is None or (self._first_exit == 0 and code != 0):
@@ -234,13 +237,13 @@ class RunningTrainer:
 
 @dataclass(slots=True)
 class Supervisor:
-    """How to start this node's trainer, and how often to start it again.
+    """Starts this node's trainer, and starts it again within a budget.
 
     `theta_fd` and `local_fd` are shared memory in the canonical layout; the trainer's processes
-    inherit them.  They, and this object, serve any number of starts, one at a time.
+    inherit them. They and this object serve any number of starts, one at a time.
 
-    Where memory ran out, the next start is with half as many sequences at once, and costs nothing
-    of the budget: that can happen a few times only.  `found` is told of it.
+    If memory ran out, the next start uses half as many sequences at once. It does not count against
+    the budget, because it can happen only a few times. `found` is called with the new number.
     """
 
     config: TrainerConfig
@@ -253,10 +256,10 @@ class Supervisor:
     _last: RunningTrainer | None = field(default=None, init=False)
 
     def start(self) -> RunningTrainer:
-        """Start all ranks.  The first frame to come is Hello, some seconds later.
+        """Start all ranks. The first frame is Hello, some seconds later.
 
         Raises:
-            TrainerError: it has ended too often of late; the budget of restarts is spent.
+            TrainerError: the trainer has ended too often; the restart budget is spent.
         """
         if self._last is not None and not self._fits_better():
             spend(self.budget, useful=self._last.useful)
@@ -266,7 +269,7 @@ class Supervisor:
         return self._last
 
     def _fits_better(self) -> bool:
-        """Whether the last trainer ran out of memory, and the next one needs less."""
+        """If the last trainer ran out of memory and can be halved, halve it and return True."""
         assert self._last is not None
         tried = replace(self.config, micro_batch=self._last.micro_batch)
         smaller = halved(tried, self.ranks)
@@ -278,9 +281,9 @@ class Supervisor:
 
 
 def spend(budget: RestartBudget, *, useful: bool) -> None:
-    """Take a restart from `budget`; the last trainer was `useful` or not.
+    """Take a restart from `budget`. `useful`: work of the last trainer was offered.
 
-    Raises TrainerError: there is none left.
+    Raises TrainerError: no restart is left.
     """
     if budget.spend(time.monotonic(), useful=useful):
         return
@@ -296,6 +299,6 @@ def spend(budget: RestartBudget, *, useful: bool) -> None:
 
 
 def failure(frame: Failed) -> TrainerError:
-    """The error that a Failed frame stands for, for a node that gives up on it."""
+    """Return the error for a Failed frame, for a node that gives up."""
     error = TrainerDiverged if frame.code == "NAN" else TrainerError
     return error(frame.text, code=frame.code)

@@ -1,11 +1,13 @@
-"""A trainer whose ranks somebody else starts: torchrun, on this host or on several.
+"""A trainer whose ranks are started by torchrun, on this host or on several.
 
-Use it where one peer has more machines than the node's own.  The node binds an address of a private
-network and waits for as many ranks as it was told; whatever ends one of them ends all, and the node
-waits for them to come again.  The first time it waits for as long as it takes, since whoever starts
-a node may start torchrun later; afterwards for `RETURN_LIMIT_S`, since the others count on it.
+Use it if one peer has more machines than the node's own. The node binds an address of a private
+network and waits for the configured number of ranks. If one rank ends, all ranks end, and the node
+waits for them to connect again. The first wait has no limit, since torchrun may be started much
+later than the node. Later waits last at most `RETURN_LIMIT_S`, since the other peers rely on this
+one.
 
-It says what `supervisor` says of a trainer, and `gathering` does the work.  No torch is loaded.
+The classes have the same interface as those of `supervisor`, and `rank_server` does the work. This
+module does not load torch.
 """
 
 from __future__ import annotations
@@ -34,14 +36,16 @@ from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatc
 from p2ptrain.trainer.host.supervisor import spend
 
 RETURN_LIMIT_S = 600.0
-"""A host that is started anew is up within that time."""
+"""Seconds to wait for ranks to return: a restarted host is up within that time."""
 AWAY = "TRAINER-AWAY"
 CLOSE_LIMIT_S = 10.0
-"""A thread ends as soon as its socket is shut; one may be reading a block from a slow disk."""
+"""Seconds to wait for threads. A thread ends when its socket is shut down, but it may still be
+reading a block from a slow disk."""
 
 
 class ExternalRanks:
-    """One gathering of ranks, from the first call to the end.  Made by `ExternalTrainers.start`."""
+    """One gathering of ranks, from the first connection to the end. Created by
+    `ExternalTrainers.start`."""
 
     pids: tuple[int, ...] = ()
 
@@ -69,17 +73,17 @@ class ExternalRanks:
 
     @property
     def micro_batch(self) -> int:
-        """How many sequences a rank computes at once."""
+        """The number of sequences that a rank computes at once."""
         return self._gathering.micro_batch
 
     @property
     def error(self) -> TrainerError | None:
-        """Why it is over, if it is."""
+        """Why the gathering is over; None while it is not."""
         return self._gathering.error
 
     @property
     def waits_for(self) -> str:
-        """What it takes until the trainer can start, in words; empty once all are there."""
+        """The ranks for which the trainer waits before it can start, in words; empty if none."""
         gathering = self._gathering
         if gathering.complete_s is not None:
             return ""
@@ -87,7 +91,7 @@ class ExternalRanks:
         return f"for {missing} of {gathering.ranks} ranks to call at {self._address}"
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
-        """As to a trainer whose ranks the node started.  Raises TrainerError: a rank is gone."""
+        """Send a frame, like `RunningTrainer.send`. Raises TrainerError: a rank is gone."""
         if isinstance(frame, Train | Evaluate):
             self._gathering.allow(frame.block_paths)
         if (watch := self._watching()) is not None:
@@ -98,7 +102,7 @@ class ExternalRanks:
             raise self._over("rank 0 takes no frames") from exc
 
     def receive(self, timeout_s: float) -> Frame | None:
-        """The next frame, or None after `timeout_s`.  For a thread; blocks.
+        """Return the next frame, or None after `timeout_s`. It blocks: call it in a thread.
 
         Raises what `feed` and `check` raise.
         """
@@ -112,10 +116,10 @@ class ExternalRanks:
         return frame
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data`, read from `socket`, completes.
+        """Return the frames that `data`, read from `socket`, completes.
 
         Raises:
-            TrainerError: a rank is gone, or rank 0 sent what is not a frame.
+            TrainerError: a rank is gone, or rank 0 sent something that is not a frame.
         """
         if not data:
             raise self._over("rank 0 has gone")
@@ -135,7 +139,7 @@ class ExternalRanks:
             self._gathering.micro_batch = frame.micro_batch
 
     def check(self) -> None:
-        """Raises TrainerError if a rank is gone, is stuck, or has not come for too long."""
+        """Check the ranks. Raises TrainerError: one is gone, stuck, or did not connect in time."""
         now, complete_s = time.monotonic(), self._gathering.complete_s
         if self.error is not None:
             raise self.error
@@ -148,8 +152,8 @@ class ExternalRanks:
             raise TrainerStalled(f"the trainer is {reason}")
 
     def _watching(self) -> StallWatch | None:
-        """Whoever minds their silence, from when all ranks are there: the first frame may come
-        before anybody looks at it, or in another thread meanwhile.
+        """Return the stall watch, created at first use after all ranks are connected; None before.
+        The first use may be a frame or a check, and in any thread.
         """
         complete_s = self._gathering.complete_s
         with self._watch_lock:
@@ -158,8 +162,10 @@ class ExternalRanks:
             return self._watch
 
     def stop(self, deadline_s: float, *, again: bool = False) -> int:
-        """Have all ranks end kindly, or, if they are to be started `again`, at once and badly, so
-        that torchrun does so.  Returns 0 if they went by themselves.  May be repeated."""
+        """End all ranks. Ask them to stop first, unless they shall start `again`: then cut their
+        connections, so that they exit non-zero and torchrun restarts them.
+
+        Return 0 if they ended by themselves, else 1. May be repeated."""
         kindly = False
         if not again and self.error is None and self._gathering.complete_s is not None:
             self._gathering.expect_leaving()
@@ -171,7 +177,7 @@ class ExternalRanks:
         return 0 if kindly else 1
 
     def _over(self, what: str, code: str = "TRAINER-RANKS") -> TrainerError:
-        """Why it is over; `what`, if nobody knows better."""
+        """End the gathering, and return its error: an earlier one, or a new one with `what`."""
         self._gathering.end(TrainerError(what, code=code))
         assert self._gathering.error is not None
         return self._gathering.error
@@ -179,7 +185,7 @@ class ExternalRanks:
 
 @dataclass(slots=True)
 class ExternalTrainers:
-    """Waits for `ranks` ranks at `host` and `port`, time and again.
+    """Waits for `ranks` ranks at `host` and `port`, once per start.
 
     `theta` and `local` are the bytes of the node's vectors.
     """
@@ -200,10 +206,10 @@ class ExternalTrainers:
     _last: ExternalRanks | None = field(default=None, init=False)
 
     def start(self) -> ExternalRanks:
-        """Open the door.  The first frame to come is Hello, some seconds after the last rank.
+        """Listen for ranks. The first frame is Hello, some seconds after the last rank connects.
 
         Raises:
-            TrainerError: the address cannot be bound; ranks went too often of late, or stayed away.
+            TrainerError: the address cannot be bound, ranks ended too often, or ranks stayed away.
         """
         if self._last is not None:
             self._look_back(self._last)
@@ -214,8 +220,8 @@ class ExternalTrainers:
             self.ranks,
             self.theta,
             self.local,
-            # What ranks left in torchrun's store must not be taken for that of the next ones, also
-            # where this node is a new process and torchrun is not.
+            # Ranks must not mistake old entries in torchrun's store for their own, even if this
+            # node is a new process and torchrun is not. Hence a random number.
             generation=secrets.randbits(48),
             told=self.told,
         )
@@ -228,7 +234,10 @@ class ExternalTrainers:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def _look_back(self, last: ExternalRanks) -> None:
-        """At why the last ones ended: there is no use in another start without end."""
+        """Use the end of the last ranks to prepare the next start.
+
+        Raises TrainerError: ranks stayed away, or the restart budget is spent.
+        """
         if last.error is not None and last.error.code == AWAY:
             raise last.error
         if last.waits_for:
@@ -248,7 +257,7 @@ class ExternalTrainers:
 
 
 def open_door(host: str, port: int) -> socket.socket:
-    """Where ranks may call. Raises TrainerError: it cannot be there."""
+    """Return a listening socket for ranks. Raises TrainerError: the address cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)

@@ -1,9 +1,9 @@
-"""This rank's share of the parameters, against the node's flat vectors in shared memory.
+"""Copy this rank's share of the parameters to and from the node's flat vectors in shared memory.
 
-θ and `local` are fp32 vectors that the node owns, in the run's canonical layout.  FSDP2 gives rank
-r of W the rows from r · ⌈rows / W⌉ on, and rows of a row-major matrix are contiguous: so a rank's
+θ and `local` are fp32 vectors that the node owns, in the run's canonical layout. FSDP2 gives rank
+r of W the rows from r · ⌈rows / W⌉ on, and rows of a row-major matrix are contiguous. So a rank's
 share of a parameter is one slice of the flat vector, and the ranks together fill it whatever W is.
-All copies are one call over all slices.
+Each copy is one call over all slices.
 
 The node writes θ only between frames that it sends, and reads `local` only after FragmentReady.
 """
@@ -30,10 +30,10 @@ _FLOAT_BYTES = 4
 
 
 def map_vector(fd: int, numel: int) -> Tensor:
-    """The fp32 vector in the shared memory behind `fd`, as a tensor over the same memory.
+    """Return the fp32 vector in the shared memory behind `fd`, as a tensor over the same memory.
 
     Raises:
-        ConfigError: the memory is smaller than that.
+        ConfigError: the memory holds fewer than `numel` elements.
     """
     size, needed = os.fstat(fd).st_size, numel * _FLOAT_BYTES
     if size < needed:
@@ -41,12 +41,12 @@ def map_vector(fd: int, numel: int) -> Tensor:
             f"the arena holds {size} bytes; the model's layout needs {needed}",
             do="start the trainer with the model that the run's manifest describes",
         )
-    # The tensor keeps the mapping alive; the mapping keeps the memory, even with `fd` closed.
+    # The tensor keeps the mapping alive; the mapping keeps the memory, even after `fd` is closed.
     return torch.frombuffer(mmap.mmap(fd, needed), dtype=torch.float32, count=numel)
 
 
 class Mirror(Protocol):
-    """Where the vectors are no shared memory: brings slices of them from the node and to it."""
+    """Copies slices of the vectors from the node and to it, if there is no shared memory."""
 
     def fetch(self, places: Sequence[slice]) -> None: ...
 
@@ -55,12 +55,13 @@ class Mirror(Protocol):
 
 @dataclass(slots=True)
 class Share:
-    """One fragment's parameters, as far as this rank has them: `own` in the model, and the slices
-    of the arena. `anchor` is θ as it was last read: what a Rebase measures θ's way from. An eager
-    trainer begins at `anchor` and its `beside`, and offers what it has made from there on.
+    """This rank's share of one fragment: `own` are the tensors in the model, `theta` and `local`
+    the slices of the arena. `anchor` is θ as it was last read; a Rebase moves the parameters by the
+    difference between the new θ and `anchor`. An eager trainer starts from `anchor` plus the
+    deviation in `beside`, and offers the change that it made from there.
 
-    It may be empty: of an embedding that is a fragment of its own, the last of many ranks have no
-    rows. To copy nothing is an error to torch.
+    A share may be empty: if an embedding is a fragment of its own, the last of many ranks have no
+    rows of it. torch raises an error for a copy of zero tensors.
     """
 
     own: list[Tensor] = field(default_factory=list)
@@ -72,13 +73,13 @@ class Share:
     mirror: Mirror | None = None
 
     def fetch(self) -> None:
-        """Have θ as the node has it."""
+        """Copy the node's current θ to this process, if there is no shared memory."""
         if self.mirror is not None and self.places:
             self.mirror.fetch(self.places)
 
     @torch.no_grad()
     def show(self) -> None:
-        """Parameters become θ, and nothing is noted of it."""
+        """Set the parameters to θ, and leave `anchor` as it is."""
         if not self.own:
             return
         self.fetch()
@@ -132,14 +133,14 @@ class Share:
         if self.own:
             torch._foreach_sub_(self.own, self.anchor)
         for own, kept in zip(self.own, self.local, strict=True):
-            own.add_(kept.to(own.device))  # Where the device shares the node's memory, no copy.
+            own.add_(kept.to(own.device))  # No copy if the device shares the node's memory.
 
 
 class Arena:
     """Moves this rank's parameters between the model and the arena.
 
-    The model is cut into `count` fragments, which an outer step is about one after the other. A
-    fragment is whole parameters, so a rank has a share of each of them.
+    The model is cut into `count` fragments, and successive outer steps synchronise them in turn. A
+    fragment consists of whole parameters, so each rank has a share of every fragment.
     """
 
     def __init__(
@@ -171,45 +172,47 @@ class Arena:
                     share.beside.follow(shard)
 
     def load(self) -> None:
-        """Parameters become θ."""
+        """Set all parameters to θ."""
         for share in self._fragments:
             share.merge(0.0)
             share.beside.forget()
 
     def merge(self, ready_step: int, step: int, mixing: float) -> None:
-        """θ is that of `step`, and what was stored at `ready_step` is in it.
+        """Take up θ of `step`, which contains the work that was stored at `ready_step`.
 
-        There parameters become θ, but for a share of `mixing`; where θ has moved since, they do.
+        The parameters of that fragment become θ, except for a share `mixing` of their old values.
+        The parameters of fragments that outer steps have changed since then are rebased.
         """
         self._of(ready_step).merge(mixing)
         self.rebase(ready_step + 1, step)
 
     def rebase(self, since_step: int, step: int) -> None:
-        """Parameters move by as much as θ did from `since_step` on: local work is kept."""
+        """Move the parameters by as much as θ moved from `since_step` to `step`: local work is
+        kept."""
         count = len(self._fragments)
         for moved in range(max(since_step, step - count), step):
             self._of(moved).rebase()
 
     def store(self, step: int) -> None:
-        """`local` becomes the parameters of the fragment of `step`, in this rank's share."""
+        """Write this rank's share of the parameters of the fragment of `step` to `local`."""
         self._of(step).store()
 
     def deviate(self, step: int, pull: Pull) -> None:
-        """What has just been stored at `step` is what an eager trainer goes by from now on."""
+        """Update the deviation of an eager trainer with the work just stored at `step`."""
         before = step - 1 if self._deviated_step is None else self._deviated_step
         for share in self._fragments:
             share.deviate(pull, step - before)
         self._deviated_step = step
 
     def set_aside(self) -> None:
-        """Parameters are θ again, or where an eager trainer takes θ to be; the work that was stored
-        is in `local`, and nowhere else.
+        """Reset the parameters to θ, or for an eager trainer to θ plus its deviation. The stored
+        work then exists only in `local`.
         """
         for share in self._fragments:
             share.set_aside()
 
     def take_back(self) -> None:
-        """The work that was set aside is added to what was done since."""
+        """Add the work that was set aside to the work done since then."""
         for share in self._fragments:
             share.take_back()
 
@@ -218,7 +221,7 @@ class Arena:
 
     @contextmanager
     def outer_parameters(self) -> Iterator[None]:
-        """Inside, the parameters are θ as it lies in the arena; afterwards what they were."""
+        """Set the parameters to the arena's θ inside the block; restore them afterwards."""
         own = [shard for share in self._fragments for shard in share.own]
         with torch.no_grad():
             kept = [shard.clone() for shard in own]
@@ -233,7 +236,8 @@ class Arena:
 
 
 def own_share(parameter: Tensor, entry: LayoutEntry) -> tuple[Tensor, int]:
-    """This rank's rows of `parameter`, and where their first element lies in the flat vector."""
+    """Return this rank's rows of `parameter`, and the offset of their first element in the flat
+    vector."""
     assert tuple(parameter.shape) == entry.shape, f"{entry.name} has shape {parameter.shape}"
     assert isinstance(parameter, DTensor), f"{entry.name} is not sharded"
     assert parameter.placements == (Shard(0),), f"{entry.name} is placed {parameter.placements}"

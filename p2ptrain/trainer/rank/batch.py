@@ -1,8 +1,8 @@
-"""One inner step on one block, and the loss of one block: whatever the ranks and micro-batches.
+"""One inner step on one block, and the loss of one block, for any ranks and micro-batches.
 
-The gradient is that of the mean loss over all tokens of the block.  Each rank takes its share of
-the rows and divides by the tokens of all, so one rank, two, or five with unequal shares train alike
-up to rounding.
+The gradient is that of the mean loss over all tokens of the block. Each rank takes its share of
+the rows and divides by the number of all tokens. So one rank, two ranks, or five ranks with unequal
+shares train alike up to rounding.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from p2ptrain.trainer.rank.ranks import Ranks
 
 @dataclass(frozen=True, slots=True)
 class InnerStep:
-    """What an inner step tells of itself: the block's mean cross-entropy in nats, from before the
-    step, and the length of its gradient over all ranks, from before it was clipped."""
+    """The result of an inner step: the block's mean cross-entropy in nats before the step, and the
+    norm of its gradient over all ranks before clipping."""
 
     loss: float
     gradient_norm: float
 
 
 def predicted_tokens(rows: Tokens) -> int:
-    """Every token of a row but the first is predicted once."""
+    """Return the number of predicted tokens: every token of a row except the first."""
     return rows.shape[0] * (rows.shape[1] - 1)
 
 
 def own_pieces(rows: Tokens, ranks: Ranks, micro_batch: int) -> list[Tensor]:
-    """This rank's rows in as many pieces as every other rank has, each of `micro_batch` at most.
+    """Return this rank's rows in pieces of at most `micro_batch` rows. All ranks get the same
+    number of pieces.
 
-    The number must agree, because each piece's forward pass gathers parameters from all ranks.  A
+    The number must agree, because each piece's forward pass gathers parameters from all ranks. A
     rank with fewer rows gets smaller pieces, at worst an empty one.
     """
     assert len(rows) >= ranks.count, f"{len(rows)} sequences for {ranks.count} ranks"
@@ -57,10 +58,10 @@ def train_on(
     ranks: Ranks,
     config: TrainerConfig,
 ) -> InnerStep:
-    """One inner step.
+    """Do one inner step.
 
     Raises:
-        TrainerDiverged: loss or gradient is not finite.  Weights and optimizer are as they were.
+        TrainerDiverged: loss or gradient is not finite. Weights and optimizer are unchanged.
     """
     summed = accumulate(rows, model, ranks, config)
     norm = clip_gradients(model.parameters(), config.inner.clip)
@@ -74,12 +75,12 @@ def train_on(
 
 
 def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> Tensor:
-    """Add the gradient of the block's mean objective.  Returns the cross-entropy of this rank's
-    rows in nats, summed; on a GPU nobody has waited for it yet.
+    """Add the gradient of the block's mean objective. Return the summed cross-entropy of this
+    rank's rows in nats; on a GPU its computation may not have finished.
 
-    Several ranks share out each piece's gradient at once, as torchtitan's do. To wait for the last
-    piece would spare traffic, but until then each rank would hold all of the model's gradient in
-    fp32, as if it were alone: a peer with less at once would need more memory, not less.
+    Several ranks reduce-scatter the gradient after each piece, as in torchtitan. Waiting for the
+    last piece would save traffic, but until then each rank would hold the gradient of the whole
+    model in fp32. Then a smaller `micro_batch` would need more memory, not less.
     """
     tokens = predicted_tokens(rows)
     loss_sum = torch.zeros((), device=ranks.device)
@@ -88,7 +89,7 @@ def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) 
         at_once = ranks.count > 1 or index == len(pieces) - 1
         model.set_requires_gradient_sync(at_once)  # type: ignore[operator]
         loss, objective = token_losses(model(piece[:, :-1]), piece[:, 1:], config.inner.z_loss)
-        # FSDP averages gradients over the ranks: undo that, and divide by the tokens of all.
+        # FSDP averages gradients over the ranks: undo that, and divide by the number of all tokens.
         (objective * (ranks.count / tokens)).backward()
         loss_sum += loss.detach()
     return loss_sum
@@ -96,7 +97,7 @@ def accumulate(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) 
 
 @torch.no_grad()
 def loss_on(rows: Tokens, model: Llama, ranks: Ranks, config: TrainerConfig) -> float:
-    """The block's summed cross-entropy in nats, without training."""
+    """Return the block's summed cross-entropy in nats, without training."""
     loss_sum = torch.zeros((), device=ranks.device)
     for piece in own_pieces(rows, ranks, config.micro_batch):
         loss_sum += token_losses(model(piece[:, :-1]), piece[:, 1:], 0.0)[0]

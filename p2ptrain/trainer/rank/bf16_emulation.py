@@ -1,8 +1,8 @@
 """Products of bf16 matrices on CPUs that have no instructions for them.
 
-There torch multiplies number by number: 35 times as slowly as in fp32 (AVX2, 1024 × 128 × 400, one
-core).  So multiply in fp32 and round the result, which is what such instructions do: they sum in
-fp32 and round once.  Only the order of the sums differs, as it does between any two CPUs.
+On such a CPU torch multiplies number by number, which takes 35 times as long as in fp32 (AVX2,
+1024 × 128 × 400, one core). So multiply in fp32 and round the result. The instructions do the same:
+they sum in fp32 and round once. Only the order of the sums differs, as between any two CPUs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from torch.nn import functional as F
 
 @cache
 def multiplies_bf16(device: str) -> bool:
-    """Whether a `device` of this type does. On a CPU oneDNN multiplies for torch, where it can."""
+    """Return whether torch multiplies bf16 matrices natively on this type of device. On a CPU,
+    oneDNN does it if the CPU has the instructions."""
     return device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def to_multiply(matrix: Tensor) -> Tensor:
-    """A matrix of bf16 numbers, in the type to multiply it in."""
+    """Return a matrix of bf16 numbers in the type in which to multiply it."""
     return matrix if multiplies_bf16(matrix.device.type) else matrix.float()
 
 
 def rounded(product: Tensor) -> Tensor:
-    """To the numbers that bf16 has, in the type that it was computed in."""
+    """Return `product` rounded to bf16 values, but in its own type."""
     return product.bfloat16().to(product.dtype)
 
 
 class RoundedLinear(nn.Linear):
-    """Of bf16 numbers, in fp32. Its gradients are rounded to bf16 where bf16 products' would be."""
+    """A linear map that multiplies bf16 numbers in fp32. Its gradients are rounded to bf16 at the
+    same places as those of native bf16 products."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.bfloat16:
@@ -40,7 +42,7 @@ class RoundedLinear(nn.Linear):
 
 
 def round_products(model: nn.Module) -> None:
-    """Have all of the model's linear maps multiply like that. None has a bias."""
+    """Turn all linear maps of the model into `RoundedLinear`. None of them has a bias."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.__class__ = RoundedLinear

@@ -1,8 +1,9 @@
-"""Where an eager trainer's weights are beside θ: its own newest work, before its mean has come.
+"""The deviation of an eager trainer's weights from θ: its own newest work, before the average that
+contains it has arrived.
 
-`sync.eager` has the maths. Here are a rank's shares of the three vectors, beside its parameters.
-A deviation follows the outer steps that θ takes; it is this process's alone, and a guess: no peer
-contributes any of it, and whoever starts anew begins without.
+`sync.eager` has the maths. This module keeps a rank's shares of three vectors, as large as its
+parameters. A deviation is updated with each outer step. It is a guess of this process alone: no
+peer contributes it, and a restarted trainer begins without one.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from p2ptrain.sync.eager import coasting
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """How far a peer goes on its own work alone: its `share` of the mean that will come, and the
-    outer optimizer's numbers.
+    """How strongly a peer applies its own work: its `share` of the coming average, and the
+    learning rate and momentum of the outer optimizer.
     """
 
     share: float
@@ -28,16 +29,17 @@ class Pull:
 
 @dataclass(slots=True)
 class Deviation:
-    """`deviation` is added to θ; `momentum` and `added` are what it is made with."""
+    """`deviation` is added to θ. It is computed from `momentum` and `added`, the work that was
+    added last."""
 
     deviation: list[Tensor] = field(default_factory=list)
     momentum: list[Tensor] = field(default_factory=list)
     added: list[Tensor] = field(default_factory=list)
     _numbers: tuple[float, float] | None = None
-    """The outer optimizer's, at the last step."""
+    """Learning rate and momentum of the outer optimizer at the last step."""
 
     def follow(self, shard: Tensor) -> None:
-        """Have a deviation of this parameter, too; none yet."""
+        """Add a deviation for this parameter, zero at first."""
         for each in (self.deviation, self.momentum, self.added):
             each.append(torch.zeros_like(shard))
 
@@ -49,11 +51,11 @@ class Deviation:
 
     @torch.no_grad()
     def step(self, work: list[Tensor], pull: Pull, steps: int) -> None:
-        """`work` is offered, `steps` outer steps after what was offered last; 0 if it is that same
-        work and more. It is overwritten.
+        """Update the deviation for the offered `work`, which is overwritten. `steps` is the number
+        of outer steps since the last offer; 0 if `work` contains that same work.
 
-        An amendment that changes the outer optimizer makes it begin anew: what was put in by the
-        numbers of before cannot be taken out by others, and would stay for ever.
+        An amendment that changes the outer optimizer resets the deviation: a part that was added
+        with the old numbers cannot be removed with the new ones, and would stay for ever.
         """
         if not work:
             return

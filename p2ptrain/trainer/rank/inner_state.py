@@ -1,15 +1,15 @@
-"""The inner optimizer's state on disk: a restarted trainer goes on as if it had never ended.
+"""The inner optimizer's state on disk, with which a restarted trainer continues as before.
 
-At each Load, and once all fragments have been merged, all ranks write what they keep for their rows
-into one file (see `inner_format`), so the next start may have another number of ranks.  With θ of
-the same outer step from the ledger, the same blocks then give the same losses to the bit.  They do
-not where local weights are more than θ: with fragments, and where means come late; nor on a GPU
-whose fused attention adds up gradients in another order each time.
+At each Load except the first, and each time all fragments have been merged, all ranks write their
+rows' state into one file (see `inner_format`). So the next start may have another number of ranks.
+With θ of the same outer step from the ledger, the same blocks then give the same losses to the bit.
+This does not hold if the local weights differ from θ (with fragments or delayed averages), nor on
+a GPU whose fused attention sums gradients in a varying order.
 
-It is a peer's own; the node may have put another's there that it has checked.  One file is kept,
-and two exist while the next one is written.  It is not fsynced: a file that a crash cut short is
-known by its checksum and not used, which costs the optimizer a warm-up, as for everybody who joins.
-So does a full disk.
+The state belongs to one peer; for a joiner, the node may put other members' checked state there.
+One file is kept, and two exist while the next one is written. The file is not fsynced: the checksum
+detects a file that a crash cut short. Such a file is not used, so the optimizer warms up again, as
+after a join. A full disk has the same cost.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 
 _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
-"""Which of a parameter's tensors is in which vector."""
+"""The vector of the file in which each of a parameter's tensors is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Of which outer step the state is, and how many inner steps after it began knowing nothing."""
+    """The outer step of a restored state, and the inner steps it made since it began without
+    state."""
 
     step: int
     warmed: int
 
 
 class InnerState:
-    """The file in `folder` of one trainer's optimizer.  All ranks call the same, in step."""
+    """The state file of one trainer's optimizer. All ranks make the same calls in the same
+    order."""
 
     def __init__(
         self, folder: Path, model: Llama, optimizer: InnerOptimizer, layout: Layout, ranks: Ranks
@@ -58,8 +60,8 @@ class InnerState:
         self._ranks = ranks
 
     def save(self, step: int, warmed: int = WARM) -> str:
-        """Write the state as it is at the Load of `step`, `warmed` inner steps after it began
-        knowing nothing.  Returns why not, if it could not be.
+        """Write the state as of outer step `step`. `warmed` is the number of inner steps since it
+        began without state. Return the reason if it could not be written, else "".
         """
         count = self._count()
         if count == 0:
@@ -83,8 +85,8 @@ class InnerState:
         return ""
 
     def restore(self, step: int) -> Restored | None:
-        """Take up the state of `step`, or of an earlier one if that is all there is; None if there
-        is nothing that can be used.
+        """Load the state of `step`, or the newest of an earlier step. Return None if there is no
+        usable state.
         """
         header = None
         if self._ranks.first:
@@ -101,11 +103,11 @@ class InnerState:
         return Restored(found, warmed)
 
     def _count(self) -> int:
-        """How many steps AdamW has made; every parameter takes part in every step."""
+        """Return the number of steps that AdamW has made. It is the same for every parameter."""
         return int(self._optimizer.state_of(self._model.embedding.weight).get("step", 0))
 
     def _prepare(self, parameter: Tensor, count: int) -> None:
-        """Make the tensors that the first step would have made."""
+        """Create the tensors that the optimizer's first step would have created."""
         state = self._optimizer.state_of(parameter)
         if self._optimizer.has_muon(parameter):
             state["momentum_buffer"] = torch.zeros_like(parameter)
@@ -115,7 +117,7 @@ class InnerState:
         state["exp_avg_sq"] = torch.zeros_like(parameter)
 
     def _shares(self) -> Iterator[tuple[Tensor, int]]:
-        """This rank's part of every tensor that is kept, and where in the file it lies."""
+        """Yield this rank's part of every stored tensor, with its offset in the file in bytes."""
         parameters = dict(self._model.named_parameters())
         for entry in self._layout.entries:
             state = self._optimizer.state_of(parameters[entry.name])
@@ -136,7 +138,8 @@ def _write(fd: int, share: Tensor, offset: int) -> None:
 
 
 def _read(fd: int, share: Tensor, offset: int) -> None:
-    """Raises OSError: the file ends too soon, though it was whole a moment ago."""
+    """Fill `share` from the file. Raises OSError: the file ends too soon, although its checksum was
+    right a moment ago."""
     data = np.empty(share.numel(), dtype="<f4")
     view = data.view(np.uint8).data
     while view:

@@ -1,4 +1,4 @@
-"""The trainer's life after its start: obey a frame, or do one inner step, until Stop.
+"""The trainer's main loop: obey a frame, or do one inner step, until Stop.
 
     state        becomes          by
     ─────────    ─────────        ─────────────────────────────────────
@@ -6,15 +6,15 @@
     standing by  training         Train
     training     ready            its last block, after which `local` holds the weights
     ready        training         Train (after a Skip, or ahead)
-    ready        standing by      Merge (what was ready is in θ; what was trained ahead stays)
+    ready        standing by      Merge (the reported work is in θ; work trained ahead stays)
     ready        ready            Rebase (writes `local` again)
     any          standing by      Load
 
-Frames are looked at between two inner steps, so an order waits for one inner step at most.  Every
-rank runs this loop on the same frames; only rank 0 hears the node and answers it.
+Frames are read between two inner steps, so an order waits for one inner step at most. Every rank
+runs this loop on the same frames; only rank 0 receives from the node and answers it.
 
-An order that cannot be carried out is answered with Failed, drops the blocks that were still to be
-trained, and leaves the weights as they are: the node decides what follows.
+If an order cannot be carried out, the trainer answers with Failed, drops the blocks that were still
+to be trained, and leaves the weights as they are. The node decides what follows.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer
 from p2ptrain.trainer.rank.ranks import Ranks
 from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 
-# While rank 0 waits for the node the others wait in a collective; an empty frame now and then keeps
-# that wait far below the collectives' time limit.
+# While rank 0 waits for the node, the other ranks wait in a collective. Sharing "no frame" at this
+# interval keeps that wait far below the collectives' time limit.
 IDLE_PULSE_S = 60.0
 
 
 class Read(Protocol):
     def __call__(self, path: str, *, vocab: int, sequence: int) -> Tokens:
-        """The tokens of a block.  Raises StoreError."""
+        """Return the tokens of a block. Raises StoreError."""
 
 
 def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
@@ -57,7 +57,7 @@ def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
 
 @dataclass(slots=True)
 class Work:
-    """What has been trained since the last Load, and what is still to be trained."""
+    """The work trained since the last Load or Merge, and the blocks still to be trained."""
 
     step: int
     tokens: int = 0
@@ -67,9 +67,9 @@ class Work:
     ahead: bool = False
     ready: bool = False
     offered: tuple[int, int, float] = (0, 0, 0.0)
-    """Of these, the tokens, blocks and sum of losses that the last report was about."""
+    """Tokens, blocks and sum of losses that the last report covered. Written by `report`."""
     set_aside: bool = False
-    """Whether that work is in the arena's `local` alone (a run whose means come a step late)."""
+    """Whether the reported work exists only in the arena's `local` (delayed averaging)."""
 
     def report(self) -> frames.FragmentReady:
         self.offered = (self.tokens, len(self.trained), self.loss_sum)
@@ -77,7 +77,7 @@ class Work:
         return frames.FragmentReady(self.step, self.tokens, tuple(self.trained), loss)
 
     def taken(self, step: int) -> Work:
-        """What is left of it once its last report is in θ of `step`."""
+        """Return the work that remains when θ of `step` contains the last report."""
         tokens, blocks, loss_sum = self.offered
         left = self.trained[blocks:]
         return Work(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
@@ -113,7 +113,7 @@ class Loop:
         self._rates = frames.Rates(config.inner.lr)
 
     def run(self) -> None:
-        """Until Stop, or until the node is gone."""
+        """Run until Stop, or until the node is gone."""
         while True:
             frame = self._next_frame()
             if isinstance(frame, frames.Stop):
@@ -128,7 +128,8 @@ class Loop:
         return self._work is not None and bool(self._work.queue) and not self._paused
 
     def _next_frame(self) -> frames.Frame | None:
-        """The same frame on all ranks; None if there is none and an inner step can be done."""
+        """Return the next frame, the same on all ranks, or None. While there is work, do not wait
+        for one."""
         frame: frames.Frame | None = None
         if self._channel is not None:
             try:
@@ -166,11 +167,11 @@ class Loop:
                 self._fail("ORDER", f"a {frame.kind} frame is not for a trainer")
 
     def _keep_state(self, step: int) -> None:
-        """Take the optimizer's state up at the first Load; afterwards write it down."""
+        """Restore the optimizer's state at the first Load; at later calls save it."""
         self._merges_unkept = 0
         first = self._work is None
         if first and step == 0:
-            # The run's own warm-up is all that a founder needs.
+            # A founder needs only the run's own warm-up.
             self._steps_since_cold = self._config.inner.join_warmup_steps
         if self._state is None:
             return
@@ -188,7 +189,7 @@ class Loop:
             return self._fail("ORDER", "Train before the first Load")
         self._work.step = order.step
         if not order.ahead:
-            self._take_back(self._work)  # It goes on from there: the next report is about all.
+            self._take_back(self._work)  # Training continues on it: the next report covers all.
         self._pull = Pull(order.share, order.outer_lr, order.outer_momentum)
         self._work.ahead, self._work.ready = order.ahead, False
         self._work.queue.extend(enumerate(order.block_paths, order.first_inner_step))
@@ -203,7 +204,7 @@ class Loop:
             self._arena.merge(self._work.step, step, self._config.mixing)
         self._merges_unkept += 1
         if self._merges_unkept >= self._config.fragments:
-            # As often as with one fragment: a state a few fragments old costs a restart little.
+            # Save as often as with one fragment: a slightly older state costs a restart little.
             self._keep_state(step)
         self._work = self._work.taken(step)
 
@@ -217,7 +218,7 @@ class Loop:
             self._publish_if_done(self._work)
 
     def _take_back(self, work: Work) -> None:
-        """Have in the weights what was set aside, if anything was."""
+        """Add the work that was set aside to the weights, if there is any."""
         if work.set_aside:
             self._arena.take_back()
             work.set_aside = False
@@ -257,7 +258,7 @@ class Loop:
         self._publish_if_done(work)
 
     def _set_rate(self, inner_step: int) -> float:
-        """Have the optimizer step at the learning rate of `inner_step`, which is returned."""
+        """Set the optimizer's learning rate to that of `inner_step`, and return it."""
         inner = self._config.inner
         agreed = learning_rate(inner, self._rates.schedule_step(inner_step))
         lr = agreed * join_share(inner, self._steps_since_cold)
@@ -265,7 +266,7 @@ class Loop:
         return lr
 
     def _publish_if_done(self, work: Work) -> None:
-        """Write the weights to `local` and say so, once no block is left and all ranks have."""
+        """If no block is left, write the weights to `local`; report once all ranks have done so."""
         if work.queue or work.ahead:
             return
         self._arena.store(work.step)
@@ -294,10 +295,10 @@ class Loop:
         self._say(answer)
 
     def _read(self, path: str) -> Tokens:
-        """The tokens of a block, once every rank has them.
+        """Return the tokens of a block once every rank has them, or raise on every rank.
 
-        A rank that alone went on, or alone gave up, would wait in a collective for the others: on
-        hosts of their own they may well fare differently with one block.
+        A rank that continued alone, or gave up alone, would leave the ranks waiting in a
+        collective. Ranks on different hosts may well differ in whether they can read a block.
         """
         rows, trouble = None, None
         try:

@@ -1,13 +1,13 @@
-"""A Llama-style language model: the mathematics, and nothing of how it is spread over devices.
+"""A Llama-style language model: the mathematics, without its distribution over devices.
 
 Pre-norm blocks of grouped-query attention with rotary positions and a SwiGLU feed-forward, RMSNorm,
-no biases, head tied to the embedding or not.  Sizes come as data (`ModelSpec`).
-`shapes.parameters` lists the same parameters without torch and says how they start; this module
+no biases. The head may be tied to the embedding. Sizes come as data (`ModelSpec`).
+`shapes.parameters` lists the same parameters without torch and defines how they start. This module
 leaves them unset, because a trainer always loads θ before it trains.
 
-Packed sequences hold several documents. Where the run marks their beginnings, no position sees
-another document's. Positions go on counting across the marks: rotary attention sees distances only,
-so a document's logits are the same wherever in the sequence it stands.
+Packed sequences hold several documents. If the run marks their beginnings, a position sees only
+positions of its own document. Positions are counted across the marks: rotary attention depends on
+distances only, so a document's logits are the same anywhere in the sequence.
 
 Shapes in comments: B sequences, T positions, W width, H heads, K key-value heads, D head width.
 """
@@ -37,7 +37,7 @@ class RMSNorm(nn.Module):
 
 
 def rotary_table(sequence: int, head_width: int, base: float, device: torch.device) -> Tensor:
-    """cos and sin of every position and pair of features: [2, T, D/2], fp32."""
+    """Return cos and sin for every position and pair of features: [2, T, D/2], fp32."""
     pairs = torch.arange(0, head_width, 2, device=device, dtype=torch.float32)
     frequencies = base ** (-pairs / head_width)
     angles = torch.arange(sequence, device=device, dtype=torch.float32)[:, None] * frequencies
@@ -45,7 +45,7 @@ def rotary_table(sequence: int, head_width: int, base: float, device: torch.devi
 
 
 def rotate(x: Tensor, rotary: Tensor) -> Tensor:
-    """Turn feature d and feature d + D/2 of x [B, H, T, D] by their position's angle."""
+    """Rotate features d and d + D/2 of x [B, H, T, D] by their position's angle."""
     cos, sin = rotary.to(x.dtype).unbind(0)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
@@ -82,12 +82,12 @@ class Attention(nn.Module):
 
 
 def lacks_grouped_kernel(query: Tensor, visible: Tensor | None) -> bool:
-    """Whether no fused kernel may have keys and values for groups of heads.
+    """Return whether no fused kernel accepts keys and values shared by groups of heads.
 
-    On a GPU flash attention has them, but takes neither a mask nor fp32; the kernel that takes both
-    wants a key for each query, and cuDNN's is not used (`ranks`). Without a kernel, each block
-    keeps H · T² numbers of a sequence, in fp32: 0.5 GB where 32 heads see 2,048 positions, against
-    17 MB for the keys and values.
+    On a GPU, flash attention accepts them, but neither a mask nor fp32. The kernel that accepts a
+    mask and fp32 needs a key for each query head, and cuDNN's kernel is not used (`ranks`). Without
+    a kernel, each block keeps H · T² fp32 numbers for a sequence. For 32 heads and 2,048 positions
+    these take 0.5 GB, compared with 17 MB for keys and values.
     """
     on_gpu = query.device.type == "cuda"
     return on_gpu and (visible is not None or query.dtype == torch.float32)
@@ -118,7 +118,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Tokens [B, T] in, logits [B, T, vocab] out.  A document begins at each `document_token`."""
+    """Map tokens [B, T] to logits [B, T, vocab]. A document begins at each `document_token`."""
 
     def __init__(self, spec: ModelSpec, document_token: int | None = None) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
     def _rotary_on(self, device: torch.device) -> Tensor:
-        # Not a buffer: the model is made on the meta device, where a buffer would have no values.
+        # Not a buffer: the model is built on the meta device, where a buffer would have no values.
         if self._rotary is None or self._rotary.device != device:
             spec = self.spec
             self._rotary = rotary_table(spec.sequence, spec.head_width, spec.rope_base, device)
@@ -150,11 +150,12 @@ class Llama(nn.Module):
 
 
 def within_documents(tokens: Tensor, document_token: int) -> Tensor:
-    """Which positions see which [B, 1, T, T]: earlier ones of the same document, and themselves.
+    """Return a mask [B, 1, T, T] of visible positions: earlier positions of the same document, and
+    the position itself.
 
-    What stands before a sequence's first mark is the end of a document that began elsewhere.  What
-    comes of the mask takes B · T² elements and keeps SDPA from its fastest kernel: right for
-    sequences of some thousand tokens, and the reason why runs without documents have none.
+    The tokens before a sequence's first mark are the end of a document that began elsewhere. The
+    mask takes B · T² elements and keeps SDPA from its fastest kernel. That is acceptable for
+    sequences of some thousand tokens; runs without marked documents use no mask.
     """
     document = (tokens == document_token).cumsum(-1)
     same = document[:, :, None] == document[:, None, :]
@@ -162,14 +163,15 @@ def within_documents(tokens: Tensor, document_token: int) -> Tensor:
 
 
 def bias_of(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores so that the others vanish. Attention would make it of a mask in every
-    block, and keep each for the backward pass.
+    """Return the bias to add to attention scores: −∞ at invisible positions, else 0. Given a
+    boolean mask, attention would build this bias in every block and keep each for the backward
+    pass.
     """
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -torch.inf)
 
 
 def token_losses(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy in nats, and the sum to train on: cross-entropy + z_loss · log²Z.
+    """Return the summed cross-entropy in nats, and the objective: cross-entropy + z_loss · log²Z.
 
     Both are sums over tokens, so that the caller divides once, by all tokens of the batch on all
     ranks, and the z-loss is normalised exactly as the cross-entropy is.

@@ -1,18 +1,18 @@
-"""torch's Muon on sharded matrices: each is gathered once a step, and every rank keeps its rows.
+"""torch's Muon for sharded matrices: each matrix is gathered once a step.
 
-Muon's step is that of an orthogonal matrix near the momentum, which only the whole matrix has.
-Handed shards, torch.optim.Muon computes the same, but multiplies sharded matrices: fifteen
-gatherings a matrix where one does.  Here each rank makes the whole step and takes its own part of
-it, so the step does not depend on how many ranks there are.
+Muon's step is an orthogonal matrix near the momentum, which can only be computed from the whole
+matrix. torch.optim.Muon computes the same from shards, but multiplies sharded matrices, which takes
+fifteen all-gathers a matrix instead of one. Here each rank computes the whole step and applies its
+own rows of it. So the step does not depend on the number of ranks.
 
-So every rank computes the whole step of every matrix: W ranks do W times the arithmetic that one
-does. Beside that of training it is at most 5 n W / T, where n is a matrix's smaller side and T the
-tokens of an inner step: 4 % with n = 1,024, W = 4 and half a million tokens. To share the matrices
-out would leave a W-th of it, for a second transfer of each; with the few ranks of one peer that is
-not worth another order of sending that all of them must keep.
+Therefore W ranks together do W times the arithmetic of one. Relative to training it is at most
+5 n W / T, where n is a matrix's smaller side and T the tokens of an inner step. That is 4 % for
+n = 1,024, W = 4 and half a million tokens. Distributing the matrices would reduce this to a
+W-th, but would need a second transfer of each matrix, in an order on which all ranks agree. For the
+few ranks of one peer that is not worth it.
 
-The settings are torch's, and so is every number that one rank computes, where the processor can
-multiply in bf16; a test holds them together.
+The settings are torch's. With one rank, so is every computed number, if the processor can multiply
+in bf16. A test compares the two.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from p2ptrain.trainer.rank.bf16_emulation import rounded, to_multiply
 
 
 class ShardedMuon(torch.optim.Muon):
-    """For matrices that are sharded by rows; `adjust_lr_fn` is always "match_rms_adamw".
+    """Muon for matrices that are sharded by rows; `adjust_lr_fn` is always "match_rms_adamw".
 
-    With that, a step is as long as AdamW's usually is (0.2 rates in the mean square, measured by
-    its authors), so one learning rate serves both.
+    With this setting, a step is about as long as AdamW's (a root mean square of 0.2 learning rates,
+    as its authors measured), so one learning rate serves both.
     """
 
     @torch.no_grad()
@@ -56,10 +56,10 @@ class ShardedMuon(torch.optim.Muon):
 
 
 def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
-    """About U Vᵀ of `matrix` = U S Vᵀ, in bf16: five steps of Newton and Schulz's, as torch does.
+    """Approximate U Vᵀ of `matrix` = U S Vᵀ in bf16, with five Newton–Schulz steps as in torch.
 
-    Their coefficients are the steepest at zero, not convergent: singular values end anywhere from
-    0.5 to 1.5, which Muon's authors found to do no harm.
+    The coefficients maximise the slope at zero, and the iteration does not converge: singular
+    values end anywhere from 0.5 to 1.5. Muon's authors found that this does no harm.
     """
     a, b, c = group["ns_coefficients"]
     x = matrix.bfloat16()
@@ -79,7 +79,7 @@ def _whole(shard: Tensor) -> Tensor:
 
 
 def _like(parameter: Tensor, whole: Tensor) -> Tensor:
-    """`whole`, which all ranks have, sharded as `parameter` is; nothing is sent."""
+    """Return `whole`, which all ranks have, sharded like `parameter`. Nothing is sent."""
     if not isinstance(parameter, DTensor):
         return whole
     mesh, placements = parameter.device_mesh, parameter.placements

@@ -1,11 +1,12 @@
-"""A rank's connection to a node that did not start it, and the vectors that it sees through it.
+"""A rank's connection to a node that did not start it, and the vectors that it mirrors.
 
-The vectors are memory of this process, as long as the node's, of which only this rank's share is
-ever touched: `fetch` copies slices of θ from the node before they are read, `push` copies slices of
-`local` to it once they are written.  All else in the trainer goes on as with shared memory.
+The vectors are memory of this process, as long as the node's, but only this rank's share of them is
+ever touched. `fetch` copies slices of θ from the node before they are read, and `push` copies
+slices of `local` to the node after they are written. The rest of the trainer works as with shared
+memory.
 
-The connection is the lifeline, too: when the node shuts it, this process ends, whatever it is
-doing, with a status that has torchrun start it again.
+The connection is also the lifeline. When the node closes it, this process ends at once, with an
+exit status that makes torchrun start it again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from p2ptrain.state.layout import Layout
 NODE_GONE_EXIT_CODE = 75
 
 CALL_LIMIT_S = 600.0
-"""A node that is started again first proves its chain, and listens for ranks after that."""
+"""Seconds to retry: a restarted node first verifies its chain, and only then listens for ranks."""
 CALL_EVERY_S = 1.0
 _FLOAT_BYTES = 4
 _SIOCGIFADDR = 0x8915
@@ -50,7 +51,7 @@ _SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """How this rank reaches its node."""
+    """The address and secret with which this rank connects to its node."""
 
     host: str
     port: int
@@ -59,7 +60,7 @@ class Caller:
     ranks: int
 
     def call(self, purpose: Purpose) -> socket.socket:
-        """A connection over which both have proved themselves.
+        """Return a connection on which both sides have proved that they know the secret.
 
         Raises RemoteProtocolError, OSError.
         """
@@ -78,7 +79,7 @@ def join(caller: Caller, limit_s: float = CALL_LIMIT_S) -> NodeLink:
 
     Raises:
         ConfigError: the node has no place for this rank, or another secret.
-        NetworkUnreachable: nobody answered for `limit_s`.
+        NetworkUnreachable: the node did not answer for `limit_s`.
     """
     ends_s, trouble, pause = time.monotonic() + limit_s, "", threading.Event()
     while time.monotonic() < ends_s:
@@ -107,7 +108,7 @@ def join(caller: Caller, limit_s: float = CALL_LIMIT_S) -> NodeLink:
 
 
 def _greeted(caller: Caller) -> tuple[socket.socket, slices.Message | None]:
-    """A connection, and the node's first word on it.
+    """Return a connection, and the node's first message on it.
 
     Raises RemoteProtocolError, OSError; the connection is closed then.
     """
@@ -120,7 +121,7 @@ def _greeted(caller: Caller) -> tuple[socket.socket, slices.Message | None]:
 
 
 class NodeLink:
-    """What a rank that has been welcomed has of its node."""
+    """The connections of a welcomed rank to its node: configuration, slices, blocks, frames."""
 
     def __init__(self, caller: Caller, sock: socket.socket, welcome: slices.Welcome) -> None:
         self.config = TrainerConfig.from_json(welcome.config)
@@ -131,7 +132,7 @@ class NodeLink:
         self._vectors: tuple[memoryview, memoryview] | None = None
 
     def die_with_the_node(self) -> None:
-        """From now on: end this process when the node shuts the connection."""
+        """Watch in a thread, and end this process when the node closes the connection."""
 
         def wait() -> None:
             poller = select.poll()
@@ -142,19 +143,19 @@ class NodeLink:
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
     def channel(self) -> Channel:
-        """For the frames; for rank 0, once."""
+        """Open the channel for frames. Only rank 0 calls this, and only once."""
         self._frames = self._caller.call(Purpose.FRAMES)
         slices.bear_silence(self._frames)
         return FrameChannel(self._frames)
 
     def close(self) -> None:
-        """The node takes this rank for gone."""
+        """Close the connections. The node then treats this rank as gone."""
         for sock in (self._socket, self._frames):
             if sock is not None:
                 sock.close()
 
     def vectors(self, layout: Layout) -> tuple[Tensor, Tensor]:
-        """θ and local; pages that are never touched take no memory."""
+        """Allocate θ and `local`. Pages that are never touched take no memory."""
         size = layout.numel * _FLOAT_BYTES
         theta, local = mmap.mmap(-1, size), mmap.mmap(-1, size)
         self._vectors = memoryview(theta), memoryview(local)
@@ -164,7 +165,7 @@ class NodeLink:
         )
 
     def fetch(self, places: Sequence[slice]) -> None:
-        """Have these slices of θ as they are at the node."""
+        """Copy these slices of θ from the node."""
         assert self._vectors is not None
         for ranges in _ranges(places):
             slices.send(self._socket, slices.ReadTheta(ranges))
@@ -173,7 +174,7 @@ class NodeLink:
                 slices.receive_into(self._socket, view)
 
     def push(self, places: Sequence[slice]) -> None:
-        """Have these slices of `local` in the node's; they are there when this returns."""
+        """Copy these slices of `local` to the node, and wait until it has them."""
         assert self._vectors is not None
         for ranges in _ranges(places):
             slices.send(self._socket, slices.WriteLocal(ranges))
@@ -183,7 +184,7 @@ class NodeLink:
             slices.receive_into(self._socket, memoryview(done))
 
     def read_block(self, path: str, *, vocab: int, sequence: int) -> Tokens:
-        """As `data.blocks.read_block`, of a file that lies at the node."""
+        """Read a block like `data.blocks.read_block`, but from a file at the node."""
         slices.send(self._socket, slices.ReadBlock(path))
         length = bytearray(slices.LENGTH.size)
         slices.receive_into(self._socket, memoryview(length))
@@ -197,12 +198,12 @@ class NodeLink:
         return decode_block(bytes(block), vocab=vocab, sequence=sequence, name=path)
 
     def tell_end(self, status: int) -> None:
-        """That this rank ends at once, and with which exit status."""
+        """Tell the node that this rank ends now with exit status `status`."""
         slices.send(self._socket, slices.Ending(status))
 
     @property
     def interface(self) -> str | None:
-        """The network interface over which the node is reached; gloo should use the same."""
+        """The network interface that leads to the node, or None. Gloo should use the same one."""
         mine = self._socket.getsockname()[0]
         for _, name in socket.if_nameindex():
             asked = struct.pack("256s", name.encode()[:15])
@@ -216,7 +217,8 @@ class NodeLink:
 
 
 class FrameChannel(Channel):
-    """Over which a node that is gone is no reason to end well: torchrun is to start us again."""
+    """A frame channel that treats a lost node as an error, so that the rank exits non-zero and
+    torchrun restarts it."""
 
     def receive(self, timeout_s: float | None = None) -> Frame | None:
         try:
@@ -226,7 +228,8 @@ class FrameChannel(Channel):
 
 
 def _ranges(places: Sequence[slice]) -> list[tuple[tuple[int, int], ...]]:
-    """The places as ranges, neighbours as one, in messages' measure."""
+    """Convert slices to (start, end) ranges in elements, merging adjacent ones, and split the list
+    into tuples that each fit one message."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted((place.start, place.stop) for place in places):
         if joined and joined[-1][1] == start:

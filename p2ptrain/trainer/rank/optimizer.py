@@ -1,6 +1,7 @@
-"""The inner optimizer: AdamW, or Muon for matrices, its rate set anew for every inner step.
+"""The inner optimizer: AdamW, or Muon for matrices. Its rate is set for every inner step.
 
-Its state stays with this trainer over all outer steps and is never averaged: DiLoCo's finding.
+Its state stays with this trainer over all outer steps. DiLoCo found that averaging it does not
+help.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class InnerOptimizer:
         return (group for part in self.parts for group in part.param_groups)
 
     def state_of(self, parameter: Tensor) -> dict[str, Any]:
-        """What is kept for `parameter`; may be filled in. Empty before its first step."""
+        """Return the optimizer's mutable state of `parameter`; empty before the first step."""
         for part in self.parts:
             if any(parameter is each for group in part.param_groups for each in group["params"]):
                 return part.state[parameter]
@@ -57,10 +58,11 @@ class InnerOptimizer:
 
 
 def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
-    """Gains and other vectors do not decay, since small is no virtue in a gain.
+    """Return the inner optimizer of the model.
 
-    Muon is for the matrices inside the blocks.  Embedding and head are matrices in form only: their
-    rows are looked up one by one, so they and all vectors have AdamW's step.
+    Gains and other vectors do not decay, because a gain gains nothing from being small. Muon trains
+    the matrices inside the blocks. The embedding and the head are tables with a row per token
+    rather than linear maps, so AdamW trains them and all vectors.
     """
     inside = [p for p in model.blocks.parameters() if p.ndim == 2] if inner.is_muon else []
     taken = set(map(id, inside))
@@ -79,9 +81,9 @@ def make_optimizer(model: Llama, inner: InnerSpec) -> InnerOptimizer:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm_max: float) -> float:
-    """Scale all gradients together to a norm of at most `norm_max` (0: leave them), over all ranks.
+    """Scale all gradients, over all ranks, to a common norm of at most `norm_max`; 0 is no limit.
 
-    Returns the norm from before.
+    Return the norm before scaling.
     """
     norm = nn.utils.clip_grad_norm_(parameters, norm_max if norm_max > 0 else float("inf"))
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -1,5 +1,5 @@
-"""Which GPU a rank has, and whether torch can compute on it: asked before anything else, since what
-torch says of either is a traceback from the midst of the first step.
+"""Find the GPU of a rank, and check that torch can compute on it. This comes before anything else,
+because torch itself would fail only in the first step, with a traceback.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from p2ptrain.errors import MachineUnfit, P2PTrainError, TrainerError
 from p2ptrain.trainer.host.micro_batch import is_out_of_memory
 
 Capability = tuple[int, int]
-"""Of a GPU, as its maker counts: (8, 0) is an A100."""
+"""CUDA compute capability of a GPU: (8, 0) is an A100."""
 
 BF16_SINCE: Capability = (8, 0)
-"""Before, products of bf16 are emulated, and no fused attention takes it: slower than fp32, with
-H · T² numbers of a sequence kept in each block."""
+"""The first capability with bf16 hardware. Older GPUs emulate bf16 products and have no fused
+attention for bf16, so bf16 is slower than fp32, and each block keeps H · T² numbers a sequence."""
 
 OTHERS_SHARE = 0.1
-"""Of a GPU's memory. CUDA itself takes some hundred MB in each process, which count as others'."""
+"""Share of a GPU's memory. If other programs use more, they are blamed for a full GPU. The few
+hundred MB that CUDA takes in each process also count as used by others."""
 
 
 def own_gpu() -> torch.device:
-    """That of this rank, by LOCAL_RANK. Raises MachineUnfit: GPU-DRIVER, GPU-NONE, GPU-OLD."""
+    """Return the GPU with this rank's LOCAL_RANK. Raises MachineUnfit: GPU-DRIVER, GPU-NONE,
+    GPU-OLD."""
     if not torch.cuda.is_available():
         raise MachineUnfit(
             f"torch {torch.__version__} can use no GPU here",
@@ -53,7 +55,7 @@ def own_gpu() -> torch.device:
 
 
 def require_bf16(device: torch.device) -> None:
-    """Raises MachineUnfit: GPU-OLD, it would only make as if it could."""
+    """Check that a GPU has bf16 hardware. Raises MachineUnfit: GPU-OLD, it would emulate bf16."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) >= BF16_SINCE:
         return
     raise MachineUnfit(
@@ -65,8 +67,10 @@ def require_bf16(device: torch.device) -> None:
 
 
 def runs_on(capability: Capability, built_for: list[str]) -> bool:
-    """Whether a GPU of this capability can run what was built for these: machine code of its own
-    generation, no newer than it, or what the driver compiles for any that is newer.
+    """Return whether a GPU of this capability can run code that was built for `built_for`.
+
+    It runs machine code ("sm") for its own generation and no newer than itself. The driver also
+    compiles intermediate code ("compute") for any GPU that is no older than that code.
     """
     known = [found for each in built_for if (found := re.match(r"(sm|compute)_(\d+)(\d)", each))]
     built = [(each[1], (int(each[2]), int(each[3]))) for each in known]
@@ -78,11 +82,11 @@ def runs_on(capability: Capability, built_for: list[str]) -> bool:
 
 @contextmanager
 def room_for_the_model(device: torch.device) -> Iterator[None]:
-    """Where a GPU's memory ends inside, say whether the model or others have filled it.
+    """If the GPU's memory runs out inside the block, report whether the model or others filled it.
 
     Raises:
         MachineUnfit: MEM-GPU, this rank's share of the weights does not fit.
-        TrainerError: GPU-BUSY, it may later.
+        TrainerError: GPU-BUSY, other programs use the memory, so a later start may succeed.
     """
     try:
         yield
@@ -95,7 +99,7 @@ def room_for_the_model(device: torch.device) -> Iterator[None]:
 
 
 def no_room(name: str, total_bytes: int, others_bytes: int) -> P2PTrainError:
-    """For a GPU of which others have so much."""
+    """Return the error for a full GPU of which other programs use `others_bytes`."""
     if others_bytes > OTHERS_SHARE * total_bytes:
         return TrainerError(
             f"other programs use {others_bytes / 1e9:.1f} of {name}'s {total_bytes / 1e9:.1f} GB, "

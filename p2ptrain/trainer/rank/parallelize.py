@@ -1,7 +1,7 @@
-"""Spreads a model over a peer's ranks, from outside: the model does not know.
+"""Distribute a model over a peer's ranks from outside, without code in the model.
 
-Always FSDP2, also with one rank, so that there is one path to test and shards, checkpoints and the
-arena behave the same everywhere.
+FSDP2 is always used, also with one rank. So there is one path to test, and shards, checkpoints and
+the arena behave the same everywhere.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from p2ptrain.trainer.rank.ranks import Ranks
 
 
 def build(config: TrainerConfig, ranks: Ranks) -> Llama:
-    """The model, sharded over `ranks`, its parameters in fp32 and unset until θ is loaded.
+    """Return the model, sharded over `ranks`. Its parameters are fp32 and unset until θ is loaded.
 
-    It is made on the meta device, so no rank ever holds more than its share.  `bf16` computes in
-    bfloat16 and reduces gradients in fp32; the parameters that are trained stay fp32.
+    The model is built on the meta device, so no rank ever holds more than its share. `bf16`
+    computes in bfloat16 and reduces gradients in fp32; the trained parameters stay fp32.
 
-    What is done to a block is done in this order: first that its activations are recomputed, so
-    that compilation sees it; last the sharding, whose gathering must not be done twice.
+    The order for each block matters. Recomputation comes first, so that the compiler sees it.
+    Sharding comes last, because recomputation must not repeat its all-gather.
     """
     with torch.device("meta"):
         model = Llama(config.model, config.document_token)
@@ -44,11 +44,13 @@ def build(config: TrainerConfig, ranks: Ranks) -> Llama:
 
 
 def recompute(block: nn.Module) -> None:
-    """Keep of this block's activations its input alone, and compute the others again when the
-    backward pass needs them: a third more arithmetic for memory that no longer grows with depth.
+    """Keep only the block's input, and compute its other activations again in the backward pass.
 
-    A function of Python's own, no `partial`: the compiler begins with a frame, and a partial's
-    first is that of torch's checkpoint, which it leaves alone with all that is called from there.
+    This costs a third more arithmetic. Per layer, only the block's input stays in memory.
+
+    The wrapper is a Python function and not a `partial`, because the compiler starts at a Python
+    frame. The first frame of a partial would be torch's checkpoint function, which the compiler
+    skips together with everything that it calls.
     """
     forward = block.forward
 
@@ -61,8 +63,8 @@ def recompute(block: nn.Module) -> None:
 def forget_gathered(model: nn.Module) -> None:
     """Drop the gathered copies that a forward pass without a backward pass leaves behind.
 
-    FSDP keeps them for the backward pass; without one, the next forward pass would compute with
-    them whatever has been loaded into the shards since.
+    FSDP keeps them for the backward pass. Without a backward pass, the next forward pass would use
+    these old copies, even if the shards have been loaded again since.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -1,8 +1,8 @@
-"""The local ranks of one peer: how they find each other, and the few things they say together.
+"""The ranks of one peer: how they find each other, and the small values that they exchange.
 
-Every peer runs this, also with one rank: the code that follows has no case for being alone.  On
-GPUs the parameters travel by NCCL, but frames and sums of losses go by gloo, so that waiting for
-the next frame never occupies a GPU.
+Every peer uses this, also with one rank, so other code has no special case for a single rank. On
+GPUs, NCCL carries the parameters, but gloo carries frames and sums of losses. So waiting for the
+next frame never occupies a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# Public under torch.distributed, but only here with types.
+# These are public under torch.distributed, but have types only here.
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -25,17 +25,17 @@ from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.wire import decode_body, encode_body
 from p2ptrain.trainer.rank.own_gpu import own_gpu
 
-# A rank that does not come up, or hangs in a collective, is ended by the supervisor's stall watch
-# long before; this only bounds what nobody watches.
+# The supervisor's stall watch ends a rank that does not start or hangs in a collective long before
+# this limit. The limit is for processes that no supervisor watches.
 TIMEOUT = timedelta(minutes=20)
 
 WORDS_BYTES_MAX = 1024
-"""Of what ranks tell each other in words; the rest is cut off."""
+"""Longest text in bytes that ranks send each other; the rest is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among the `count` ranks of its peer.  Rank 0 speaks with the node."""
+    """This process as one of the `count` ranks of its peer. Rank 0 talks to the node."""
 
     rank: int
     count: int
@@ -49,20 +49,20 @@ class Ranks:
 
     @property
     def device_name(self) -> str:
-        """As its maker calls it; "cpu" for a CPU."""
+        """The vendor's name of the device; "cpu" for a CPU."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
     def free_bytes(self) -> int:
-        """Memory of this rank's device that is free now; of a CPU, all that the machine has."""
+        """Return the free memory of this rank's GPU; for a CPU, all memory of the machine."""
         if self.device.type == "cuda":
             return torch.cuda.mem_get_info(self.device)[0]
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def share(self, frame: Frame | None) -> Frame | None:
-        """Rank 0's frame, on every rank.
+        """Return rank 0's frame on every rank.
 
-        It goes as bytes through the strict decoder, not as a pickle: what listens on a local port
-        must not run code for whoever connects to it.
+        The frame travels as bytes for the strict decoder, not as a pickle: a process that listens
+        on a local port must not run code that a connection sends.
         """
         if self.count == 1:
             return frame
@@ -76,29 +76,29 @@ class Ranks:
         return decode_body(data.numpy().tobytes())
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of `values` over all ranks, on the CPU in double precision."""
+        """Return the sum of `values` over all ranks, on the CPU in double precision."""
         total = values.detach().to("cpu", torch.float64)
         dist.all_reduce(total, group=self.control)
         return total
 
     def tell(self, numbers: list[int]) -> list[int]:
-        """Rank 0's `numbers`, on every rank."""
+        """Return rank 0's `numbers` on every rank."""
         told = torch.tensor(numbers, dtype=torch.int64)
         dist.broadcast(told, 0, group=self.control)
         return [int(each) for each in told]
 
     def least(self, number: int) -> int:
-        """The least of all ranks' numbers."""
+        """Return the smallest `number` of all ranks."""
         told = torch.tensor(number)
         dist.all_reduce(told, dist.ReduceOp.MIN, group=self.control)
         return int(told)
 
     def agree(self, yes: bool) -> bool:
-        """Whether any rank says yes, on every rank."""
+        """Return on every rank whether any rank says yes."""
         return float(self.sum(torch.tensor(float(yes)))) > 0
 
     def any_words(self, words: str) -> str:
-        """On every rank the `words` of the first rank that has any."""
+        """Return on every rank the `words` of the first rank that has any."""
         mine = words.encode()[:WORDS_BYTES_MAX].ljust(WORDS_BYTES_MAX, b"\0")
         said = [torch.empty(WORDS_BYTES_MAX, dtype=torch.uint8) for _ in range(self.count)]
         told = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
@@ -107,7 +107,7 @@ class Ranks:
         return next((text.decode(errors="replace") for text in texts if text), "")
 
     def meet(self) -> None:
-        """Return once every rank is here."""
+        """Wait until every rank has called this."""
         dist.barrier(group=self.control)
 
 
@@ -115,22 +115,22 @@ class Ranks:
 def open_ranks(device: str, store_fd: int | None, generation: int | None = None) -> Iterator[Ranks]:
     """Join the ranks that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun does.
 
-    `store_fd` is a listening socket that rank 0 serves the rendezvous on: the supervisor binds it,
-    so no port is ever chosen twice.  Ranks that torchrun started meet in a part of its store that
-    has the name of their `generation`: it may still hold what those before them have left.
+    `store_fd` is the listening socket on which rank 0 serves the rendezvous. The supervisor binds
+    it, so no port is ever chosen twice. Ranks that torchrun started use a part of its store named
+    after their `generation`, because the store may still hold entries of earlier ranks.
 
-    Who fails inside takes no leave: NCCL ends a communicator only with all of its ranks, and the
-    others wait elsewhere for this one. End the process instead.
+    After an exception inside the block there is no clean-up: NCCL ends a communicator only together
+    with all of its ranks, and the others are waiting elsewhere for this one. End the process.
 
-    Raises MachineUnfit: this rank was to have a GPU, and there is none for it.
+    Raises MachineUnfit: this rank needs a GPU, and there is none for it.
     """
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     chosen = torch.device("cpu")
     if device == "cuda":
         chosen = own_gpu()
         torch.cuda.set_device(chosen)
-        # In bf16 its backward pass gives NaN for some shapes (pytorch #196678; torch 2.11 to 2.13,
-        # on H100 and H200, where it would be the first choice). Flash is next, and nearly as fast.
+        # cuDNN's backward pass in bf16 gives NaN for some shapes (pytorch #196678; torch 2.11 to
+        # 2.13, on H100 and H200, where torch prefers it). Flash is next, and nearly as fast.
         torch.backends.cuda.enable_cudnn_sdp(False)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
@@ -151,7 +151,7 @@ def _store(rank: int, count: int, store_fd: int | None, generation: int | None) 
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 and store_fd is not None:
         return TCPStore(address, port, count, True, TIMEOUT, master_listen_fd=store_fd)
-    # torchrun may serve the store itself, and then says so.
+    # torchrun may serve the store itself, and then sets this variable.
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(address, port, count, serves, TIMEOUT)
     return store if generation is None else PrefixStore(f"p2ptrain/{generation}", store)

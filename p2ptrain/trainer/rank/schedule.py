@@ -1,7 +1,7 @@
-"""The inner learning rate as a function of how many inner steps the run has behind it.
+"""The inner learning rate as a pure function of the run's inner step.
 
-A pure function of the step: a joiner, a restarted trainer and a peer that trained all along use the
-same rate, and no schedule state has to travel.
+So a joiner, a restarted trainer and a peer that has trained from the start use the same rate, and
+no schedule state has to be sent.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import math
 
 from p2ptrain.ipc.trainer_config import InnerSpec
 
-# The last fifth of the run falls in "wsd", by 1 − √progress: INTELLECT-1's choice of decay.
+# With "wsd", the rate falls over the last fifth of the run, by 1 − √progress, as in INTELLECT-1.
 DECAY_SHARE = 0.2
 # "cosine" ends at a tenth of the peak: the usual floor, so that late steps still learn.
 COSINE_FLOOR = 0.1
 
 
 def learning_rate(inner: InnerSpec, inner_step: int) -> float:
-    """The rate of inner step `inner_step`, the first of the run being 0."""
+    """Return the learning rate of `inner_step`; the first inner step of the run is 0."""
     if inner_step < inner.warmup_steps:
         return inner.lr * (inner_step + 1) / inner.warmup_steps
     span = max(1, inner.total_steps - inner.warmup_steps)
@@ -26,8 +26,8 @@ def learning_rate(inner: InnerSpec, inner_step: int) -> float:
 
 
 def join_share(inner: InnerSpec, steps_since: int) -> float:
-    """Of the learning rate, for the inner step that has `steps_since` before it since a trainer
-    began in mid-run: AdamW's means over few gradients are noise, and its steps long all the same.
+    """Return the share of the learning rate to use `steps_since` inner steps after a trainer began
+    in mid-run. AdamW's means over few gradients are noise, but its steps have full length.
     """
     return min(1.0, (steps_since + 1) / max(1, inner.join_warmup_steps))
 

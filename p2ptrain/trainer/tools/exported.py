@@ -1,7 +1,7 @@
-"""Our model from an exported folder, checked as something that anybody may have made.
+"""Load our model from an exported folder, which anybody may have made.
 
-The files say what they hold in JSON and in tensors; nothing in them is executed. What is missing,
-too much, of another shape or another model is refused with its name.
+The files contain JSON and tensors; nothing in them is executed. The loader refuses a missing or
+unknown tensor, a wrong shape and another kind of model, and names what is wrong.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from p2ptrain.trainer.formats.shapes import parameters
 from p2ptrain.trainer.rank.model import Llama
 
 JSON_BYTES_MAX = 16 * 2**20
-"""The index of a model of ten thousand tensors has one."""
+"""Longest JSON file in bytes. The index of a model of ten thousand tensors has one MiB."""
 
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _FILE = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
-"""In the same folder, and not a name that no system has."""
+"""A file name that is valid on every system and stays in the same folder."""
 
 
 def read_json(path: Path) -> object:
-    """Raises ConfigError: no such file, or it is not JSON of a possible length."""
+    """Return the value in a JSON file. Raises ConfigError: it is missing, too long or not JSON."""
     try:
         with path.open("rb") as file:
             data = file.read(JSON_BYTES_MAX + 1)
@@ -49,16 +49,16 @@ def best_device() -> torch.device:
 
 
 def load_spec(folder: Path) -> ModelSpec:
-    """Raises ConfigError."""
+    """Return the sizes of the model in `folder`. Raises ConfigError."""
     return spec_of(read_json(folder / "config.json"))
 
 
 def load_model(folder: Path, device: torch.device) -> Llama:
-    """The model, ready to be asked, in fp32 on the CPU and in bf16 on a GPU.
+    """Load the model for inference: fp32 on a CPU, bf16 on a GPU.
 
     Raises:
-        ConfigError: the folder does not hold it whole.
-        MachineUnfit: the GPU does not.
+        ConfigError: the folder does not contain the complete model.
+        MachineUnfit: the GPU has too little memory.
     """
     try:
         return _loaded(folder, device)
@@ -96,11 +96,11 @@ def _loaded(folder: Path, device: torch.device) -> Llama:
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """One at a time, from all files. Raises ConfigError."""
+    """Yield the names and tensors of all files, one at a time. Raises ConfigError."""
     for file in _files(folder):
         try:
             with safe_open(folder / file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 — it is no mapping.
+                for name in opened.keys():  # noqa: SIM118 — it is not a mapping.
                     yield name, opened.get_tensor(name)
         except FileNotFoundError as exc:
             raise lacks(folder / file) from exc

@@ -1,11 +1,10 @@
-"""Text from a model, a token at a time.
+"""Generate text from a model, a token at a time.
 
-Keys and values of the tokens before are kept, so a token costs one position and not all of them.
-The model was trained on positions up to its sequence length and no further: when they are used up,
-the newer half of the text is read again from position 0, and the rest is forgotten.
+Keys and values of earlier tokens are cached, so each new token computes one position only. The
+model was trained on positions up to its sequence length. When these are used up, the newest half
+sequence of the text is read again from position 0, and the rest is dropped.
 
-The blocks are gone through here as `model.Llama.forward` goes through them; a test holds the two
-together. There is no batch: one text is made for one reader.
+`Reader` computes the same as `model.Llama.forward`; a test compares the two. There is no batch.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.trainer.rank.model import Block, Llama, rotary_table, rotate
 
 TEMPERATURE_MIN = 1e-6
-"""Below, the likeliest token is as good as certain, and fp32 would divide by nothing."""
+"""Below this temperature the likeliest token is chosen: the division would overflow in fp32."""
 
 POSITIONS_AT_FIRST = 2048
-"""For so many there are angles; more are made when they are needed. A config.json may claim any
-number, and tables for all of them took the memory of the machine."""
+"""Positions in the first table of rotary angles, which grows when needed. A config.json may claim
+any number of positions, and a table for all of them could fill the machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen: at temperature 0 the likeliest, else one by chance, of the
-    fewest tokens that have the probability `top_p` together."""
+    """How the next token is chosen: the likeliest at temperature 0, else a random one from the
+    smallest set of tokens whose probabilities add up to `top_p`."""
 
     temperature: float = 0.8
     top_p: float = 0.95
@@ -47,7 +46,7 @@ class Sampling:
 
 @dataclass(slots=True)
 class _Cache:
-    """Keys and values of each block, [1, K, T, D], of the T tokens that were read."""
+    """Keys and values of each block, [1, K, T, D], for the T tokens that were read."""
 
     blocks: list[tuple[Tensor, Tensor] | None]
     length: int = 0
@@ -77,12 +76,13 @@ class Reader:
 
     @property
     def room(self) -> int:
-        """How many more tokens can be read."""
+        """The number of tokens that can still be read."""
         return self.model.spec.sequence - self._cache.length
 
     @torch.inference_mode()
     def read(self, tokens: Sequence[int]) -> Tensor:
-        """Logits [vocab] of what follows, in fp32 on the CPU. Several tokens only at the start."""
+        """Return the logits [vocab] of the next token, fp32 on the CPU. Only the first call may
+        pass several tokens."""
         begin, end = self._cache.length, self._cache.length + len(tokens)
         assert begin == 0 or len(tokens) == 1, "a later stretch would need a mask"
         assert 0 < len(tokens) <= self.room, "more than the model has positions for"
@@ -120,7 +120,8 @@ class Reader:
 
 
 def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterator[int]:
-    """The tokens after `prompt`, without end. Of a prompt that is too long the end counts."""
+    """Yield the tokens after `prompt`, without end. Of a prompt that is too long, only the end is
+    used."""
     assert prompt, "a text begins with a token"
     reader, text = Reader(model), list(prompt)
     random = torch.Generator().manual_seed(sampling.seed)
@@ -136,9 +137,9 @@ def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterato
 
 
 def pick(logits: Tensor, sampling: Sampling, random: torch.Generator) -> int:
-    """The next token. Chosen on the CPU, so that a seed means the same on every device.
+    """Choose the next token on the CPU, so that a seed means the same on every device.
 
-    Raises TrainerDiverged (NAN): there is no next one.
+    Raises TrainerDiverged (NAN): some logits are not finite.
     """
     if not logits.isfinite().all():
         raise TrainerDiverged(
@@ -150,6 +151,6 @@ def pick(logits: Tensor, sampling: Sampling, random: torch.Generator) -> int:
         return int(logits.argmax())
     heights = (logits - logits.max()) / sampling.temperature
     shares, order = heights.softmax(-1).sort(descending=True, stable=True)
-    # A token stays if those before it do not have top_p yet; so the first one always does.
+    # Keep a token if the tokens before it add up to less than top_p; this always keeps the first.
     shares[shares.cumsum(-1) - shares >= sampling.top_p] = 0.0
     return int(order[torch.multinomial(shares, 1, generator=random)])

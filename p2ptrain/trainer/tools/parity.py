@@ -1,8 +1,8 @@
-"""As a program: our logits from an exported folder beside those of `transformers`, as JSON.
+"""A program that compares our logits for an exported folder with those of `transformers`.
 
-`python -m p2ptrain.trainer.tools.parity DIR` needs transformers from 4.56 on (the extra "hf"). Both
-models are in fp32 on the CPU, whatever the weights are stored as; the tokens are drawn from a fixed
-seed.
+`python -m p2ptrain.trainer.tools.parity DIR` prints JSON. It needs transformers from 4.56 on (the
+extra "hf"). Both models compute in fp32 on the CPU, whatever the type of the stored weights. The
+tokens are drawn from a fixed seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from p2ptrain.trainer.tools.exported import load_model
 
 SEQUENCE_MAX = 128
-"""Positions enough for a wrong rotary convention to show; a comparison should not take minutes."""
+"""Enough positions to show a wrong rotary convention; more would make the comparison slow."""
 
 
 @torch.inference_mode()

@@ -1,9 +1,9 @@
-"""One peer's model and inner optimizer in this process, on a flat vector that numpy sees, too.
+"""One peer's model and inner optimizer in this process, on a flat vector shared with numpy.
 
-For simulating peers, not for training in a run: no shards, no arena, no node. Model, loss,
-optimizer, clipping and rounding to bf16 are the trainer's own; what FSDP2 adds is left out, since
-a dozen peers of one process would each pay for it. `weights` is the flat vector in the canonical
-layout: whoever writes there sets the parameters.
+Use it to simulate peers, not to train in a run: it has no shards, no arena and no node. Model,
+loss, optimizer, clipping and rounding to bf16 are the trainer's own. FSDP2 is left out, since each
+of a dozen peers in one process would pay for it. `weights` is the flat vector in the canonical
+layout: writing to it sets the parameters.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from p2ptrain.trainer.rank.optimizer import clip_gradients, make_optimizer
 Floats = NDArray[np.float32]
 
 ADAMW_MOMENTS = ("exp_avg", "exp_avg_sq")
-"""What AdamW keeps of each parameter, beside the number of its steps."""
+"""Names of the state that AdamW keeps for each parameter, besides its step count."""
 
 MUON_MOMENTS = ("momentum_buffer",)
-"""What Muon keeps of a matrix inside a block."""
+"""Name of the state that Muon keeps for a matrix inside a block."""
 
 
 def one_thread() -> None:
-    """Compute with one thread from now on: the same bits on every machine of a kind, and several
-    processes side by side.
+    """Compute with one thread from now on. The bits are then the same on all machines of a kind,
+    and several processes can run side by side.
     """
     torch.set_num_threads(1)
 
 
 class Replica:
-    """A peer that starts from weights of zero, and an optimizer that has seen nothing."""
+    """A simulated peer. Its weights start at zero, and its optimizer without state."""
 
     def __init__(
         self, model: ModelSpec, inner: InnerSpec, precision: Precision, *, compiled: bool = False
@@ -64,7 +64,7 @@ class Replica:
         return self._flat.numpy()
 
     def train(self, rows: Tokens, rate: float) -> float:
-        """One inner step. Returns the mean cross-entropy in nats, from before it.
+        """Do one inner step. Return the mean cross-entropy in nats before the step.
 
         Raises TrainerDiverged if loss or gradient is not finite.
         """
@@ -83,8 +83,8 @@ class Replica:
 
     @torch.no_grad()
     def losses_of(self, weights: Floats, rows: Tokens) -> Floats:
-        """The cross-entropy of these weights on each predicted token, computed in fp32: of `rows`
-        of n + 1 tokens, n each.
+        """Return the cross-entropy of these weights on each predicted token, computed in fp32. A
+        row of n + 1 tokens has n predicted tokens.
         """
         kept = self._flat.clone()
         self._flat.copy_(torch.from_numpy(weights))
@@ -97,11 +97,11 @@ class Replica:
         return np.concatenate(found)
 
     def loss_of(self, weights: Floats, rows: Tokens) -> float:
-        """Their mean."""
+        """Return the mean of `losses_of`."""
         return float(self.losses_of(weights, rows).mean(dtype=np.float64))
 
     def moments(self) -> dict[str, Floats]:
-        """A copy of what the optimizer keeps, flat, and the number of its steps."""
+        """Return a copy of the optimizer's state as flat vectors, and its step count ("step")."""
         names = ADAMW_MOMENTS + (MUON_MOMENTS if self._inner.is_muon else ())
         kept = {name: np.zeros(self._layout.numel, np.float32) for name in names}
         steps = 0.0
@@ -113,7 +113,7 @@ class Replica:
         return {**kept, "step": np.array([steps], np.float32)}
 
     def set_moments(self, moments: dict[str, Floats]) -> None:
-        """Go on as the optimizer that these were copied from would."""
+        """Replace the optimizer's state by `moments`, which another `moments` call returned."""
         for parameter, entry in self._places:
             run = slice(entry.offset, entry.end)
             has_muon = self._optimizer.has_muon(parameter)
@@ -130,12 +130,12 @@ class Replica:
 
 
 Losses = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Of parameters by name, tokens and targets: the cross-entropy, and what to train on."""
+"""Maps parameters by name, tokens and targets to the cross-entropy and the objective."""
 
 
 @cache
 def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: bool) -> Losses:
-    """One function for all peers of a process: compiled for one of them, it is for all."""
+    """Return one function for all peers of a process, so that it is compiled only once."""
     skeleton = Llama(model)
     skeleton(torch.zeros(1, model.sequence, dtype=torch.int64))  # Makes its rotary table.
     if precision == "bf16" and not multiplies_bf16("cpu"):
@@ -147,10 +147,10 @@ def _losses_of(model: ModelSpec, precision: Precision, z_loss: float, compiled: 
         if precision == "fp32":
             logits = torch.func.functional_call(skeleton, dict(weights), (tokens,))
             return token_losses(logits, targets, z_loss)
-        # As FSDP2's mixed precision has it: parameters and all that follows in bf16.
+        # Like FSDP2's mixed precision: parameters and everything computed from them are bf16.
         rounded = {name: each.to(torch.bfloat16) for name, each in weights.items()}
-        # Plain products: for short sequences torch's fused attention in bf16 makes a step on a CPU
-        # take a tenth to a half longer. In fp32 they are as fast as each other.
+        # Use unfused attention: for short sequences, torch's fused attention in bf16 makes a step
+        # on a CPU 10 to 50 % slower. In fp32 both are equally fast.
         with sdpa_kernel(SDPBackend.MATH):
             logits = torch.func.functional_call(skeleton, rounded, (tokens,))
         return token_losses(logits, targets, z_loss)

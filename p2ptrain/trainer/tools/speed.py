@@ -1,19 +1,19 @@
-"""How fast this trainer is, beside a plain loop and transformers' model: a process of the bench.
+"""Measure this trainer's speed beside a plain loop and transformers' model, for `bench trainer`.
 
 `python -m p2ptrain.trainer.tools.speed JSON` trains the contenders in turns on the same synthetic
 blocks, with the same sizes, optimizer and clipping, and prints one JSON object for each.
 
-    fsdp2               what a run uses: `batch.train_on` on the model that `parallelize` spreads
+    fsdp2               as in a run: `batch.train_on` on the model that `parallelize` distributes
     plain               the same model without FSDP2
-    transformers        LlamaForCausalLM in the same loop, where it is installed
+    transformers        LlamaForCausalLM in the same loop, if it is installed
     plain_bf16,         the same two, computing in bf16 as FSDP2 does
     transformers_bf16
 
 There are two ways to compute in bf16. `plain` and `transformers` have fp32 parameters under
-autocast, as most loops are written: each product rounds what goes into it, and all else stays fp32.
-FSDP2's mixed precision has parameters in bf16, rounded once a step from those in fp32 that are
-trained, so everything between them is bf16, too; the `_bf16` contenders do the same (`Rounded`).
-Against these, a ratio is what FSDP2 itself costs; against the others, autocast is in it.
+autocast, like most training loops: each product rounds its inputs, and everything else stays fp32.
+FSDP2's mixed precision computes with bf16 parameters, rounded once a step from the fp32 parameters
+that are trained. So all activations are bf16, too. The `_bf16` contenders do the same (`Rounded`).
+A ratio to them shows the cost of FSDP2 itself; a ratio to the others includes autocast.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Step = Callable[[Tokens], float]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The best round's rate. `mfu` and `memory_bytes` (the most that was taken) are of a GPU.
+    """The rate of the best round. `mfu` and `memory_bytes` (the peak) are measured on a GPU only.
 
-    On a CPU seconds are those of the processor, so that whoever else computes there does no harm.
+    On a CPU, processor time is measured, so that other programs do not distort the rate.
     """
 
     contender: str
@@ -79,7 +79,7 @@ def plain(config: TrainerConfig, ranks: Ranks, *, rounded: bool = False) -> Step
 
 
 def transformers(config: TrainerConfig, ranks: Ranks, *, rounded: bool = False) -> Step:
-    """Raises ImportError: it is not installed."""
+    """Return a step of transformers' Llama. Raises ImportError: it is not installed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     spec = config.model
@@ -114,9 +114,9 @@ CONTENDERS: dict[str, Callable[[TrainerConfig, Ranks], Step]] = {
 
 
 class Rounded:
-    """What FSDP2's mixed precision does on one rank, for a model without it: the model's parameters
-    become bf16, and are rounded from `trained`, which are fp32, before each step; gradients go from
-    each backward pass to those in fp32. Buffers stay as they are.
+    """Imitates FSDP2's mixed precision on one rank for a plain model. The model's parameters become
+    bf16. Before each step they are rounded from the fp32 parameters `trained`; after each backward
+    pass their gradients are added to those of `trained`. Buffers stay as they are.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -144,8 +144,8 @@ def _loop(
     *,
     rounded: bool,
 ) -> Step:
-    """A plain training loop around `forward`, whose parameters are those of `model`. In bf16 it
-    computes under autocast, or with `rounded` parameters.
+    """Return the step of a plain training loop around `forward`, which uses the parameters of
+    `model`. In bf16 it computes under autocast, or with `rounded` parameters.
     """
     _start(model)
     inner, device = config.inner, ranks.device.type
@@ -182,7 +182,7 @@ def _loop(
 
 @torch.no_grad()
 def _start(model: nn.Module) -> None:
-    torch.manual_seed(0)  # All contenders whose parameters stand in the same order begin alike.
+    torch.manual_seed(0)  # Contenders whose parameters have the same order begin with equal values.
     for parameter in model.parameters():
         if parameter.ndim >= 2:
             parameter.normal_(0.0, DEVIATION)
@@ -191,7 +191,8 @@ def _start(model: nn.Module) -> None:
 
 
 def measure(config: TrainerConfig, names: list[str], steps: int, rounds: int) -> Iterator[Speed]:
-    """Each of `names`, `rounds` times `steps` inner steps in turns; the best round counts."""
+    """Measure each of `names` in turns, `rounds` times `steps` inner steps; the best round
+    counts."""
     spec, inner = config.model, config.inner
     random = np.random.default_rng(0)
     rows = random.integers(0, spec.vocab, (inner.batch_sequences, spec.sequence + 1))
@@ -200,7 +201,7 @@ def measure(config: TrainerConfig, names: list[str], steps: int, rounds: int) ->
         ready = {name: CONTENDERS[name](config, ranks) for name in names}
         best = dict.fromkeys(names, 0.0)
         losses, memory = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
-        for lap in range(rounds + 1):  # The first one warms up: it compiles, and fills caches.
+        for lap in range(rounds + 1):  # The first lap warms up: it compiles and fills caches.
             for name, step in ready.items():
                 rate, losses[name], memory[name] = _timed(step, rows, steps, ranks)
                 best[name] = max(best[name], rate if lap else 0.0)

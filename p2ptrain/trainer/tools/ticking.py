@@ -1,4 +1,4 @@
-"""A trainer of the bench that trains until it is killed, and prints when each inner step ended.
+"""A trainer for benchmarks that trains until it is killed and prints when each inner step ended.
 
 Run it as `python -m p2ptrain.trainer.tools.ticking JSON`, where JSON is a `TrainerConfig`. Times
 are seconds of the machine's monotonic clock. All processes share that clock, so another process can
@@ -25,7 +25,7 @@ def main() -> None:
     random = np.random.default_rng(0)
     rows = random.integers(0, spec.vocab, (inner.batch_sequences, spec.sequence + 1))
     torch.set_num_threads(config.threads)
-    # Whatever the first weights are, the steps take as long.
+    # The first weights do not change how long a step takes.
     warnings.filterwarnings("ignore", "DTensor random operators", UserWarning)
     with open_ranks(config.device, None) as ranks:
         step = fsdp2(config, ranks)
