@@ -42,7 +42,7 @@ class Reception:
     state: State = field(default_factory=Starting)
     run: Run | None = None
     waits_for: str = ""
-    """What a person could do, if the start waits for one."""
+    """The step that a person has to take, if the start waits for one."""
     doubts: tuple[Caution, ...] = ()
     """Resources of this machine that may run short; kept for the whole life of the process."""
     parts: Parts | None = None
