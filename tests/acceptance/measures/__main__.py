@@ -1,9 +1,9 @@
 """Print the acceptance table of an issue with measured values: a line of JSON for each measure.
 
-    scripts/accept siege                       everything: takes some hours
-    scripts/accept siege --quick               takes some minutes; each line is marked as quick
-    scripts/accept siege --only attack         the measures whose name contains this word
-    scripts/accept siege --read siege=FILE     read this result instead of measuring it again
+    scripts/accept siege                       everything; takes some hours
+    scripts/accept siege --quick               takes minutes; marks each line as quick
+    scripts/accept siege --only attack         measures whose name contains this word
+    scripts/accept siege --read siege=FILE     read this result, do not measure it again
 
 Results that can be read: `test` (a log of scripts/test), `demo` (its JSON), `matrix` (a log of
 scripts/test_matrix), `siege` (its lines), `fuzz` (a log of scripts/fuzz). Most lines made from

@@ -3,7 +3,7 @@
     python -m tests.chaos.harness                                 everything: some 70 minutes
     python -m tests.chaos.harness --points '*:send-*' --faults SIGKILL --scenarios none
     python -m tests.chaos.harness --part 1/3 --json part1.jsonl   every third case
-    python -m tests.chaos.harness --sum part1.jsonl part2.jsonl   combine the figures of several runs
+    python -m tests.chaos.harness --sum part1.jsonl part2.jsonl   combine figures of several runs
 
 Without root, or where namespaces are not allowed, all nodes run on loopback and no links are cut.
 """

@@ -10,7 +10,7 @@ from tests.chaos.harness.scenarios import Told
 from tests.chaos.harness.strike import Account, Case, Fault
 
 DETECTION_S = 8.0
-"""Four heartbeats of two seconds can be missed before a peer counts as lost (`peers.detector`)."""
+"""Four missed heartbeats of two seconds: then a peer counts as lost (`ledger.failure_detector`)."""
 
 KILL_TO_COMMIT_S = 2.0
 """Limit after a kill, plus the time of one reduce. A kill resets connections, so that the others

@@ -246,7 +246,7 @@ class Wires(StandIn):
         return None
 
     def _in_full(self, beat: heartbeat_delta.Beat) -> Heartbeat:
-        """Return the full heartbeat. This node's own beats arrive here in order: the base is known."""
+        """Return the full heartbeat. A node sends its own beats in order, so the base is known."""
         if isinstance(beat, heartbeat_delta.SmallBeat):
             assert self._base is not None
             return heartbeat_delta.whole(self._base, beat)
