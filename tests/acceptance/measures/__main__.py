@@ -1,13 +1,13 @@
 """Print the acceptance table of an issue with measured values: a line of JSON for each measure.
 
-    scripts/accept siege                       everything: some hours
-    scripts/accept siege --quick               some minutes; every line says that it was quick
-    scripts/accept siege --only attack         the measures whose name holds this word
-    scripts/accept siege --read siege=FILE     read that result instead of measuring it again
+    scripts/accept siege                       everything; takes some hours
+    scripts/accept siege --quick               takes minutes; marks each line as quick
+    scripts/accept siege --only attack         measures whose name contains this word
+    scripts/accept siege --read siege=FILE     read this result, do not measure it again
 
 Results that can be read: `test` (a log of scripts/test), `demo` (its JSON), `matrix` (a log of
-scripts/test_matrix), `siege` (its lines), `fuzz` (a log of scripts/fuzz). A line says so where it
-was read. Exits with 1 if a line is not ok.
+scripts/test_matrix), `siege` (its lines), `fuzz` (a log of scripts/fuzz). Most lines made from
+such a result are marked as read. Exits with 1 if a line is not ok.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which tests show that an attack has no effect: one row for each attack of the issue.
+"""The tests that show that an attack has no effect, one row for each attack of the issue.
 
-The numbers are those of the issue's section 2. A row names files of tests or single tests.
+The numbers are those in section 2 of the issue. A row names test files or single tests.
 """
 
 from __future__ import annotations

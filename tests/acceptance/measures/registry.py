@@ -1,4 +1,4 @@
-"""The acceptances by name. A later issue adds its own name here, and keeps the earlier ones."""
+"""The measures of each issue, by name. A later issue adds its name and keeps the earlier ones."""
 
 from __future__ import annotations
 

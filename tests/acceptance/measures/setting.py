@@ -1,6 +1,6 @@
-"""What a measure may know: how thorough to be, earlier results, and how to run a command.
+"""The input of a measure: how thorough to be, earlier results, and how to run a command.
 
-A measure is a function from a setting to lines. It never raises for a product that fails: a failure
+A measure is a function from a setting to lines. It does not raise if the product fails: a failure
 is a line whose `ok` is false.
 """
 
@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 Line = dict[str, object]
-"""`measure`, `value`, `required`, `ok`, and whatever else explains them."""
+"""An object with `measure`, `value`, `required`, `ok`, and optional details."""
 
 ROOT = Path(__file__).parents[3]
 TAIL_CHARACTERS = 2000
-"""Of a failed command's output: what people need to see first."""
+"""Length of the part of a failed command's output that a line shows."""
 
 COMMAND_S = 4 * 3600.0
-"""No single command takes longer. The longest is a campaign of 10,000 seeds on one slow core."""
+"""Timeout of one command. The longest is a campaign of 10,000 seeds on one slow core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A command that has ended, with all that it printed."""
+    """A command that has ended, with its output."""
 
     code: int
     text: str
@@ -40,7 +40,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`given` are results of earlier runs by their names, to be read instead of running again."""
+    """Options of the measures. `given` maps names to result files of earlier runs to be reused."""
 
     folder: Path
     quick: bool = False
@@ -67,7 +67,7 @@ class Setting:
         return self.run(name, sys.executable, *words)
 
     def earlier(self, name: str) -> str | None:
-        """What an earlier run left under this name, if it was given."""
+        """Return the text of an earlier result with this name, or None if none was given."""
         path = self.given.get(name)
         return None if path is None else path.read_text(encoding="utf-8", errors="replace")
 
@@ -83,7 +83,7 @@ def line(name: str, value: object, required: str, ok: bool, **detail: object) ->
 
 
 def objects_in(text: str) -> list[dict[str, object]]:
-    """The lines of a text that are JSON objects."""
+    """Return the JSON objects of a text that stand on one line each."""
     found = []
     for each in text.splitlines():
         if each.startswith("{"):
@@ -97,5 +97,5 @@ def objects_in(text: str) -> list[dict[str, object]]:
 
 
 def select(measures: Sequence[Measure], words: Sequence[str]) -> list[Measure]:
-    """Those whose name holds one of the words; all, where there are no words."""
+    """Return the measures whose name contains one of the words, or all if there are no words."""
     return [each for each in measures if not words or any(word in each.name for word in words)]

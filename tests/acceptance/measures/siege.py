@@ -14,7 +14,7 @@ from tests.acceptance.measures.attacks import ATTACKS, Attack
 from tests.acceptance.measures.setting import ROOT, Line, Measure, Setting, line, objects_in
 
 PIECES = 10
-"""Of scripts/test without arguments; fewer in a log mean that it is not a whole run."""
+"""Number of parts of a complete run of scripts/test. A log with fewer is not a complete run."""
 
 QUICK_SEEDS = 100
 QUICK_SIEGE_S = 60
@@ -24,8 +24,10 @@ FUZZ_MINUTES = 30
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Many seeds of one world. `words` are for `p2ptrain simulate`; without them the world is that
-    of identities, which has no ledger and a loop of its own.
+    """A simulation of many seeds of one world.
+
+    `words` are arguments of `p2ptrain simulate`. Without them the campaign runs the identity
+    simulator, which has no ledger and its own loop.
     """
 
     name: str
@@ -55,7 +57,7 @@ _COUNTS = re.compile(r"\b(\d+) (passed|failed|error|errors)\b")
 
 
 def counts_in(text: str) -> dict[str, int]:
-    """How many tests passed, failed or could not begin, over all runs of pytest in a log."""
+    """Count the tests that passed, failed or had errors, over all pytest runs in a log."""
     counts = {"passed": 0, "failed": 0, "error": 0}
     for number, what in _COUNTS.findall(text):
         counts[what.removesuffix("s") if what == "errors" else what] += int(number)
@@ -109,7 +111,7 @@ def matrix(setting: Setting) -> Iterator[Line]:
 
 
 def attack(which: Attack, setting: Setting) -> Iterator[Line]:
-    """The tests of one attack."""
+    """Run the tests of one attack."""
     name = f"attack {which.number}: {which.name}"
     missing = [each for each in which.tests if not (ROOT / each.partition("::")[0]).exists()]
     if missing or not which.tests:
@@ -156,7 +158,7 @@ def campaign(which: Campaign, setting: Setting) -> Iterator[Line]:
 
 
 def _documents(text: str) -> list[dict[str, object]]:
-    """JSON objects in a command's output, on one line or on several."""
+    """Return the JSON objects in a command's output, even one that spans several lines."""
     found = objects_in(text)
     if not found and "{" in text:
         joined = " ".join(text[text.index("{") :].splitlines())
@@ -168,11 +170,11 @@ MUTANT_TESTS = (
     "tests/simulation/test_mutants.py",
     "tests/simulation/test_identities.py",
 )
-"""Tests named `test_a_defect_is_found`, with a case for each planted defect."""
+"""Files whose tests with `defect_is_found` in the name have a case for each planted defect."""
 
 
 def mutants(setting: Setting) -> Iterator[Line]:
-    """The simulators' planted defects, all of them: each has to be found."""
+    """Check that the simulators find every planted defect."""
     from tests.simulation.defects.mutants import MUTANTS
 
     there = [path for path in MUTANT_TESTS if (ROOT / path).exists()]

@@ -1,9 +1,9 @@
-"""Chaos: real nodes in real processes, struck at every point of the protocol.
+"""Chaos tests: real nodes in real processes suffer a fault at every point of the protocol.
 
     python -m tests.chaos.harness --help
 
-`points` names where a node can be stopped, `gate` and `stand_ins` make a node stop there, `node` is
-that node's program, `modes` has the ways to average. `place` is the network under five of them,
-`crew` the five, `strike` one fault from calm to calm, `scenarios` what befalls many at once,
-`verdict` judges what was seen, `report` says it.
+`points` names the points where a node can be stopped. `gate` and `stand_ins` make a node stop
+there, and `node` is the program of that node. `modes` lists the sync modes. `crew` runs five nodes
+on a network of `p2ptrain.testing.network_namespaces`. `strike` injects one fault, `scenarios`
+faults of several nodes at once. `verdict` checks the results, and `report` prints them.
 """

@@ -1,11 +1,11 @@
-"""Strike real nodes at every point of the protocol, and say what came of it.
+"""Inject faults into real nodes at every point of the protocol, and print the results.
 
     python -m tests.chaos.harness                                 everything: some 70 minutes
     python -m tests.chaos.harness --points '*:send-*' --faults SIGKILL --scenarios none
     python -m tests.chaos.harness --part 1/3 --json part1.jsonl   every third case
-    python -m tests.chaos.harness --sum part1.jsonl part2.jsonl   figures of several runs
+    python -m tests.chaos.harness --sum part1.jsonl part2.jsonl   combine figures of several runs
 
-Without root, or where namespaces are not allowed, the nodes are on loopback and links are not cut.
+Without root, or where namespaces are not allowed, all nodes run on loopback and no links are cut.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def arguments() -> argparse.Namespace:
 
 
 def cases(given: argparse.Namespace, *, can_cut: bool) -> list[Case]:
-    """Those that were asked for: kills first, since they are quick."""
+    """Return the requested cases. Kills come first in the default order, since they are quick."""
     found = [
         Case(point, fault, role)
         for fault in given.faults
@@ -93,13 +93,13 @@ def main() -> int:
 
 
 def _end(*_: object) -> None:
-    """A second signal must not cut off the taking apart: nodes would be left behind."""
+    """Exit, ignoring further signals: they would interrupt the clean-up and leave nodes running."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)
 
 
 def _play(given: argparse.Namespace, folder: Path, place: Place) -> Iterator[dict[str, Any]]:
-    """A line for each case, for each scenario, and one for what must hold in the end."""
+    """Yield a line for each case and each scenario, and one for the checks at the end."""
     _say(
         f"five nodes with {given.trainers} trainers in {place.name}"
         + ("" if place.can_cut else ": links cannot be cut there")
@@ -133,7 +133,7 @@ def _kept(file: IO[str], line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mend(five: Crew) -> None:
-    """After trouble: give the next case a chance. What is wrong has been told."""
+    """Bring all nodes back after a trouble, for the next case. The trouble is already reported."""
     for node in five.nodes:
         if node.running:
             node.signal(signal.SIGCONT)

@@ -1,8 +1,8 @@
-"""Up to five nodes, what their journals say, and where they stand. It strikes nobody and judges
-nothing.
+"""Up to five nodes, their journals, and the points where they are stopped.
 
-Everything is seen from outside: journals, which carry the one monotonic clock of this machine, the
-line to each node's gate, and what it printed.
+This module injects no faults and checks nothing. It observes nodes from outside only: their
+journals, the connection to each node's gate, and their printed output. All journals use the same
+monotonic clock, that of this machine.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tests.chaos.harness.points import Point, Role
 
 NAMES = ("ann", "ben", "cat", "dan", "eve")
 OUTER_STEPS = 1_000_000
-"""More than there is time for."""
+"""More outer steps than any run of the harness has time for."""
 
 SNAPSHOT_EVERY = 2
-"""So that θ and m of all nodes are compared every other outer step, by the digests in the ledger's
-and the journals' own words."""
+"""Every second outer step has a snapshot. Its digests, in the ledger and in the journals, compare
+θ and m of all nodes."""
 
 LOOK_EVERY_S = 0.02
 
@@ -46,7 +46,7 @@ Seen = TypeVar("Seen")
 
 
 class NotSeen(Exception):
-    """What was waited for did not come; with what the nodes were doing."""
+    """An expected event did not happen in time. The text says what the nodes were doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An outer step that a node has put behind it, by its journal."""
+    """An outer step that a node has committed according to its journal."""
 
     step: int
     head: str
@@ -68,17 +68,17 @@ class Commit:
 
 @dataclass
 class Sighting:
-    """What one node's journals have said over all its lives."""
+    """The events in one node's journals, over all its restarts."""
 
     commits: dict[int, Commit] = field(default_factory=dict)
     snapshots: dict[int, str] = field(default_factory=dict)
     decided: list[tuple[float, int, str, str]] = field(default_factory=list)
-    """(time, height, entry, kind) of each."""
+    """(time, height, entry, kind) of each decided entry."""
     voters: int = 0
-    """Of the latest roster."""
+    """Number of voters in the latest roster."""
     reduces_s: list[float] = field(default_factory=list)
     reds: list[tuple[float, str]] = field(default_factory=list)
-    """(time, peer) of each peer that was taken for lost."""
+    """(time, peer) of each peer that the node declared lost."""
     troubles: list[str] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
@@ -105,12 +105,12 @@ class Sighting:
 
     @property
     def step(self) -> int:
-        """Outer steps behind it."""
+        """The number of outer steps that the node has committed."""
         return 1 + max(self.commits, default=-1)
 
 
 class ChaosNode(DemoNode):
-    """One node over all its lives."""
+    """One node, over all its restarts."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ChaosNode(DemoNode):
         return self.identity.peer
 
     def launch(self, place: Place) -> None:
-        """Start it, with a new line to its gate."""
+        """Start the process, with a new connection to its gate."""
         self.hang_up()
         self._line, theirs = socket.socketpair()
         self._line.setblocking(False)
@@ -188,7 +188,7 @@ class ChaosNode(DemoNode):
         self._say(f"arm {point} {role}")
 
     def go(self) -> None:
-        """Let it go on, and stop nowhere."""
+        """Let the node continue, and disarm its gate."""
         self.at = None
         self._say("go")
 
@@ -202,7 +202,7 @@ class ChaosNode(DemoNode):
 
 
 class Crew:
-    """All of them, each knowing the addresses of the others and the run from its own disk."""
+    """All nodes. Each finds the run and the addresses of the others on its own disk."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class Crew:
         return run
 
     def _addresses(self, node: ChaosNode) -> str:
-        """What a node that had met the others before would have kept."""
+        """Return the address file of a node that has met all others before."""
         told = {}
         for other in self.nodes:
             if other is not node:
@@ -272,9 +272,9 @@ class Crew:
             node.look()
 
     def wait_for(self, what: str, seen: Callable[[], Seen | None], *, deadline_s: float) -> Seen:
-        """The first true value of `seen`.
+        """Return the first true value of `seen`.
 
-        Raises NotSeen: it did not come.
+        Raises NotSeen if there is none before the deadline, or if a node ends by itself.
         """
         ends_s = time.monotonic() + deadline_s
         while True:
@@ -306,8 +306,11 @@ class Crew:
         return max(node.seen.step for node in self.nodes)
 
     def calm_since(self, step: int) -> bool:
-        """Whether all took part in one committed outer step, not before `step`, and none is far
-        behind."""
+        """Return whether the crew is calm.
+
+        All nodes have taken part in one committed outer step that is not before `step`, and no node
+        is more than one outer step behind.
+        """
         least = min(node.seen.step for node in self.nodes) - 1
         if least < step:
             return False
@@ -316,13 +319,13 @@ class Crew:
         return whole and self.step - 1 <= least + 1
 
     def same_state_since(self, step: int) -> int | None:
-        """An outer step, not before `step`, of which all have written a snapshot."""
+        """Return the first outer step from `step` on of which all nodes have written a snapshot."""
         shared = set.intersection(*(set(node.seen.snapshots) for node in self.nodes))
         later = [each for each in shared if each >= step]
         return min(later, default=None)
 
     def first_commit_after(self, at_s: float, among: Sequence[ChaosNode]) -> float | None:
-        """When the first of these nodes had the next commit in its ledger."""
+        """Return the earliest time after `at_s` at which one of these nodes had a new commit."""
         times = [
             time_s
             for node in among
@@ -332,7 +335,7 @@ class Crew:
         return min(times, default=None)
 
     def commit_times(self, since_s: float, among: Sequence[ChaosNode]) -> list[float]:
-        """When each commit since then first stood in a ledger of these nodes."""
+        """Return when each commit since then first appeared in the ledger of one of these nodes."""
         first: dict[int, float] = {}
         for node in among:
             for time_s, height, _, kind in node.seen.decided:
@@ -342,7 +345,7 @@ class Crew:
 
 
 def default_policy() -> Policy:
-    """What a run file gets that says nothing of its policy, but for snapshots and chunks."""
+    """Return the default policy of a run file, except for snapshots and the chunk size."""
     usual = PolicySection(snapshot_every=SNAPSHOT_EVERY, chunk_bytes=4096)
     return Policy(**{each.name: getattr(usual, each.name) for each in fields(Policy)})
 
@@ -357,7 +360,10 @@ def crew(
     names: Sequence[str] = NAMES,
     trainers: str = STAND_IN,
 ) -> Iterator[Crew]:
-    """Nodes that have begun, and have committed together. Real trainers load torch first."""
+    """Start the nodes, and wait until they have committed together.
+
+    Real trainers get a longer deadline, since they load torch first.
+    """
     made = Crew(folder, place, inner_step_s=inner_step_s, mode=mode, names=names, trainers=trainers)
     start_s = 120 if trainers == STAND_IN else 300
     try:

@@ -1,12 +1,12 @@
-"""The node's end of the line to the harness: tell which points are passed, and stop at one.
+"""The node's end of its connection to the harness: report the points it passes, and stop at one.
 
-    harness ──arm POINT ROLE──► node       stop there when you come by in that role
-    harness ◄──passed POINT ROLE── node    once for each
-    harness ◄──at POINT── node             here it stands, until
-    harness ──go──► node
+    harness ──arm POINT ROLE──► node       stop when you reach this point in this role
+    harness ◄──passed POINT ROLE── node    sent once for each point and role
+    harness ◄──at POINT── node             the node is stopped here
+    harness ──go──► node                   continue
 
-The thread that comes by stands still, which for most points is the one that everything else in the
-node runs on. `go` also takes back what was armed, so that a node that was late goes on as well.
+The thread that reaches the point blocks. At most points this is the thread that runs the rest of
+the node too. `go` also disarms the gate, so that nodes that have not reached the point run on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from typing import TextIO
 from tests.chaos.harness.points import Point, Role, Side
 
 Leads = Callable[[], bool]
-"""Whether this node leads the round that a point is about; asked at the point."""
+"""Return whether this node leads the round that a point is about. Called at the point."""
 
 
 class Gate:
-    """`passing` wraps a deed. The harness may hang up at any time: then nothing stops any more."""
+    """Stops this node on demand. `passing` wraps a deed.
+
+    The harness may close the connection at any time. The node then stops at no further point.
+    """
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -32,7 +35,7 @@ class Gate:
         self._armed: tuple[Point, Role] | None = None
         self._go = threading.Event()
         self._passed: set[tuple[Point, Role]] = set()
-        # Opened here: whoever made us may close `line` before the thread has begun.
+        # Opened here, because the caller may close `line` before the thread has started.
         orders = line.makefile("r")
         threading.Thread(
             target=self._listen, args=(orders,), name="chaos-line", daemon=True
@@ -40,13 +43,13 @@ class Gate:
 
     @property
     def armed(self) -> tuple[Point, Role] | None:
-        """Where, and in which role, this node is to stop."""
+        """The point where this node is to stop, and its role there."""
         with self._lock:
             return self._armed
 
     @contextmanager
     def passing(self, deed: str, leads: Leads) -> Iterator[None]:
-        """What is done in the block is `deed`; its `after:` is passed only if it succeeds."""
+        """Wrap a block that performs `deed`. `after:` is passed only if the block succeeds."""
         self.come_by(Point(Side.BEFORE, deed), leads)
         yield
         self.come_by(Point(Side.AFTER, deed), leads)

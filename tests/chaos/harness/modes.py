@@ -1,7 +1,7 @@
-"""The sync modes that nodes are struck in: plain, and those where trainers do not wait for means.
+"""The sync modes under test: plain, and those in which trainers do not wait for the average.
 
-There a node dies with more than a plain one has: a trainer that is ahead of θ, a mean that is
-pending, work that lies in the arena alone.
+In these modes a crashing node has more state than in plain mode: a trainer that is ahead of θ, an
+update that is not merged yet, and work that exists only in the arena.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KINDS = (STAND_IN, TORCH)
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """`inner_steps` are H; an outer step is H ÷ P of them."""
+    """A sync mode. `inner_steps` is H; an outer step has H ÷ P inner steps (P: fragments)."""
 
     sync: SyncSpec
     inner_steps: int

@@ -1,10 +1,10 @@
-"""The program of one node under chaos: the real one, but for a gate at each point of the protocol.
+"""The program of one node under chaos: the real program with a gate at each protocol point.
 
     python -m tests.chaos.harness.node --home HOME --line FD --listen … --data-listen …
 
-The trainer is a stand-in, unless `--trainers torch` asks for real ones: a thread that speaks the
-real frames and takes its time. An error that ends the node
-is not rendered kindly here: whatever it is, the harness wants the traceback.
+By default the trainer is a stand-in: a thread that sends the real frames and waits as long as a
+trainer would take. `--trainers torch` starts real trainers. An error that ends the node is shown
+with its traceback, which the harness looks for.
 """
 
 from __future__ import annotations

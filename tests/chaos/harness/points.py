@@ -1,7 +1,7 @@
-"""Where a node can be stopped: before and after everything that others, or its next life, rely on.
+"""The points where a node can be stopped.
 
-The table is the protocol of one outer step as a node carries it out. A point says what is done
-there; each is passed twice, `before:` and `after:`.
+They are before and after every action that other nodes, or the restarted node, rely on. The table
+lists these actions in the order in which a node performs them in one outer step.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """Something that a node does in an outer step, and who does it.
+    """An action of a node in an outer step, and the roles that perform it.
 
-    `later_round`: only in a height that is not decided in its first round.
+    `later_round`: the action happens only at a height that is not decided in its first round.
     """
 
     name: str
@@ -70,7 +70,7 @@ DEED = {deed.name: deed for deed in DEEDS}
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One side of a deed."""
+    """The moment before or after a deed."""
 
     side: Side
     deed: str
@@ -84,7 +84,7 @@ class Point:
 
     @classmethod
     def parse(cls, text: str) -> Point:
-        """The point that is written `before:apply`. Raises ValueError."""
+        """Parse a text such as `before:apply`. Raises ValueError."""
         side, _, deed = text.partition(":")
         return cls(Side(side), deed)
 

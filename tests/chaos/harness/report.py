@@ -1,4 +1,4 @@
-"""What was seen, as JSON lines for machines and as a table for people."""
+"""Results as JSON lines for machines and as a table for people."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from tests.chaos.harness.scenarios import Told
 from tests.chaos.harness.strike import Account, Case, Fault
 
 DETECTION_S = 8.0
-"""Four heartbeats of two seconds may fail before a peer is taken for lost (`ledger.detector`)."""
+"""Four missed heartbeats of two seconds: then a peer counts as lost (`ledger.failure_detector`)."""
 
 KILL_TO_COMMIT_S = 2.0
-"""Plus one reduce: a kill resets connections, and need not be waited for."""
+"""Limit after a kill, plus the time of one reduce. A kill resets connections, so that the others
+notice it without waiting for the failure detector."""
 
 SLOWNESS_MAX = 1.5
-"""Times the detection time: what a frozen process or a cut link may cost."""
+"""Limit for a frozen process or a cut link, as a multiple of the detection time."""
 
 
 TIMES = ("to_commit_s", "red_s", "back_s", "worst_gap_s", "reduce_s")
@@ -30,12 +31,12 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def limit_s(fault: Fault, reduce_s: float) -> float:
-    """What the p99 of the time from this fault to the next commit may be."""
+    """Return the limit on the p99 of the time from this fault to the next commit."""
     return KILL_TO_COMMIT_S + reduce_s if fault is Fault.KILL else SLOWNESS_MAX * DETECTION_S
 
 
 def line_of(account: Account) -> dict[str, Any]:
-    """One case, as JSON has it."""
+    """Return one case as a JSON object."""
     case = account.case
     return {
         "case": str(case),
@@ -49,7 +50,7 @@ def line_of(account: Account) -> dict[str, Any]:
 
 
 def account_of(line: dict[str, Any]) -> Account:
-    """What `line_of` made a line of."""
+    """Return the account that `line_of` turned into this line."""
     case = Case(Point.parse(line["point"]), Fault(line["fault"]), Role(line["role"]))
     times = {name: line[name] for name in TIMES}
     return Account(case, line["struck"], **times, troubles=line["troubles"])
@@ -65,7 +66,7 @@ def line_of_scenario(told: Told) -> dict[str, Any]:
 
 
 def in_words(line: dict[str, Any]) -> str:
-    """One line for whoever watches."""
+    """Return one line of text for people who watch the run."""
     times = [f"{name} {line[name]}" for name in (*TIMES, "seconds") if line.get(name) is not None]
     wrong = [f"WRONG: {each}" for each in line["troubles"]]
     return f"{line['case']}: " + "; ".join([*times, *wrong])
@@ -76,7 +77,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def measures(accounts: Sequence[Account]) -> Iterator[dict[str, Any]]:
-    """p50 and p99 by fault and role, against what is asked."""
+    """Yield p50 and p99 by fault and role, with the required limit."""
     for fault in Fault:
         reduces = [a.reduce_s for a in accounts if a.case.fault is fault and a.reduce_s is not None]
         for role in Role:
@@ -117,7 +118,7 @@ def _pair(what: str, values: Sequence[float], against: str) -> Iterator[dict[str
 
 
 def misses(accounts: Sequence[Account]) -> list[str]:
-    """Which figures are not what is asked."""
+    """Return the figures that exceed their limit, in words."""
     wrong = []
     for fault in Fault:
         mine = [a for a in accounts if a.case.fault is fault and a.to_commit_s is not None]
@@ -130,7 +131,7 @@ def misses(accounts: Sequence[Account]) -> list[str]:
 
 
 def table(lines: Iterable[dict[str, Any]]) -> str:
-    """The measures for people."""
+    """Return the measures as a table for people."""
     return "\n".join(map(_row, lines))
 
 

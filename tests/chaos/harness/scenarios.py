@@ -1,4 +1,4 @@
-"""What befalls many at once: a majority that is lost and comes back, and all of them."""
+"""Faults of several nodes at once: a lost majority that comes back, and a crash of all nodes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.chaos.harness.crew import Crew, NotSeen
 from tests.chaos.harness.verdict import chain_of
 
 ALONE_S = 12.0
-"""Longer than the failure detector takes: by then the two that are left know that they are few."""
+"""Longer than the failure detector takes, so that the two survivors know that they are alone."""
 
 BACK_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What came of a scenario. `seconds`: from the last restart to the next commit."""
+    """The result of a scenario. `seconds`: the time from the last restart to the next commit."""
 
     name: str
     seconds: float | None
@@ -27,9 +27,10 @@ class Told:
 
 
 def majority(crew: Crew) -> Told:
-    """Three of five die: nothing is committed. They come back: it goes on by itself.
+    """Kill three of five nodes: nothing is committed. Restart them: the run resumes by itself.
 
-    All have a vote first: of four voters the two that are left may well go on, if one is the first.
+    First wait until all five are voters. With four voters the two survivors can be a quorum if one
+    of them is the first voter.
     """
     crew.wait_for(
         "a vote for all",
@@ -42,7 +43,7 @@ def majority(crew: Crew) -> Told:
     killed_s = time.monotonic()
     ends_s = killed_s + ALONE_S
     crew.wait_for("some time alone", lambda: time.monotonic() > ends_s, deadline_s=2 * ALONE_S)
-    # What the dead had voted for may be certified still, by a vote that was under way.
+    # An entry that the killed nodes voted for can still be certified by votes already sent.
     late = [at_s for at_s in crew.commit_times(killed_s, left) if at_s > killed_s + 1.0]
     troubles = ("a minority committed",) if late else ()
     crew.start(*lost)
@@ -51,7 +52,7 @@ def majority(crew: Crew) -> Told:
 
 
 def everybody(crew: Crew) -> Told:
-    """All die at once: they start from their disks at the height where they were, and go on."""
+    """Kill all nodes at once: they restart from their disks at their old height, and go on."""
     for node in crew.nodes:
         node.signal(signal.SIGKILL)
     for node in crew.nodes:

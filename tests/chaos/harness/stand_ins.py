@@ -1,7 +1,7 @@
-"""What stands between a node's parts and the world, so that each deed passes the gate.
+"""Wrappers around a node's parts, so that each deed passes the gate.
 
-`dress` puts a stand-in before the logs, the store, the network, θ and m, and the ring's arithmetic.
-Each forwards everything and does nothing else; the node's own code is the one that users run.
+`dress` wraps the logs, the store, the network, θ and m, and the ring's arithmetic. A wrapper passes
+the gate and forwards every call. The node's own code is the code that users run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.chaos.harness.gate import Gate, Leads
 
 
 def dress(gate: Gate, parts: Parts) -> None:
-    """From now on this node stops where the harness says."""
+    """Wrap the parts of this node. From now on it stops where the harness says."""
     ledger = parts.ledger
     dressed: Any = parts
     dressed.votes = Votes(parts.votes, gate, ledger)
@@ -48,7 +48,7 @@ def dress(gate: Gate, parts: Parts) -> None:
 
 
 class StandIn:
-    """Everything that a subclass does not say is as in `real`."""
+    """A wrapper that forwards to `real` every attribute that a subclass does not define."""
 
     def __init__(self, real: Any, gate: Gate) -> None:
         self._real = real
@@ -65,18 +65,18 @@ class StandIn:
 
 
 def leads(ledger: Ledger, height: int, round: int) -> bool:
-    """Whether this node is the proposer of a round, by the voters that are agreed now."""
+    """Return whether this node is the proposer of a round, given the current voters."""
     voters = ledger.state.voters
     return voters[(height + round) % len(voters)] == ledger.me
 
 
 def leads_next(ledger: Ledger) -> bool:
-    """Whether it is to propose what comes next, in the first round."""
+    """Return whether this node proposes the next entry in the first round."""
     return leads(ledger, ledger.state.height + 1, 0)
 
 
 def led_last(ledger: Ledger) -> bool:
-    """Whether it proposed the entry at the head."""
+    """Return whether this node proposed the latest entry."""
     certificate = ledger.chain[-1].certificate
     return leads(ledger, certificate.height, certificate.round)
 
@@ -117,7 +117,7 @@ class Chain(StandIn):
 
 
 def kind_of(value: Value) -> str:
-    """A Skip ends an outer step as a Commit does."""
+    """Return the kind of entry in deed names. A Skip ends an outer step, so it is a commit too."""
     return "roster" if isinstance(value, Roster) else "commit"
 
 
@@ -162,7 +162,7 @@ Work = Callable[..., None]
 
 
 def _dress_arithmetic(gate: Gate, ledger: Ledger) -> None:
-    """The ring makes its own, so the class is dressed, once in the life of the process."""
+    """Wrap methods of the class, since the ring creates its own instances. Call this only once."""
     turn = partial(leads_next, ledger)
 
     def gated(deed: str, real: Work) -> Work:
@@ -182,7 +182,7 @@ def _dress_arithmetic(gate: Gate, ledger: Ledger) -> None:
 
 
 class Wires(StandIn):
-    """Messages of consensus, announcements, and the heartbeats that report something new."""
+    """The network. Gates consensus messages, announcements, and heartbeats with new reports."""
 
     def __init__(self, real: Any, gate: Gate, parts: Parts) -> None:
         super().__init__(real, gate)
@@ -223,7 +223,7 @@ class Wires(StandIn):
         return f"send-{name}", partial(leads, self._ledger, height, round)
 
     def _kind_at(self, height: int) -> str:
-        """What is being decided, or was decided, at `height`."""
+        """Return the kind of the entry that is or was decided at `height`."""
         state = self._ledger.state
         if height <= state.height:
             return kind_of(self._ledger.chain[height - 1].entry.value)
@@ -246,7 +246,7 @@ class Wires(StandIn):
         return None
 
     def _in_full(self, beat: heartbeat_delta.Beat) -> Heartbeat:
-        """This node's own beats come in the order in which it says them, so the base is here."""
+        """Return the full heartbeat. A node sends its own beats in order, so the base is known."""
         if isinstance(beat, heartbeat_delta.SmallBeat):
             assert self._base is not None
             return heartbeat_delta.whole(self._base, beat)

@@ -1,9 +1,9 @@
-"""One fault at one point, from calm to calm: strike, see the next commit, undo, see all equal.
+"""Inject one fault at one point, wait for the next commit, undo the fault, and wait for recovery.
 
-    calm ─► arm ─► a node stands at the point ─► fault ─► next commit ─► undone ─► calm again
+    calm ─► arm ─► a node stops at the point ─► fault ─► next commit ─► undone ─► calm again
 
-For a point of a later round the first round's proposer is held up at its proposal until the fault,
-which makes the others go on to the next round without anybody being lost.
+For a point of a later round, the first round's proposer is stopped before its proposal until the
+fault. The others then go on to the next round, although no node is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HELD_AT = Point(Side.BEFORE, "send-propose-roster")
 
 STOPPED_S = 20.0
 CUT_S = 12.0
-"""Half as long again as the others take to notice."""
+"""Duration of a cut: one and a half times the time in which the others detect it."""
 
 REACH_S = 90.0
 COMMIT_S = 60.0
@@ -48,11 +48,12 @@ class Case:
 
 @dataclass(slots=True)
 class Account:
-    """What came of a case; times count from the fault, None is what never came.
+    """The result of a case. A time is None if its event never happened.
 
-    `to_commit_s`: the next commit in a survivor's ledger. `red_s`: a survivor takes the struck one
-    for lost. `back_s`: from the end of the fault until all five have committed together again.
-    `worst_gap_s`: the longest time without a commit, from the fault until then.
+    `to_commit_s`: from the fault to the next commit in a survivor's ledger. `red_s`: from the fault
+    until a survivor declares the struck node lost. `back_s`: from the end of the fault until all
+    five have committed together again. `worst_gap_s`: the longest time without a commit between the
+    fault and that commit. `reduce_s`: the median time of the survivors' latest reduces.
     """
 
     case: Case
@@ -66,7 +67,10 @@ class Account:
 
 
 def play(crew: Crew, case: Case) -> Account:
-    """Strike once. Whatever does not come is a trouble; the crew may then be anything but calm."""
+    """Play one case. An expected event that does not happen is recorded as a trouble.
+
+    After a trouble the crew may be in any state.
+    """
     account = Account(case)
     try:
         crew.wait_for("calm", lambda: crew.calm_since(crew.step - 2), deadline_s=BACK_S)
@@ -85,7 +89,7 @@ class Strike:
         self._account = account
 
     def play(self) -> None:
-        """Raises NotSeen: something did not come."""
+        """Play the case. Raises NotSeen if an expected event does not happen."""
         crew, account = self._crew, self._account
         held = None
         if DEED[self._case.point.deed].later_round:
@@ -104,7 +108,7 @@ class Strike:
         self._see_return(rest, struck, fault_s)
 
     def _stop_one(self, point: Point, role: Role, among: Sequence[ChaosNode]) -> ChaosNode:
-        """The first that comes to stand at the point in the role; all others go on."""
+        """Return the first node that stops at the point in this role. All others go on."""
         for node in among:
             node.arm(point, role)
 

@@ -1,7 +1,7 @@
-"""What must hold whatever befell the nodes, judged from their journals and their disks.
+"""Checks that must hold after any fault, made on the nodes' journals and disks.
 
-Each function returns what is wrong, in words; nothing is right only because nobody looked: who has
-seen no commit, or holds no update that could be checked, is told too.
+Each function returns the problems in words. A check that had nothing to examine is a problem too:
+for example a node without an update that could be checked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ CRASHES = ("Traceback (most recent call last)", "error[BUG]")
 
 
 def disagreements(sightings: Mapping[str, Sighting]) -> list[str]:
-    """One entry a height, one head and one state an outer step, in all lives of all nodes."""
+    """Return each height with two entries, and each outer step with two heads or two states.
+
+    The sightings cover all nodes, including their lives before a restart.
+    """
     found: dict[tuple[str, int], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for name, seen in sightings.items():
         for _, height, entry, _ in seen.decided:
@@ -51,7 +54,7 @@ def disagreements(sightings: Mapping[str, Sighting]) -> list[str]:
 
 
 def crashes(crew: Crew) -> list[str]:
-    """Nodes that ended by themselves, or said what no node should say."""
+    """Return troubles in the journals, crashes in the output, and evidence against any peer."""
     wrong = [f"{node.name}: {each}" for node in crew.nodes for each in node.seen.troubles]
     for node in crew.nodes:
         wrong += [f"{node.name} printed {mark!r}" for mark in CRASHES if mark in node.output()]
@@ -62,8 +65,11 @@ def crashes(crew: Crew) -> list[str]:
 
 
 def ledgers(crew: Crew) -> list[str]:
-    """The ledgers on the disks of nodes that have ended: each verifies, none contradicts another,
-    and none lacks an entry that its node had called decided."""
+    """Check the ledgers on the disks of stopped nodes.
+
+    Each ledger verifies, none contradicts another, and none lacks an entry that its node reported
+    as decided.
+    """
     wrong, chains = [], {}
     for node in crew.nodes:
         try:
@@ -82,7 +88,7 @@ def ledgers(crew: Crew) -> list[str]:
 
 
 def chain_of(home: Home, run: Run) -> list[Certified]:
-    """The chain on a disk, checked from the manifest on. Raises P2PTrainError."""
+    """Read the chain from a disk and verify it from the manifest on. Raises P2PTrainError."""
     log = RecordLog(home.ledger)
     chain = [certified_from_plain(parse(each, bytes_max=MESSAGE_BYTES_MAX)) for each in log]
     replay(rules_of(run), chain, verify)
@@ -90,8 +96,10 @@ def chain_of(home: Home, run: Run) -> list[Certified]:
 
 
 def work(crew: Crew) -> list[str]:
-    """Every committed block was committed once, and each update is made of the work that the ledger
-    credits, and of nothing else; and that is what trainers logged."""
+    """Check that every block was committed at most once, and that trainers logged that work.
+
+    Also check that each update consists of exactly the work that the ledger credits.
+    """
     longest = max(crew.nodes, key=lambda node: len(node.seen.decided))
     home, run = Home(longest.home), crew.run
     account = Account(chain_of(home, run), run).committed()
@@ -105,8 +113,8 @@ def work(crew: Crew) -> list[str]:
     if not trained.checked:
         wrong.append("no journal tells of work that was committed")
     if run.manifest.sync.fragments > 1 or crew.trainers != STAND_IN:
-        # An update of a fragment holds the work of several outer steps, less what killed trainers
-        # had of it. What a real trainer makes of a block is not known in advance.
+        # An update of a fragment contains the work of several outer steps, except the part that
+        # killed trainers lost. The output of a real trainer for a block is not known in advance.
         return wrong
     with Store(home.store, chunk_bytes=run.manifest.policy.chunk_bytes) as store:
         found = {update for _, update, _ in account if store.holds_blob(update)}
@@ -140,7 +148,7 @@ def _update_fault(
 
 
 def at_the_end(crew: Crew) -> list[str]:
-    """All that is wrong, once no node runs any more."""
+    """Return all problems. Call this after all nodes have stopped."""
     crew.look()
     sightings = {node.name: node.seen for node in crew.nodes}
     return [*disagreements(sightings), *crashes(crew), *ledgers(crew), *work(crew)]

@@ -1,24 +1,25 @@
-"""Every order in which three real ledgers can hear each other, up to a bound.
+"""Explore every order in which three real ledgers can receive messages, up to a bound.
 
-The model. Three members decide two heights: a roster, then a commit that ends the run. They wish
-for different values at both, so that rounds compete. A world is the three members with their disks,
-and the set of all that was ever said. From a world leads a step for
+The model. Three members decide two heights: a roster, then a commit that ends the run. They prefer
+different values at both heights, so that rounds compete. A world consists of the three members with
+their disks, and the set of all messages ever sent. These steps lead from one world to the next:
 
-- each message ever said, to its receiver: so messages are delayed, reordered, repeated at will; one
-  that is never delivered is one that was lost, without any bound on how many are;
-- each member, while `timeouts` last: its round has lasted too long;
-- each member, while `crashes` last: it stops and starts again from its disk, between two events or
-  between two durable writes of one, with everything or nothing of what it said in between heard.
+- A message arrives at its receiver. Any message ever sent can arrive at any time, so messages are
+  delayed, reordered and repeated. A message that never arrives is a lost one.
+- A round of a member times out, at most `timeouts` times in total.
+- A member crashes and restarts from its disk, at most `crashes` times in total. It crashes between
+  two events, or between two durable writes of one event. The messages that it sent in between were
+  either all received or all lost.
 
-Worlds that are the same in all that matters (`copying.key_of`) are one world. In each world: the
-chains agree, every certificate verifies, and nobody has ever contradicted what it said.
+Worlds that behave equally (`copying.key_of`) count as one world. In each world the exploration
+checks that the chains agree, that every certificate verifies, and that no member has contradicted
+itself.
 
-The members are `ledger.core.Ledger`, copied attribute by attribute; nothing is modelled twice. What
-a member does with one message depends on that member alone, so each pair is computed once, and a
-world is a few small integers.
+The members are copies of the real `ledger.core.Ledger`. The reaction of a member to a message
+depends on that member alone. So each pair is computed once, and a world is a few small integers.
 
-Limits: time passes in timeouts only; what is reported (who is ready, done, down) is fixed; pages of
-entries that are asked for are lost (outcomes, which say the same, are not); signatures are cheap
-ones; a second crash while starting again is not split. What members remember of others' signatures
-is explored on request (`witnesses`), since it makes many worlds of one.
+Limits. Time passes only in timeouts. Reports (peers that are ready, done, down) are fixed.
+Requested pages of entries are lost, but outcomes with the same content are not. Signatures are
+cheap stand-ins. A second crash during a restart is not split into its writes. Memory of others'
+signatures is explored only on request (`witnesses`), since it multiplies the number of worlds.
 """

@@ -1,7 +1,7 @@
 """`python -m tests.exploration.harness --bound TIMEOUTS,CRASHES [--worlds-max N] [--witnesses]
 [--mutant NAME]`
 
-Exit status 1 if a wrong world was found; its story is printed.
+Exits with status 1 if a wrong world was found, and prints the steps that lead to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.simulation.defects.mutants import MUTANTS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Explore, print what was visited, and the story of the first fault."""
+    """Explore, and print the number of visited worlds and the steps to the first fault."""
     parser = argparse.ArgumentParser(prog="python -m tests.exploration.harness")
     parser.add_argument("--bound", default="1,1", metavar="TIMEOUTS,CRASHES")
     parser.add_argument("--worlds-max", type=int, metavar="N")

@@ -1,7 +1,7 @@
-"""A copy of a ledger, and a key that equal ledgers share.
+"""Copy a ledger, and compute a key that is the same for ledgers that behave equally.
 
-Both walk the object's attributes, so a ledger that gets new parts needs no change here. Frozen
-dataclasses, functions and plain values are shared between copies; nobody changes them.
+Both walk the object's attributes, so new attributes of a ledger need no change here. Copies share
+frozen dataclasses, functions and plain values, which never change.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ from p2ptrain.ledger.chain.values import Certified, Entry
 from p2ptrain.ledger.paxos.electorate import Electorate
 
 DURATION = "_s"
-"""Attributes that end so are lengths of time; other floats are moments, and count from now."""
+"""Suffix of attributes that hold a duration. Other floats are moments, and enter a key relative to
+the current time."""
 
 LEFT_OUT = frozenset(
     "_timer _resend _fetch _wanted _due _catchup _said _witness _last_voted".split()
 )
-"""These say when something is to be said again, computed anew, or asked for. In a world where all
-that was said is said for ever, and a round ends whenever it may, they make no difference. What
-others have signed is left out unless witnesses are explored; the last votes count where a chain has
-lost entries, which none does here.
+"""Attributes that do not enter a key.
+
+Most of them say when to send a message again, recompute something, or request something. They make
+no difference here: every sent message can arrive at any later time, and a round can time out at any
+time. `_witness` enters the key only if witnesses are explored. `_last_voted` matters only after a
+chain has lost entries, which does not happen here.
 """
 
 
 Fresh = Mapping[type, Callable[[], Any]]
-"""What to put in the place of all objects of a class."""
+"""Maps a class to a factory. A copy contains a new object in place of each instance."""
 
 
 def copy_of(value: Any, fresh: Fresh = MappingProxyType({})) -> Any:
-    """A copy that shares nothing which may change."""
+    """Return a copy that shares no mutable object with `value`."""
     return _copied(value, fresh, {})
 
 
 def _copied(value: Any, fresh: Fresh, twins: dict[int, Any]) -> Any:
-    """`twins`: what has been copied already, since two parts may hold the same third."""
+    """Copy recursively. `twins` maps ids to copies, since two parts can share an object."""
     kind: Any = type(value)
     if _is_shared(kind):
         return value
@@ -75,7 +78,7 @@ def _is_plain(kind: type) -> bool:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """The attributes that `value` has, of all its classes."""
+    """Yield the names of the attributes of `value`, including those of its base classes."""
     for kind in type(value).__mro__:
         for name in getattr(kind, "__slots__", ()):
             if name != "__dict__" and hasattr(value, name):
@@ -84,9 +87,10 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def key_of(value: Any, now: float, left_out: frozenset[str] = LEFT_OUT) -> Hashable:
-    """What `value` amounts to. Equal keys behave equally from here on, whatever time it is.
+    """Return a key of `value`. Values with equal keys behave equally from now on, at any time.
 
-    A state stands for its chain; rules, and who makes signatures, are the same in all worlds.
+    A `LedgerState` is represented by its head. Rules and functions such as signers have no part in
+    the key, since they are the same in all worlds.
     """
     match value:
         case None | str() | bytes() | int() | Enum():

@@ -1,7 +1,7 @@
-"""What one member does with one event, computed once for each pair.
+"""The reactions of members to events. Each pair of member and event is computed once.
 
-Members and messages are known by small numbers from here on; a set of messages is an integer with
-a bit for each.
+Members and messages are identified by small numbers. A set of messages is an integer with one bit
+for each message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of
 from tests.exploration.harness.statements import contrary, statement_of
 
 PATIENCE_S = 16.0
-"""The longest that a round of 1 s lasts (`pace.ROUND_STRETCH_MAX`)."""
+"""Longest duration of a round whose initial timeout is 1 s (`pace.ROUND_STRETCH_MAX`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A running member and its disk, at its own time."""
+    """A running member, its disk, and its own current time in seconds."""
 
     ledger: Ledger
     disk: Disk
@@ -58,7 +58,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that may happen to a member: the member afterwards, and what it has said."""
+    """The result of one event at a member: the member afterwards, and the messages it sent."""
 
     label: str
     member: int
@@ -68,10 +68,11 @@ class Step:
 
 @dataclass(slots=True)
 class Members:
-    """All members and messages that were met so far. `reports` is what each is told at a start.
+    """All states of members and all messages found so far.
 
-    `witnesses`: whether they remember what others signed. Two worlds that are equal but for that
-    are one world otherwise, and all forget it before each step.
+    `reports` are the events that each member receives when it starts. `witnesses` says whether
+    members remember the signatures of others. If not, they forget them before each step, and two
+    worlds that differ only in this memory are one world.
     """
 
     rules: Rules
@@ -95,11 +96,11 @@ class Members:
     # ── what may happen to a member ──────────────────────────────────────────────────────────────
 
     def start(self, name: PeerId) -> Step:
-        """A member that has never run before starts."""
+        """Start a member for the first time, with an empty disk."""
         return self._started("start", name, Disk(), 0.0, 0)
 
     def on_mail(self, number: int, mail: int) -> tuple[Step, ...]:
-        """The steps that these messages lead to, without those that change nothing."""
+        """Return the steps caused by these messages, without steps that change nothing."""
         place = (number, mail)
         if place not in self._on_mail:
             steps = [self._on_letter(number, letter) for letter in _bits(mail)]
@@ -108,13 +109,13 @@ class Members:
         return self._on_mail[place]
 
     def on_timeout(self, number: int) -> Step | None:
-        """Its round ends without a result; None if it waits for nothing."""
+        """Let the member's round time out. Return None if that changes nothing."""
         if number not in self._on_timeout:
             self._on_timeout[number] = self._timeout(number)
         return self._on_timeout[number]
 
     def on_crash(self, number: int, mail: int) -> tuple[Step, ...]:
-        """It stops, at rest or between two writes, and starts again."""
+        """Return the steps of a crash and restart, between two events or between two writes."""
         place = (number, mail)
         if place not in self._on_crash:
             member = self.members[number]
@@ -161,7 +162,10 @@ class Members:
         return None if step.member == number and not step.said else step
 
     def _torn(self, number: int, letter: int) -> Iterator[Step]:
-        """It stops while it carries out what this message made it want, before each later write."""
+        """Yield crashes while the member carries out the effects of this message.
+
+        It crashes before each write except the first effect.
+        """
         ledger, effects = self._heard(number, letter)
         member, said, begun = self.members[number], 0, False
         disk = _copied(member.disk)
@@ -221,7 +225,7 @@ class Members:
                 return 0
 
     def _letter(self, letter: Letter) -> int:
-        """Its bit. The messages that contradict it are noted when it is first met."""
+        """Return the bit of a message. A new message is compared with all others of its sender."""
         sender = None if isinstance(letter.message, Outcome) else letter.sender
         key = (sender, letter.receiver, key_of(letter.message, 0.0))
         number = self._letter_numbers.setdefault(key, len(self.letters))
@@ -243,10 +247,10 @@ class Members:
         return 1 << number
 
     def alive(self, said: int, heights: tuple[int, int, int]) -> int:
-        """Those messages that can still matter to members with chains of these heights.
+        """Return the messages that still matter, given the heights of the members' chains.
 
-        A message for a height that its receiver has behind it changes nothing any more; as a
-        statement it is kept until nobody can say anything about that height.
+        A message about a height that its receiver has passed no longer changes its receiver. If
+        the message is a signed statement, it is kept until all members have passed that height.
         """
         for height in range(1, max(heights) + 1):
             if height <= min(heights):
@@ -270,8 +274,9 @@ def _write(disk: Disk, effect: Effect) -> None:
 
 
 def _with_fetched(ledger: Ledger, effects: Sequence[Effect], now: float) -> list[Effect]:
-    """Give the ledger each update that it asks for, and return all effects. The bytes are always
-    here: in this exploration no member lacks them.
+    """Give the ledger each update that it requests, and return all effects.
+
+    In this exploration every member can always fetch the bytes.
     """
     found = list(effects)
     for effect in found:  # The list grows meanwhile.
@@ -281,7 +286,7 @@ def _with_fetched(ledger: Ledger, effects: Sequence[Effect], now: float) -> list
 
 
 def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
-    """All are honest here, so nobody may be accused."""
+    """Return a fault if an effect accuses a peer. All members are honest, so that is an error."""
     for effect in effects:
         if isinstance(effect, Accuse):
             return f"{me} accuses {effect.evidence.peer}"
@@ -291,7 +296,7 @@ def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
 
 
 def _replay_fault(rules: Rules, disk: Disk) -> str:
-    """Why the chain on this disk does not verify from genesis on; empty if it does."""
+    """Return why the chain on this disk does not verify from genesis on, or an empty string."""
     try:
         replay(rules, disk.chain, verify)
     except RemoteProtocolError as exc:
@@ -300,7 +305,7 @@ def _replay_fault(rules: Rules, disk: Disk) -> str:
 
 
 def _height(message: Message) -> int:
-    """The height that a message is about: all that ledgers say of their own accord have one."""
+    """Return the height that a message is about. All unsolicited messages of a ledger have one."""
     height = getattr(message, "height", None)
     assert isinstance(height, int)
     return height

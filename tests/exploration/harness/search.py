@@ -1,4 +1,4 @@
-"""Visits every world within a bound, the nearest first, and stops at the first that is wrong."""
+"""Visit every world within a bound in breadth-first order, and stop at the first wrong one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ A, B, C = NAMES = peers("a b c")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How many rounds may time out and how many crashes happen, of all members together."""
+    """The number of round timeouts and of crashes allowed, for all members together."""
 
     timeouts: int
     crashes: int
 
 
 class World(NamedTuple):
-    """Three members by number, all that was ever said, and what is left of the bound."""
+    """The numbers of three members, the set of messages ever sent, and the rest of the bound."""
 
     a: int
     b: int
@@ -48,7 +48,11 @@ class World(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`fault` says what is wrong in the last world of `story`, the shortest way to a wrong one."""
+    """The result of an exploration.
+
+    `fault` describes the problem in the last world of `story`. The story is a shortest sequence of
+    steps to a wrong world.
+    """
 
     bound: Bound
     worlds: int
@@ -69,10 +73,10 @@ class Findings:
 
 
 def reports() -> dict[PeerId, Sequence[Event]]:
-    """What each member knows from gossip: enough for both heights, and not the same.
+    """Return each member's reports from gossip: enough to decide both heights, and all different.
 
-    b would have a roster of the three; c has heard of a newcomer, a of another. At height 2, c
-    has a snapshot to name, which b has written, too, and a knows nothing of.
+    At height 1, b prefers a roster of the three, and a and c each know of a different newcomer. At
+    height 2, c can name a snapshot. b has written that snapshot too, and a does not know of it.
     """
     update, snapshot = digest("the update"), digest("a snapshot")
     mine, theirs = SnapshotTaken(B, 0, snapshot), SnapshotTaken(C, 0, snapshot)
@@ -86,7 +90,7 @@ def reports() -> dict[PeerId, Sequence[Event]]:
 
 
 def explore(bound: Bound, *, witnesses: bool = False, worlds_max: int | None = None) -> Findings:
-    """Visit all worlds within `bound`, or the nearest `worlds_max` of them."""
+    """Visit all worlds within `bound`, or the first `worlds_max` in breadth-first order."""
     rules = small_rules("a b c", outer_steps=1, grace_s=1000.0)
     search = Search(Members(rules, reports(), witnesses))
     return search.run(bound, worlds_max)
@@ -161,7 +165,7 @@ class Search:
         return step.fault or ("" if before.members == after.members else self._fork(after))
 
     def _fork(self, world: World) -> str:
-        """Why the chains of these members are not one chain."""
+        """Return why the chains of these members conflict, or an empty string."""
         chains: list[tuple[Digest, ...]] = [self._members.chains[n] for n in world.members]
         for height in range(max(map(len, chains))):
             if len({chain[height] for chain in chains if len(chain) > height}) > 1:

@@ -1,7 +1,7 @@
-"""What a message says its sender has voted for or promised, and which two say contrary things.
+"""The votes and promises that a message states, and a check whether two statements contradict.
 
-Written down from SPEC.md alone. A promise (round p, last vote in round a) says that the sender
-voted in no round between, and never will.
+This module follows SPEC.md alone, not the ledger's code. A promise (round p, last vote in round a)
+states that the sender did not vote in a round between a and p, and never will.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Voted:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """`last` is the round of the last vote, -1 for none."""
+    """A promise for `round`. `last` is the round of the sender's last vote, or -1 for none."""
 
     height: int
     round: int
@@ -47,7 +47,7 @@ def statement_of(message: Message) -> Statement:
 
 
 def contrary(one: Statement, other: Statement) -> bool:
-    """Whether no honest voter says both."""
+    """Return whether the two statements of one voter contradict each other."""
     match one, other:
         case Voted(), Voted():
             same = (one.height, one.round) == (other.height, other.round)

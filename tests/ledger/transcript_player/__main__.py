@@ -11,7 +11,7 @@ from tests.ledger.transcript_player.fault import StoryFault
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print transcripts as they play now, or write them back."""
+    """Play transcripts, and print them with their current trace or write them back."""
     write = "--rewrite" in arguments
     for name in (each for each in arguments if each != "--rewrite"):
         path = Path(name)

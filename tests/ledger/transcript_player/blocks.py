@@ -1,4 +1,4 @@
-"""A transcript as text: its blocks, and the same with what the ledgers really do."""
+"""Parse a transcript into blocks, and replace the expected trace by the real one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RULE = "----"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some commands and what follows from them. `first_line` counts from 1."""
+    """Some commands and their expected trace. `first_line` is a line number that starts at 1."""
 
     first_line: int
     commands: tuple[str, ...]
@@ -24,7 +24,7 @@ class Block:
 
 
 def blocks_of(text: str) -> list[Block]:
-    """The blocks of a transcript; empty lines part them."""
+    """Split a transcript into blocks at empty lines."""
     blocks: list[Block] = []
     lines: list[str] = []
     for number, line in enumerate([*text.splitlines(), ""], start=1):
@@ -42,9 +42,9 @@ def _block(first_line: int, lines: Sequence[str]) -> Block:
 
 
 def played(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks with what the ledgers really do.
+    """Play the blocks, and return them with the real trace.
 
-    Raises StoryFault, naming the line, if a command makes no sense or an `expect` is not true.
+    Raises StoryFault with the line number if a command makes no sense or an `expect` fails.
     """
     story = Story()
     real: list[Block] = []
@@ -60,5 +60,5 @@ def played(blocks: Sequence[Block]) -> list[Block]:
 
 
 def rewritten(text: str) -> str:
-    """The transcript with its trace as it is now. Raises StoryFault."""
+    """Return the transcript with its current trace. Raises StoryFault."""
     return "\n\n".join(block.text() for block in played(blocks_of(text))) + "\n"

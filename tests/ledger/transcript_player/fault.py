@@ -1,4 +1,4 @@
-"""What is wrong with a transcript."""
+"""The error that a wrong transcript raises."""
 
 from __future__ import annotations
 

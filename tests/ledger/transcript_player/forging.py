@@ -1,4 +1,4 @@
-"""Letters that no honest ledger sends, for stories about liars and about noise on the wire."""
+"""Messages that no honest ledger sends, for stories about liars and about corrupted messages."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ from tests.ledger.transcript_player.fault import StoryFault
 
 
 def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Message:
-    """An outcome for the next height of `victim`: a certificate with names `by`, of which the liar
-    can sign for itself only. Or, of kind `accusation`, what the first of `by` signed.
+    """Return a forged message to `victim`.
+
+    For the kind `accusation` it is evidence of two genuine votes of the first peer in `by`. For the
+    other kinds it is an outcome for the next height. Its certificate names all peers in `by`, but
+    only the liar's own signature is genuine.
     """
     state = victim.state
     if kind == "accusation":
@@ -50,7 +53,7 @@ def forged(victim: Ledger, kind: str, liar: PeerId, by: Sequence[PeerId]) -> Mes
 
 
 def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
-    """Really signed by `voter`, in one round, for different entries."""
+    """Return two votes of one round for different entries, both genuinely signed by `voter`."""
     entries = digest("one"), digest("other")
     votes = [
         Statement(None, 0, entry, signature_of(voter, vote_message(line, height, 0, entry)))
@@ -60,9 +63,10 @@ def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
 
 
 def tampered(letter: Letter, part: str, run: RunId) -> Letter:
-    """The letter with one part altered: a vote's `line`, `height`, `entry`, `round` or a
-    `signature`; a promise's
-    `claim` to have accepted something; or a proposal, turned by its proposer into a `twin`.
+    """Return the letter with one part altered.
+
+    The part is a vote's `line`, `height` or `entry`, a `signature`, or the `claim` of a promise to
+    have accepted something. `twin` replaces a proposal by another one, signed by its proposer.
     """
     message = letter.message
     match message, part:
@@ -90,7 +94,7 @@ def tampered(letter: Letter, part: str, run: RunId) -> Letter:
 
 
 def twin_of(proposal: Propose, proposer: PeerId, run: RunId) -> Propose:
-    """Another entry in the same round, as good as the first, and signed as well."""
+    """Return a second proposal for the same round with another valid entry, correctly signed."""
     entry = proposal.entry
     if not isinstance(entry.value, Roster) or len(entry.value.participants) < 2:
         raise StoryFault("only a roster of several participants has a twin")

@@ -1,6 +1,7 @@
-"""What a transcript may expect of its ledgers: `expect WHO WHAT VALUE…`.
+"""The facts about ledgers that a transcript can check: `expect WHO WHAT VALUE…`.
 
-WHO is names with commas, or `*` for all that run. WHAT is a line of `_FACTS`.
+WHO is a list of names separated by commas, or `*` for all running ledgers. WHAT is a key of
+`_FACTS`, or `notes`, `same-head` or `running`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from p2ptrain.testing.ledgers import Group
 from tests.ledger.transcript_player.wording import Words
 
 Fact = Callable[[Ledger, Words, Sequence[str]], str]
-"""fact(ledger, words, details): what is so, to be compared with what the line says."""
+"""fact(ledger, words, details): the real value, to be compared with the expected one."""
 
 
 def disagreement(group: Group, words: Sequence[str], spelling: Words) -> str:
-    """What is so instead of what `words` expect; empty if they are right."""
+    """Return the real value if it differs from the expected one, else an empty string."""
     who, what, *said = words
     names = sorted(group.ledgers) if who == "*" else [PeerId(name) for name in who.split(",")]
     if what == "notes":
@@ -51,7 +52,7 @@ def _entry(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
 
 
 def _votes(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
-    """Who signed the entry at a height."""
+    """Return the voters that signed the entry at a height."""
     certified = ledger.kept.at(int(details[0]))
     return "" if certified is None else " ".join(sorted(certified.certificate.voters))
 
@@ -70,7 +71,7 @@ def _update(ledger: Ledger, words: Words, details: Sequence[str]) -> str:
 
 
 def _terms(ledger: Ledger) -> str:
-    """The amendments agreed, and from which outer step on they hold."""
+    """Return the agreed amendments, each with the outer step from which it holds."""
     return " ".join(f"{each.number}@{each.step}" for each in ledger.state.terms)
 
 

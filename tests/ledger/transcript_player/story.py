@@ -1,7 +1,7 @@
-"""The commands of a transcript, and how each moves a group of ledgers.
+"""The commands of a transcript, and their effects on a group of ledgers.
 
-Reports reach everybody on the reporter's side of a partition, unless `at` names who hears them.
-Nothing is delivered and no time passes unless a command says so.
+Reports reach all ledgers on the reporter's side of a partition, or only the ledgers after `at`.
+Messages arrive and time passes only when a command says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["STORY_WORDS", "Story", "StoryFault"]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A command, taken apart: `down c at a b` has words ("c",), and `at` a b."""
+    """A parsed command: in `down c at a b`, `words` is ("c",) and `at` is ("a", "b")."""
 
     name: str
     words: tuple[str, ...]
@@ -57,7 +57,7 @@ def parsed(command: str) -> Line:
 
 
 class _Traced(Group):
-    """A group that keeps what its ledgers do, in order, to be told."""
+    """A group that records the effects of its ledgers in order, for the trace."""
 
     def _carry_out(self, me: PeerId, effect: Effect) -> None:
         self.acts.append((self.now, me, effect))
@@ -71,7 +71,7 @@ class _Traced(Group):
 
 @dataclass(slots=True)
 class Story:
-    """A group of ledgers, and who can reach whom."""
+    """A group of ledgers, and the sides of a partition."""
 
     words: Words = field(default_factory=Words)
     sides: tuple[frozenset[PeerId], ...] = ()
@@ -79,7 +79,7 @@ class Story:
     _group: _Traced | None = None
 
     def do(self, command: str) -> list[str]:
-        """Carry one line out. Returns what the ledgers do then, in words. Raises StoryFault."""
+        """Carry out one line, and return the ledgers' effects in words. Raises StoryFault."""
         if command.startswith("#"):
             return []
         line = parsed(command)
@@ -129,7 +129,7 @@ class Story:
             self.group.crash(name)
 
     def prune(self, line: Line) -> None:
-        """prune a 4: it forgets all entries before the fourth, which certifies a snapshot"""
+        """prune a 4: a forgets all entries before the fourth, which certifies a snapshot"""
         name, height = line.words
         self.group.prune(name, int(height))
 
@@ -138,14 +138,14 @@ class Story:
             self.group.start(name)
 
     def wipe(self, line: Line) -> None:
-        """wipe c: its disk is lost, and it starts again with an empty one"""
+        """wipe c: c loses its disk, and restarts with an empty one"""
         for name in line.words:
             self.group.crash(name)
             del self.group.disks[PeerId(name)]
             self.group.start(name)
 
     def namesake(self, line: Line) -> None:
-        """namesake a: others tell it that they hear another process under its name"""
+        """namesake a: others tell a that another process uses its identity"""
         for name in line.words:
             self.group.tell(name, NotAlone(f"others hear two of {name}"))
 
@@ -183,9 +183,7 @@ class Story:
         self.says(line)
 
     def says(self, line: Line) -> None:
-        """says a b u1: they report that they finished the reduce, whether they hold its result or
-        not
-        """
+        """says a b u1: they report that they finished the reduce, even without its result"""
         *names, update = line.words
         for peer in peers(" ".join(names)):
             step, attempt = self._reduce(peer)
@@ -239,9 +237,7 @@ class Story:
             self.group.tell(name, Amendable(known | {terms}))
 
     def arrange(self, line: Line) -> None:
-        """arrange direct c a b: whoever proposes would have those of them that are ready average by
-        this schedule, in this order
-        """
+        """arrange direct c a b: proposers use this schedule and this order of peers"""
         schedule, *names = line.words
         by = next((each for each in SCHEDULES if each == schedule), None)
         if by is None:
@@ -250,7 +246,7 @@ class Story:
         self.group.arrange = lambda those: (by, [peer for peer in order if peer in those])
 
     def heartbeat(self, line: Line) -> None:
-        """heartbeat a: everybody hears how long its chain is, and on which line"""
+        """heartbeat a: all ledgers learn the height of its chain, and its line"""
         self._report_each(line, self._heard)
 
     def _heard(self, peer: PeerId) -> Heard:
@@ -259,7 +255,7 @@ class Story:
         return Heard(peer, state.height, line)
 
     def _reduce(self, peer: PeerId) -> tuple[int, int]:
-        """The reduce that `peer` knows of, by step and attempt."""
+        """Return the step and the attempt of the current reduce, as `peer` knows it."""
         state = self.group.ledgers[peer].state
         if state.roster is None:
             raise StoryFault(f"{peer} knows of no reduce")
@@ -268,7 +264,9 @@ class Story:
     # ── mail and time ────────────────────────────────────────────────────────────────────────────
 
     def deliver(self, line: Line) -> None:
-        """deliver: all mail and what it leads to. deliver a->b propose: only that, only now"""
+        """deliver: deliver all mail, and all mail that results from it.
+        deliver a->b propose: deliver only that message, and nothing that results from it
+        """
         if not line.words:
             self.group.deliver(self._arrives)
             return
@@ -284,14 +282,14 @@ class Story:
             self.group.mail.clear()
 
     def tick(self, line: Line) -> None:
-        """tick 2.0: so many seconds pass, with timers and mail"""
+        """tick 2.0: two seconds pass; timers fire and mail arrives"""
         self.group.wait(float(line.words[0]), self._arrives)
 
     def _arrives(self, letter: Letter) -> bool:
         return self.reaches(letter.sender, letter.receiver)
 
     def _picked(self, line: Line) -> list[Letter]:
-        """The letters that the words choose, taken out of the mail."""
+        """Remove from the mail the letters that match the words, and return them."""
         chosen = [letter for letter in self.group.mail if _fits(letter, line.words)]
         if not chosen:
             raise StoryFault(f"there is no mail {' '.join(line.words)}")
@@ -301,14 +299,14 @@ class Story:
     # ── what must not happen ─────────────────────────────────────────────────────────────────────
 
     def tamper(self, line: Line) -> None:
-        """tamper a->c accept line: that letter is altered on its way, or by its sender"""
+        """tamper a->c accept line: alter this part of the letter before it arrives"""
         *which, part = line.words
         for letter in self._picked(Line(line.name, tuple(which), (), {})):
             self.group.mail.append(tampered(letter, part, self.group.rules.run))
 
     def forge(self, line: Line) -> None:
-        """forge c->a skip by=a,b,c: c sends an outcome with a certificate that it made up
-        forge c->a accusation by=d: c shows two votes of d, really signed
+        """forge c->a skip by=a,b,c: c sends an outcome with a forged certificate
+        forge c->a accusation by=d: c sends two genuine votes of d as evidence
         """
         (route, kind) = line.words
         sender, _, receiver = route.partition("->")
@@ -332,7 +330,7 @@ _RULES = {
 
 
 def _fits(letter: Letter, words: Sequence[str]) -> bool:
-    """Whether the words `a->b` and `propose`, either or both, describe the letter."""
+    """Return whether the letter matches the words: `a->b`, `propose`, or both."""
     sender, arrow, receiver = words[0].partition("->")
     kinds = words[1:] if arrow else words
     if arrow and (letter.sender != sender or receiver not in ("*", letter.receiver)):
@@ -343,7 +341,7 @@ def _fits(letter: Letter, words: Sequence[str]) -> bool:
 def _runs(
     acts: Iterable[tuple[float, PeerId, Effect]],
 ) -> Iterable[tuple[float, PeerId, list[Effect]]]:
-    """Acts of one peer at one moment together."""
+    """Group consecutive acts of one peer at one moment."""
     together: list[tuple[float, PeerId, list[Effect]]] = []
     for at, me, effect in acts:
         if together and together[-1][:2] == (at, me):

@@ -1,7 +1,7 @@
-"""What ledgers do and say, in words: for transcripts that people read.
+"""Describe the effects and messages of ledgers in words, for transcripts that people read.
 
-Digests are spelled by names: those that a story gave (`u1`), and `e2` for the first entry seen at
-height 2, `e2'` for another one at the same height.
+Digests are replaced by names. A story chooses some names (`u1`). `e2` is the first entry seen at
+height 2, and `e2'` another one at the same height.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Words:
         return next(known, digest[:8])
 
     def text(self, text: str) -> str:
-        """A text with its digests, or their first eight digits, replaced by names."""
+        """Replace digests in a text, or their first eight digits, by names."""
         return _HEX.sub(lambda found: self.name(found.group()), text)
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────
 
     def entry(self, entry: Entry) -> str:
-        """An entry's name, and what it says when it is first spoken of."""
+        """Return an entry's name. At its first mention, add its value."""
         if entry.digest in self.names:
             return self.names[entry.digest]
         others = self.heights.get(entry.height, 0)
@@ -97,7 +97,7 @@ class Words:
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 
     def message(self, message: object) -> str:
-        """Kinds that no story tells of yet are told by their name alone."""
+        """Describe a message. A kind that no story contains yet is described by its name alone."""
         match message:
             case Prepare(height, round):
                 return f"prepare {height}/{round}"
@@ -135,7 +135,7 @@ class Words:
     # ── effects ──────────────────────────────────────────────────────────────────────────────────
 
     def effects(self, me: PeerId, effects: Iterable[Effect]) -> list[str]:
-        """One line for each effect; the same words to several peers are one line."""
+        """Return one line for each effect. The same message to several peers is one line."""
         lines: list[str] = []
         spoken: Message | None = None
         for effect in effects:
@@ -174,7 +174,7 @@ class Words:
                 return f"{me}: {type(effect).__name__}"
 
     def record(self, record: bytes) -> str:
-        """What a voter's record says that it will not forget."""
+        """Describe the promise or vote in a record of the voter's log."""
         (acceptor,) = recall([record], decided={}).values()
         accepted = acceptor.accepted
         if accepted is None:

@@ -1,9 +1,9 @@
-"""Besiege honest nodes, and say what came of it.
+"""Attack honest nodes, and print the results.
 
-    scripts/siege                          ten quiet minutes, then ten minutes of all attacks
-    scripts/siege --seconds 60             the same with a minute each
-    scripts/siege --seconds 60 --no-quiet  attacks alone: what must hold at any speed, and no more
-    scripts/siege --only gossip-flood      one attack, to see what it does
+    scripts/siege                          ten quiet minutes, then ten minutes of attacks
+    scripts/siege --seconds 60             one minute each
+    scripts/siege --seconds 60 --no-quiet  attacks only, without a comparison
+    scripts/siege --only gossip-flood      this attack only
 
 Prints one line of JSON for each measure, and a summary for people on stderr. Exits with 1 if a
 measure is not ok.
@@ -30,16 +30,16 @@ from tests.siege.harness.restarts import restarts
 from tests.siege.harness.watch import Phase
 
 CORES = 0.3
-"""For all attackers together, and for the idle loop beside the quiet run."""
+"""CPU quota of all attackers together, and of the idle loop that runs during the quiet run."""
 
 CALM_S = 180.0
-"""Until all nodes have committed together, on a machine that others keep busy."""
+"""Timeout until all nodes have committed. It allows for other load on this machine."""
 
 CALM_STEPS = 2
 
 
 class NotCalm(Exception):
-    """The honest nodes did not get to work before anybody attacked them."""
+    """The honest nodes did not begin to commit, although nobody attacked them yet."""
 
 
 def arguments() -> argparse.Namespace:
@@ -93,7 +93,10 @@ def _besiege(given: argparse.Namespace, folder: Path, seconds: float) -> Iterato
 def _phase(
     given: argparse.Namespace, folder: Path, seconds: float, *, attack: bool
 ) -> tuple[Phase, Attacks | None, str]:
-    """One run from start to end: what was seen, what attackers did, how their CPU was limited."""
+    """Run one phase from start to end.
+
+    Return the observations, the attackers' counts (None in a quiet run), and the kind of CPU quota.
+    """
     folder.mkdir(parents=True)
     field = prepared(folder, trainers=given.trainers)
     try:
@@ -120,7 +123,10 @@ def _phase(
 
 
 def _wait_until_calm(field: Field) -> None:
-    """Raises NotCalm: a node has ended, or they do not commit together."""
+    """Wait until all nodes have committed.
+
+    Raises NotCalm if a node ends, or if the nodes do not commit in time.
+    """
     ends_s = time.monotonic() + CALM_S
     while True:
         field.look()
@@ -149,7 +155,7 @@ def _say(text: str) -> None:
 
 
 def _end(*_: object) -> None:
-    """A second signal must not cut off the taking apart: nodes would be left behind."""
+    """Exit, ignoring further signals: they would interrupt the clean-up and leave nodes running."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)
 

@@ -1,8 +1,8 @@
-"""The attackers' processes: started, put under the quota, let loose, and asked what they have done.
+"""Start the attackers' processes, put them under the quota, let them begin, and read their counts.
 
-They are `tests.siege.strangers`, with all strangers, and `tests.siege.liar`, the lying member. Each
-says "ready" when it has imported all that it needs, begins at the word "go", and writes its counts
-to a file again and again, so that they are known however it ends.
+The processes are `tests.siege.strangers`, with all strangers, and `tests.siege.liar`, the lying
+member. Each prints "ready" after its imports, and begins when it reads "go". It writes its counts
+to a file repeatedly, so that they survive even if the process is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.siege.harness.measures import Attacks
 from tests.siege.harness.quota import Quota
 
 READY_S = 120.0
-"""Importing libp2p takes a second of CPU, on a machine that others keep busy."""
+"""Timeout. Importing libp2p takes a second of CPU, and the machine may be busy."""
 
 PROGRAMS = ("tests.siege.strangers", "tests.siege.liar")
 
@@ -34,7 +34,7 @@ class NotReady(Exception):
 
 
 class Crew:
-    """Processes that say "ready" and wait for "go"."""
+    """Processes that print "ready" and then wait for "go"."""
 
     def __init__(self, quota: Quota) -> None:
         self._quota = quota
@@ -55,7 +55,7 @@ class Crew:
         )
 
     def ready(self) -> None:
-        """Return once all have started, under the quota from now on.
+        """Wait until all processes have started, and put them under the quota.
 
         Raises NotReady.
         """
@@ -79,7 +79,7 @@ class Crew:
 
 
 class Idler(Crew):
-    """A loop that does nothing. Beside the quiet run it takes the CPU that attackers would."""
+    """A busy loop. During the quiet run it uses as much CPU as the attackers would."""
 
     attacks: Attacks | None = None
 
@@ -89,7 +89,7 @@ class Idler(Crew):
 
 
 class Crowd(Crew):
-    """All attackers; `only` these attacks, where that is given."""
+    """All attackers. `only` limits them to these attacks."""
 
     def __init__(self, field: Field, quota: Quota, *, only: list[str] | None) -> None:
         super().__init__(quota)
@@ -113,7 +113,7 @@ class Crowd(Crew):
 
 
 def _told(path: Path) -> dict[str, dict[str, int]]:
-    """What an attacker's process has written; nothing if it never began."""
+    """Return the counts that an attacker's process has written, or nothing if it never began."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

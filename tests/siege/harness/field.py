@@ -1,8 +1,8 @@
-"""Where a siege takes place: the honest nodes, the run that they train, and what attackers know.
+"""The setting of a siege: the honest nodes, their run, and the facts that attackers know.
 
-All nodes are on 127.0.0.0/8, each with an address of its own, so that limits per address mean
-something. Attackers have other addresses of the same network. The lying member is a founder: the
-honest nodes count it as a voter from the first entry on.
+Each node has its own address in 127.0.0.0/8, so that limits per address have an effect. Attackers
+use other addresses of the same network. The lying member is a founder: the honest nodes count it as
+a voter from the first entry on.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tests.chaos.harness.modes import STAND_IN
 NAMES = ("ann", "ben", "cat", "dan", "eve")
 LIAR = "liar"
 OUTER_STEPS = 1_000_000
-"""More than there is time for."""
+"""More outer steps than a siege has time for."""
 
 INNER_STEPS = 2
 INNER_STEP_S = 0.5
-"""An outer step of little more than a second: five nodes then take about half a core, which leaves
-room for the attackers on two."""
+"""With this value an outer step takes a little more than a second. Five nodes then use about half
+a core, which leaves room for the attackers on a machine with two cores."""
 
 ROOT = Path(__file__).parents[3]
-"""The attackers are in the tests, which are not installed."""
+"""The attackers run in this folder, since the tests are not installed."""
 
 STRANGERS = 64
 
 
 class SiegeNode(DemoNode):
-    """One honest node over all its lives. It listens at 127.0.0.(11 + number)."""
+    """One honest node, over all its restarts. It listens at 127.0.0.(11 + number)."""
 
     def __init__(self, name: str, number: int, home: Path, identity: Identity) -> None:
         super().__init__(name, home)
@@ -49,7 +49,7 @@ class SiegeNode(DemoNode):
         self.host = f"127.0.0.{11 + number}"
         self.port, self.data_port = _ports(number)
         self.stopped_by_us = False
-        """Whether the runner has ended it and not started it again."""
+        """Whether the runner has stopped the node and not started it again."""
 
     @property
     def peer(self) -> PeerId:
@@ -78,12 +78,16 @@ class SiegeNode(DemoNode):
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself."""
+        """Whether the node has ended by itself."""
         return self.returncode is not None and not self.stopped_by_us
 
 
 def _ports(number: int) -> tuple[int, int]:
-    """Below those that Linux gives away, apart from those of `place`, and apart for two sieges."""
+    """Return the ports of a node.
+
+    They lie below the range from which Linux assigns ports, and outside the ports of
+    `network_namespaces`. They depend on our process id, so that two sieges can run at once.
+    """
     first = 5_000 + os.getpid() % 300 * 16 + 2 * number
     return first, first + 1
 
@@ -115,7 +119,10 @@ class Field:
                 pass
 
     def tell_attackers(self, path: Path) -> None:
-        """Write down what attackers know: all that a member knows, the run's documents included."""
+        """Write the file that tells attackers the nodes' addresses and the liar's home.
+
+        That home contains the run's documents, so attackers know as much as a member.
+        """
         victims = [
             {
                 "name": node.name,
@@ -134,7 +141,7 @@ class Field:
 def prepared(
     folder: Path, *, inner_step_s: float = INNER_STEP_S, trainers: str = STAND_IN
 ) -> Field:
-    """Homes for all, and a run that they know. Nothing is started."""
+    """Make the homes of all nodes and of the liar, and publish a run. Starts nothing."""
     nodes = []
     for number, name in enumerate(NAMES):
         home = Home(folder / name)

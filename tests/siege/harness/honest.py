@@ -1,10 +1,10 @@
-"""The program of one honest node in a siege: the real node, but for its trainer.
+"""The program of one honest node in a siege: the real node, usually with a stand-in as trainer.
 
     python -m tests.siege.harness.honest --home HOME --listen … --data-listen … --bootstrap …
 
-The trainer is a stand-in, a thread that speaks the real frames and takes its time; or with
-`--trainers torch` a process with torch, as users have it. An error that ends the node leaves as a
-traceback, so that the output has it.
+The stand-in is a thread that sends the real frames and waits as long as a trainer would take. With
+`--trainers torch` the trainer is the usual process with torch. An error that ends the node prints
+its traceback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The measures of a siege: each has a value, what is required, and whether that is met.
+"""The measures of a siege. Each has a value, a requirement, and whether the value meets it.
 
-A measure is a plain mapping, so that it is one line of JSON: `measure`, `value`, `required`, `ok`.
-What must be known beside it (the trainers, the quota, what was attacked) is in `detail`.
+A measure is a plain mapping with `measure`, `value`, `required` and `ok`, so that it can be printed
+as one line of JSON. Further keys hold details, such as the attacks that happened.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LOG_BYTES = 5 * 10**6
 
 @dataclass(frozen=True, slots=True)
 class Attacks:
-    """What the attackers say that they did: by the name of an attack, how often."""
+    """How often each attack happened, by the attackers' own counts, and the expected attacks."""
 
     counts: Mapping[str, int]
     expected: frozenset[str]
 
     @property
     def idle(self) -> list[str]:
-        """Attacks that never happened: a siege without them proves nothing about them."""
+        """Expected attacks that never happened. The siege proves nothing about them."""
         return sorted(name for name in self.expected if not self.counts.get(name))
 
 
@@ -37,7 +37,7 @@ def measure(name: str, value: object, required: str, ok: bool, **detail: object)
 
 
 def invariants(siege: Phase, attacks: Attacks) -> Iterator[Measure]:
-    """The measures that hold at any speed."""
+    """Yield the measures that must hold at any speed."""
     sights = siege.sights.values()
     ended = [f"{sight.name}: {each}" for sight in sights for each in sight.ended]
     yield measure("nodes ended", len(ended), "0", not ended, evidence=ended)
@@ -65,7 +65,7 @@ def invariants(siege: Phase, attacks: Attacks) -> Iterator[Measure]:
 
 
 def paces(siege: Phase, quiet: Phase | None) -> Iterator[Measure]:
-    """What depends on this machine's speed, and is compared with a quiet run where there is one."""
+    """Yield the measures that depend on this machine's speed, if possible beside a quiet run."""
     stalls = {sight.name: round(siege.stall_of_s(sight), 1) for sight in siege.sights.values()}
     worst = round(siege.stall_s, 1)
     yield measure("longest stall, s", worst, "<= 15", worst <= STALL_S)

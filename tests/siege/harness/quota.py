@@ -1,7 +1,8 @@
-"""Limit the CPU that some processes may use together, by the best means that this machine has.
+"""Limit the CPU time that some processes use together, by the best means on this machine.
 
-A cgroup does it in the kernel: version 1 by `cpu.cfs_quota_us`, version 2 by `cpu.max`. Where no
-cgroup can be made, a thread measures what the processes have used, and stops and continues them.
+A cgroup sets the limit in the kernel: version 1 with `cpu.cfs_quota_us`, version 2 with `cpu.max`.
+If no cgroup can be made, a thread measures the CPU time of the processes, and stops and continues
+them.
 """
 
 from __future__ import annotations
@@ -16,34 +17,34 @@ from pathlib import Path
 from typing import Protocol
 
 PERIOD_US = 100_000
-"""The kernel's usual period. A shorter one costs more switches, a longer one stops processes for so
-long that their peers notice."""
+"""The kernel's usual period. A shorter one costs more context switches. A longer one stops
+processes for so long that their peers notice."""
 
 LOOK_S = 0.05
-"""Between two looks of the duty cycle: half the kernel's period."""
+"""Interval between two measurements of the duty cycle: half the kernel's period."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
 
 class Quota(Protocol):
     name: str
-    """By what means, in words for the output."""
+    """A description of the means, for the output."""
 
     def add(self, pid: int) -> None:
-        """Put a process, and all that it starts from now on, under the quota."""
+        """Put a process under the quota. With a cgroup this includes its future children."""
 
     def used_s(self) -> float:
-        """CPU seconds that the processes have used since they were added."""
+        """Return the CPU seconds that the processes have used since they were added."""
 
     def close(self) -> None:
-        """Give up the limit. The processes should have ended."""
+        """Remove the limit. The processes should have ended."""
 
 
 class Cgroup:
     """A cgroup of version 1 or 2, below `parent`."""
 
     def __init__(self, parent: Path, cores: float) -> None:
-        """Raises OSError: this machine does not let us make one."""
+        """Make the cgroup. Raises OSError if this machine does not permit it."""
         self._folder = parent / f"p2ptrain-siege-{os.getpid()}"
         self._version_2 = (parent / "cgroup.controllers").exists()
         self._begun: dict[int, float] = {}
@@ -84,7 +85,7 @@ class Cgroup:
 
 
 class DutyCycle:
-    """Stop the processes while they have used more than their share, and let them go on then."""
+    """Stops the processes while they are over their quota, and continues them afterwards."""
 
     def __init__(self, cores: float) -> None:
         self.name = f"duty cycle of SIGSTOP and SIGCONT, {cores:g} core"
@@ -109,7 +110,7 @@ class DutyCycle:
         allowed_s, last_s, stopped = 0.0, time.monotonic(), False
         while not self._ended.wait(LOOK_S):
             now_s = time.monotonic()
-            # Unused time is lost, as in a cgroup: a burst lasts one period at most.
+            # Unused time expires, as in a cgroup: a burst lasts one period at most.
             allowed_s = min(
                 allowed_s + self._cores * (now_s - last_s),
                 self.used_s() + self._cores * PERIOD_US / 1e6,
@@ -133,7 +134,7 @@ class DutyCycle:
 
 @contextmanager
 def limited(cores: float, *, cgroups: bool = True) -> Iterator[Quota]:
-    """A quota of `cores` for the processes that are added to it while the block lasts."""
+    """Make a quota of `cores` for processes that the block adds. It ends with the block."""
     made = (_cgroup(cores) if cgroups else None) or DutyCycle(cores)
     try:
         yield made
@@ -149,7 +150,7 @@ def _cgroup(cores: float) -> Cgroup | None:
 
 
 def _parents() -> Iterator[Path]:
-    """Where a cgroup with a CPU limit may be made: at our own place, else at the top."""
+    """Yield folders in which to try to make a cgroup: first our own cgroup, then the top one."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -165,7 +166,7 @@ def _parents() -> Iterator[Path]:
 
 
 def cpu_s(pid: int) -> float | None:
-    """User and system time of a process and of its children that have ended; None if it is gone."""
+    """Return the CPU time of a process and its ended children, or None if the process is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -175,7 +176,7 @@ def cpu_s(pid: int) -> float | None:
 
 
 def rss_bytes(pid: int) -> int | None:
-    """Resident memory of a process; None if it is gone."""
+    """Return the resident memory of a process, or None if the process is gone."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):

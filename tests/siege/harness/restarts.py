@@ -1,8 +1,8 @@
-"""What the runner does to honest nodes in both phases: it kills one and stops two, and starts them
-again.
+"""Restart honest nodes in both phases: kill one, stop two, and start them again.
 
-A replayed heartbeat of an earlier life can only mislead a node that did not hear that life. So the
-order matters: first the node whose old heartbeats are replayed, then those that are to be misled.
+A replayed heartbeat from before a restart can mislead only nodes that did not receive it then. So
+the order matters. The node whose old heartbeats are replayed restarts first, and the nodes that the
+attackers try to mislead restart after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.siege.harness.watch import Deed, Phase
 
 KILL_AT = 0.2
 LEAVE_AT = (0.4, 0.6)
-"""Shares of the phase. What is left afterwards is time for the replays to have an effect."""
+"""Times as shares of the phase. The rest of the phase gives the replays time to have an effect."""
 
 AWAY_S = 1.0
 
@@ -34,7 +34,7 @@ def _restart(
 
     def end() -> bool:
         if node.ended:
-            return True  # It has ended by itself, and that stays visible.
+            return True  # It has ended by itself: do not hide that by a restart.
         began.append(time.monotonic())
         node.stopped_by_us = True
         if kindly:

@@ -1,6 +1,6 @@
-"""What the honest nodes do during a phase, seen from outside: journals, memory, sizes of logs.
+"""Observe the honest nodes during a phase from outside: journals, memory, and sizes of logs.
 
-Times are of the one monotonic clock of this machine, which the journals carry too.
+All times are from the monotonic clock of this machine, which the journals use too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.siege.harness.quota import rss_bytes
 LOOK_EVERY_S = 0.25
 
 TROUBLES = ("bad-update", "trainer-ended")
-"""Events that an honest run of this kind does not have."""
+"""Events that do not happen in a run of this kind with honest nodes alone."""
 
 
 Deed = tuple[float, Callable[[], bool]]
-"""When to begin, and what to do; it is repeated until it returns True."""
+"""(start time, action). The action is repeated until it returns True."""
 
 
 @dataclass(slots=True)
@@ -32,17 +32,17 @@ class Sight:
 
     name: str
     commits: list[tuple[float, int]] = field(default_factory=list)
-    """(time, outer step) of each that the node has put behind it."""
+    """(time, outer step) of each outer step that the node has committed."""
     lives: list[list[int]] = field(default_factory=list)
-    """Resident bytes at each look, a list for each process."""
+    """Resident memory in bytes at each look, one list for each process."""
     log_bytes: int = 0
-    """Grown since the phase began."""
+    """Growth of the node's logs in bytes since the phase began."""
     namesakes: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    """How it ended without our doing."""
+    """Exit status and output of the node, if it ended by itself."""
     down: list[tuple[float, float]] = field(default_factory=list)
-    """When we kept it from running: from its end by us to its first commit afterwards."""
+    """(stop, restart) times of each restart by the runner."""
 
     def take(self, event: Event) -> None:
         at_s = float(event["monotonic_s"])
@@ -60,13 +60,13 @@ class Sight:
 
     @property
     def growth_bytes(self) -> int:
-        """Of one process from the first look to its largest: the most of all its lives."""
+        """The largest memory growth of one process, from its first look to its maximum."""
         return max((max(life) - life[0] for life in self.lives if life), default=0)
 
 
 @dataclass(slots=True)
 class Phase:
-    """A stretch of time in which all nodes are watched."""
+    """A period in which all nodes are observed."""
 
     on: Field
     began_s: float = field(default_factory=time.monotonic)
@@ -102,7 +102,11 @@ class Phase:
         self._weigh(node, sight)
 
     def _weigh(self, node: SiegeNode, sight: Sight) -> None:
-        """A process counts from its first commit on: what it takes to start is no growth."""
+        """Record the memory of the node's process.
+
+        A restarted process is measured from its first commit on, since memory used to start is not
+        growth.
+        """
         if node.process is None or not node.running:
             return
         pid = node.process.pid
@@ -116,7 +120,7 @@ class Phase:
             sight.lives[-1].append(held)
 
     def watch(self, until_s: float, deeds: Sequence[Deed] = ()) -> None:
-        """Look until then. Do each of the deeds from its time on, until it says that it is done."""
+        """Observe until then. Repeat each action from its start time until it returns True."""
         due = list(deeds)
         while (now_s := time.monotonic()) < until_s:
             due = [deed for deed in due if now_s < deed[0] or not deed[1]()]
@@ -126,12 +130,12 @@ class Phase:
         self.ended_s = time.monotonic()
 
     def note_down(self, node: SiegeNode, began_s: float) -> None:
-        """We have ended this node at `began_s` and started it again now."""
+        """Record that the runner stopped this node at `began_s` and has restarted it now."""
         self.sights[node.name].down.append((began_s, time.monotonic()))
 
     @property
     def steps(self) -> int:
-        """Outer steps committed during the phase, by the node that saw most of them."""
+        """The number of outer steps that any node committed during the phase."""
         seen = {step for sight in self.sights.values() for _, step in sight.commits}
         return len(seen)
 
@@ -145,14 +149,19 @@ class Phase:
         return longest_gap([*first.values()], self.began_s, self.ended_s)
 
     def stall_of_s(self, sight: Sight) -> float:
-        """The longest time without a commit on one node; of a restarted one, up to its restart."""
+        """Return the longest time without a commit on one node.
+
+        For a restarted node, count only the time until it was stopped.
+        """
         times = [at_s for at_s, _ in sight.commits]
         ends_s = min((down_s for down_s, _ in sight.down), default=self.ended_s)
         return longest_gap(times, self.began_s, ends_s)
 
     def back_after_s(self, sight: Sight) -> float | None:
-        """From the last restart to the second commit after it, the first that it may have made;
-        None if it was not restarted, or has not come back.
+        """Return the time from the last restart to the second commit after it.
+
+        The node can have contributed to that commit, but not to the first one. Return None if the
+        node was not restarted or has not come back.
         """
         up_s = max((up_s for _, up_s in sight.down), default=math.inf)
         later = sorted(at_s for at_s, _ in sight.commits if at_s > up_s)
@@ -160,7 +169,7 @@ class Phase:
 
 
 def longest_gap(times: list[float], begin_s: float, end_s: float) -> float:
-    """The longest stretch between `begin_s` and `end_s` that holds none of `times`."""
+    """Return the longest period between `begin_s` and `end_s` without any of `times`."""
     inside = sorted(at_s for at_s in times if begin_s < at_s < end_s)
     edges = [begin_s, *inside, end_s]
     return max(later - earlier for earlier, later in pairwise(edges))

@@ -1,4 +1,4 @@
-"""Defects of what is remembered of failed attempts, and of what follows from it (SPEC.md S13)."""
+"""Defects in the memory of failed attempts, and in the exclusions based on it (SPEC.md S13)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.simulation.defects.planting import Patch
 
 
 def past_steps_forgotten(patch: Patch) -> None:
-    """Each outer step begins anew."""
+    """Failures of earlier outer steps are forgotten."""
 
     def sitting_out(
         self: Memory,
@@ -34,7 +34,7 @@ def past_steps_forgotten(patch: Patch) -> None:
 
 
 def accuser_not_doubted(patch: Patch) -> None:
-    """The accused is at fault, since somebody says so."""
+    """An accused peer counts as guilty, and its accuser is not doubted."""
 
     def failure(
         self: Memory, peers: tuple[PeerId, ...], reports: Mapping[PeerId, Iterable[PeerId]]
@@ -53,7 +53,7 @@ def nothing_is_forgiven(patch: Patch) -> None:
 
 
 def no_turns_among_equals(patch: Patch) -> None:
-    """Of one word against another, the accused's is never believed."""
+    """Equally doubted peers do not take turns: the same one of them sits out every time."""
 
     def opened(
         self: Memory, peers: tuple[PeerId, ...], members: Iterable[PeerId], ready: Iterable[PeerId]

@@ -1,4 +1,4 @@
-"""Defects of branches: who is drawn away, what is signed, where a branch heals to."""
+"""Defects of branches: who follows one, which signatures count, and where a branch heals to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unnamed_follow_at_once(patch: Patch) -> None:
 
 
 def lines_not_told_apart(patch: Patch) -> None:
-    """What was signed before the branch counts after it."""
+    """Signatures from before the branch count after it."""
 
     def of_the_run(rules: Rules, _: object, *rest: Any) -> object:
         return Electorate(rules, rules.run, *rest)

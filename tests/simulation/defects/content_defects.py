@@ -1,4 +1,4 @@
-"""Defects of what is proposed and accepted: leases, updates, membership, waiting."""
+"""Defects in the contents of proposals: leases, updates, membership, waiting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def commit_without_bytes(patch: Patch) -> None:
 
 
 def one_maker_is_enough(patch: Patch) -> None:
-    """Whoever says that it made an update will have made it."""
+    """One peer's claim that it made an update is enough."""
     patch(accept, "is_made", lambda at, view, update: True)
 
 
@@ -69,7 +69,7 @@ def grace_ignored(patch: Patch) -> None:
 
 
 def claims_not_doubted(patch: Patch) -> None:
-    """What one voter says that it has accepted is taken for chosen, whoever else may be asked."""
+    """An entry that one voter claims to have accepted counts as chosen, without asking others."""
 
     def may_accept(*knowing: Any, doubtful: bool, **judging: Any) -> Verdict:
         return original(*knowing, **judging)
@@ -79,7 +79,7 @@ def claims_not_doubted(patch: Patch) -> None:
 
 
 def others_dropped_at_will(patch: Patch) -> None:
-    """Whoever drops others will know why."""
+    """A proposer may drop other members without a reason."""
     patch(accept, "_usurped", lambda rules, at, view, roster, now: "")
 
 
@@ -89,7 +89,7 @@ def snapshot_not_checked(patch: Patch) -> None:
 
 
 def one_word_is_enough(patch: Patch) -> None:
-    """Who has not written the snapshot itself takes the proposer's word for it."""
+    """A voter that has not written the snapshot itself believes the proposer."""
     patch(accept, "is_vouched_for", lambda rules, at, view, snapshot: True)
 
 
@@ -106,7 +106,7 @@ def amendment_not_asked_for(patch: Patch) -> None:
 
 
 def amended_at_once(patch: Patch) -> None:
-    """Whatever step it was meant for: the sooner the better."""
+    """An amendment is valid even before the outer step that it names."""
 
     def why_not(agreed: tuple[Terms, ...], step: int, new: Terms) -> str:
         return original(agreed, min(step, new.step - 1), new)

@@ -1,4 +1,4 @@
-"""Defects of open runs: who votes, who loses a vote, and who gets it back."""
+"""Defects in the rules of open runs about voters: who votes, who loses a vote and regains it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.defects.planting import Patch
 
 
 def strangers_may_vote(patch: Patch) -> None:
-    """Whatever voters a roster names are valid. (Who has not asked to be a voter is no founder.)"""
+    """Voters need not be founders: a roster may name any voters."""
 
     def unasked(at: LedgerState, view: View, roster: Roster) -> str:
         names = () if view.founders is None else view.founders.names
@@ -29,27 +29,27 @@ def strangers_may_vote(patch: Patch) -> None:
 
 
 def down_is_gone(patch: Patch) -> None:
-    """A founder that is down is dropped, as a voter of any other run is."""
+    """A founder that is down loses its vote, as a voter of any other run does."""
     patch(membership, "has_left", lambda of, view, voter: voter in view.down)
 
 
 def goodbyes_sent_again_count(patch: Patch) -> None:
-    """A goodbye counts though its founder is up."""
+    """A goodbye counts even if its founder is up again."""
     patch(membership, "has_left", lambda of, view, voter: voter in view.leaving)
 
 
 def founders_dropped_at_will(patch: Patch) -> None:
-    """Whoever drops a founder will know why."""
+    """A proposer may drop a founder without a reason."""
     patch(accept, "dropped_for_nothing", lambda of, at, view, roster: "")
 
 
 def goodbyes_below_three(patch: Patch) -> None:
-    """Every goodbye is honoured, however few remain."""
+    """Every goodbye removes a voter, even if too few voters remain."""
     patch(founders, "survives_a_loss", lambda policy: 1)
 
 
 def returned_founders_do_not_vote(patch: Patch) -> None:
-    """A founder that comes back is admitted neither as a learner nor as a voter."""
+    """A founder that comes back becomes neither a learner nor a voter."""
 
     def asking(at: LedgerState, view: View) -> list[PeerId]:
         names = () if view.founders is None else view.founders.names

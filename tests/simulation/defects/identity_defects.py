@@ -1,6 +1,6 @@
-"""Deliberate defects of the rules about identities, each as a plausible mistake would have it.
+"""Deliberate defects in the rules about identities. Each resembles a plausible mistake.
 
-A simulator that does not find them proves nothing. Each mutant names the checker that objects.
+A simulator that does not find them proves nothing. Each mutant names the checker that finds it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def proof_not_verified(patch: Patch) -> None:
 
 
 def any_nonce_counts(patch: Patch) -> None:
-    """A proof over somebody else's nonce, or an old one, is taken for one over ours."""
+    """A proof for an old nonce, or for another process's nonce, counts as a proof for ours."""
     patch(DuplicateWatch, "_drawn_s", lambda self, nonce, now: now)
 
 
 def hearsay_is_evidence(patch: Patch) -> None:
-    """As before this rule: a member that says it hears another process is believed."""
+    """A member's claim that it hears another process counts as a proof, as before this rule."""
     hear_reply = DuplicateWatch.hear_reply
 
     def believe(self: DuplicateWatch, member: PeerId, reply: Reply, now: float) -> None:
@@ -68,12 +68,12 @@ def older_process_ends_too(patch: Patch) -> None:
 
 
 def proofs_not_given(patch: Patch) -> None:
-    """A challenge makes a process ask, and it does not answer."""
+    """A challenged process asks questions of its own, but does not answer the challenge."""
     patch(DuplicateWatch, "hear_challenges", lambda self, member, nonces, now: self.hurry(now))
 
 
 def strangers_are_asked(patch: Patch) -> None:
-    """As before this rule: whoever is connected is asked, the lowest ids first."""
+    """Any connected peer is asked, lowest ids first, as before this rule."""
 
     def connected_first(
         connected: Collection[PeerId],
@@ -111,7 +111,7 @@ def proofs_not_announced(patch: Patch) -> None:
 
 
 def starts_not_synced(patch: Patch) -> None:
-    """The count is written beside the file and renamed, and nobody waits for the disk."""
+    """The start count is written to the file without fsync."""
 
     def count(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
         assert disk is not None
@@ -123,7 +123,7 @@ def starts_not_synced(patch: Patch) -> None:
 
 
 def marks_ignored(patch: Patch) -> None:
-    """A home that was restored goes on with its own old count."""
+    """A home restored from a backup continues with its own old count."""
     patch(DuplicateWatch, "_hear_mark", lambda self, mark, now: None)
 
 
@@ -132,12 +132,12 @@ def marks_not_verified(patch: Patch) -> None:
 
 
 def counts_on_beside_a_duplicate(patch: Patch) -> None:
-    """Each of two processes counts on above the other, and neither is the one that ends."""
+    """Two processes with one identity each count above the other, and neither of them ends."""
     patch(DuplicateWatch, "raise_to", lambda self, now: self._newest * (self._behind_s <= now))
 
 
 def old_heartbeats_are_taken(patch: Patch) -> None:
-    """As before this rule: another incarnation is news, whichever came first."""
+    """Any other incarnation counts as newer, even an older one, as before this rule."""
 
     def take(self: Incarnations, peer: PeerId, incarnation: int, serial: int, now: float) -> bool:
         known = self._touched(peer, incarnation, now)
@@ -174,4 +174,4 @@ IDENTITY_MUTANTS = tuple(
         ("named-at-once", forwarder_is_named_at_once, ("CulpritsReplayed",)),
     )
 )
-"""One or more for each rule of E4 to E7 in SPEC.md."""
+"""At least one defect for each of the rules E4 to E7 in SPEC.md."""

@@ -1,7 +1,7 @@
 """Deliberate defects of the ledger. A simulator that does not find them proves nothing.
 
-Each mutant patches the production code the way a plausible mistake would have written it, and names
-the checker that has to object, and a world in which it shows.
+Each mutant patches the production code so that it contains a plausible mistake. It names the
+checker that must report it, and a world in which the mistake shows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a deliberate defect is planted into the production code, and taken out again."""
+"""Patch a deliberate defect into the production code, and remove it again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 Patch = Callable[[object, str, object], None]
-"""patch(owner, name, replacement), undone at the end."""
+"""patch(owner, name, replacement). The patch is undone at the end."""
 
 Plant = Callable[[Patch], None]
 
@@ -18,8 +18,10 @@ STUCK = "stuck"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`caught_by`: the checkers of which one has to object; STUCK is that the run stands still.
-    `profile`: a world that brings it out, in so many outer steps of so many peers.
+    """A deliberate defect.
+
+    `caught_by`: at least one of these checkers must report it. STUCK means that the run makes no
+    progress. `profile`, `steps`, `peers`: a world in which the defect shows.
     """
 
     name: str

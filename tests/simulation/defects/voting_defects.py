@@ -1,4 +1,4 @@
-"""Defects of how a height is decided: what is promised, counted, remembered and shown."""
+"""Defects in the decision of a height: promises, counting, memory, and shown proofs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def accepted_value_not_adopted(patch: Patch) -> None:
 
 
 def round_0_proposed_anew(patch: Patch) -> None:
-    """Round 0 is proposed anew after a restart, whatever was accepted before."""
+    """After a restart, round 0 is proposed again, regardless of an entry accepted before."""
     lead = Instance._lead
 
     def forgetful(self: Instance, counsel: Counsel, now: float) -> object:
@@ -111,7 +111,7 @@ def certificate_not_checked(patch: Patch) -> None:
 
 
 def certificate_of_another_height(patch: Patch) -> None:
-    """The votes are genuine, for whatever the certificate says that they are for."""
+    """Votes are checked only against the entry and height that the certificate itself names."""
 
     def fault(
         rules: Rules, at: state.LedgerState, entry: object, held: Certificate, check: Verify
@@ -136,17 +136,17 @@ def promises_not_shown(patch: Patch) -> None:
 
 
 def proposer_not_checked(patch: Patch) -> None:
-    """Whoever asks for a vote gets it, whether the proposer has given its own or not."""
+    """A proposal gets votes even if its proposer has not signed it."""
     patch(Instance, "_proposal_fault", lambda self, message: "")
 
 
 def claims_not_checked(patch: Patch) -> None:
-    """A voter is believed to have accepted what nobody has proposed."""
+    """A voter may claim to have accepted an entry that nobody has proposed."""
     patch(Electorate, "claim_fault", lambda self, round, claim: "")
 
 
 def proposer_need_not_vote(patch: Patch) -> None:
-    """A certificate counts without the vote of whoever proposed the entry."""
+    """A certificate is valid without the vote of the entry's proposer."""
 
     def fault(rules: Rules, at: LedgerState, entry: Entry, held: Certificate, check: Verify) -> str:
         found = original(rules, at, entry, held, check)
@@ -157,7 +157,7 @@ def proposer_need_not_vote(patch: Patch) -> None:
 
 
 def accepted_forgotten(patch: Patch) -> None:
-    """A restarted voter remembers what it promised, and not what it accepted."""
+    """A restarted voter remembers its promises, but not its accepted entries."""
 
     def recalled(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
         acceptors = recall(records, decided=decided)
@@ -177,7 +177,7 @@ def spoken_before_written(patch: Patch) -> None:
 
 
 def answered_before_written(patch: Patch) -> None:
-    """What waited for an entry is answered before that entry is written down."""
+    """Waiting messages are answered before the decided entry is written to disk."""
 
     def move_on(self: core.Ledger, *entered: Any) -> list[Effect]:
         decided, *answers = original(self, *entered)
@@ -188,7 +188,7 @@ def answered_before_written(patch: Patch) -> None:
 
 
 def strangers_may_promise(patch: Patch) -> None:
-    """Whoever signs a promise counts, with a vote or without."""
+    """Promises of peers without a vote count too."""
 
     def fault(self: Electorate, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
         wide = replace(self)
@@ -200,7 +200,7 @@ def strangers_may_promise(patch: Patch) -> None:
 
 
 def claims_of_any_round(patch: Patch) -> None:
-    """A promise may claim what is proposed in the very round that it promises."""
+    """A promise may claim an entry from the round that it promises, or from a later one."""
 
     def fault(self: Electorate, round: int, proof: PromiseProof) -> str:
         return original(self, max(round, 1 + (proof.accepted_round or 0)), proof)
@@ -210,7 +210,7 @@ def claims_of_any_round(patch: Patch) -> None:
 
 
 def shown_claims_not_checked(patch: Patch) -> None:
-    """What a promise claims is checked where it is received, and not where a proposal shows it."""
+    """The claim in a promise is checked on arrival, but not when a proposal shows the promise."""
 
     def fault(self: Electorate, round: int, proof: PromiseProof) -> str:
         said = self._promise_message(round, (proof.accepted_round, proof.accepted))
