@@ -65,11 +65,15 @@ def headless(sentence: str) -> bool:
     return HEADLESS.match(sentence) is not None and not sentence.endswith("?")
 
 
+def endless(sentence: str) -> bool:
+    """Items of a list that semicolons separate are counted one by one."""
+    return any(len(item.split()) > WORDS_MAX for item in sentence.split(";"))
+
+
 def found(module: Module) -> Iterator[str]:
     for text in prose(module):
         for sentence in sentences(text):
-            words = len(sentence.split())
-            if headless(sentence) or words > WORDS_MAX:
+            if headless(sentence) or endless(sentence):
                 yield f"{module.where}: {sentence[:90]}"
 
 
@@ -86,7 +90,7 @@ def of_page(name: str) -> Iterator[str]:
     text = (ROOT / name).read_text(encoding="utf-8")
     text = re.sub(r"(?m)^#.*$", "", re.sub(r"(?s)```.*?```", "", text))
     for sentence in sentences(re.sub(r"\]\([^)]*\)", "]", text)):
-        if headless(sentence) or len(sentence.split()) > WORDS_MAX:
+        if headless(sentence) or endless(sentence):
             yield f"{name}: {sentence[:90]}"
 
 
