@@ -135,7 +135,7 @@ class JoinStory(Story):
         return start, self._now()
 
     def _steps_within(self, start: float, end: float) -> list[float]:
-        """Return the seconds of inner steps within these times, without those during exchanges."""
+        """Return the seconds of the inner steps that lie within these times."""
         return [
             event["seconds"]
             for event in self.cast[MEASURED].events

@@ -148,7 +148,7 @@ def identity(number: int) -> Identity:
 def _listening(
     setting: Setting, me: int, credentials: Credentials, host: str, folder: Path
 ) -> Iterator[Listener]:
-    """Open a listener that trusts the joiner, and tell its address to the joiner."""
+    """Open a listener and write its address into `folder`. A server also trusts the joiner."""
     with Listener(
         credentials, host, 0, allowed=lambda peer: True, encrypted=setting.encrypted
     ) as listener:

@@ -40,7 +40,7 @@ TEXT_BYTES_PER_TOKEN = 4.0
 """Bytes of text per token, rounded up for a vocabulary of 1,024, so that no block is trained
 twice."""
 WARM_UP_STEPS = 2
-"""Outer steps before the measurement, in which joiners are admitted and paths are measured."""
+"""Averages of the whole model before the measurement. Meanwhile nodes join and measure paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Swarm(Story):
             )
 
     def begin(self) -> None:
-        """Publish the run, start all nodes, and wait until all of them work."""
+        """Publish the run and start all nodes."""
         for name, node in self.cast.items():
             told = json.loads(run_command("id", "--home", str(node.home), "--json"))
             self.peers[name] = told["peer"]

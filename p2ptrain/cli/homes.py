@@ -121,7 +121,9 @@ def organiser_of(home: Home, run: Run) -> Identity:
 
 
 def check_asked_for(asked: str, run: Run) -> None:
-    """Raises RunMismatch: `asked` is neither the name nor the id of the run in this home."""
+    """Raises RunMismatch: `asked` is neither the name of the run in this home, nor the beginning of
+    its id (at least 8 characters).
+    """
     if asked != run.manifest.name and not (len(asked) >= 8 and run.id.startswith(asked)):
         raise RunMismatch(
             f"the run in this home is {run.manifest.name!r}, not {asked[:80]!r}",
@@ -131,9 +133,9 @@ def check_asked_for(asked: str, run: Run) -> None:
 
 
 def peer_from(text: str) -> str:
-    """Return `text` if it is a peer id.
+    """Return the peer id in `text`: a bare peer id, or an address that ends in /p2p/PEERID.
 
-    Raises ConfigError: it is not a peer id, for instance a whole address.
+    Raises ConfigError: `text` contains no peer id.
     """
     from p2ptrain.identity import is_peer_id
 

@@ -215,7 +215,8 @@ def _report(exc: BaseException, words: Sequence[str]) -> int:
 
 
 def translated(exc: BaseException) -> P2PTrainError | None:
-    """Return the error to show for `exc`: itself, the first of its group, or a BUG error.
+    """Return the error to show for `exc`: itself, the first P2PTrainError of its group, a system
+    error in words, or a BUG error.
 
     None stands for Ctrl-C, which a group may have wrapped.
     """

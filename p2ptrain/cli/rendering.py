@@ -79,5 +79,5 @@ def show_error(error: P2PTrainError, stream: TextIO | None = None) -> None:
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether colours may be used: `stream` is a terminal, and NO_COLOR is not set."""
+    """Whether colours may be used: a terminal that is not dumb, and no NO_COLOR."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -79,8 +79,8 @@ class NodeConfig:
     keep_entries: int | None = None
     """Fewest ledger entries to keep on disk while older ones are deleted; None keeps all."""
     trust_checkpoint: str | None = None
-    """HEIGHT:DIGEST of a trusted Commit. The ledger is checked from there on if no peer keeps older
-    entries."""
+    """HEIGHT:DIGEST of a Commit that the user trusts, for a run whose older entries no peer keeps.
+    The ledger is checked only from there on."""
     run: RunId | None = None
     assume_yes: bool = False
     """Join a run that is new on this machine without asking."""

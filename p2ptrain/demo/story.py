@@ -313,8 +313,8 @@ def _all(events: list[Event | None]) -> list[Event] | None:
 
 
 def _open_exchange(node: DemoNode) -> Event | None:
-    """Return the open reduce of this node, if it has two peers or more and is of KILL_AT_STEP or
-    later."""
+    """Return the open reduce of this node, if it has three peers or more (this one included) and is
+    of KILL_AT_STEP or later."""
     for event in reversed(node.events):
         if event["event"] in ("exchange-done", "exchange-failed"):
             return None

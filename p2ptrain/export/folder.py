@@ -7,7 +7,7 @@
     README.md                    the model card
     p2ptrain.json                the same for programs; it marks the folder as one of ours
 
-The folder is written beside its place under another name, synced, checked by the caller's `look`,
+The folder is written beside its place under another name, checked by the caller's `look`, synced,
 and then renamed. An existing folder is replaced only on demand, and only if it is an export.
 """
 

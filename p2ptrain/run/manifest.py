@@ -64,7 +64,7 @@ LEASE_BLOCKS_MAX = BLOCKS_MAX // LEASES_HELD_MAX
 The longest H in use is 2,000."""
 
 BLOCK_MIN = 32
-"""Shortest codec block: in shorter ones the scales take more space than the codes."""
+"""Shortest codec block. In shorter ones the scales take too large a share of the bytes."""
 BLOCK_MAX = 4096
 """Longest codec block that the kernels accept."""
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AmendedFile:
-    """The amended file. `agreed` lists the amendments, oldest first: number, from_step, words, and
-    whether the amendment is held here."""
+    """The amended file. `agreed` lists the amendments, oldest first: number, from_step, digest,
+    words, and whether the amendment is held here."""
 
     run: RunFile
     agreed: tuple[dict[str, Any], ...] = ()

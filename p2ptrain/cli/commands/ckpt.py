@@ -50,7 +50,7 @@ class Row:
     signed_by: tuple[str, ...]
     bytes: int | None
     chunks: int | None
-    """This and the next field are None if even the list of chunks is missing here."""
+    """`bytes` and `chunks` are None if even the list of chunks is missing here."""
     chunks_held: int
     updates_held_to: int
     """The outer step up to which this home has the updates after this snapshot."""

@@ -120,7 +120,7 @@ def _cell(plan: Plan, costs: Costs) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration such as "1.5 s", "12 min", "3.4 h" or "21 d"."""
+    """Return a duration such as "1.5 s", "12 min", "34 h" or "21 d"."""
     if seconds < 90:
         return f"{seconds:.1f} s"
     for unit, length, until in (("min", 60.0, 90.0), ("h", 3600.0, 48.0)):

@@ -134,7 +134,9 @@ def _looked_at(where: Home) -> tuple[int, list[Digest]]:
 
 
 def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> list[Digest]:
-    """Let a node that runs here fetch these chunks again; return those that are still damaged."""
+    """Have these chunks fetched again, by the node here if one runs, otherwise as an observer.
+    Return those that are still damaged.
+    """
     from p2ptrain.node.observer import HomeInUse, repair_store
 
     progress(f"{len(bad)} chunks are damaged; asking peers for them")
@@ -282,7 +284,9 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
 
 
 def _history(home: Home, run: Run, store: Store, ledger: Ledger) -> tuple[Digest, ...]:
-    """Return the history that a seed keeps for replays from genesis; report if it is incomplete."""
+    """Return the blobs that a seed keeps for replays from genesis. If it cannot keep all of them,
+    print a warning and return none.
+    """
     from p2ptrain.archive.full_history import held_history
     from p2ptrain.trainer.formats.shapes import layout_of
 
