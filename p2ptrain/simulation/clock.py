@@ -1,6 +1,4 @@
-"""Virtual time: a heap of what happens when. Equal times keep the order in which they were
-planned.
-"""
+"""Virtual time: a heap of planned actions. Actions at equal times run in the order of planning."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 AT_ONCE_MAX = 100_000
-"""So much never happens at one instant: something plans itself anew without waiting."""
+"""Limit on actions at one instant. Beyond it, an action must be planning itself without delay."""
 
 
 class Clock:
@@ -31,11 +29,11 @@ class Clock:
 
     @property
     def stands_still(self) -> bool:
-        """Whether things go on happening without end while no time passes."""
+        """Whether actions keep running without end while no time passes."""
         return self._at_once > AT_ONCE_MAX
 
     def step(self) -> bool:
-        """Let the next thing happen. False if nothing is planned any more."""
+        """Run the next action. Return False if none is planned."""
         if not self._planned:
             return False
         time, _, action = heapq.heappop(self._planned)
@@ -46,14 +44,14 @@ class Clock:
 
 
 class NodeClock:
-    """A node's own monotonic clock: too fast or too slow, and it may leap ahead; never back.
+    """A node's own monotonic clock. It can be too fast or too slow, and leap ahead, but not back.
 
-    Wall clocks may do as they please: nothing reads them.
+    There are no wall clocks, since nothing reads them.
     """
 
     ROUNDING_S = 1e-9
-    """A timer rings this much late where the two clocks differ, so that it never rings before its
-    own time by rounding: it would look, find nothing due, and ring again at the same instant."""
+    """Delay added to timers if the two clocks differ. Without it, rounding could let a timer ring
+    too early. The node would then find nothing due, and ring again at the same instant."""
 
     def __init__(self, world: Clock, rate: float = 1.0) -> None:
         self.rate = rate
@@ -69,7 +67,7 @@ class NodeClock:
         self._ahead_s += seconds
 
     def time_until(self, due: float) -> float:
-        """How long the world has to wait until this clock shows `due`."""
+        """Return the world's time in seconds until this clock shows `due`."""
         left = due - self.now
         if left <= 0:
             return 0.0

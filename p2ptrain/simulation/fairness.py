@@ -1,6 +1,7 @@
-"""Nobody is given up, left out or starved without a cause. The causes are the world's ground truth.
+"""Check that no peer is dropped, excluded or starved without a cause.
 
-The ledger may err on the safe side in a world of loss and spikes; in an orderly one it may not.
+The causes are the world's ground truth. In a world with message loss and delay spikes the ledger
+may exclude a peer by mistake. In an orderly world it must not.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Decision, Watch
 
 STARVED_COMMITS = 8
-"""So many commits in a row without a member that is well: longer than any retry takes."""
+"""Largest number of consecutive commits without a member that is well. No retry takes as long."""
 
 STARVED_COMMITS_SLOW = 24
-"""A slow peer needs several steps for a lease, and holds up to four leases after skips."""
+"""The same limit for a slow peer. It needs several outer steps for one lease, and holds up to four
+leases after skips."""
 
 
 @dataclass(slots=True)
 class LeavesHaveCauses(Watch):
-    """A stop, a crash or a cut costs a member its place once at most: no flapping."""
+    """Each stop, crash or cut drops a member from the roster at most once: no flapping."""
 
     troubles: Troubles | None = None
     orderly: bool = False
@@ -46,7 +48,7 @@ class LeavesHaveCauses(Watch):
 
 @dataclass(slots=True)
 class NobodyIsUsurped(Watch):
-    """Nobody loses its place to a liar (SPEC.md S11): who is well and honest stays."""
+    """S11: a member that is honest and well is never dropped from the roster."""
 
     liars: Collection[PeerId] = ()
     troubles: Troubles | None = None
@@ -63,8 +65,10 @@ class NobodyIsUsurped(Watch):
 
 @dataclass(slots=True)
 class NobodyIsStarved(Watch):
-    """Whoever is a member, up, connected and trained takes part: in an orderly world in every
-    commit, unless it is slow; in any other after a few commits.
+    """A member that is up, connected and trained takes part in reduces.
+
+    In an orderly world it takes part in every commit, unless it is slow. In other worlds it takes
+    part after a few commits.
     """
 
     troubles: Troubles | None = None

@@ -1,6 +1,7 @@
-"""What survives a crash of a simulated process: its home, whose disk may lose what is not synced.
+"""The home of a simulated process. It survives a crash, but its disk can lose unsynced data.
 
-`starts.count` itself runs on it, so a count that is shown before it is durable is found.
+The real `archive.start_count` runs on it. So the checkers notice a count that is shown before it is
+durable.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ _FILE = Path("/home/starts")
 
 
 class HomeDisk:
-    """As much of `store.Disk` as counting starts needs. Files are small, so a write is whole or
-    lost; a name changes when its directory is synced, or earlier.
+    """The part of `store.Disk` that counting starts needs.
+
+    Files are small, so a write is either complete or lost. A rename is durable when its directory
+    is synced, or earlier.
     """
 
     def __init__(self, files: dict[Path, bytes] | None = None) -> None:
@@ -49,12 +52,12 @@ class HomeDisk:
         self.durable = {each: self._files[each] for each in self._files if each in self._synced}
 
     def crashed(self, random: Random) -> HomeDisk:
-        """What is left after a power cut: all that is durable, and perhaps the rest."""
+        """Return the disk after a power cut: all durable data, and by chance the rest too."""
         return HomeDisk(self._files if random.random() < 0.5 else self.durable)
 
 
 class SimHome:
-    """`kept` are earlier contents, for a backup to be restored from."""
+    """A home. `kept` are its earlier contents, which serve as backups."""
 
     def __init__(self, disk: HomeDisk | None = None) -> None:
         self.disk = disk or HomeDisk()
@@ -73,11 +76,11 @@ class SimHome:
         self.disk = self.disk.crashed(random)
 
     def restore(self, random: Random) -> None:
-        """Put an older backup in its place; the oldest is a home that holds no count."""
+        """Restore an older backup. The oldest one contains no count."""
         self.disk = HomeDisk(random.choice(self.kept))
 
     def copy(self, random: Random) -> SimHome:
-        """Another home with the same key: a clone of this one, or of a backup of it."""
+        """Return another home with the same key: a copy of this one or of one of its backups."""
         older = random.random() < 0.3
         files = random.choice(self.kept) if older else self.disk.durable
         return SimHome(HomeDisk(files))

@@ -1,7 +1,7 @@
-"""Which line of the run a voter's words are about: the run itself, or a branch of it.
+"""Find the line of the run that a voter's message is about: the run itself, or a branch of it.
 
-Most messages do not say it, since a signature of another line does not verify. The checkers know
-all lines that ever began, and look.
+Most messages do not name their line, since a signature for another line does not verify. The
+checkers know all lines that ever began, and try them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ class Lines:
         self._after: dict[Digest, LineId] = {genesis.head: genesis.line}
 
     def note(self, state: LedgerState) -> None:
-        """There is a chain with this state."""
+        """Record the state of an existing chain."""
         self._after[state.head] = state.line
 
     def of_proposal(self, proposal: Propose) -> LineId:
-        """The run where nobody has shown what it follows: only liars speak of that."""
+        """Return the line of the proposal's parent. If no chain has the parent, return the run:
+        only liars propose on unknown parents."""
         return self._after.get(proposal.entry.parent, self._run)
 
     def of_promise(self, voter: PeerId, promise: Promise) -> LineId | None:
-        """None if the voter did not sign it for any."""
+        """Return the line for which the voter signed the promise, or None."""
         had = promise.accepted
         last, entry = (None, None) if had is None else (had.round, had.entry.digest)
         for line in dict.fromkeys(self._after.values()):

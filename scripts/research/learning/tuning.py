@@ -159,7 +159,7 @@ def twice_the_batch(settings: Settings) -> Settings:
 
 
 def rated(name: str, settings: Settings, share: float) -> Search:
-    """Return a search over inner rates. It begins with the rate of `settings`, and `share` of it."""
+    """Return a search over inner rates. It begins with the rate of `settings` and `share` of it."""
     trial = shorter(settings)
     grid = tuple((each * settings.lr, 0.0) for each in (1.0, share))
     return Search(lambda rate, _: _rated(name, trial, rate), grid, (NEAR, 1.0))
