@@ -1,8 +1,8 @@
-"""Invented identities in an open run: one attacker runs many of them, and they lie together.
+"""Sybils: many invented identities of one attacker in an open run, which lie together.
 
-Each runs the real ledger, joins, and takes part as far as its tricks allow. All identities of one
-world share their tricks, what they invent, and each other's keys. They cannot sign for others, but
-they can send again what a founder once said.
+Each runs the real ledger, joins, and takes part as far as its tricks allow. All Sybils of one world
+share their tricks, inventions and keys. They cannot sign for others, but they can replay messages
+of founders.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Trick(Enum):
 
 
 MISCHIEF = 0.3
-"""How often it forges or replays when it gossips."""
+"""Probability that it forges or replays something when it gossips."""
 
 
 def crowd_of(random: Random, most: int) -> tuple[PeerId, ...]:
-    """The identities of one world."""
+    """Return the Sybils of one world."""
     return tuple(PeerId(f"s{number}") for number in range(random.randint(1, most) if most else 0))
 
 
 def tricks_of(random: Random) -> frozenset[Trick]:
-    """The tricks of one world, so that a clumsy one does not always hide a clever one."""
+    """Return the tricks of one world, so that an obvious one does not always hide the others."""
     return frozenset(random.sample(list(Trick), random.randint(1, len(Trick))))
 
 
@@ -119,7 +119,7 @@ class Sybil(SimNode):
             self._say_goodbyes_again()
 
     def _forge(self) -> None:
-        """An entry by which the crowd would have the run, proposed and certified by itself."""
+        """Send an entry that gives the run to the Sybils, proposed and certified by themselves."""
         state, round = self.state, self._random.randrange(4)
         stay = state.voters[: self._random.randint(1, len(state.voters))]
         value: Value = Skip(state.step)
@@ -141,9 +141,10 @@ class Sybil(SimNode):
                 self._goodbyes[event.peer] = event
 
     def _say_goodbyes_again(self) -> None:
-        """Of founders that are back: the goodbye was true when it was said. Real nodes refuse such
-        a heartbeat, since a newer one was heard; nobody here counts on that, as long as the founder
-        has a vote to lose.
+        """Replay goodbyes of founders that are back and have a vote to lose.
+
+        Real nodes refuse such a heartbeat, since they have received a newer one. Simulated nodes do
+        not, so that the ledger's own defence is tested.
         """
         down, state = self.ledger.view.down, self.state
         for founder, event in self._goodbyes.items():
@@ -169,7 +170,7 @@ class Sybil(SimNode):
             super()._take_part(entry, roster)
 
     def _say_other_numbers(self) -> None:
-        """Each hearer is told another number of tokens: no two founders know the same."""
+        """Tell each peer another number of tokens, so that no two founders know the same one."""
         ready = self._ready
         if ready is None or ready.tokens < 2:
             return
@@ -188,13 +189,15 @@ class Sybil(SimNode):
 
 
 def invented_update(entry: Digest) -> Digest:
-    """What all of the crowd say that they made in the reduce that `entry` opened."""
+    """Return the update that all Sybils claim to have made in the reduce that `entry` opened."""
     return Digest(hashlib.sha256(b"invented by Sybils: " + entry.encode()).hexdigest())
 
 
 class Ally(Liar):
-    """A founder that lies for the crowd: it proposes rosters which would give the crowd votes, take
-    votes from founders, or count on founders that are away.
+    """A founder that lies for the Sybils.
+
+    It proposes rosters that give votes to Sybils or to absent founders, or take votes from
+    founders.
     """
 
     def __init__(self, *place: Any, crowd: Sequence[PeerId], **rest: Any) -> None:
@@ -214,7 +217,7 @@ class Ally(Liar):
                 super()._carry_out(effect)
 
     def _bent(self, height: int, roster: Roster) -> Roster | None:
-        """The roster that it proposes at `height` instead, to all; None if this one will do."""
+        """Return the roster that it proposes at `height` instead, or None for no change."""
         voters, state = roster.voters, self.state
         down = self.ledger.view.down
         away = [peer for peer in self._rules.founders if peer not in voters]

@@ -1,4 +1,4 @@
-"""What a checker is shown, and the base of all of them."""
+"""The events that checkers receive, and their base class."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ BlocksTrained = Mapping[PeerId, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A node appended an entry: the states around it, and the disks as they are at this moment.
+    """A node appended an entry: the states before and after it, and the disks at this moment.
 
-    `is_first` if nobody had this entry before.
+    `trained` are the blocks that participants of the reduce have trained. `is_first` is True if no
+    node had this entry before.
     """
 
     node: PeerId
@@ -48,7 +49,7 @@ class Checker(Protocol):
 
 @dataclass(slots=True)
 class Watch:
-    """Objects to nothing. The checkers override what they watch."""
+    """A checker that reports nothing. Subclasses override the events that they check."""
 
     violations: list[str] = field(default_factory=list, kw_only=True)
 
