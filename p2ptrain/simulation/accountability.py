@@ -1,9 +1,9 @@
-"""Check that a fork can be blamed on a liar by its signatures, and that no honest voter is blamed.
+"""Liars: what they signed is held against them, and only against them.
 
-A lying voter can fork a run whose quorum is a majority. To do so it must sign two contradicting
-statements, and any peer that has both can prove the lie to others. So a fork is a violation unless
-this checker can name a liar for it from signed statements alone. These statements must concern an
-entry of the fork: a lie about another entry at the same height is no excuse.
+A voter that lies can fork a run of majorities. It cannot do so without signing two words that
+contradict each other, and whoever has both can show them to anybody. So a fork is a violation
+unless this checker, from signed words alone, can name a liar for it: one whose words are about an
+entry of that fork. That it lied about something else at that height as well excuses nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ Place = tuple[PeerId, LineId, int]
 
 @dataclass(slots=True)
 class LiarsAreExposed(Watch):
-    """Collects signed statements and finds contradictions.
+    """`proofs`: by peer, line and height, the first two signed words that contradict each other;
+    `about`: the entries that any such words of its are about.
+    `forks`: the heights at which two entries are certified, each with the liars who are proved to
+    have made it.
 
-    - `proofs`: for each peer, line and height, the first contradiction, in words.
-    - `about`: the entries that contradicting statements concern.
-    - `forks`: the heights with two certified entries, each with the liars proved to have made it.
-
-    A promise (p, a) states: my last vote in the rounds below p is that of round a.
+    A promise (p, a) says: for rounds below p my last vote is that of round a.
     """
 
     lines: Lines
@@ -64,9 +63,8 @@ class LiarsAreExposed(Watch):
             self._fork(height, {first, entry})
 
     def excuses(self, height: int, entries: set[Digest]) -> bool:
-        """Return whether signatures prove that liars made this fork, so the ledger is not at fault.
-
-        The ledger promises no more than that if its quorum is a majority.
+        """Whether that these two stand there is no fault of the ledger: liars made the fork, and it
+        can be shown.
         """
         assert self.rules is not None
         return self.rules.quorum == "majority" and bool(self._guilty(height, entries))

@@ -1,7 +1,7 @@
-"""An organiser that amends the run while it is under way, and checkers for amendments.
+"""An organiser who amends the run in mid-course, and what has to hold when one does.
 
-Amendments spread slowly and in any order, from nodes that have them to nodes that they can reach.
-So some arrive after their outer step has begun, and some voters are asked about unknown amendments.
+Amendments spread from whoever has them to whom they can reach, at leisure and in any order, so that
+some come when their outer step has begun, and some voters are asked about what they never saw.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 LEAD_STEPS = (1, 3)
 SPREAD_S = (0.05, 4.0)
 LEASES = (None, None, 2, 3, 6)
-"""Amended numbers of blocks in a lease, or None for no change. Simulated runs begin with 4."""
+"""Blocks that a lease has then; a run of the simulator begins with 4."""
 
 COUNT_MAX = 12
 
 
 class Amending:
-    """Publishes amendments. It has its own random source, so that other worlds do not change."""
+    """Draws from dice of its own: worlds that are never amended stay what they were."""
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
@@ -73,14 +73,14 @@ class Amending:
         self._world.let(node, partial(node.amended, terms))
 
     def meet(self, node: SimNode) -> None:
-        """Send all existing amendments to a new node, after some delay."""
+        """Who joins later hears of the amendments that there are."""
         for terms in self._known:
             self._later(node.me, terms)
 
 
 @dataclass(slots=True)
 class AmendmentsAreHeld(Watch):
-    """S10: every honest voter that voted for a roster has the amendment that the roster names."""
+    """S10: everybody whose vote stands under a roster has the amendment that it names."""
 
     liars: frozenset[PeerId] = frozenset()
 
@@ -94,7 +94,7 @@ class AmendmentsAreHeld(Watch):
 
 @dataclass(slots=True)
 class TermsAreForeseen(Watch):
-    """S10: the terms of an outer step are agreed before it begins, and leases follow them."""
+    """S10: what holds in an outer step is settled before it begins, and leases are as it says."""
 
     rules: Rules
 

@@ -1,7 +1,7 @@
-"""Checkers of branches: no voter is drawn away from a quorum, and branches heal only upwards.
+"""Branches: nobody is drawn away from a quorum, and branches heal only upwards.
 
-The ranks of chains are computed here again, entry by entry, from the states that the world has
-seen. This code is independent of `ledger.branches.rival_chains`.
+The order of chains is worked out here once more, entry by entry, from the states that the world has
+seen: it shares nothing with `ledger.lines`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from p2ptrain.simulation.watching import Decision, Watch
 
 @dataclass(slots=True)
 class NobodyIsDrawnAway(Watch):
-    """B3: a voter follows a branch that does not name it only after a long time without entries.
+    """B3: a voter follows a branch that does not name it only after a long time without an entry of
+    its own line, which a quorum that it heard would have decided.
 
-    A quorum that the voter can hear would have decided an entry of its own line in that time. The
-    time of the decision counts, not the time of arrival. An entry that arrives later, in answer to
-    a request, does not show which voters are present now.
+    What counts is when an entry was decided. One that comes later, in answer to a question, says
+    nothing about who is here now.
     """
 
     rules: Rules | None = None
@@ -51,7 +51,7 @@ class NobodyIsDrawnAway(Watch):
 
 @dataclass(slots=True)
 class HealsGoUp(Watch):
-    """B5: a node leaves its chain only for a chain with a higher rank."""
+    """B5: whoever leaves its chain for another one leaves it for one that ranks higher."""
 
     tokens: dict[Digest, int] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class HealsGoUp(Watch):
                 self.object(f"{peer} drops {own} tokens of a branch for {won} of another")
 
     def _stretch(self, chain: Sequence[Certified]) -> int:
-        """Return the tokens committed at the end of the line with which `chain` begins."""
+        """The tokens committed at the end of the line that `chain` begins with."""
         length = next(
             (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),
             len(chain),

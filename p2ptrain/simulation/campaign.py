@@ -1,8 +1,8 @@
-"""Simulate many seeds of one world, on one core or several, and sum up the results.
+"""Many seeds of one world, on one core or several, and what came of all of them together.
 
-Seeds run in batches, each in one process. The result of a batch does not depend on the process, and
-batches are summed in order. So a campaign can be interrupted between two batches and continued
-later (see `results`).
+Seeds are run in batches, each in one process; what a batch amounts to does not depend on who ran
+it, and batches are summed in their order. So a campaign can be interrupted between two of them, and
+gone on with: see `results`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p2ptrain.simulation.run import simulate
 FAILURES_KEPT = 20
 
 BATCH_SEEDS = 20
-"""Seeds of a batch. An interruption loses one batch in each process: some seconds of work."""
+"""Some seconds of work: what an interruption loses."""
 
 PROGRESS_S = 5.0
 
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A campaign: the number of seeds, beginning with `first_seed`, and the world they share."""
+    """`steps` outer steps for each of the `seeds`, from `first_seed` on."""
 
     seeds: int
     first_seed: int = 0
@@ -38,12 +38,12 @@ class Plan:
     profile: str = "chaos"
 
     def replay(self, seed: int) -> str:
-        """Return the command that runs this one seed again."""
+        """The command that runs this one seed again."""
         options = f"--peers {self.peers} --steps {self.steps} --profile {self.profile}"
         return f"p2ptrain simulate --seeds 1 --first-seed {seed} {options}"
 
     def batches(self) -> list[range]:
-        """Return the seeds of each batch."""
+        """The seeds of each batch."""
         end = self.first_seed + self.seeds
         starts = range(self.first_seed, end, BATCH_SEEDS)
         return [range(start, min(start + BATCH_SEEDS, end)) for start in starts]
@@ -57,10 +57,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The sums of the results of some seeds.
-
-    `violations` and `stuck` count seeds, and `failures` are the first of these. `forks` counts the
-    runs in which liars made a fork and signatures prove which liars made it.
+    """What came of some seeds. `violations` and `stuck` count seeds; `failures` are the first of
+    them. `forks` are runs that liars forked and in which it was proved who did it.
     """
 
     seeds: int = 0
@@ -96,15 +94,15 @@ class Sums:
 
     @property
     def outer_steps_per_s(self) -> float:
-        """Simulated outer steps per second of CPU time."""
+        """For each second of one core, whatever else this machine does."""
         return round(self.outer_steps / max(self.cpu_s, 1e-9), 1)
 
 
 Known = Mapping[range, Sums]
-"""Results of batches that have run before."""
+"""Batches that have been run before."""
 
 Keep = Callable[[range, Sums], None]
-"""keep(seeds, sums): save the result of a batch."""
+"""keep(seeds, sums): a batch is done."""
 
 
 def run_campaign(
@@ -115,14 +113,11 @@ def run_campaign(
     known: Known | None = None,
     keep: Keep = lambda seeds, sums: None,
 ) -> Sums:
-    """Run all batches that are not `known`, and return the sums of all batches.
-
-    `say` receives progress, and each failing seed with the command that replays it. The sums do not
-    depend on `processes`, except for the CPU time.
+    """Run all batches that are not `known`. `say` hears of progress, and of each failing seed and
+    how to replay it. Whatever `processes` is, the sums are the same, CPU time apart.
 
     Raises:
-        KeyboardInterrupt: the campaign was interrupted. `say` has received the progress, and all
-            processes have ended.
+        KeyboardInterrupt: after `say` has heard how far it came; no process is left behind.
     """
     assert processes >= 1
     total = Sums()
@@ -147,7 +142,7 @@ def _so_far(plan: Plan, total: Sums) -> str:
 
 
 def _outcomes(plan: Plan, processes: int, done: Known, keep: Keep) -> Iterator[Sums]:
-    """Yield the result of each batch, in order, as soon as it is known."""
+    """What came of each batch, in their order, as soon as it is known."""
     missing = [seeds for seeds in plan.batches() if seeds not in done]
     with _mapping(processes) as map_in_order:
         fresh = iter(map_in_order(partial(run_batch, plan), missing))
@@ -164,7 +159,7 @@ Mapper = Callable[[Callable[[range], Sums], list[range]], Iterable[Sums]]
 
 @contextmanager
 def _mapping(processes: int) -> Iterator[Mapper]:
-    """Yield a `map` that runs in this process, or in several that end with this one."""
+    """`map`, in this process or in several, which end with an interruption of this one."""
     if processes == 1:
         yield map
         return
@@ -177,7 +172,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 def run_batch(plan: Plan, seeds: range) -> Sums:
-    """Run these seeds one after another in this process."""
+    """These seeds one after another, in this process."""
     total = Sums()
     began = time.process_time()
     for seed in seeds:

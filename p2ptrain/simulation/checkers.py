@@ -1,7 +1,8 @@
-"""Checkers of the invariants of every world. Each one checks a rule of the ledger's SPEC.md.
+"""What must hold in every world: each checker watches one line of the ledger's SPEC.md.
 
-They share no code with the ledger except its values and `apply`. Quorums are counted here in the
-simplest possible way, promises are taken from messages, and blocks are followed to their update.
+They share no code with what they check beyond the values and `apply`: quorums are counted here in
+the dullest possible way, promises are read off the messages, and blocks are followed from lease to
+update.
 """
 
 from __future__ import annotations
@@ -41,9 +42,8 @@ Place = tuple[PeerId, LineId, int]
 
 @dataclass(slots=True)
 class OneEntryPerHeight(Watch):
-    """S1: two nodes never append different entries at one height of one line.
-
-    A node that leaves a line by a branch appends nothing to that line.
+    """S1: whatever two nodes append at one height of one line is the same. Who leaves a line by a
+    branch appends nothing to it.
     """
 
     entries: dict[tuple[LineId, int], Digest] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class OneEntryPerHeight(Watch):
         self._compare(decision.node, line, entry.height, entry.digest)
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
-        """Compare the head too: a node that began at a base decided none of the earlier entries."""
+        """It may have begun at a base: then it decided none of what led there."""
         self._compare(peer, state.line, state.height, state.head)
 
     def _compare(self, peer: PeerId, line: LineId, height: int, digest: Digest) -> None:
@@ -71,7 +71,7 @@ class OneEntryPerHeight(Watch):
 
 @dataclass(slots=True)
 class CertificatesVerify(Watch):
-    """S4: a quorum of the voters of the previous state has signed this very entry of this run."""
+    """S4: enough voters of the state before have signed exactly this entry of exactly this run."""
 
     rules: Rules | None = None
 
@@ -92,10 +92,7 @@ class CertificatesVerify(Watch):
             self.object(f"entry {entry.height} is certified without its proposer's vote")
 
     def _check_branch(self, decision: Decision, entry: Entry, branch: Branch) -> None:
-        """Check that all voters of the branch have signed it, and that they were no quorum.
-
-        Signatures of branches have a separate domain.
-        """
+        """All who go on have signed, in a domain of their own, and they could not decide."""
         before, votes = decision.before, decision.certified.certificate.votes
         signed = f'["{before.line}",{entry.height},"{entry.parent}","{entry.digest}"]'
         message = b"p2ptrain-branch/1\n" + signed.encode()
@@ -109,13 +106,11 @@ class CertificatesVerify(Watch):
 
 @dataclass(slots=True)
 class VotesAreKept(Watch):
-    """S2: no voter ever contradicts its earlier statements, not even after a crash.
+    """S2: no voter ever says what contradicts what it said before, crash or no crash. R6: nor does
+    it speak about a height before all entries below it are on its disk.
 
-    R6: a voter makes statements about a height only after all entries below it are on its disk.
-
-    A promise (p, a) states: my last vote in the rounds below p is that of round a. So a vote in a
-    round between a and p contradicts it, regardless of which was sent first. Repeating an old vote
-    is allowed.
+    A promise (p, a) says: for rounds below p my last vote is that of round a. So votes of the
+    rounds between are lies, whichever was sent first. Repeating an old vote is none.
     """
 
     lines: Lines
@@ -146,7 +141,7 @@ class VotesAreKept(Watch):
                 pass
 
     def _check_disk(self, place: Place, disk: Disk, round: int, *, promise: bool) -> None:
-        """Check that the statement and all entries before its height are on disk already."""
+        """What is said must be on disk already, and so must all that it follows."""
         voter, line, height = place
         if disk.height < height - 1:
             self.object(f"{voter} spoke at {height} with its entries up to {disk.height} on disk")
@@ -177,7 +172,7 @@ class VotesAreKept(Watch):
 
 @dataclass(slots=True)
 class EqualHeadsAgree(Watch):
-    """S5: equal heads mean equal derived states, and θ is equal after the same outer step."""
+    """S5: equal head, equal derived state; and the same θ after the same step."""
 
     states: dict[Digest, LedgerState] = field(default_factory=dict)
     thetas: dict[tuple[int, Digest | None], Digest] = field(default_factory=dict)
@@ -186,7 +181,9 @@ class EqualHeadsAgree(Watch):
         self.states.setdefault(decision.after.head, decision.after)
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:
-        """Check the state of `peer` after it appended an entry or restarted from its disk."""
+        """`peer` is in this state after it appended an entry, or after it restarted from its
+        disk.
+        """
         if self.states.setdefault(state.head, state) != state:
             self.object(f"{peer} derived another state at {state.height}")
 
@@ -199,15 +196,14 @@ class EqualHeadsAgree(Watch):
 
 @dataclass(slots=True)
 class BlocksAreCommittedOnce(Watch):
-    """S6: along each chain every block is in one place only, and committed blocks were trained.
-
-    `committed` maps the head of a chain to its committed blocks.
+    """S6: along each chain every block is in one place only, and what is committed is what was
+    trained. `committed` is by the head of the chain.
     """
 
     committed: dict[Digest, frozenset[int]] = field(default_factory=dict)
     strangers: frozenset[PeerId] = frozenset()
-    """Peers that may claim work without having trained. The work of other peers is checked, unless
-    strangers were the majority of the participants."""
+    """Who may say that they made an update without having trained: of honest peers it is checked,
+    unless strangers were most of the participants."""
 
     def on_decision(self, decision: Decision) -> None:
         head, roster = decision.after.head, decision.before.roster
@@ -242,11 +238,11 @@ class BlocksAreCommittedOnce(Watch):
 
 @dataclass(slots=True)
 class NewcomersAreFew(Watch):
-    """S7: a roster has at most as many new voters as kept ones, and new voters have contributed."""
+    """S7: never more new voters than kept ones, and only after a committed update of theirs."""
 
     contributed: set[PeerId] = field(default_factory=set)
     founders: frozenset[PeerId] = frozenset()
-    """The founders of an open run, who need not contribute first. Empty in other runs."""
+    """Of an open run: they need not contribute."""
 
     def on_decision(self, decision: Decision) -> None:
         value, before = decision.certified.entry.value, decision.before
@@ -263,7 +259,7 @@ class NewcomersAreFew(Watch):
 
 @dataclass(slots=True)
 class StepsGoOn(Watch):
-    """Outer steps increase one by one, and a run ends exactly after its last one."""
+    """Steps are counted one by one, and a run ends exactly when it should."""
 
     rules: Rules | None = None
 
@@ -280,9 +276,8 @@ class StepsGoOn(Watch):
 
 @dataclass(slots=True)
 class SnapshotsAreTrue(Watch):
-    """A Commit names only a snapshot of the true θ of its outer step.
-
-    This holds if no process is lost and the honest voters are a quorum.
+    """Where no process is lost and the honest voters are a quorum, what is committed names a
+    snapshot of the θ that all had at that step.
     """
 
     rules: Rules | None = None
@@ -309,10 +304,8 @@ class SnapshotsAreTrue(Watch):
 
 @dataclass(slots=True)
 class SnapshotsAreVouched(Watch):
-    """S8: a quorum has written the snapshot that a Commit names. Liars count as having written it.
-
-    The check is skipped for later rounds in a world with liars. A liar can claim there that the
-    Commit was accepted, and the others cannot know better.
+    """S8: what a Commit names was written by a quorum, with whom liars may count themselves. In a
+    later round a liar may have claimed that it was accepted, and then nobody could know better.
     """
 
     rules: Rules | None = None
@@ -336,7 +329,7 @@ class SnapshotsAreVouched(Watch):
 
 @dataclass(slots=True)
 class StatesAreNamed(Watch):
-    """S8: a state that a Commit names is the state before it."""
+    """S8: what certifies a snapshot names the state before it, and nothing else does."""
 
     def on_decision(self, decision: Decision) -> None:
         value = decision.certified.entry.value
@@ -378,10 +371,10 @@ def all_checkers(
         *([NobodyIsUsurped(liars=liars, troubles=troubles)] if liars and not profile.open else ()),
         *(_of_branches(rules, troubles) if rules.branches else ()),
     ]
-    # Sybils can blame any peer, and so exclude honest learners from reduces.
+    # Sybils may blame whom they like, and leave honest learners out with it.
     if (
         not rules.branches and not profile.spoilers and not profile.open
-    ):  # On a branch, members on other branches do not take part.
+    ):  # On a branch nobody counts with those who are elsewhere.
         orderly = profile.is_orderly
         checkers.append(NobodyIsStarved(troubles=troubles, orderly=orderly, seeds=seeds))
     return checkers

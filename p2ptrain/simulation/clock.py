@@ -1,4 +1,6 @@
-"""Virtual time: a heap of planned actions. Actions at equal times run in the order of planning."""
+"""Virtual time: a heap of what happens when. Equal times keep the order in which they were
+planned.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 AT_ONCE_MAX = 100_000
-"""Limit on actions at one instant. Beyond it, an action must be planning itself without delay."""
+"""So much never happens at one instant: something plans itself anew without waiting."""
 
 
 class Clock:
@@ -29,11 +31,11 @@ class Clock:
 
     @property
     def stands_still(self) -> bool:
-        """Whether actions keep running without end while no time passes."""
+        """Whether things go on happening without end while no time passes."""
         return self._at_once > AT_ONCE_MAX
 
     def step(self) -> bool:
-        """Run the next action. Return False if none is planned."""
+        """Let the next thing happen. False if nothing is planned any more."""
         if not self._planned:
             return False
         time, _, action = heapq.heappop(self._planned)
@@ -44,14 +46,14 @@ class Clock:
 
 
 class NodeClock:
-    """A node's own monotonic clock. It can be too fast or too slow, and leap ahead, but not back.
+    """A node's own monotonic clock: too fast or too slow, and it may leap ahead; never back.
 
-    There are no wall clocks, since nothing reads them.
+    Wall clocks may do as they please: nothing reads them.
     """
 
     ROUNDING_S = 1e-9
-    """Delay added to timers if the two clocks differ. Without it, rounding could let a timer ring
-    too early. The node would then find nothing due, and ring again at the same instant."""
+    """A timer rings this much late where the two clocks differ, so that it never rings before its
+    own time by rounding: it would look, find nothing due, and ring again at the same instant."""
 
     def __init__(self, world: Clock, rate: float = 1.0) -> None:
         self.rate = rate
@@ -67,7 +69,7 @@ class NodeClock:
         self._ahead_s += seconds
 
     def time_until(self, due: float) -> float:
-        """Return the world's time in seconds until this clock shows `due`."""
+        """How long the world has to wait until this clock shows `due`."""
         left = due - self.now
         if left <= 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""Checkers of Commits: their voters hold the bytes of the update, and a reduce has made it."""
+"""What a Commit rests on: bytes that its voters hold, and that a reduce has made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2ptrain.simulation.watching import Decision, Watch
 
 @dataclass(slots=True)
 class CommitsAreHeld(Watch):
-    """S3: every honest voter that voted for a Commit has the update on disk."""
+    """S3: everybody whose vote stands under a Commit has the update on disk, liars apart."""
 
     liars: frozenset[PeerId] = frozenset()
 
@@ -27,11 +27,9 @@ class CommitsAreHeld(Watch):
 
 @dataclass(slots=True)
 class CommitsAreMade(Watch):
-    """S12: a committed update is the result of the reduce.
-
-    There are two exceptions: most of the participants lie, or a liar claims in a later round that
-    another update was accepted. If `spoilers` send different averages to each peer, each
-    participant has made its own update.
+    """S12: what is committed came out of the reduce, unless most of its participants lie, or in a
+    later round a liar claimed that it was accepted. Where `spoilers` send each another mean, each
+    has made its own.
     """
 
     liars: frozenset[PeerId] = frozenset()

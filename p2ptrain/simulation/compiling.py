@@ -1,11 +1,12 @@
-"""Run the simulator twice as fast: compile it and the ledger with mypyc, from the same sources.
+"""The simulator at twice the pace: it and the ledger compiled by mypyc, from the same sources.
 
     root = compiled_copy(print)
     go_on_with(root, ["simulate", "--seeds", "100000"])
 
-A campaign of 100,000 seeds takes hours. Only such campaigns use the compiled copy, which is made in
-the user's cache. It is used only if its reports on a few seeds are identical to those of the
-interpreter. Planted defects have no effect on compiled modules, so mutants run interpreted.
+A campaign of 100,000 seeds takes hours, most of them the interpreter's. Nothing but such campaigns
+uses the compiled copy: it is made beside the sources, and is used only if its reports on a few
+seeds are the interpreter's to the last figure. It does not know what the simulator simulates.
+Planted defects have no effect on compiled modules, so the mutants run as they are.
 """
 
 from __future__ import annotations
@@ -32,14 +33,13 @@ SIMULATION = (
     "accountability amending branches checkers clock disk fairness faults heartbeat liar lines"
     " network node proposals pruner rings run trainer troubles watching world"
 ).split()
-"""The compiled modules of the simulator, which run at every event. The others run once per seed."""
+"""What a world is made of; the rest runs once a seed, or patches what is compiled here."""
 
 WORTH_SEEDS = 5_000
-"""Number of seeds from which compiling pays. The interpreter needs ten minutes or more for them,
-and compiling takes two or three."""
+"""So many take the interpreter ten minutes or more; compiling takes two or three."""
 
 COMPARED = {"calm": 3, "chaos": 10, "branch": 5, "liars": 5, "amended": 5}
-"""Number of seeds by profile whose reports must be equal. They take both a few seconds."""
+"""Seeds by profile whose reports must be the same: a few seconds of both."""
 
 _BUILD = """
 import sys
@@ -62,18 +62,18 @@ for profile, seeds in zip(sys.argv[1::2], sys.argv[2::2]):
 
 
 def is_compiled() -> bool:
-    """Return whether this process runs the compiled copy."""
+    """Whether this process runs the compiled copy."""
     return not str(core.__file__).endswith(".py")
 
 
 def compiled_copy(say: Callable[[str], None]) -> Path:
-    """Return the root of a compiled and compared copy of this package. Make it if necessary.
+    """The root of a copy of this package, compiled and compared; made if it is not there yet.
 
-    Copies of other sources stay in the user's cache, since a campaign may be using them.
+    Copies of other sources stay in the user's cache: somebody's campaign may be under way in one.
 
     Raises:
-        MachineUnfit: the copy cannot be compiled here.
-        P2PTrainError: the copy does not behave as the sources do.
+        MachineUnfit: it cannot be compiled here.
+        P2PTrainError: it does not behave as the sources do.
     """
     place = Path(platformdirs.user_cache_dir("p2ptrain", appauthor=False)) / "compiled"
     root = place / _digest_of_sources()
@@ -95,10 +95,8 @@ def compiled_copy(say: Callable[[str], None]) -> Path:
 
 
 def go_on_with(root: Path, words: Sequence[str]) -> NoReturn:
-    """Replace this process by `p2ptrain WORDS` of this copy.
-
-    `-P` keeps the current folder, which may contain the sources, out of the import path.
-    """
+    """Be `p2ptrain WORDS` of this copy from now on. What is in the current folder, maybe the
+    sources, does not come before it."""
     os.execve(
         sys.executable,
         [sys.executable, "-P", "-m", "p2ptrain.cli", *words],

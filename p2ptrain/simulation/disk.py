@@ -1,4 +1,4 @@
-"""The disk of a simulated node, which survives a crash, and the node's signatures."""
+"""What survives a crash of a simulated node, and the signatures it makes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from p2ptrain.ledger.messages.evidence import Evidence
 
 @dataclass(slots=True)
 class Disk:
-    """The contents of a disk.
+    """`chain` is what follows the Commit of `base`, or all of it where there is no base.
 
-    `chain` contains the entries after the Commit of `base`, or the whole chain if there is no base.
-    `snapshot` is the newest of the snapshots in `written`. A restart can begin at it.
+    `snapshot` is the newest of those `written` that a restart may begin at.
     """
 
     chain: list[Certified] = field(default_factory=list)
@@ -33,13 +32,13 @@ class Disk:
 
     @property
     def height(self) -> int:
-        """The height of the last entry."""
+        """How far the chain goes."""
         if self.chain:
             return self.chain[-1].entry.height
         return 0 if self.base is None else self.base.checkpoint.height
 
     def prune(self, base: Base) -> None:
-        """Drop all entries up to `base`, atomically."""
+        """Keep the chain from `base` on, at one stroke."""
         height = base.checkpoint.height
         self.chain = [each for each in self.chain if each.entry.height > height]
         self.base = base
@@ -49,7 +48,7 @@ class Disk:
 
 
 def signer(peer: PeerId) -> Callable[[bytes], bytes]:
-    """Return a cheap signer. It is good enough, since no attacker breaks the signatures here."""
+    """Cheap signatures: good enough where nobody attacks the signatures themselves."""
     return lambda message: signature_of(peer, message)
 
 
@@ -63,5 +62,5 @@ def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
 
 
 def theta_after(theta: Digest, update: Digest) -> Digest:
-    """Return a stand-in for θ that depends on the applied updates and their order."""
+    """The outer state, as far as the simulation needs it: what was applied, in which order."""
     return Digest(hashlib.sha256((theta + update).encode()).hexdigest())

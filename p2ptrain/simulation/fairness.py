@@ -1,7 +1,6 @@
-"""Check that no peer is dropped, excluded or starved without a cause.
+"""Nobody is given up, left out or starved without a cause. The causes are the world's ground truth.
 
-The causes are the world's ground truth. In a world with message loss and delay spikes the ledger
-may exclude a peer by mistake. In an orderly world it must not.
+The ledger may err on the safe side in a world of loss and spikes; in an orderly one it may not.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Decision, Watch
 
 STARVED_COMMITS = 8
-"""Largest number of consecutive commits without a member that is well. No retry takes as long."""
+"""So many commits in a row without a member that is well: longer than any retry takes."""
 
 STARVED_COMMITS_SLOW = 24
-"""The same limit for a slow peer. It needs several outer steps for one lease, and holds up to four
-leases after skips."""
+"""A slow peer needs several steps for a lease, and holds up to four leases after skips."""
 
 
 @dataclass(slots=True)
 class LeavesHaveCauses(Watch):
-    """Each stop, crash or cut drops a member from the roster at most once: no flapping."""
+    """A stop, a crash or a cut costs a member its place once at most: no flapping."""
 
     troubles: Troubles | None = None
     orderly: bool = False
@@ -48,7 +46,7 @@ class LeavesHaveCauses(Watch):
 
 @dataclass(slots=True)
 class NobodyIsUsurped(Watch):
-    """S11: a member that is honest and well is never dropped from the roster."""
+    """Nobody loses its place to a liar (SPEC.md S11): who is well and honest stays."""
 
     liars: Collection[PeerId] = ()
     troubles: Troubles | None = None
@@ -65,10 +63,8 @@ class NobodyIsUsurped(Watch):
 
 @dataclass(slots=True)
 class NobodyIsStarved(Watch):
-    """A member that is up, connected and trained takes part in reduces.
-
-    In an orderly world it takes part in every commit, unless it is slow. In other worlds it takes
-    part after a few commits.
+    """Whoever is a member, up, connected and trained takes part: in an orderly world in every
+    commit, unless it is slow; in any other after a few commits.
     """
 
     troubles: Troubles | None = None

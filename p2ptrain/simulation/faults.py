@@ -1,8 +1,9 @@
-"""Plan the faults of a world: crashes, cuts, joins and leaves at a profile's rates, from one seed.
+"""What goes wrong, and when: plans crashes, cuts, joins and leaves by a profile's rates, from one
+seed.
 
-A run whose majority has vanished must stop, and such a world shows nothing. So a peer vanishes only
-while the others can still decide. Vanished voters return at the end of the faults. They may be
-needed, since a roster that was being decided when they vanished can name them even after the end.
+A run whose majority is gone for ever must stand still, and that would show nothing. So peers vanish
+only while those who stay could decide, and vanished voters return at the end: a roster that was
+under way when they vanished may have made them needed, or may do so even after the end.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
     from p2ptrain.simulation.world import SimWorld
 
 GOODBYE_S = 6.0
-"""Time for which a leaving node stays, to vote for the roster without it."""
+"""How long a leaving node stays to vote for the roster without it."""
 
 FOUNDERS_MIN = 3
-"""With fewer founders, the loss of one can stop a run."""
+"""With fewer the loss of one may stop a run."""
 SYBILS_COME_S = 6.0
 SAYS_GOODBYE = 0.6
 GOES_FOR_EVER = 0.05
 
 RETURNS = 0.5
-"""Probability that a joining peer is one that vanished before, if there is any."""
+"""How many of those who join have been here before."""
 
 
 class Faults:
@@ -61,7 +62,7 @@ class Faults:
         self._world.clock.after(self._random.expovariate(1 / every_s), happen)
 
     def _end(self) -> None:
-        """End all faults, and restart the nodes that are only temporarily down."""
+        """From now on nothing fails any more, and who is only down for a while is back."""
         self._active = False
         founders = self._world.rules.founders if self._world.profile.open else ()
         self._world.network.faulty = self._world.rings.faulty = False
@@ -93,7 +94,7 @@ class Faults:
             self._world.restart_node(node)
 
     def crashes_now(self, node: SimNode) -> bool:
-        """Return whether the node crashes between two effects. Its remaining effects are lost."""
+        """Between two effects: what was not yet done never happens."""
         chance = self._world.profile.crash_in_effects
         if not self._active or not chance or node.me == self._world.keeper:
             return False
@@ -116,7 +117,7 @@ class Faults:
             self._world.clock.after(delay_s, self._let_a_founder_go)
 
     def _let_a_founder_go(self) -> None:
-        """Let a founder crash or leave. The next one goes only after this one is back, if ever."""
+        """It crashes or says goodbye. The next one may go as soon as it is back; some never are."""
         world, founders = self._world, self._world.rules.founders
         there = [world.nodes[name] for name in founders if name not in world.liars]
         if not self._active or len(founders) < FOUNDERS_MIN:
@@ -191,9 +192,8 @@ class Faults:
             self._world.leap(self._random.choice(running), seconds)
 
     def recall(self, voters: Collection[PeerId]) -> None:
-        """After the faults have ended, restart vanished peers that are voters.
-
-        An entry that was being decided when they vanished can name them again afterwards.
+        """Once nothing fails any more, who is a voter is not gone for ever. An entry that was under
+        way when voters vanished may be decided after that, and name them again.
         """
         if self._active:
             return
@@ -204,7 +204,7 @@ class Faults:
     # ── churn ────────────────────────────────────────────────────────────────────────────────────
 
     def _join(self) -> None:
-        """Add a new peer, or restart a vanished one with its old disk."""
+        """A newcomer, or somebody who was here before, with the disk that it had then."""
         returning = sorted(self.gone)
         if returning and self._random.random() < RETURNS:
             peer = self._random.choice(returning)
@@ -232,7 +232,7 @@ class Faults:
         if self._active and self._can_go(node):
             self.gone.add(node.me)
         else:
-            # A node can withdraw its goodbye only by a restart.
+            # Nobody takes a goodbye back but by being started again.
             self._restart(node)
 
     def _expendable(self) -> SimNode | None:
@@ -242,7 +242,9 @@ class Faults:
         return self._random.choice(able) if able else None
 
     def _can_go(self, node: SimNode) -> bool:
-        """Return whether the peers that stay can decide and train without this node."""
+        """Whether those who will be there for ever can decide without it, and have enough to
+        train.
+        """
         state, rules = self._world.latest, self._world.rules
         there = set(self._world.nodes) - self.gone - {node.me}
         there -= {each.me for each in self._world.nodes.values() if each.leaving}

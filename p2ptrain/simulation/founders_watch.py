@@ -14,18 +14,18 @@ from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Checker, Decision, Watch
 
 RETURN_S = 40.0
-"""Time limit in which a returned founder becomes a voter again. A reduce that Sybils spoil takes
-three attempts of 2.6 s, and no peer is admitted meanwhile. A replayed goodbye withdraws the
-founder's request until the founder repeats it.
+"""Within this time a founder that is back is a voter. A reduce that Sybils spoil takes three
+attempts of 2.6 s, nobody is admitted meanwhile, and an old goodbye that is sent again takes its
+request back until it is repeated.
 """
 
 WELL_S = 10.0
-"""Time limit for the decision of an entry that was proposed while a founder was away."""
+"""An entry that was proposed while a founder was away is decided within this time, or never."""
 
 
 @dataclass(slots=True)
 class OnlyFoundersVote(Watch):
-    """F1: only founders are voters, and certificates contain only their votes."""
+    """F1: no other peer is a voter, and no other vote is in a certificate."""
 
     rules: Rules
 
@@ -45,11 +45,9 @@ class OnlyFoundersVote(Watch):
 
 @dataclass(slots=True)
 class FoundersKeepTheirVotes(Watch):
-    """F2: a founder loses its vote only if it said goodbye and is away, or because it lied.
-
-    `said_goodbye` are the founders that ever left, from the world's ground truth. Later rounds are
-    not checked if a voter lies: it can claim there that a roster without another founder was
-    accepted.
+    """F2: a founder loses its vote by its own goodbye and while it is away, or because it lied.
+    `said_goodbye` are those that ever left, by the world's own knowledge. In a later round a
+    founder that lies may have claimed that such a roster was accepted, while another one is away.
     """
 
     said_goodbye: Container[PeerId]
@@ -72,9 +70,8 @@ class FoundersKeepTheirVotes(Watch):
 
 @dataclass(slots=True)
 class OneLossIsBorne(Watch):
-    """F3: after the loss of any one voter the others are a quorum, if there are enough founders.
-
-    An evicted liar counts as the lost voter.
+    """F3: whichever voter is lost, the others are a quorum, if the run has founders enough for
+    that. A liar that was evicted is one that was lost.
     """
 
     rules: Rules
@@ -118,13 +115,13 @@ class FoundersComeBack(Watch):
 
 @dataclass(slots=True)
 class OnlyThePresentReturn(Watch):
-    """F4: a founder that has been away for some time is not made a voter."""
+    """F4: nobody makes a founder a voter that has been away for some time."""
 
     rules: Rules
     troubles: Troubles
     away_since: dict[tuple[PeerId, int], float] = field(default_factory=dict)
-    """Time at which an absence was first seen, by founder and number of its troubles so far. The
-    number tells two absences apart between which no entry was decided."""
+    """By founder, and by how often it had gone by then: it may have been back between two entries.
+    """
 
     def on_decision(self, decision: Decision) -> None:
         now, well = self.troubles.now, self.troubles.since
@@ -145,6 +142,6 @@ def checkers_of_open_runs(
         OneLossIsBorne(rules, liars),
         OnlyThePresentReturn(rules, troubles),
     ]
-    if liars.isdisjoint(rules.founders):  # A lying founder counts as one that is away.
+    if liars.isdisjoint(rules.founders):  # A founder that lies is one that is away.
         checkers.append(FoundersComeBack(rules, troubles, liars))
     return checkers

@@ -1,4 +1,4 @@
-"""The heartbeat that a simulated node gossips every two seconds, and immediately after a change."""
+"""What a simulated node gossips every two seconds, and at once upon change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from p2ptrain.ledger.messages.events import Event
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A heartbeat. `events` are for the receivers' ledgers: all reports, or only new ones."""
+    """`events` is all that a hearer's ledger is told: in some beats everything, in most what is
+    new.
+    """
 
     peer: PeerId
     events: tuple[Event, ...]

@@ -1,17 +1,17 @@
-"""Check the promises about identities in a simulated world with a liar.
+"""Check the promises about identities in a simulated world, whoever lies.
 
-Each violation begins with the name of the violated promise, as for the ledger's checkers:
+Each violation begins with the name of what was violated, as for the ledger's checkers:
 
-- NobodyIsStoppedByLies: a process stops voting, or ends, only if another process with its identity
-  was alive after it began. If the process was running, the other one was running too.
-- CopiesStopVoting: two processes with one identity do not both vote for long.
-- OneCopyEnds: one of two running processes ends, and they do not both end.
-- CulpritsReplayed: a peer that is named as a culprit has replayed a heartbeat.
-- EverybodyIsHeard: in the end, all accept the heartbeats of each process that runs alone.
-- HeartbeatsGoForward: no process accepts a heartbeat older than one that it accepted before.
-- StartsAreQuick: a start takes no longer than its deadline.
-- CountsAreDurable: no heartbeat shows a start that a crash could make the home forget.
-- CountsAreEarned: a count is never higher than the starts that this identity can have had.
+NobodyIsStoppedByLies     a process stops voting, or ends, only if another one with its identity
+                          lived after it had begun, and was running if it was running itself
+CopiesStopVoting          two processes with one identity do not both vote for long
+OneCopyEnds               one of two that run ends, and each does not end for the sake of the other
+CulpritsReplayed          a peer that is named has replayed
+EverybodyIsHeard          in the end all take the heartbeats of each that runs alone
+HeartbeatsGoForward       nobody takes a heartbeat that is older than one that it took
+StartsAreQuick            a start takes no longer than its deadline
+CountsAreDurable          no heartbeat shows a start that a crash could make the home forget
+CountsAreEarned           a count is never higher than the starts that this identity can have had
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from p2ptrain.simulation.identity_world import IdentityWorld
 
 BOTH_VOTE_S = 25.0
-"""Limit in seconds: about eight rounds of questions. Each round asks other members, chosen at
-random. A question can be lost, or go to the liar."""
+"""Some eight turns of questions. Each takes another member by chance, may be lost, and may ask the
+liar."""
 
 BOTH_RUN_S = BOTH_VOTE_S + 2 * LINGER_S
 
 HEARD_S = QUIET_S + 20.0
-"""Time after which a lone process must be heard. A process whose start count is too low waits
-QUIET_S before it raises the count. Then it sends heartbeats that others accept."""
+"""A process that finds itself behind waits so long before it counts on; then it speaks, and is
+heard."""
 
 
 class Checkers:
@@ -45,7 +45,7 @@ class Checkers:
         world.clock.after(1.0, self._look)
 
     def found_duplicate(self, process: Process) -> None:
-        """Check a process that stops voting or does not start: another one must have existed."""
+        """`process` stops voting, or does not start."""
         others = [each for each in self._world.processes if each.me == process.me]
         others = [each for each in others if each is not process]
         if process.running:
@@ -64,7 +64,7 @@ class Checkers:
         if counted > process.home.durable_count:
             self._object("CountsAreDurable", f"{process.me} shows {counted} and keeps less")
         processes = sum(each.me == process.me for each in self._world.processes)
-        # A process counts its start, raises the count once then, and at most once per `QUIET_S`.
+        # Each process counts its start, counts on once then, and again each `QUIET_S` at most.
         most = (3 + self._world.clock.now / QUIET_S) * (processes + 1)
         if counted > most:
             self._object("CountsAreEarned", f"{process.me} has come to {counted} starts")
@@ -104,11 +104,11 @@ class Checkers:
             self._object("OneCopyEnds", f"both of {one.me} end")
 
     def _settled_s(self) -> float:
-        """Return when the last honest process started: from then on enough members can answer."""
+        """Since when enough members are there to be asked: the last start of an honest one."""
         return max((each.running_s or 0.0 for each in self._world.processes), default=0.0)
 
     def _is_alone(self, process: Process) -> bool:
-        """Return whether it has run for `HEARD_S` without another process of its identity."""
+        """Whether it runs, and has had no other beside it, for `HEARD_S`."""
         since_s = self._world.clock.now - HEARD_S
         others = [each for each in self._world.processes if each.me == process.me]
         return (
@@ -134,6 +134,6 @@ class Checkers:
 
 
 def _is_ended_by(one: Process, other: Process) -> bool:
-    """Return whether `one` has found `other` and ends because of it."""
+    """Whether `one` has found `other`, and ends for it."""
     found = one.watch.duplicate
     return found is not None and found.ends_us and other.watch.is_ours(found.incarnation)

@@ -1,7 +1,6 @@
-"""The home of a simulated process. It survives a crash, but its disk can lose unsynced data.
+"""What survives a crash of a simulated process: its home, whose disk may lose what is not synced.
 
-The real `archive.start_count` runs on it. So the checkers notice a count that is shown before it is
-durable.
+`starts.count` itself runs on it, so a count that is shown before it is durable is found.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ _FILE = Path("/home/starts")
 
 
 class HomeDisk:
-    """The part of `store.Disk` that counting starts needs.
-
-    Files are small, so a write is either complete or lost. A rename is durable when its directory
-    is synced, or earlier.
+    """As much of `store.Disk` as counting starts needs. Files are small, so a write is whole or
+    lost; a name changes when its directory is synced, or earlier.
     """
 
     def __init__(self, files: dict[Path, bytes] | None = None) -> None:
@@ -52,12 +49,12 @@ class HomeDisk:
         self.durable = {each: self._files[each] for each in self._files if each in self._synced}
 
     def crashed(self, random: Random) -> HomeDisk:
-        """Return the disk after a power cut: all durable data, and by chance the rest too."""
+        """What is left after a power cut: all that is durable, and perhaps the rest."""
         return HomeDisk(self._files if random.random() < 0.5 else self.durable)
 
 
 class SimHome:
-    """A home. `kept` are its earlier contents, which serve as backups."""
+    """`kept` are earlier contents, for a backup to be restored from."""
 
     def __init__(self, disk: HomeDisk | None = None) -> None:
         self.disk = disk or HomeDisk()
@@ -76,11 +73,11 @@ class SimHome:
         self.disk = self.disk.crashed(random)
 
     def restore(self, random: Random) -> None:
-        """Restore an older backup. The oldest one contains no count."""
+        """Put an older backup in its place; the oldest is a home that holds no count."""
         self.disk = HomeDisk(random.choice(self.kept))
 
     def copy(self, random: Random) -> SimHome:
-        """Return another home with the same key: a copy of this one or of one of its backups."""
+        """Another home with the same key: a clone of this one, or of a backup of it."""
         older = random.random() < 0.3
         files = random.choice(self.kept) if older else self.disk.durable
         return SimHome(HomeDisk(files))

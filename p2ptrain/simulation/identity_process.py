@@ -1,7 +1,7 @@
-"""One simulated process: a node's real code for judging identities, with a minimal environment.
+"""One simulated process: the real judging parts of a node, and as little around them as they need.
 
-`world` carries its messages. A process starts, asks whether it is alone, sends heartbeats, votes,
-and ends. The tasks of `node.joining.duplicate_identity` are written here again without trio.
+`world` carries its messages. A process starts, asks whether it is alone, speaks, votes, and ends as
+`node.duplicate_identity` says; that module's tasks are written down here once more, without trio.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BEAT_S = 2.0
 PATIENCE = 1.25
 ANSWER_S = 3.0
 SEEN_S = 5.0
-"""Time for which gossip drops repeated messages. The real two minutes would make replays rarer."""
+"""So long gossip itself drops repetitions. The real two minutes would only make replays rarer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Beat:
 
 
 class Process:
-    """A process. `reaches`: the peers connected to it. `lone`: it starts without asking anyone."""
+    """`reaches`: the peers that it is connected to. `lone`: nobody could be asked at its start."""
 
     def __init__(
         self, world: IdentityWorld, me: PeerId, home: SimHome, reaches: set[PeerId], *, lone: bool
@@ -98,7 +98,7 @@ class Process:
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
     def _starting(self) -> None:
-        """Ask, then start or end. Like `be_alone` and `start`, wait while a question is open."""
+        """As `be_alone` and `start`, which wait while a question is under way."""
         if not self.alive or self.running:
             return
         now = self.world.clock.now
@@ -125,7 +125,7 @@ class Process:
         self._look()
 
     def _look(self) -> None:
-        """Like `keep_alone`: look whenever it is due."""
+        """As `keep_alone`: once for each time that it is due."""
         if not self.running:
             return
         self.look_now()
@@ -133,7 +133,7 @@ class Process:
         self.world.clock.at(due_s, self._look)
 
     def look_now(self) -> None:
-        """Ask if a question is due, and act on the answers so far."""
+        """Ask if it is time to, and see what the answers have shown."""
         now, found = self.world.clock.now, self.watch.duplicate
         if now >= self.watch.next_ask_s():
             self._ask()
@@ -160,7 +160,7 @@ class Process:
             world.clock.after(ANSWER_S, self._give_up)
 
     def _give_up(self) -> None:
-        """End the wait for one question after its timeout."""
+        """One question was answered long ago, or never will be."""
         self.under_way -= 1
 
     def hear_reply(self, member: PeerId, reply: Reply) -> None:
@@ -199,10 +199,8 @@ class Process:
         self.world.clock.after(BEAT_S, self._beat)
 
     def hear_beat(self, forwarder: PeerId, beat: Beat) -> None:
-        """Receive a heartbeat as gossip does.
-
-        Drop a repeated one, drop an outdated one (as `node.gossip.outdated_heartbeats` does), then
-        pass it on and accept it.
+        """As gossip does: first whether it is news, then whether it is wanted, as `staleness`
+        decides, and then it is taken and passed on.
         """
         now = self.world.clock.now
         if not self.running or now < self._seen.get(beat, float("-inf")) + SEEN_S:

@@ -1,12 +1,12 @@
-"""A world of processes with identities: restarts, restored and copied homes, and a lying member.
+"""A world of processes with identities: restarts, restored and copied homes, and one that lies.
 
-The liar receives every heartbeat, and can send any of them again to any member at any time. Members
-ask it questions. It gives no answer, withholds facts, repeats old proofs, or invents facts. It also
-announces challenges and proofs by gossip. It has only its own key. Strangers are connected to all
-members, and never answer.
+The liar is a member. It hears every heartbeat and sends any of them again, at any time, to anybody.
+As a member it is asked, and it is silent, keeps back, repeats old proofs, or invents what it likes;
+it announces challenges and proofs by gossip as well. Strangers are connected to everybody, and are
+silent when asked. The liar has nobody's key but its own.
 
-Two processes with one identity are connected to the same members or to different ones. A gossip
-message to that identity reaches only one of them, chosen at random.
+Two processes with one identity are connected to different members or to the same ones; gossip for
+that name reaches one of them only, which differs from one member to the next.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from p2ptrain.simulation.identity_process import BEAT_S, Beat, Process
 LOSS = 0.05
 DELAY_MAX_S = 0.3
 STRANGERS = tuple(PeerId(f"a{number:02}") for number in range(20))
-"""Peers that are no members. Their ids sort before those of all members."""
+"""Their ids are lower than any member's."""
 
 RECORDED_MAX = 400
 FAULTS_S = 40.0
-"""Time of the last fault. The liar goes on after it."""
+"""After this time nothing fails any more, and the liar goes on."""
 END_S = 105.0
 
 
 class IdentityWorld:
-    """A world. All `members` except `liar` are honest. `processes` include those that ended."""
+    """`members` are honest, but for `liar`. `processes` are all that ever were."""
 
     def __init__(self, random: Random, members: int) -> None:
         self.random = random
@@ -64,7 +64,7 @@ class IdentityWorld:
         return peer in self.members
 
     def run(self) -> list[str]:
-        """Run the world to its end or to the first violation. Return the violations."""
+        """Let everything happen. Returns what the checkers object to."""
         while self.clock.now < END_S and not self.checkers.violations and self.clock.step():
             pass
         self.checkers.at_end()
@@ -115,7 +115,7 @@ class IdentityWorld:
         self.checkers.named(process, forwarder)
 
     def of(self, peer: PeerId) -> list[Process]:
-        """Return the processes with this identity that are alive."""
+        """The processes with this identity that are alive."""
         living = [each for each in self._living.get(peer, ()) if each.alive]
         self._living[peer] = living
         return living
@@ -124,7 +124,7 @@ class IdentityWorld:
         self._bring_to(peer, lambda process: process.hear_beat(forwarder, beat))
 
     def _bring_to(self, peer: PeerId, hear: Callable[[Process], None]) -> None:
-        """Deliver gossip for an identity to one of its running processes."""
+        """Gossip to a name reaches one of its processes."""
 
         def arrive() -> None:
             found = [each for each in self.of(peer) if each.running]
@@ -135,7 +135,7 @@ class IdentityWorld:
             self.clock.after(self._delay_s(), arrive)
 
     def _reply(self, asker: Process, member: PeerId, question: Question) -> Reply | None:
-        """Return the answer of the asked member, or None if it is down or a stranger."""
+        """What the asked member says; nothing if it is down, or a stranger."""
         if member == self.liar:
             return self._false_reply(asker)
         found = [each for each in self.of(member) if each.running and each is not asker]
@@ -172,11 +172,11 @@ class IdentityWorld:
         self.clock.after(random.uniform(0.5, 12.0), self._fail)
 
     def _may_copy(self) -> bool:
-        """Return whether no identity has a copy now, so that enough members can answer."""
+        """One copy at a time, so that enough members are there to be asked."""
         return all(len(self.of(peer)) <= 1 for peer in self.honest)
 
     def _restart(self, process: Process) -> None:
-        """Crash a process, and restart it soon from its home or from an old backup."""
+        """A crash, and a start from the same home soon after, or from an old backup of it."""
         self.restarts += 1
         process.end()
         home = process.home
@@ -187,7 +187,7 @@ class IdentityWorld:
             self.clock.after(self.random.uniform(0.0, 6.0), self._starter(process.me, home))
 
     def _copy(self, original: Process) -> None:
-        """Start a second process from a copy of the home. Half of them can ask no member."""
+        """Start a second process from a copy of the home; half of the copies find nobody to ask."""
         self.copies += 1
         lone = self.random.random() < 0.5
         home = original.home.copy(self.random)
@@ -208,7 +208,7 @@ class IdentityWorld:
             del self._beats[self.random.randrange(RECORDED_MAX // 2)]
 
     def _lie(self) -> None:
-        """Replay some heartbeats, and sometimes announce a challenge or a proof about a member."""
+        """Replay some heartbeats, and announce something about somebody."""
         random = self.random
         for beat in random.choices(self._beats, k=random.randint(0, 4) if self._beats else 0):
             self.replayed += 1
@@ -222,7 +222,7 @@ class IdentityWorld:
         self.clock.after(random.uniform(0.2, 2.0), self._lie)
 
     def _speak_as_liar(self, serial: int) -> None:
-        """Send the liar's own heartbeats, which are those of an honest member."""
+        """Its own heartbeats are those of an honest member."""
         beat = Beat(self.liar, Mark(1 << 32, b""), serial)
         for peer in self.honest:
             self._bring(self.liar, peer, beat)
@@ -243,7 +243,7 @@ class IdentityWorld:
         return self.random.choice(self.honest), self.random.randbytes(NONCE_BYTES)
 
     def _some_proof(self, nonce: bytes) -> Proof:
-        """Return an old proof of some process, or an invented one for this nonce."""
+        """One that somebody made once, or one that is invented, over a nonce that fits."""
         if self._proofs and self.random.random() < 0.5:
             return self.random.choice(self._proofs[-100:])
         incarnation = self.random.choice([0, 1 << 32, INCARNATION_MAX])

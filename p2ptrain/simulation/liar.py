@@ -1,10 +1,10 @@
-"""A peer that lies in every way that the network's authentication permits.
+"""A peer that lies in every way that the network's authentication leaves open to it.
 
-It runs the real ledger and alters its output. It proposes two entries in one round and votes for
-both, or tries to propose without a signature that would prove it. Its promises hide votes, or claim
-votes for entries that nobody proposed. It proposes with invalid promises, forges certificates, and
-replays messages. It invents entries, updates, snapshots and states. It proposes rosters without
-other members, and ends their rounds. It cannot sign for others, or pretend to be another sender.
+It runs the real ledger and bends what comes out: proposes two entries in one round and votes for
+both, or tries to propose without a signature that would prove it, hides votes in its promises or
+claims votes for what nobody has proposed, proposes on promises that are none, forges certificates,
+replays what it has heard, invents entries, updates, snapshots and states, proposes rosters without
+the others, ends their rounds. It cannot sign for others, nor pretend to be another sender.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from p2ptrain.simulation.heartbeat import Heartbeat
 from p2ptrain.simulation.node import SimNode, World
 
 MEMORY = 64
-"""Number of messages that it keeps to replay."""
+"""So many messages it keeps to replay."""
 
 
 class Lie(Enum):
-    """Each liar has its own mix of lies, so that an obvious lie does not always hide the others."""
+    """Each liar has its own mix, so that a clumsy lie does not always give the clever one away."""
 
     TWINS = "two entries in one round"
     DENIALS = "proposals and certificates without its own vote"
@@ -69,10 +69,10 @@ class Lie(Enum):
 
 
 HURRY_S = 0.1
-"""Interval between its rounds if it hurries. It is shorter than others need to decide."""
+"""Between two of its rounds, if it hurries: less than others need to decide."""
 
 MISCHIEF = 0.3
-"""Probability that it forges or replays something when it gossips."""
+"""How often it does something of its own when it gossips."""
 
 
 class Liar(SimNode):
@@ -96,7 +96,7 @@ class Liar(SimNode):
         self._hurried_at = 0.0
 
     def _write_s(self) -> float:
-        """Return 0 for an invented snapshot, so that the liar is the first to finish."""
+        """Who invents what it wrote is the first to be done."""
         return 0.0 if Lie.SNAPSHOTS in self.lies else super()._write_s()
 
     def wrote(self, taken: SnapshotTaken) -> None:
@@ -123,7 +123,7 @@ class Liar(SimNode):
         super().handle(UpdateHeld(update))
 
     def handle(self, event: Event) -> None:
-        """Tell its own ledger that all voters wrote the invented snapshot."""
+        """Its own ledger it has believe that all wrote what it invented."""
         if not isinstance(event, SnapshotTaken) or Lie.SNAPSHOTS not in self.lies:
             return super().handle(event)
         invented = _digest(f"no such snapshot {event.step}")
@@ -185,7 +185,7 @@ class Liar(SimNode):
     # ── two entries in one round ─────────────────────────────────────────────────────────────────
 
     def _for_half(self, peer: PeerId, proposal: Propose) -> Propose:
-        """Return the proposal for `peer`. Every second voter gets a different entry, the twin."""
+        """Every second voter is asked to accept the twin of what the others are asked for."""
         twin = self._twin(proposal.entry)
         if twin is None or self.state.voters.index(peer) % 2:
             return proposal
@@ -193,7 +193,7 @@ class Liar(SimNode):
         return replace(proposal, entry=twin, signature=own)
 
     def _hope_for(self, entry: Entry, round: int) -> bytes:
-        """Vote for this entry, and begin to collect the votes of others."""
+        """Vote for it, and collect the votes of others."""
         own = self._sign(entry.height, round, entry.digest).signature
         if entry.digest not in self._twins:
             self._twins[entry.digest] = entry
@@ -201,22 +201,21 @@ class Liar(SimNode):
         return own
 
     def _unsigned(self, peer: PeerId, proposal: Propose) -> Propose:
-        """Return the proposal for `peer`. Every second voter gets a twin without a valid signature,
-        so that it proves nothing against the liar."""
+        """Every second voter is asked for a twin that, so it hopes, nobody can hold against it."""
         twin = self._twin(proposal.entry)
         if twin is None or self.state.voters.index(peer) % 2:
             return proposal
         return replace(proposal, entry=twin)
 
     def _without_me(self, certified: Certified) -> Certified:
-        """Return the certificate without the liar's own vote."""
+        """The certificate without its proposer, if the others are enough."""
         entry, certificate = certified.entry, certified.certificate
         votes = {voter: signed for voter, signed in certificate.votes if voter != self.me}
         electorate = self._electorate(entry)
         return electorate.certified(certificate.round, entry, votes)
 
     def _twin(self, entry: Entry) -> Entry | None:
-        """Return another valid entry for the same height, or None."""
+        """Another entry, as good as this one."""
         value = entry.value
         if not isinstance(value, Roster) or len(value.participants) < 2:
             return None
@@ -242,14 +241,14 @@ class Liar(SimNode):
         )
 
     def _of_another_state(self, entry: Entry, proposal: Propose) -> Propose:
-        """Return the same commit with an invented state, which would mislead newcomers."""
+        """The same commit, but whoever starts from it would start from nothing that ever was."""
         assert isinstance(entry.value, Commit)
         bent = replace(entry, value=replace(entry.value, state=_digest("no such state")))
         own = self._hope_for(bent, proposal.round)
         return replace(proposal, entry=bent, signature=own)
 
     def _without_others(self, proposal: Propose) -> Propose:
-        """Return the same roster with no more voters than are needed to decide on it."""
+        """The same roster with no more voters than are needed to decide on it."""
         entry, voters = proposal.entry, self.state.voters
         assert isinstance(entry.value, Roster)
         others = [voter for voter in entry.value.voters if voter != self.me and voter in voters]
@@ -264,8 +263,8 @@ class Liar(SimNode):
         return replace(proposal, entry=bent, signature=own)
 
     def _hurry(self) -> None:
-        """Keep other proposers from their turns: prepare a later round of its own, and refuse all
-        earlier rounds.
+        """Nobody else shall come to its turn: a later round of its own is prepared each time, and
+        the others are told that their rounds are over.
         """
         state = self.state
         if self.me not in state.voters or self.clock.now < self._hurried_at + HURRY_S:
@@ -280,10 +279,8 @@ class Liar(SimNode):
     # ── promises that are none ───────────────────────────────────────────────────────────────────
 
     def _with_bent_proofs(self, proposal: Propose) -> Propose:
-        """Return a proposal with invalid promises.
-
-        Either the promises are those of strangers, or its own promise claims an invented entry. The
-        claim is from this very round, or from the round before with an invalid signature.
+        """The same proposal on strangers' words; or one that only a claim of its own would force,
+        of this very round, or of the one before and signed by nobody.
         """
         round, others = proposal.round, [it for it in proposal.promises if it.voter != self.me]
         kind = self._random.choice(("strangers", "this round", "unsigned"))
@@ -304,14 +301,14 @@ class Liar(SimNode):
     def _promised(
         self, voter: PeerId, entry: Entry, round: int, claim: Accepted | None
     ) -> PromiseProof:
-        """Return a signed promise in its own name or in an invented one."""
+        """In its own name, or in one of those that anybody can make."""
         signing = replace(self._electorate(entry), me=voter, sign=signer(voter))
         return proof_of(voter, signing.promise(round, claim))
 
     # ── other lies ───────────────────────────────────────────────────────────────────────────────
 
     def _forgetful(self, promise: Promise) -> Promise:
-        """Return the promise with the claim that it never accepted an entry, in half the cases."""
+        """It has never accepted anything, it says."""
         if promise.accepted is None or self._random.random() < 0.5:
             return promise
         parent = promise.accepted.entry.parent
@@ -322,14 +319,14 @@ class Liar(SimNode):
         return Lie.INVENTED_VOTES in self.lies and self._random.random() < 0.5
 
     def _inventive(self, promise: Promise) -> Promise:
-        """Return the promise with the claim that it accepted an invented entry one round before."""
+        """It has accepted something of its own, it says, in the round before."""
         entry = self._invented()
         own = self._sign(entry.height, promise.round - 1, entry.digest)
         claim = Accepted(promise.round - 1, entry, own.signature)
         return self._electorate(entry).promise(promise.round, claim)
 
     def _forge(self) -> None:
-        """Send an invented entry with forged signatures, or with those of another entry."""
+        """An invented entry under signatures that are made up, or were given for another one."""
         state, chain = self.state, self.ledger.chain
         entry = self._invented()
         names = sorted(state.voters)
@@ -342,7 +339,7 @@ class Liar(SimNode):
         self._tell_all(Outcome(Certified(entry, certificate)))
 
     def _usurp(self) -> None:
-        """Propose an invented entry in a later round, without the promises that it needs."""
+        """An invented entry in a later round, without the promises that it would need."""
         state, entry = self.state, self._invented()
         if self.me in state.voters:
             electorate = self._electorate(entry)
@@ -362,7 +359,7 @@ class Liar(SimNode):
         return Entry(state.height + 1, state.head, value)
 
     def _replay(self) -> None:
-        """Send an old message again. A vote is changed into one for the current height."""
+        """Something that was said before, as it was, or as a vote of the height under way."""
         if not self._heard:
             return
         message = self._random.choice(self._heard)

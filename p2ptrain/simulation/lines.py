@@ -1,7 +1,7 @@
-"""Find the line of the run that a voter's message is about: the run itself, or a branch of it.
+"""Which line of the run a voter's words are about: the run itself, or a branch of it.
 
-Most messages do not name their line, since a signature for another line does not verify. The
-checkers know all lines that ever began, and try them.
+Most messages do not say it, since a signature of another line does not verify. The checkers know
+all lines that ever began, and look.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ class Lines:
         self._after: dict[Digest, LineId] = {genesis.head: genesis.line}
 
     def note(self, state: LedgerState) -> None:
-        """Record the state of an existing chain."""
+        """There is a chain with this state."""
         self._after[state.head] = state.line
 
     def of_proposal(self, proposal: Propose) -> LineId:
-        """Return the line of the proposal's parent. If no chain has the parent, return the run:
-        only liars propose on unknown parents."""
+        """The run where nobody has shown what it follows: only liars speak of that."""
         return self._after.get(proposal.entry.parent, self._run)
 
     def of_promise(self, voter: PeerId, promise: Promise) -> LineId | None:
-        """Return the line for which the voter signed the promise, or None."""
+        """None if the voter did not sign it for any."""
         had = promise.accepted
         last, entry = (None, None) if had is None else (had.round, had.entry.digest)
         for line in dict.fromkeys(self._after.values()):

@@ -1,4 +1,6 @@
-"""A network that loses, delays, duplicates and reorders messages, and cuts links, from one seed."""
+"""A network that loses, delays, doubles, reorders and cuts, all from one seeded source of
+chance.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Deliver = Callable[[PeerId, PeerId, Payload], None]
 
 
 class Network:
-    """The network. For each `send` it calls `deliver(sender, receiver, payload)` up to twice."""
+    """`send` may call `deliver(sender, receiver, payload)` later: never, once, or twice."""
 
     def __init__(self, clock: Clock, random: Random, profile: Profile, deliver: Deliver) -> None:
         self.messages = 0
@@ -41,7 +43,7 @@ class Network:
             self._clock.after(self._delay_s(), arrive)
 
     def connects(self, sender: PeerId, receiver: PeerId) -> bool:
-        """Return whether a message from `sender` can reach `receiver` now."""
+        """Whether a message can go this way now."""
         return not any(sender in here and receiver in there for here, there in self._cuts)
 
     @property

@@ -1,4 +1,4 @@
-"""A simulated node: the real Ledger and Detector, a durable disk, and a process that can die."""
+"""A simulated node: the real Ledger and Detector, a disk that survives, a process that does not."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ from p2ptrain.simulation.trainer import Trainer
 HEARTBEAT_S = 2.0
 
 WHOLE_EVERY = 3
-"""Every third heartbeat repeats all reports, since earlier ones may have been lost."""
+"""Every so many heartbeats all is said again: what was said once may have been lost."""
 
 SNAPSHOT_EVERY = 3
 
 WRITE_S = (0.1, 4.0)
-"""Range of the time to write a snapshot. The first node finishes long before the last one."""
+"""To write a snapshot: the first is done long before the last."""
 
 
 class ProcessDied(Exception):
-    """The process died during an action. The rest of the action does not happen."""
+    """The process is gone in the middle of something: nothing after that point happens."""
 
 
 class World(Protocol):
-    """The actions of a node on the world around it."""
+    """What a node can do to the world around it."""
 
     def others(self, me: PeerId) -> list[PeerId]: ...
     def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None: ...
@@ -79,10 +79,10 @@ class World(Protocol):
 
 
 class SimNode:
-    """A node. `disk` survives `stop` and `boot`; all other attributes belong to the process.
+    """`disk` outlives `stop` and `boot`; everything else is the process.
 
-    Any method that makes the node act can raise ProcessDied. `waiting` holds the events of a
-    process that a signal has stopped, until it continues. It is None if the process runs.
+    Whatever makes it act may raise ProcessDied. `waiting` is what happens to a process that is
+    stopped by a signal: it will find out when it goes on. None for a process that runs.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SimNode:
         self._dice = Random(f"{rules.run}/{me}")
 
     def boot(self) -> None:
-        """Start a new process on the same disk. Call `begin` next."""
+        """A new process on the same disk; `begin` is the first thing that it does."""
         now = self.clock.now
         self.alive = True
         self.waiting = None
@@ -127,7 +127,7 @@ class SimNode:
         self._expect_members()
 
     def _arrange(self, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
-        """Return a random schedule and order for a reduce. The ledger must accept any of them."""
+        """Whatever is proposed, and proposed again: nothing may depend on it."""
         order = list(peers)
         self._dice.shuffle(order)
         return self._dice.choice(SCHEDULES), order
@@ -137,13 +137,13 @@ class SimNode:
         return self.alive and self.waiting is None
 
     def watch(self, peer: PeerId) -> None:
-        """Watch `peer` with the failure detector from now on."""
+        """`peer` exists from now on."""
         self._watched.add(peer)
         self.detector.watch(peer, self.clock.now)
         self._look_at = min(self._look_at, self.clock.now)
 
     def _expect_members(self) -> None:
-        """Watch all members, as the real node does, even those that vanished before it started."""
+        """As the real node does: who went for ever before this process began is missed, too."""
         for member in self.state.members:
             if member not in self._watched:
                 self.watch(member)
@@ -182,7 +182,7 @@ class SimNode:
             self.handle(Received(sender, payload))
 
     def look_around(self) -> None:
-        """Pass changes of the failure detector to the ledger, and plan the next look."""
+        """What the detector has to say. Hearing a peer that is well only puts this off."""
         for peer, colour in self.detector.changes(self.clock.now):
             if colour is Colour.GREEN:
                 self._unwell.discard(peer)
@@ -195,7 +195,7 @@ class SimNode:
         self._look_at = math.inf if look_at is None else look_at
 
     def deadline(self) -> float:
-        """Return the time at which the node must wake up next, on its own clock."""
+        """When it wants to look at its clock again."""
         due = self.ledger.next_deadline()
         return self._look_at if due is None or self._look_at < due else due
 
@@ -244,14 +244,14 @@ class SimNode:
         self.look_around()
 
     def lacks(self, update: Digest) -> bool:
-        """Return whether the node still needs these bytes, for a vote or to apply them."""
+        """Whether the bytes are still wanted, for a vote or to apply them."""
         wanted = any(each.update == update for each in self.ledger.updates.values())
         return wanted and update not in self.disk.updates
 
     # ── what the chain means for this node ───────────────────────────────────────────────────────
 
     def follow(self) -> None:
-        """Act on the current state: apply updates, train, report, and enter a ring."""
+        """Act on the state as it is now: apply updates, train, report, enter a ring."""
         state = self.state
         self.trainer.follow(state)
         self._apply_updates()
@@ -274,7 +274,7 @@ class SimNode:
             self._snapshot()
 
     def _snapshot(self) -> None:
-        """Begin to write θ if due, unless a write is under way or the node is far behind."""
+        """Begin to write θ if that is due: not while the last one is written, nor from afar."""
         behind = self.state.step - self.theta_step
         if self.theta_step % SNAPSHOT_EVERY or self._writing or behind >= SNAPSHOT_EVERY:
             return
@@ -303,7 +303,7 @@ class SimNode:
             self.gossip()
 
     def amended(self, terms: Terms) -> None:
-        """Store a received amendment on disk, then tell the ledger about it."""
+        """An amendment has come; it is kept before it is counted with."""
         self.disk.terms.add(terms)
         self.handle(Amendable(frozenset(self.disk.terms)))
 
@@ -326,16 +326,16 @@ class SimNode:
             self._world.enter_ring(self, entry, roster)
 
     def _give_up_reduce(self) -> None:
-        """Report the reduce as failed: a restarted node no longer has the work in the roster."""
+        """In the roster without what it says: after a restart the work has to be done again."""
         roster = self.state.roster
         if roster is not None and self.me in roster.peers:
             self.report(ReduceFailed(self.me, roster.step, roster.attempt, (self.me,)))
 
     def reduced(self, roster: Roster, update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
-        """Report the end of a ring: the update, or None after a failure.
+        """The ring ended, with the update's bytes or without.
 
-        An abandoned ring can end after a newer one. A real node runs one ring at a time and does
-        not report such an end, since that would replace the report of the newer ring.
+        One that was given up ends late, maybe after a newer one. A real node, which does one after
+        the other, says nothing of it then: it would take the place of what was said of the newer.
         """
         if self._has_told_of_later(roster):
             return
@@ -374,7 +374,7 @@ class SimNode:
                 self.handle(event)
 
     def _beat(self) -> Heartbeat:
-        """Return a heartbeat with its height and its new reports, or with all of them."""
+        """Where it is, and what it has not said before."""
         said, self._said = self._said, self._reports()
         whole = self._beats % WHOLE_EVERY == 0
         self._beats += 1
@@ -389,7 +389,7 @@ class SimNode:
         if self.leaving:
             reports.append(Leaving(self.me))
         elif self._rules.founders_vote:
-            reports.append(Staying(self.me))  # An attacker may replay an old goodbye.
+            reports.append(Staying(self.me))  # Somebody may send an old goodbye again.
         said = (self._ready, self._done, self._failed, self.disk.snapshot)
         return reports + [report for report in said if report is not None]
 

@@ -1,4 +1,4 @@
-"""Profiles: the kinds of faults and their rates in the worlds that test the ledger."""
+"""What goes wrong, how often: the worlds in which the ledger has to keep its promises."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from p2ptrain.ledger.chain.rules import QuorumLoss, QuorumPolicy
 class Profile:
     """Rates and probabilities. Times are virtual seconds; a rate of 0 means never.
 
-    Faults happen until `faults_s`. After that the network is whole, and all returning nodes are
-    back. The run counts as stuck if no commit happens within `settle_s` of the last commit, of the
-    end of the faults, and of the end of the last training.
-
-    Training counts, since a quorum may need a slow voter that first trains the blocks of four
-    skipped outer steps. That took 29 s once in 100,000 runs. Otherwise the longest times were 6 s
-    in chaos, and 14 s in duels.
+    Faults happen until `faults_s`. After that the network is whole and all that will return is
+    back, and a commit has to come within `settle_s` of the last one, of the end of the faults and
+    of the last training that was under way, or the run counts as stuck. (Training counts, since a
+    quorum may need a slow voter that has the blocks of four skipped steps to train: 29 s once in
+    100,000 runs. Seen apart from that: 6 s in chaos, 14 s at worst, in duels.)
     """
 
     name: str
@@ -50,17 +48,16 @@ class Profile:
     liars: int = 0
     quorum: QuorumPolicy = "majority"
     pruners: float = 0.0
-    """Share of nodes that prune old entries. The first founder never does. Half of the pruning
-    newcomers begin at a base."""
+    """How many, but for the first, forget old entries; of those who join, half begin at a base."""
     keep_entries: int = 6
     quorum_loss: QuorumLoss = "wait"
     amend_every_s: float = 0.0
     spoilers: int = 0
-    """Number of founders, the last ones, that spoil the reduces in which they take part."""
+    """How many, the last founders, spoil the reduces that they take part in."""
     sybils: int = 0
-    """Largest number of invented identities that join (`sybil`). The run is open if it is not 0."""
+    """At most so many invented identities join; the run is an open one then (`sybil`)."""
     founder_away_every_s: float = 0.0
-    """Mean time until another founder goes, counted from the moment when all are present."""
+    """After so long on average, counted from when all are there, another founder goes."""
     founder_away_s: tuple[float, float] = (0.2, 14.0)
 
     @property
@@ -69,13 +66,13 @@ class Profile:
 
     @property
     def keeps_processes(self) -> bool:
-        """Whether no process ever stops or pauses."""
+        """No process ever stops, nor stands still."""
         stops = (self.crash_every_s, self.crash_in_effects, self.vanish_every_s, self.leave_every_s)
         return not any((*stops, self.founder_away_every_s)) and not self.pause_every_s
 
     @property
     def is_orderly(self) -> bool:
-        """Whether messages arrive, clocks do not leap, and reduces fail only for a reason."""
+        """What is said arrives, clocks are true, and a reduce fails for a reason."""
         chance = (self.loss, self.delay_spike, self.reduce_fails, self.reduce_half_done)
         return not any(chance) and not self.liars and not self.clock_leap_every_s
 

@@ -1,4 +1,4 @@
-"""Checkers of R3 and R5: honest voters vote only for signed proposals that their round permits."""
+"""R3 and R5: what is honestly voted for was proposed, signed by its proposer, and by right."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from p2ptrain.simulation.lines import Lines
 from p2ptrain.simulation.watching import Decision, Watch
 
 Proposal = tuple[LineId, int, int, Digest]
-"""(line, height, round, entry digest) of a proposal."""
+"""Line, height, round, entry."""
 
 
 @dataclass(slots=True)
 class ProposalsAreSigned(Watch):
-    """R3, R5: honest voters vote only for entries that the proposer of the round has signed.
-
-    The same holds for entries in the promises that they show. So two entries in one round always
-    prove that their proposer lied. The proposer is looked up at the time of the check, since a liar
-    can send messages about heights that no node has reached.
+    """R3, R5: who is honest votes for nothing, and shows no promise that names anything, but what
+    the proposer of that round has signed; so two entries in one round always prove who asked. Who
+    that is, is looked up when it matters: a liar may speak of heights before anybody shows them.
     """
 
     lines: Lines
@@ -73,10 +71,9 @@ class ProposalsAreSigned(Watch):
 
 @dataclass(slots=True)
 class ProposalsAreEntitled(Watch):
-    """R5: in a later round, honest voters vote only for proposals with the promises of a quorum.
-
-    These promises must permit the entry. A valid promise is that of a voter. It claims no accepted
-    entry, or one that was proposed in an earlier round.
+    """R5: in a later round nobody who is honest votes for what was not proposed with the promises
+    of a quorum, or for another entry than these promises leave. A promise is a voter's, and claims
+    nothing, or what was proposed in a round before this one: else it is none.
     """
 
     lines: Lines
@@ -119,26 +116,26 @@ class ProposalsAreEntitled(Watch):
 def _counts(
     line: LineId, voters: Sequence[PeerId], proposal: Propose, promise: PromiseProof
 ) -> bool:
-    """Return whether `promise` is valid for `proposal`."""
+    """Whether `promise` may stand with `proposal`."""
     height, last, entry = proposal.height, promise.accepted_round, promise.accepted
     said = promise_message(line, height, proposal.round, last, entry)
     if promise.voter not in voters or not verify(promise.voter, said, promise.signature):
         return False
     if last is None or entry is None:
-        return last is None and entry is None  # The wire format has no half claims.
+        return last is None and entry is None  # Half a claim is no word of the wire.
     claim = (line, height, last, entry)
     return last < proposal.round and is_signed(voters, claim, promise.proposed or b"")
 
 
 def is_signed(voters: Sequence[PeerId], proposal: Proposal, signature: bytes) -> bool:
-    """Return whether this is the signature of the round's proposer."""
+    """Whether the proposer of that round has signed for it."""
     line, height, round, entry = proposal
     proposer = voters[(height + round) % len(voters)]
     return verify(proposer, vote_message(line, height, round, entry), signature)
 
 
 def is_quorum(rules: Rules, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:
-    """Return whether these peers are a quorum, counted in the simplest way."""
+    """Counted in the dullest way."""
     good = len({voter for voter in voters if voter in present})
     if rules.quorum == "two-thirds":
         return 3 * good > 2 * len(voters)

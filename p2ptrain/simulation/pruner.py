@@ -1,7 +1,7 @@
-"""A simulated node that forgets old entries, and can begin at a checkpoint that its user named.
+"""A simulated node that forgets old entries, and may begin at a checkpoint that it was told.
 
-A thief of old keys could offer it a false base: another state, signed with the keys of former
-voters. Only the digest of the checkpoint tells it from the true one.
+What a thief of old keys could offer it is a base that never was: other state, signed by voters who
+were to be believed once. Only the name of the checkpoint tells it from the true one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from p2ptrain.simulation.disk import signature_of, verify
 from p2ptrain.simulation.node import ProcessDied, SimNode, World
 
 FORGED = 0.5
-"""Probability that a newcomer is offered a forged base first."""
+"""How often a newcomer is offered a forged base first."""
 
 
 class Pruner(SimNode):
-    """A pruning node. It begins at `base` if there is one, and keeps `keep_entries` entries."""
+    """`base` is where it begins, if it is told a checkpoint; `keep_entries` is its policy."""
 
     def __init__(
         self,
@@ -59,7 +59,9 @@ class Pruner(SimNode):
             super()._apply_updates()
 
     def _load(self) -> None:
-        """Load θ from its own or the newest certified snapshot, if the kept chain follows it."""
+        """θ as a snapshot has it from which the chain that is kept leads on: its own, or the
+        newest certified one.
+        """
         first = self.ledger.kept.start.step
         for snapshot in (self.disk.snapshot, self.state.snapshot):
             if snapshot is not None and snapshot.step >= first and not self._loaded:
@@ -67,7 +69,7 @@ class Pruner(SimNode):
                 self._loaded = True
 
     def _prune(self) -> None:
-        """Prune atomically on disk, then in memory. The process may die before either of them."""
+        """On disk at one stroke, then in memory; the process may die before and in between."""
         kept, own = self.ledger.kept, self.disk.snapshot
         if own is None:
             return
@@ -86,7 +88,7 @@ class Pruner(SimNode):
 
 
 def base_for_newcomer(rules: Rules, kept: Kept, random: Random) -> Base | None:
-    """Return the base of a newcomer whose user knows the newest checkpoint of `kept`, or None."""
+    """What a newcomer begins at whose user was told the newest checkpoint of `kept`."""
     heights = [
         certified.entry.height
         for certified in kept.entries
@@ -106,7 +108,7 @@ def base_for_newcomer(rules: Rules, kept: Kept, random: Random) -> Base | None:
 
 
 def forged(rules: Rules, true: Base) -> Base:
-    """Return a base with another state than the true one, and with all necessary signatures."""
+    """Another state in the place of the true one, with all the signatures that it takes."""
     state, old = replace(true.state, tokens=true.state.tokens + 1), true.commit
     assert isinstance(old.entry.value, Commit)
     entry = replace(old.entry, value=replace(old.entry.value, state=state.digest))

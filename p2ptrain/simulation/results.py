@@ -1,11 +1,11 @@
-"""A campaign's results in a file of JSON lines, so that the campaign can be continued.
+"""A campaign's results in a file of JSON lines, so that it can be interrupted and gone on with.
 
-    {"plan": {first_seed, peers, steps, profile}}      the first line: the plan
-    {"batch": {first_seed, seeds, outer_steps, …}}     one line for each finished batch
-    {seeds, outer_steps, …}                            the sums at the end, for people
+    {"plan": {first_seed, peers, steps, profile}}      what was asked for, in the first line
+    {"batch": {first_seed, seeds, outer_steps, …}}     one line for each batch that is done
+    {seeds, outer_steps, …}                            the end, if it was reached: for people
 
-A line that a crash cut off is written again. The file does not record which code made it, so use a
-new file after a change of the ledger.
+A line that was cut off by a crash is written again. The file does not know which code made it: a
+change of the ledger is a reason for a new one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2ptrain.simulation.campaign import Failure, Plan, Sums
 
 
 class Results:
-    """The file at `path`, for `plan`. Raises ConfigError if it has results of another plan."""
+    """The file at `path`, for `plan`. Raises ConfigError if it holds those of another plan."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self.known: dict[range, Sums] = {}
@@ -57,7 +57,7 @@ class Results:
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of the file, and cut off an incomplete last line."""
+    """What the file holds, after cutting off a last line that is not whole."""
     if not path.exists():
         return []
     data = path.read_bytes()

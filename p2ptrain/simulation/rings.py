@@ -1,6 +1,6 @@
-"""The reduce as the ledger sees it: participants meet, and it succeeds for all, some or none.
+"""The reduce, as the ledger sees it: participants come together, and it ends well, badly, or both.
 
-This module also has the ground truth about training: the blocks that are really in each update.
+Also the ground truth about training: which blocks really went into which update.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ REDUCE_S = (0.1, 0.6)
 JOIN_DEADLINE_S = 2.0
 
 Finish = Callable[[Digest | None, tuple[PeerId, ...]], None]
-"""finish(update, suspects): report the update, or None and the suspects."""
+"""finish(update, suspects): the update, or None and who may be to blame."""
 
 
 def update_of(entry: Digest) -> Digest:
-    """Return the update that the participants make in the attempt that this roster entry opened."""
+    """What the participants make in the attempt that this roster entry opened."""
     return Digest(hashlib.sha256(b"update" + entry.encode()).hexdigest())
 
 
 @dataclass(slots=True)
 class Ring:
-    """One attempt. `blocks` and `finishers` are those of the participants that have entered."""
+    """One attempt, by the digest of the roster entry that opened it."""
 
     roster: Roster
     update: Digest
@@ -54,7 +54,7 @@ class Rings:
     def enter(
         self, entry: Digest, roster: Roster, me: PeerId, blocks: tuple[int, ...], finish: Finish
     ) -> None:
-        """Enter the reduce that the roster `entry` opened, with exactly these trained blocks."""
+        """`me` is ready to reduce with exactly these blocks trained."""
         ring = self.by_entry.get(entry)
         if ring is None:
             ring = self.by_entry[entry] = Ring(roster, update_of(entry))
@@ -74,12 +74,12 @@ class Rings:
                 self._spoil(ring, how, duration_s)
 
     def is_under_way(self) -> bool:
-        """Return whether a ring with all its participants has not ended yet."""
+        """Whether some ring has all its participants and has not ended."""
         rings = self.by_entry.values()
         return any(not it.ended and len(it.finishers) == len(it.roster.peers) for it in rings)
 
     def lost(self, peer: PeerId) -> None:
-        """Fail the rings of a peer that crashed or left: its neighbours notice the loss."""
+        """`peer` crashed or left: its neighbours notice, and the ring ends for all."""
         for ring in self.by_entry.values():
             if not ring.ended and peer in ring.roster.peers and ring.finishers:
                 ring.finishers.pop(peer, None)
@@ -107,7 +107,7 @@ class Rings:
             self._end(ring, lambda: True, ())
 
     def _spoil(self, ring: Ring, how: Ending, duration_s: float) -> None:
-        """End a ring in the way that the spoiler chose. Each peer reports only its own suspects."""
+        """One participant sees to it that it fails. The others do not repeat what they hear."""
 
         def end() -> None:
             for peer, finish in ring.finishers.items() if not ring.ended else ():

@@ -1,4 +1,4 @@
-"""One simulated run: its settings, its end, and its report."""
+"""One simulated run: what is asked for, when it is over, and what came of it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from p2ptrain.simulation.profiles import PROFILES, Profile
 from p2ptrain.simulation.world import SimWorld
 
 VIOLATIONS_MAX = 20
-"""Limit on reported violations. In a broken world every step adds one, and the first are enough."""
+"""A broken world objects at every step; so many lines say it all."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimReport:
-    """The result of a run.
+    """`stuck` says in words where a run stood still; empty if it went on to its end.
 
-    - `stuck` says in words where the run got stuck. It is empty if the run reached its end.
-    - `longest_calm_s` is the longest time without a commit after the faults ended.
-    - `forks` describes forks that liars provably made. A run ends with the first one.
-    - `exposed` are the liars for which two contradicting signatures are known.
+    `longest_calm_s` is the longest time without a commit after the faults stopped.
+    `forks` are those that liars made and can be shown to have made; a run ends with the first.
+    `exposed` are the liars of whom two contradicting signatures are known.
     """
 
     seed: int
@@ -65,22 +64,21 @@ def simulate(
 def world_of(
     seed: int, *, peers: int, steps: int, profile: Profile, quorum: QuorumPolicy | None = None
 ) -> SimWorld:
-    """Return a world at its beginning."""
+    """A world in which nothing has happened yet."""
     founders = tuple(PeerId(f"p{index}") for index in range(peers))
     rules = _rules(seed, founders, steps, quorum or profile.quorum, profile.quorum_loss)
     if profile.open:
-        # In an open run only one founder may train, and all other training peers may be liars.
+        # An open run's founders may be seeds but for one, and whoever else trains may be a liar.
         rules = replace(rules, founders_vote=True, participants_min=1, reduce_s=20.0)
     return SimWorld(Random(f"{profile.name}/{seed}"), rules, profile)
 
 
 def run_to_end(world: SimWorld, *, until_violation: bool = False) -> str:
-    """Run until the run has ended at all nodes or is stuck. Return why it is stuck, or "".
-
-    With `until_violation`, stop at the first violation too.
+    """Let things happen until the run has ended everywhere, or a checker objects if that is asked
+    for. Returns why it got stuck, or nothing.
     """
     clock, forks, profile = world.clock, world.exposure.forks, world.profile
-    stuck_after = 0.0  # It can only grow, so it is computed again when this time has passed.
+    stuck_after = 0.0  # What it follows from only grows, so it is looked at when that time comes.
     while not _is_over(world) and not forks:
         if until_violation and any(checker.violations for checker in world.checkers):
             break
@@ -106,7 +104,7 @@ def _is_over(world: SimWorld) -> bool:
 
 
 def _is_settled(world: SimWorld) -> bool:
-    """B7: return whether all nodes run, on the line with the highest rank."""
+    """B7: all are back, and on the line that outranks all others."""
     nodes = world.nodes.values()
     return all(node.is_running and node.state.line == world.latest.line for node in nodes)
 

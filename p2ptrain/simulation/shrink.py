@@ -1,7 +1,7 @@
-"""Reduce a failing seed to a smaller case: fewer steps, peers and kinds of faults.
+"""From a failing seed to a short story: fewer steps, peers and kinds of faults, then last words.
 
-Any change of these numbers gives another run, since all randomness comes from one seed. So each
-smaller world is tried with a few seeds, and kept if the same checker fails with one of them.
+Every other number gives another run, since all chance comes from one seed; so each smaller world is
+tried with a few seeds, and is kept if the same checker objects in one of them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from p2ptrain.simulation.world import SimWorld
 
 SEEDS_TRIED = 12
 RUNS_MAX = 800
-"""Limit on the number of runs: about half a minute of search."""
+"""Half a minute of looking for something smaller is enough."""
 
 PEERS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run. It fails if a checker finds a violation, or if the run gets stuck."""
+    """One run. It fails if a checker objects, or if it gets stuck."""
 
     seed: int
     peers: int
@@ -34,14 +34,14 @@ class Case:
         return world_of(self.seed, peers=self.peers, steps=self.steps, profile=self.profile)
 
     def objections(self) -> frozenset[str]:
-        """Return the names of the checkers that found violations, and "stuck" if it is stuck."""
+        """The checkers that object, or "stuck"."""
         world = self.world()
         stuck = run_to_end(world)
         named = {text.partition(":")[0] for text in violations_in(world)}
         return frozenset(named | {"stuck"} if stuck else named)
 
     def faults(self) -> list[str]:
-        """Return the fields of the profile that differ from a calm world."""
+        """The fields of the profile that make this world other than a calm one."""
         calm = Profile("calm")
         return [
             field.name
@@ -52,7 +52,7 @@ class Case:
 
 
 def shrink(case: Case) -> Case:
-    """Return the smallest case found that fails in the same way, or a passing case unchanged."""
+    """The smallest case found that fails as this one does. A case that does not fail stays."""
     wanted = case.objections()
     runs = 0
     smaller: Case | None = case if wanted else None
@@ -82,7 +82,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 
 def transcript(case: Case) -> list[str]:
-    """Return the messages about the last height, up to the first violation."""
+    """How the run came to its end: what was said of the last height, up to the first objection."""
     world = case.world()
     world.trace = Trace()
     run_to_end(world, until_violation=True)

@@ -1,8 +1,8 @@
-"""A participant that spoils reduces, and checkers of the damage that it can do.
+"""A participant that spoils reduces: worlds of few peers, with one liar, and what it may cost.
 
-It follows the rules of consensus; liars in other worlds break those. It spoils the reduces in which
-it takes part, and accuses others. Its own ledger ignores the memory of past failures: it proposes
-itself again, and can exclude others.
+It keeps the rules of consensus, since other worlds have liars that do not. But it breaks the
+reduces that it takes part in, it says that others did, and what its own ledger remembers of past
+failures does not keep it from proposing itself, nor from leaving others out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Spoil(Enum):
 
 SILENT_S = 1.5
 TRICKLE_S = 2.0
-"""Time for which others wait for it: a tenth of the real default (SPEC.md, "In time")."""
+"""How long others wait for it: a tenth of what they do by default (SPEC.md, "In time")."""
 
 ABORT_S = 0.1
 
@@ -46,10 +46,8 @@ REFORMED_AFTER = 4
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a reduce with a spoiler, after `after_s` seconds.
-
-    It says whom each participant accuses. `made` are the participants that still have an update.
-    `differ` is True if each of them has a different one.
+    """How a reduce with a spoiler ends: whom each participant accuses, after so many seconds.
+    `made` are those that have an update all the same, and `differ` if each has another one.
     """
 
     after_s: float
@@ -61,10 +59,7 @@ class Ending:
 def ending(
     spoil: Spoil, peers: tuple[PeerId, ...], liar: PeerId, victim: PeerId, count: int
 ) -> Ending | None:
-    """Return the end of the spoiler's `count`th reduce among `peers` in ring order.
-
-    Return None if it succeeds.
-    """
+    """How the spoiler's `count`th reduce ends among `peers`, in ring order; None if well."""
     if spoil is Spoil.REFORMED and count > REFORMED_AFTER:
         return None
     at = peers.index(liar)
@@ -87,7 +82,7 @@ def ending(
 
 
 class Unfair(Memory):
-    """The memory of the spoiler's own ledger. It never excludes itself, but may exclude a peer."""
+    """The memory of a liar's own ledger: it never sits out itself, and it may leave out others."""
 
     def __init__(self, victim: PeerId | None) -> None:
         super().__init__()
@@ -136,9 +131,8 @@ class Spoiler(SimNode):
 
 @dataclass(slots=True)
 class SpoilersCostLittle(Watch):
-    """A spoiler costs few attempts: some until it is found, then one for each readmission.
-
-    The attempts that its own proposals open are lost too.
+    """A spoiler costs few attempts: some until it is known, then one for each time that it is let
+    in again; and where it proposes, what its proposals cost. No outer step is skipped for it.
     """
 
     spoilers: Collection[PeerId] = ()
@@ -162,17 +156,18 @@ class SpoilersCostLittle(Watch):
 
 
 LOST_FIRST = 14
-"""Attempts that may be lost at first. A spoiler that leaves no trace is found by excluding peers in
-turn, with three attempts for each outer step."""
+"""A spoiler that leaves no trace is found by turns, in steps of three attempts."""
 
 LOST_SHARE = 0.3
-"""Attempts that may be lost per outer step. Without memory of failures, half of the attempts fail.
+"""Half of the attempts of a run in which nothing is remembered fail: a third of these is too many.
 """
 
 
 @dataclass(slots=True)
 class ExclusionsAreShared(Watch):
-    """No honest peer is excluded much more often than the spoiler, or for ever."""
+    """No honest peer is left out more often than the spoiler, but for accidents at the start; and
+    none is left out for good.
+    """
 
     spoilers: Collection[PeerId] = ()
     nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
@@ -195,7 +190,7 @@ class ExclusionsAreShared(Watch):
                 self._judge(peer, spoiler)
 
     def _judge_reformed(self) -> None:
-        """Check that a spoiler that has become honest is forgiven."""
+        """A peer that spoils nothing any more is forgiven."""
         for peer, node in self.nodes.items():
             if node.spoil is Spoil.REFORMED and self.left_out[peer] > FORGIVEN_AFTER:
                 self.object(f"{peer} was left out {self.left_out[peer]} times for what is past")
@@ -210,13 +205,12 @@ class ExclusionsAreShared(Watch):
 
 
 FORGIVEN_AFTER = 32
-"""Number of commits without a reformed spoiler. Each of its four failures costs it at most one
-half-life."""
+"""Commits: each of its four failures costs it one half-life at most."""
 
 SHARE_SLACK = 4
-"""Allowance for exclusions before the spoiler is found. Ties are broken by turns."""
+"""Before the spoiler is known; and a tie is broken by turns."""
 
 
 def update_apart(update: Digest, peer: PeerId) -> Digest:
-    """Return the update of `peer` if the spoiler sends a different average to each peer."""
+    """What `peer` makes where each is sent another mean."""
     return Digest(hashlib.sha256(f"{update} {peer}".encode()).hexdigest())

@@ -1,8 +1,8 @@
-"""Sybils: many invented identities of one attacker in an open run, which lie together.
+"""Invented identities in an open run: one attacker runs many of them, and they lie together.
 
-Each runs the real ledger, joins, and takes part as far as its tricks allow. All Sybils of one world
-share their tricks, inventions and keys. They cannot sign for others, but they can replay messages
-of founders.
+Each runs the real ledger, joins, and takes part as far as its tricks allow. All identities of one
+world share their tricks, what they invent, and each other's keys. They cannot sign for others, but
+they can send again what a founder once said.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Trick(Enum):
 
 
 MISCHIEF = 0.3
-"""Probability that it forges or replays something when it gossips."""
+"""How often it forges or replays when it gossips."""
 
 
 def crowd_of(random: Random, most: int) -> tuple[PeerId, ...]:
-    """Return the Sybils of one world."""
+    """The identities of one world."""
     return tuple(PeerId(f"s{number}") for number in range(random.randint(1, most) if most else 0))
 
 
 def tricks_of(random: Random) -> frozenset[Trick]:
-    """Return the tricks of one world, so that an obvious one does not always hide the others."""
+    """The tricks of one world, so that a clumsy one does not always hide a clever one."""
     return frozenset(random.sample(list(Trick), random.randint(1, len(Trick))))
 
 
@@ -119,7 +119,7 @@ class Sybil(SimNode):
             self._say_goodbyes_again()
 
     def _forge(self) -> None:
-        """Send an entry that gives the run to the Sybils, proposed and certified by themselves."""
+        """An entry by which the crowd would have the run, proposed and certified by itself."""
         state, round = self.state, self._random.randrange(4)
         stay = state.voters[: self._random.randint(1, len(state.voters))]
         value: Value = Skip(state.step)
@@ -141,10 +141,9 @@ class Sybil(SimNode):
                 self._goodbyes[event.peer] = event
 
     def _say_goodbyes_again(self) -> None:
-        """Replay goodbyes of founders that are back and have a vote to lose.
-
-        Real nodes refuse such a heartbeat, since they have received a newer one. Simulated nodes do
-        not, so that the ledger's own defence is tested.
+        """Of founders that are back: the goodbye was true when it was said. Real nodes refuse such
+        a heartbeat, since a newer one was heard; nobody here counts on that, as long as the founder
+        has a vote to lose.
         """
         down, state = self.ledger.view.down, self.state
         for founder, event in self._goodbyes.items():
@@ -170,7 +169,7 @@ class Sybil(SimNode):
             super()._take_part(entry, roster)
 
     def _say_other_numbers(self) -> None:
-        """Tell each peer another number of tokens, so that no two founders know the same one."""
+        """Each hearer is told another number of tokens: no two founders know the same."""
         ready = self._ready
         if ready is None or ready.tokens < 2:
             return
@@ -189,15 +188,13 @@ class Sybil(SimNode):
 
 
 def invented_update(entry: Digest) -> Digest:
-    """Return the update that all Sybils claim to have made in the reduce that `entry` opened."""
+    """What all of the crowd say that they made in the reduce that `entry` opened."""
     return Digest(hashlib.sha256(b"invented by Sybils: " + entry.encode()).hexdigest())
 
 
 class Ally(Liar):
-    """A founder that lies for the Sybils.
-
-    It proposes rosters that give votes to Sybils or to absent founders, or take votes from
-    founders.
+    """A founder that lies for the crowd: it proposes rosters which would give the crowd votes, take
+    votes from founders, or count on founders that are away.
     """
 
     def __init__(self, *place: Any, crowd: Sequence[PeerId], **rest: Any) -> None:
@@ -217,7 +214,7 @@ class Ally(Liar):
                 super()._carry_out(effect)
 
     def _bent(self, height: int, roster: Roster) -> Roster | None:
-        """Return the roster that it proposes at `height` instead, or None for no change."""
+        """The roster that it proposes at `height` instead, to all; None if this one will do."""
         voters, state = roster.voters, self.state
         down = self.ledger.view.down
         away = [peer for peer in self._rules.founders if peer not in voters]

@@ -1,4 +1,4 @@
-"""The messages and events of a run as readable lines, for the end of a transcript."""
+"""What a run said and did, in lines that a person can follow: the end of a transcript."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from p2ptrain.ledger.messages.messages import (
 )
 
 LINES_MAX = 4000
-"""Limit on stored lines. The earliest ones are dropped, since the end matters most."""
+"""A run forgets its earliest lines: what matters stands at the end."""
 
 
 class Trace:
-    """Lines, each with the height that it is about, or 0 for an event of a node."""
+    """Lines with the height that they are about; 0 for what happens to a node."""
 
     def __init__(self) -> None:
         self._lines: deque[tuple[int, str]] = deque(maxlen=LINES_MAX)
@@ -39,8 +39,7 @@ class Trace:
         self._lines.append((0, f"{now:9.3f}  {peer} {what}"))
 
     def since_height(self, first: int) -> list[str]:
-        """Return the lines since height `first` was first mentioned, except those about older
-        heights."""
+        """Everything from the first word about height `first` on, without what is older news."""
         heights = [height for height, _ in self._lines]
         start = next((at for at, height in enumerate(heights) if height >= first), 0)
         lines = list(self._lines)[start:]

@@ -1,7 +1,8 @@
-"""The inner phase of a simulated node. It trains its whole lease in one step of the simulation.
+"""The inner phase of a simulated node: it trains its lease, block by block in effect, all at once
+in code.
 
-The trained blocks are a prefix of the lease. A crash loses them. They stay if an outer step ends
-without them. `ready` returns the report that the node may send for the current outer step.
+What was trained is the beginning of the lease, is lost with the process, and stays when a step ends
+without it. `ready` says what the node may report for the step that the ledger is in.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Trainer:
         self._trains = trains
 
     def follow(self, state: LedgerState) -> None:
-        """Follow the ledger: drop trained blocks that were committed or given to others."""
+        """The ledger moved on: what was committed, or given to others, is no longer ours."""
         lease = state.leases.get(self._me, ())
         kept = self.trained
         while kept and kept[0] not in lease[:1]:
@@ -28,7 +29,7 @@ class Trainer:
         self.trained = kept if kept == lease[: len(kept)] else ()
 
     def left(self, state: LedgerState) -> int:
-        """Return the number of blocks of the lease that are not trained yet."""
+        """How many blocks of the lease are still to be trained."""
         if not self._trains or state.phase is Phase.ENDED:
             return 0
         return len(state.leases.get(self._me, ())) - len(self.trained)

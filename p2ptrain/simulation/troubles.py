@@ -1,4 +1,4 @@
-"""The troubles of each peer: the ground truth for the checkers of fairness."""
+"""What has happened to whom: the ground truth for the checkers of fairness."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from p2ptrain.simulation.clock import Clock
 
 
 class Troubles:
-    """The troubles of all peers.
-
-    `causes` counts the events for which others may give a peer up. `since` is the time since when a
-    peer has been well, for peers that are well now. `slow` peers train longer than the grace time.
+    """`causes` counts what could make others give a peer up; `since` is from when on all was well
+    with it, for those with whom it is. `slow` peers train longer than the grace.
     """
 
     def __init__(self, clock: Clock) -> None:

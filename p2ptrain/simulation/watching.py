@@ -1,4 +1,4 @@
-"""The events that checkers receive, and their base class."""
+"""What a checker is shown, and the base of all of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ BlocksTrained = Mapping[PeerId, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A node appended an entry: the states before and after it, and the disks at this moment.
+    """A node appended an entry: the states around it, and the disks as they are at this moment.
 
-    `trained` are the blocks that participants of the reduce have trained. `is_first` is True if no
-    node had this entry before.
+    `is_first` if nobody had this entry before.
     """
 
     node: PeerId
@@ -49,7 +48,7 @@ class Checker(Protocol):
 
 @dataclass(slots=True)
 class Watch:
-    """A checker that reports nothing. Subclasses override the events that they check."""
+    """Objects to nothing. The checkers override what they watch."""
 
     violations: list[str] = field(default_factory=list, kw_only=True)
 

@@ -1,5 +1,5 @@
-"""The world around simulated nodes. It carries messages, runs trainers, rings and fetches, kills
-and starts nodes, and passes all events to the checkers.
+"""The world around simulated nodes: it carries their messages, runs their trainers, rings and
+fetches, kills and starts them, and shows the checkers everything that happens.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Decision
 
 TRAIN_S = (0.8, 1.6)
-"""Range of the duration of an inner phase. It is shorter than real ones, so that faults of all
-kinds happen in every part of an outer step.
+"""An inner phase: shorter than real ones, so that faults of all kinds fall into every part of
+a step.
 """
 
 FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
 
 SLOWNESS = 6.0
-"""Factor by which a slow peer takes longer. It then exceeds the grace time."""
+"""A slow peer takes so many times as long, which is beyond the grace time."""
 
 BEGINS_AT_A_BASE = 0.5
-"""Share of the pruning newcomers that begin at a checkpoint."""
+"""How many of the newcomers that prune are told a checkpoint."""
 REJOIN_S = 0.2
 
 HINT_CHANCE = 0.9
-"""Probability of a reset connection: a dying process resets it, but a dying machine does not."""
+"""A dying process resets its connections; a dying machine or cable does not."""
 
 
 class SimWorld:
-    """All nodes and their environment. `latest` is the furthest state that any node has decided.
-    `longest_calm_s` is the longest time without a commit after the faults ended. `trained_by` is
-    the time at which the last training ends.
+    """Nodes by name. `latest` is the furthest state that any node has decided; `longest_calm_s` the
+    longest time without a commit after all faults had stopped; `trained_by` when the last training
+    ends that anybody has begun.
     """
 
     def __init__(self, random: Random, rules: Rules, profile: Profile) -> None:
@@ -97,8 +97,8 @@ class SimWorld:
 
     @property
     def progressed_at(self) -> float:
-        """The time of the last required progress. Sybils may spoil the reduces of an open run, but
-        its outer steps must end, even after the loss of a founder."""
+        """When the run last did what it must. Sybils may spoil averages; no loss of a founder may
+        keep outer steps from ending. Elsewhere faults may do so."""
         faults_s = self.profile.faults_s
         if self.profile.open:
             return self.stepped_at if not self.profile.liars else max(self.stepped_at, faults_s)
@@ -125,8 +125,8 @@ class SimWorld:
 
     @property
     def keeper(self) -> PeerId | None:
-        """If others prune, the first founder keeps the whole chain and never fails. Otherwise
-        entries that a node lacks could be lost everywhere.
+        """Where others prune, the first founder keeps the whole chain, and never fails: else the
+        entries that somebody lacks might be gone.
         """
         return self.rules.founders[0] if self.profile.pruners else None
 
@@ -165,7 +165,7 @@ class SimWorld:
         self.start_node(node)
 
     def stop_node(self, node: SimNode) -> None:
-        """Kill the process. Most peers with a connection to it see a reset."""
+        """The process dies; who has a connection to it sees it reset, most of the time."""
         if not node.alive:
             return
         self.tell(node.me, "dies")
@@ -179,10 +179,10 @@ class SimWorld:
                 self._let_later(other, delay_s, partial(other.lost_connection, node.me))
 
     def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None:
-        """Replace the node's entries above `height` by `chain`, and restart the node."""
+        """The node has put `chain` in place of what it had above `height`, and starts anew."""
         dropped = node.disk.chain[height:]
         node.disk.chain[height:] = chain
-        node.disk.snapshot = None  # It may belong to the dropped entries.
+        node.disk.snapshot = None  # It may be of what was dropped.
         self.heals += 1
         self.tell(node.me, f"follows another chain from height {height + 1} on")
         for checker in self.checkers:
@@ -197,13 +197,13 @@ class SimWorld:
         self.clock.after(REJOIN_S, begin)
 
     def pause_node(self, node: SimNode) -> None:
-        """Stop the process by a signal. Its machine still receives messages."""
+        """The process is stopped by a signal; its machine still takes in what comes."""
         self.tell(node.me, "is stopped")
         self.troubles.begin(node.me)
         node.waiting = []
 
     def resume_node(self, node: SimNode) -> None:
-        """Continue a stopped process. It then handles all events that arrived meanwhile."""
+        """It goes on, and finds out all at once what has happened meanwhile."""
         if node.waiting is None:
             return
         self.tell(node.me, "goes on")
@@ -221,7 +221,7 @@ class SimWorld:
         self.let(node, node.wake)
 
     def let(self, node: SimNode, action: Action) -> None:
-        """Let the node perform an action. The node may die during it."""
+        """The node does something, as far as it lives to do it."""
         if node.waiting is not None:
             node.waiting.append(action)
             return
@@ -232,7 +232,7 @@ class SimWorld:
         self._wake_later(node)
 
     def _let_later(self, node: SimNode, delay_s: float, action: Action) -> None:
-        """Let the node act after some time, unless its process has ended or restarted by then."""
+        """The same after some time, if the process is still the same one then."""
         incarnation = node.incarnation
 
         def act() -> None:
@@ -249,7 +249,7 @@ class SimWorld:
         self._let_later(node, delay_s, beat)
 
     def _wake_later(self, node: SimNode) -> None:
-        """Plan the node's next wake-up at its deadline."""
+        """See to it that the node looks at its clock when it wants to."""
         if not node.alive:
             return
         due = node.deadline()
@@ -276,7 +276,7 @@ class SimWorld:
         return self.clock.now
 
     def others(self, me: PeerId) -> list[PeerId]:
-        """Return all other peers except those that have vanished."""
+        """Everybody else who may be there; who is gone for ever is not written to."""
         gone = self.faults.gone
         return [peer for peer in self.nodes if peer != me and peer not in gone]
 
@@ -292,7 +292,7 @@ class SimWorld:
         self.network.send(sender, receiver, payload)
 
     def tell(self, peer: PeerId, what: str) -> None:
-        """Add an event of `peer` to the transcript."""
+        """Something happens to `peer` that a transcript should say."""
         if self.trace is not None:
             self.trace.note(self.clock.now, peer, what)
 
@@ -365,7 +365,7 @@ class SimWorld:
         self.rings.enter(entry, roster, node.me, blocks, finish)
 
     def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None:
-        """Fetch an update: it arrives after some time if a running holder can be reached."""
+        """The swarm: some time later the bytes are there, if any holder could be reached."""
 
         def arrive() -> None:
             sources = [self.nodes[peer] for peer in holders if self.network.joins(node.me, peer)]
@@ -392,8 +392,9 @@ class SimWorld:
 
 
 def _liars(rules: Rules, profile: Profile) -> tuple[PeerId, ...]:
-    """Return the liars: as many as the profile has, but so few that honest founders are a quorum.
-    Otherwise their silence could stop the run, and such a world shows nothing."""
+    """As many as the profile has, if the honest are a quorum without them: else silence is enough
+    to stop everything, and a world that stands still shows nothing.
+    """
     spare = 3 if rules.quorum == "two-thirds" else 2
     count = min(profile.liars, (len(rules.founders) - 1) // spare)
     return rules.founders[len(rules.founders) - count :]
