@@ -1,23 +1,21 @@
-"""`scripts/gpu_check`: what this machine's GPU does for p2ptrain, measured and tested in one go.
+"""`scripts/gpu_check`: test and measure p2ptrain on this machine's GPU.
 
-    speed-150M, speed-1B  FSDP2 on one GPU, bf16, compiled: tokens/s, MFU, memory
-    swarm                 the demo: its nodes share the GPU, which a node takes where there is one
-    kernels               their tests
-    trainer               tests of what trains in the tests' own process, on the GPU
-    beside-150M, -1B      FSDP2's tokens/s beside those of a plain loop, and of transformers' model
-                          where that is installed, each in a process of its own
+    speed-150M, speed-1B  FSDP2 on one GPU, bf16, compiled: tokens/s, MFU, memory.
+    swarm                 The demo. Its nodes share the GPU.
+    kernels               The tests of the kernels.
+    trainer               The tests that train in their own process, on the GPU.
+    beside-150M, -1B      FSDP2's tokens/s beside those of a plain loop, and of the model of
+                          transformers if that is installed. Each runs in its own process.
 
-It prints one JSON object at its end, and on stderr what came of each part as soon as it is known.
-Without a GPU it says so and exits with 0: a machine without one is not at fault. With one, whatever
-fails makes it exit with 1; so does a torch that cannot use it.
+The script prints one JSON object at the end, and the result of each part on stderr. Without a GPU
+it says so and exits with 0. With a GPU it exits with 1 if a part fails, or if torch cannot use it.
 
-`targets` in that object has the figures that were asked for, and whether each was met; what was
-missed is told on stderr, too. That alone does not make it exit with 1, nor `ok` false: a target is
-missed by our code as it is, on this GPU and beside whoever else computes on it, and nothing is
-broken here that whoever runs this could mend.
+`targets` in that object lists the required figures and whether each was met. Missed targets are
+also printed on stderr. A missed target does not change the exit status or `ok`: nothing is broken,
+and other programs may be using the GPU.
 
-Where the packages are installed for another Python than .venv's, `PYTHON -m
-scripts.research.gpu_check` is the same.
+If the packages are installed for another Python than that of .venv, run `PYTHON -m
+scripts.research.gpu_check` instead.
 """
 
 from __future__ import annotations
@@ -49,14 +47,15 @@ from p2ptrain.trainer.host.micro_batch import halved, is_out_of_memory
 STEPS, ROUNDS = 10, 3
 LIMIT_S = 3600.0
 LEAVE_S = 5.0
-"""To end a part whose time is over, and to say so."""
+"""Time reserved to stop a part that exceeds its limit, and to report it."""
 GONE_WITHIN_S = 10.0
-"""A killed process that still holds memory of the GPU has that long to give it back."""
+"""Time to wait until killed processes have ended and released their GPU memory."""
 WORDS_MAX = 4000
 MFU_ASKED = 0.40
-"""Of the model of 1 B at a sequence of 2,048."""
+"""Required MFU of the 1 B model at a sequence length of 2,048."""
 RATIOS_ASKED = {"plain": 0.95, "transformers": 1.0}
-"""FSDP2's tokens/s over those of each loop, in the faster of the loop's two ways to compute."""
+"""Required ratio of FSDP2's tokens/s to those of each loop, in the faster of the loop's two
+variants."""
 
 ON_GPU = (
     *(
@@ -71,15 +70,15 @@ ON_GPU = (
     ),
     *("parallelize", "progress", "sync_modes"),
 )
-"""Of tests/trainer, what trains in the tests' own process."""
+"""The tests in tests/trainer that train in the test process itself."""
 MEASURED_BY_A_CPU = ("late_swarm", "replica")
-"""They compare a trainer with what computes on the CPU, more closely than a GPU rounds."""
+"""Tests that compare a trainer with results of the CPU, more exactly than a GPU rounds."""
 
-# What torch warns of on a GPU nobody has seen in advance.
+# The warnings of torch on a new GPU are not known in advance, so they are not errors.
 TRAINER_TESTS = ("-W", "default", *(f"tests/trainer/test_{name}.py" for name in ON_GPU))
 
 OUTER_STEPS = 48
-"""Of the demo here. On a GPU its 16 may be over before a newcomer has loaded CUDA and joined."""
+"""Outer steps of the demo here. On a GPU the usual 16 can end before a newcomer has loaded CUDA."""
 
 ASK = """
 import json, torch
@@ -90,11 +89,11 @@ except Exception as exc:
 """
 
 Part = Callable[[float], dict[str, Any]]
-"""It has so many seconds. Raises Failed, and subprocess.TimeoutExpired."""
+"""part(limit_s): run a part within this time. Raises Failed, subprocess.TimeoutExpired."""
 
 
 def models() -> dict[str, TrainerConfig]:
-    """GPT-2's and Llama 3.2's usual sizes, with a vocabulary that both afford."""
+    """Return models of the usual sizes of GPT-2 and Llama 3.2, with one vocabulary size."""
     alike = {"vocab": 32_000, "compile": True}
     return {
         "150M": setting(12, 1024, 1024, 32, "bf16", "cuda", **alike),  # type: ignore[arg-type]
@@ -103,7 +102,7 @@ def models() -> dict[str, TrainerConfig]:
 
 
 def gpu_of_torch() -> tuple[str, str]:
-    """What torch calls it; or nothing, and why it can use none."""
+    """Return torch's name of the GPU, or an empty name and why torch can use none."""
     asked = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ASK], capture_output=True, text=True, check=False
     )
@@ -114,7 +113,7 @@ def gpu_of_torch() -> tuple[str, str]:
 
 
 def without_gpu(why: str, *, shown: bool) -> dict[str, Any]:
-    """The report where torch can use none, which is a fault where the machine has one (`shown`)."""
+    """Return the report if torch can use no GPU. It is a fault if the machine has one (`shown`)."""
     if not shown:
         return {"gpu": None, "ok": True, "reason": "there is no GPU here; nothing was checked"}
     reason = "this machine has an NVIDIA GPU, and torch cannot use it"
@@ -123,7 +122,7 @@ def without_gpu(why: str, *, shown: bool) -> dict[str, Any]:
 
 
 def speed(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
-    """With half as many sequences at once until they fit. Raises Failed."""
+    """Measure FSDP2, halving the micro-batch until it fits into memory. Raises Failed."""
     ends_s = time.monotonic() + limit_s
     while True:
         left_s = ends_s - time.monotonic()
@@ -138,8 +137,10 @@ def speed(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
 
 
 def beside(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
-    """FSDP2, and what others do with as many sequences at once: a process each, since all together
-    might not fit. One that cannot do it says why. Raises Failed: FSDP2 cannot.
+    """Measure FSDP2 and the other loops with the same micro-batch.
+
+    Each runs in its own process, since together they might not fit into memory. A loop that fails
+    is reported with the reason. Raises Failed if FSDP2 fails.
     """
     ends_s = time.monotonic() + limit_s
     ours = speed(config, limit_s)
@@ -155,7 +156,10 @@ def beside(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
 
 
 def swarm(limit_s: float) -> dict[str, Any]:
-    """The demo's verdict, and on what its nodes have trained. Raises Failed: it has none."""
+    """Run the demo, and return its verdict and the devices of its nodes.
+
+    Raises Failed if the demo has no verdict.
+    """
     with tempfile.TemporaryDirectory() as folder:
         config, file = Path(folder, "demo.toml"), Path(folder, "demo.json")
         config.write_text(longer(Path("configs/demo.toml").read_text()))
@@ -169,14 +173,14 @@ def swarm(limit_s: float) -> dict[str, Any]:
     sharing = [device for device in told["devices"].values() if device != "cpu"]
     missed = [claim for claim, holds in told["claims"].items() if not holds]
     wanted = ("outer_steps", "devices", "val_loss_first", "val_loss_last", "run_s")
-    # Three begin, and the two that are left when the third is killed commit that very step.
+    # Three nodes begin. After one is killed, the other two commit the same outer step.
     fine = told["ok"] and len(sharing) >= 2
     judged = {"ok": fine, "sharing": len(sharing), "missed": missed}
     return judged | {name: told[name] for name in wanted}
 
 
 def longer(run_file: str) -> str:
-    """The demo's run file with more outer steps."""
+    """Return the demo's run file with more outer steps."""
     before, outer, after = run_file.partition("[outer]")
     changed, count = re.subn(r"^steps = \d+", f"steps = {OUTER_STEPS}", after, count=1, flags=re.M)
     assert outer, "the demo has outer steps"
@@ -185,7 +189,7 @@ def longer(run_file: str) -> str:
 
 
 def command(limit_s: float, *words: str, **environment: str) -> dict[str, Any]:
-    """How a program of ours ended. Raises Failed: not well, or not in time."""
+    """Run a module of ours, and return its result. Raises Failed if it fails or is too slow."""
     process = subprocess.Popen(
         [sys.executable, "-m", *words],
         stdout=subprocess.PIPE,
@@ -204,7 +208,7 @@ def command(limit_s: float, *words: str, **environment: str) -> dict[str, Any]:
 
 
 def _killed(process: subprocess.Popen[str]) -> str:
-    """The words of what is ended with all that it has begun: the next part wants the GPU alone."""
+    """Kill a process and its children, and return its output. The next part needs the whole GPU."""
     begun = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     for each in begun:
@@ -216,7 +220,7 @@ def _killed(process: subprocess.Popen[str]) -> str:
 
 
 def parts() -> dict[str, Part]:
-    """What is done, in this order."""
+    """Return all parts, in the order in which they run."""
     sizes = models().items()
     return {
         **{f"speed-{name}": partial(speed, config) for name, config in sizes},
@@ -230,7 +234,7 @@ def parts() -> dict[str, Part]:
 
 
 def check(name: str, todo: dict[str, Part], limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """All of `todo`; a part that fails does not keep the others from being done."""
+    """Run all parts in `todo`. A failing part does not stop the others."""
     ends_s, found = time.monotonic() + limit_s, {}
     for part, do in todo.items():
         began_s = time.monotonic()
@@ -250,7 +254,7 @@ def check(name: str, todo: dict[str, Part], limit_s: float = LIMIT_S) -> dict[st
 
 
 def targets(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was asked for, and what these parts have found of it."""
+    """Return the required figures beside those that the parts have found."""
     mfu = found.get("speed-1B", {}).get("mfu")
     told = [_target("MFU of 1B", MFU_ASKED, mfu)]
     for name in models():
@@ -263,13 +267,13 @@ def targets(found: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _measured(found: dict[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:
-    """The contenders of one model that said anything."""
+    """Return the results of the loops that were measured for one model."""
     part = found.get(f"beside-{name}", {})
     return {who: told for who, told in part.items() if isinstance(told, dict)}
 
 
 def _target(what: str, asked: float, found: float | None) -> dict[str, Any]:
-    """`met` is None where it was not measured, or the GPU's peak is not known."""
+    """Return one target. `met` is None if it was not measured or the GPU's peak is unknown."""
     met = None if found is None else found >= asked
     return {"what": what, "asked": asked, "found": found, "met": met}
 

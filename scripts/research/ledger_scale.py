@@ -1,12 +1,12 @@
-"""What one outer step costs a peer, and how long it takes to agree, by the number of members.
+"""Measure the cost of agreement: what one outer step costs a peer, by the number of members.
 
-Real ledgers and real signatures, no faults, the same delay for every message, a reduce that takes
-no time: what remains is the price of agreement. Reports and announcements are gossip; each is
-counted once at whoever hears it, and as MESH copies at whoever passes it on, and reaches everybody
-after one delay (a sparser mesh adds a delay for each further hop).
+The ledgers and signatures are real. There are no faults, every message has the same delay, and the
+reduce takes no time. Reports and announcements are gossip. Each is counted once at a receiver, and
+MESH times at its sender. A peer that passes it on counts MESH - 1 copies. Gossip reaches all peers
+after one delay; in a sparser mesh each further hop would add one.
 
-CPU is measured at a few peers, among them both proposers, who do the most; the others check the
-same signatures without doing the arithmetic again.
+CPU time is measured at a few peers only. Both proposers, which do the most work, are among them.
+For the other peers, results of signature checks are cached.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from p2ptrain.simulation.clock import Clock
 
 DELAY_S = 0.1
 MESH = 6
-"""Gossip keeps about so many neighbours."""
+"""Number of neighbours to which gossip sends a message."""
 
 REPORT_BYTES = 300
-"""A heartbeat that says ready or done, with its signature."""
+"""Size of a heartbeat with a Ready or ReduceDone report and its signature."""
 
 TOKENS_PER_BLOCK = 1000
 
 
 @dataclass(slots=True)
 class Meter:
-    """What one peer received, sent and computed."""
+    """Messages, bytes and CPU time of one peer."""
 
     received: int = 0
     sent: int = 0
@@ -55,8 +55,11 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One outer step of `members`. Delays are counted from "all are ready"; the busiest peer by
-    bytes is `busiest`. `cpu_voter_s` is what a member pays that proposes nothing.
+    """The cost of one outer step with `members` members.
+
+    `busiest` is the peer with the most bytes. `cpu_voter_s` is the CPU time of a member that
+    proposes nothing. The delays, in one-way message delays, count from the moment when all are
+    ready.
     """
 
     members: int
@@ -69,8 +72,10 @@ class Cost:
 
 @dataclass(slots=True)
 class Scale:
-    """All hear who is ready, since no voter takes it from a proposer (S11); `watched` peers hear
-    all other reports, too, and check signatures themselves.
+    """One simulated outer step.
+
+    All peers receive Ready reports, since no voter relies on the proposer for them (S11). Only the
+    `watched` peers receive all other reports too, and check every signature themselves.
     """
 
     rules: Rules
@@ -91,7 +96,7 @@ class Scale:
             self.meters[peer] = Meter()
 
     def run(self) -> None:
-        """From "all are ready" to the commit at everybody."""
+        """Report all peers ready, and run until every peer has the commit."""
         for peer in self.rules.founders:
             blocks = len(self.ledgers[peer].state.leases[peer])
             self._report(Ready(peer, 0, blocks * TOKENS_PER_BLOCK, blocks))
@@ -153,7 +158,7 @@ class Scale:
                 pass
 
     def _spell(self, peer: PeerId, message: Message, spoken: dict[int, bytes]) -> bytes:
-        """The bytes of `message`, which goes to many and is spelled once."""
+        """Return the encoded message. A message to several peers is encoded once."""
         if id(message) not in spoken:
             started = time.process_time()
             spoken[id(message)] = wire.encode(message)
@@ -184,7 +189,7 @@ class Scale:
 
 
 def measure(members: int) -> Cost:
-    """One outer step of so many members."""
+    """Measure one outer step with this number of members."""
     identities = [Identity.from_seed(number.to_bytes(32, "big")) for number in range(members)]
     rules = Rules(
         run=RunId(hashlib.sha256(b"scale").hexdigest()),
@@ -236,7 +241,7 @@ def row(cost: Cost) -> str:
 
 
 def picture(costs: Sequence[Cost]) -> str:
-    """Messages, bytes, CPU and time against the number of members, as SVG."""
+    """Return an SVG plot of messages, bytes, CPU and time by the number of members."""
 
     def line(value: Callable[[Cost], float]) -> Line:
         return [(cost.members, value(cost)) for cost in costs]
@@ -266,7 +271,7 @@ def picture(costs: Sequence[Cost]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the page, or with --svg the picture, for these numbers of members."""
+    """Print the page, or with --svg the plot, for these numbers of members."""
     parser = argparse.ArgumentParser(
         prog="scripts/ledger_scale", description="What agreeing on one outer step costs."
     )

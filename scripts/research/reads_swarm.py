@@ -1,11 +1,11 @@
 """A swarm that learns to read made-up genomes: `scripts/metagene_mini`.
 
-Reads are drawn from random genomes with repeats, packed with a tokenizer that is learnt on them,
-and published as the run that the recipe describes; then real nodes train on it. Who knows only how
-often each token occurs has a loss of the entropy of order 0. A model that learnt nothing else of
-genomes cannot be better, so this is what the loss must fall clearly below.
+Reads are drawn from random genomes with repeats and packed with a tokenizer that is trained on
+them. They are published as the run in the recipe, and real nodes train on it. A model that knows
+only the frequency of each token has a loss equal to the entropy of order 0. So the loss must fall
+clearly below that entropy.
 
-Nodes are told to talk over the loopback, and nothing is killed here: for that there is the demo.
+Nodes communicate over the loopback interface. No node is killed here; the demo does that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from p2ptrain.testing.node_process import DemoNode, losses_of, run_command
 RECIPE = Path("configs/metagene_mini.toml")
 READS, READ_BASES = 60_000, 150
 BELOW_NATS = 0.2
-"""Clearly: the validation loss of this model differs by some hundredths from seed to seed."""
+"""Required distance below the entropy. It is a clear one: the validation loss of this model differs
+by a few hundredths of a nat from seed to seed."""
 
 LOOK_EVERY_S = 0.5
 STOP_S = 30.0
@@ -35,7 +36,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What came of it. Losses are of θ on held-out reads, in nats a token, by outer step."""
+    """The result of the run.
+
+    `losses` are those of θ on held-out reads, in nats per token, by outer step.
+    """
 
     peers: int
     parameters: int
@@ -51,7 +55,7 @@ class Learnt:
 
 
 class SwarmFailed(Exception):
-    """The run did not come to its end; the message says what was not seen."""
+    """The run did not reach its end. The text names the event that did not happen."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,7 +102,10 @@ def _node(folder: Path, name: str) -> DemoNode:
 def _swarm(
     folder: Path, nodes: list[DemoNode], given: argparse.Namespace, say: Callable[[str], None]
 ) -> Learnt:
-    """Raises SwarmFailed, CommandFailed."""
+    """Pack the data, start the nodes, and wait for the end of the run.
+
+    Raises SwarmFailed, CommandFailed.
+    """
     started_s = time.monotonic()
     entropy_nats = _packed(folder, given, say)
     peers = nodes[1:]
@@ -129,7 +136,7 @@ def _swarm(
 
 
 def _begun(folder: Path, nodes: list[DemoNode]) -> int:
-    """The run is published and all nodes have started; returns its number of outer steps."""
+    """Publish the run, start all nodes, and return the run's number of outer steps."""
     seed, *peers = nodes
     ids = [json.loads(run_command("id", "--home", str(each.home), "--json")) for each in peers]
     allowed = [part for each in ids for part in ("--allow", each["peer"])]
@@ -143,7 +150,7 @@ def _begun(folder: Path, nodes: list[DemoNode]) -> int:
 
 
 def _packed(folder: Path, given: argparse.Namespace, say: Callable[[str], None]) -> float:
-    """Reads, their blocks and the run file in `folder`; returns the entropy of order 0, in nats."""
+    """Make the reads, their blocks and the run file. Return the entropy of order 0 in nats."""
     recipe = given.config.read_text(encoding="utf-8")
     run_file = folder / "run.toml"
     run_file.write_text(run_text(recipe, "reads.fasta", given.outer_steps), encoding="utf-8")
@@ -165,7 +172,7 @@ def _packed(folder: Path, given: argparse.Namespace, say: Callable[[str], None])
 
 
 def run_text(recipe: str, source: str, outer_steps: int | None) -> str:
-    """The recipe with another source of data and, unless None, so many outer steps."""
+    """Return the recipe with another data source and, unless None, this number of outer steps."""
     text = re.sub(r'(?m)^source = "[^"]*"', f'source = "{source}"', recipe)
     if outer_steps is None:
         return text
@@ -182,7 +189,10 @@ def _address(node: DemoNode) -> str | None:
 
 
 def _wait(look: Callable[[], T], nodes: list[DemoNode], deadline_s: float, what: str) -> T:
-    """The first true value of `look`. Raises SwarmFailed: none came, or a node has ended."""
+    """Return the first true value of `look`.
+
+    Raises SwarmFailed if there is none before the deadline, or if a node fails.
+    """
     ends_s = time.monotonic() + deadline_s
     while not (value := look()):
         for node in nodes:

@@ -1,6 +1,7 @@
-"""`scripts/compare`: works off what lacks, collects records, makes tables and plots.
+"""`scripts/compare`: run the missing arms, collect records, and make tables and plots.
 
-A signal lets every process finish its inner step and write its checkpoint; the next call goes on.
+After a signal, every process finishes its inner step and writes a checkpoint. The next call of the
+script continues from there.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ def _work(chosen: argparse.Namespace) -> None:
 
 
 def _stop(minutes: float, part_of: int | None) -> Callable[[], bool]:
-    """Whether it is time to end: by the clock, by a signal, or because `part_of` is gone.
+    """Return a function that says whether to stop: by time, by a signal, or without `part_of`.
 
-    That is the process that started us to share its work.  Whoever calls the script itself, a
-    shell in the background perhaps, may end without ending it.
+    `part_of` is the process that started this one to share its work. A process that was started by
+    a user has none, and continues even if the user's shell ends.
     """
     asked: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):

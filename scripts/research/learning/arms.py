@@ -1,7 +1,7 @@
-"""What is compared with what: the arms by comparison, the most important first.
+"""All arms by comparison, the most important first.
 
-An arm that rests on tuned numbers can be named only once their search has ended, so `arms` is a
-function of the records so far: ask again after each.
+The settings of an arm that uses tuned numbers are known only after their search has ended. So
+`arms` is a function of the records so far. Call it again after each new record.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMPARISONS = {
     "horizon": "the gap over outer steps and batch",
     "scratch": "from first weights, what was compared so",
 }
-"""By name, and what is compared."""
+"""Comparisons by name, with a description."""
 SEEDS = (1, 2, 3)
 
 ASKED = (
@@ -55,7 +55,7 @@ ASKED = (
     "churn-donors",
     "three-that-stay",
 )
-"""Of these, and of peers, so much was asked that three seeds must say it: they come first."""
+"""Arms with a required result. They, and the peers, need three seeds, and so come first."""
 
 REPEATED_LAST = (
     "fp16",
@@ -70,18 +70,19 @@ REPEATED_LAST = (
     "dp-short",
     "diloco-4-short",
 )
-"""Nobody asked for three seeds of these: theirs are repeated once all others have three."""
+"""Arms that do not need three seeds. They get further seeds after all others have three."""
 
 COMPARED = replace(TUNED_ON, draw=0, validation_sequences=1024)
-"""131,072 tokens of all documents, 3 % of the text; other ones than rates are tuned on. And as many
-of whole documents."""
+"""Held-out text of the compared arms: 131,072 tokens drawn from all documents, 3 % of the text, and
+as many tokens of whole documents. The trials use other sequences."""
 
 
 def arms(records: Mapping[Key, Record]) -> list[Arm]:
-    """All arms that can be named with these records, those first that most depends on: the rates,
-    then three seeds of the peers and of whatever else something was asked of; then one seed of all
-    else before the next, to see early what fails, and before other seeds of what need not be
-    repeated.
+    """Return all arms whose settings follow from these records, in the order in which to run them.
+
+    The trials come first, then three seeds of the peers and of the arms in ASKED. Then come the
+    other arms, seed by seed, so that failures show early. Further seeds of the arms in
+    REPEATED_LAST come last.
     """
     listed: list[Arm] = []
     chosen: dict[str, Settings] = {}
@@ -100,7 +101,10 @@ def arms(records: Mapping[Key, Record]) -> list[Arm]:
 
 
 def starts(listed: Sequence[Arm]) -> Iterator[Arm]:
-    """What arms begin with: trained by whoever needs it first, and no arm of a queue's."""
+    """Yield the common starts of the listed arms.
+
+    A queue does not run them as arms of their own: the first arm that needs a start trains it.
+    """
     for arm in listed:
         if (beginning := arm.settings.beginning) is not None:
             yield Arm("start", "start", beginning)
@@ -112,7 +116,7 @@ def from_scratch(records: Mapping[Key, Record]) -> list[Arm]:
 
 
 def _turn(arm: Arm) -> tuple[int, int]:
-    """Trials, named after what rests on them, stand before its first seed."""
+    """Return the sort key of an arm. A trial sorts beside the first seed of the arm it tunes."""
     seed = max(arm.settings.seed, SEEDS[0])
     if any(arm.name == name or arm.name.startswith(f"{name}-lr") for name in ASKED):
         return 0, seed
@@ -120,7 +124,7 @@ def _turn(arm: Arm) -> tuple[int, int]:
 
 
 def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Iterator[Arm]:
-    """What rests on these rates. Trials of its own stand before what rests on them."""
+    """Yield the arms that use these rates, and before them the trials that they need."""
     two, four = chosen["diloco-2"], chosen["diloco-4"]
     yield from other_beta({"dp": chosen["dp"], "diloco-4": four})
     yield from seeded("codecs", codecs(four))
@@ -153,14 +157,14 @@ def beside(chosen: Mapping[str, Settings], records: Mapping[Key, Record]) -> Ite
 def found(
     comparison: str, name: str, search: Search, records: Mapping[Key, Record]
 ) -> Iterator[Arm]:
-    """A search of its own, and once it has ended the arm with what was best."""
+    """Yield the trials of a search and, once it has ended, the arm with the best settings."""
     trials, best = tuned(search.trials(records))
     yield from trials
     yield from seeded(comparison, {name: best} if best else {})
 
 
 def seeded(comparison: str, settings: Mapping[str, Settings]) -> Iterator[Arm]:
-    """Seed by seed, so that a comparison that is cut has as many of each arm."""
+    """Yield arms seed by seed, so that an interrupted comparison has as many seeds of each arm."""
     for seed, (name, each) in product(SEEDS, settings.items()):
         yield Arm(comparison, name, _compared(replace(each, seed=seed)))
 
@@ -170,9 +174,9 @@ def _compared(settings: Settings) -> Settings:
 
 
 def others_of_peers(two: Settings, four: Settings) -> dict[str, Settings]:
-    """Eight peers with the rates of four, and averaging alone as a floor, with the same inner rate.
+    """Return eight peers with the rates of four, and plain averaging with the same inner rate.
 
-    It may be what the tuned outer optimizer does: then it is not trained again.
+    Plain averaging is a lower bound. It is left out if the tuned outer optimizer is the same.
     """
     means = {
         f"mean-{each.peers}": replace(each, outer_lr=1.0, momentum=0.0)
@@ -183,7 +187,7 @@ def others_of_peers(two: Settings, four: Settings) -> dict[str, Settings]:
 
 
 def alone(four: Settings) -> Settings:
-    """The other floor: one of four peers with its quarter of the tokens."""
+    """Return the other lower bound: one of four peers with its quarter of the tokens."""
     return replace(
         four,
         peers=1,
@@ -199,8 +203,10 @@ def half_as_long(settings: Settings) -> Settings:
 
 
 def codecs(four: Settings) -> dict[str, Settings]:
-    """The first rounds next to nothing, and is another run all the same: how far apart two runs are
-    that differ by nothing. Blocks are those of a run file that names none.
+    """Return four peers with each codec, with the default block size of run files.
+
+    fp16 rounds very little, but the run is still a different one. So its difference shows how far
+    apart two practically equal runs end.
     """
     names: tuple[CodecName, ...] = ("fp16", "int8", "int4")
     coded: dict[str, Settings] = {
@@ -210,32 +216,34 @@ def codecs(four: Settings) -> dict[str, Settings]:
 
 
 def longer_steps(four: Settings) -> Settings:
-    """102 outer steps of 20 inner steps, for an overlap of 5 between two of four fragments; as many
-    tokens, by the rates that were tuned for H = 12.
+    """Return settings with 102 outer steps of 20 inner steps and equal tokens.
+
+    H = 20 allows an overlap of 5 between two of four fragments. The rates are those for H = 12.
     """
     return replace(four, inner_steps=20, total_steps=2040, batch_sequences=20)
 
 
 def in_fragments(settings: Settings, overlap_steps: int) -> Settings:
-    """Streaming: the rates of an overlap of one inner step are used for a longer one, too."""
+    """Return streaming settings. A longer overlap uses the rates for one inner step too."""
     return replace(settings, sync=SyncSpec(4, overlap_steps, 0.5))
 
 
 def delayed(plain: Settings) -> dict[str, SyncSpec]:
-    """Modes whose means come an outer step late: their momentum and outer rate are tuned anew."""
+    """Return the modes with averages one outer step late. Their outer settings are tuned anew."""
     steps = plain.inner_steps
     return {"async": SyncSpec(1, steps), "eager": SyncSpec(1, steps, eager=True)}
 
 
 def unequal(four: Settings) -> dict[str, Settings]:
-    """One of four at a quarter of the speed of the others."""
+    """Return four peers, one of them at a quarter of the speed of the others."""
     slow = replace(four, slow=1)
     return {"slow-by-tokens": slow, "slow-equally": replace(slow, weights="equal")}
 
 
 def churn(four: Settings) -> dict[str, Settings]:
-    """Each outer step one of four stops and one joins. Three of four commit; so do three that
-    stay.
+    """Return the arms with churn: in each outer step one of four peers stops and one joins.
+
+    So three of four contribute. `three-that-stay` has three peers and no churn.
     """
     often = replace(four, evaluate_every=four.inner_steps)
     three = replace(often, peers=3, batch_sequences=3 * four.peer_sequences)
@@ -249,7 +257,7 @@ def churn(four: Settings) -> dict[str, Settings]:
 
 
 def longer_lives(churned: Mapping[str, Settings]) -> dict[str, Settings]:
-    """A peer that stays for as many outer steps of 24 lives twice as long."""
+    """Return churn arms with H = 24: peers stay for as many outer steps, so twice as long."""
     return {
         f"{name}-h24": replace(churned[name], inner_steps=24, evaluate_every=24)
         for name in ("churn-fresh", "churn-donor", "three-that-stay")
@@ -257,5 +265,5 @@ def longer_lives(churned: Mapping[str, Settings]) -> dict[str, Settings]:
 
 
 def horizon(name: str, tuned: Settings, inner_steps: Sequence[int]) -> dict[str, Settings]:
-    """Twice and half as many outer steps, by the rates that were tuned for H = 12."""
+    """Return arms with other values of H, with the rates that were tuned for H = 12."""
     return {f"{name}-h{steps}": replace(tuned, inner_steps=steps) for steps in inner_steps}

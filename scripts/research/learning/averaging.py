@@ -1,7 +1,8 @@
-"""A reduce among peers of one process: the ring's plan, work and kernels, and no sockets.
+"""A reduce among peers of one process: the ring's plan, work and kernels, without sockets.
 
-Every peer has its own `Work`, as in a node; what one sends is copied to the other at once. So the
-bytes are those that a real ring of these peers makes, with every hop's rounding and residual.
+Every peer has its own `Work`, as in a node. Segments are copied directly from sender to receiver.
+So the result has the same bytes as a real ring of these peers, with the rounding and the residual
+of every hop.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ Floats = NDArray[np.float32]
 
 RUN = RunId("00" * 32)
 WHOLE_PARTS = 2**30
-"""Longer than any part: a ring's bytes do not depend on how it is cut into segments."""
+"""A segment size larger than any part. The bytes of a ring do not depend on its segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """One peer's vectors: it contributes `weight` · (`anchor` − `local`), and what it `owes`.
+    """One peer's vectors. It contributes `weight` · (`anchor` − `local`) and its residual `owes`.
 
-    What its rounding loses now goes to `loses`; without residuals both are None.
+    The new residual of its rounding is written to `loses`. Without error feedback both are None.
     """
 
     weight: int
@@ -44,7 +45,7 @@ class Contribution:
 
 
 def average(contributions: Sequence[Contribution], codec: Codec) -> bytes:
-    """The update: the weighted mean, as all peers of a ring in this order would hold it.
+    """Return the update: the quantised weighted mean that a ring of peers in this order makes.
 
     Raises ring.blame.Blamed if a contribution cannot be averaged.
     """
@@ -81,7 +82,7 @@ def _work(request: ReduceRequest, arithmetic: Arithmetic) -> Work:
 
 
 def _exchange(request: ReduceRequest, works: Sequence[Work]) -> None:
-    """Deliver whatever may leave, until all has."""
+    """Deliver segments until all peers have finished."""
     due = deque((sender, send) for sender, work in enumerate(works) for send in work.at_start())
     while due:
         sender, send = due.popleft()

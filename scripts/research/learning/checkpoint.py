@@ -1,7 +1,7 @@
-"""A swarm on disk, whole: who goes on from here makes the bits that it would have made.
+"""Save and load a whole swarm. A continued swarm computes the same bits as an uninterrupted one.
 
-One file of plain arrays and one JSON text, written beside the last and renamed. It is trusted like
-the program itself, and no format for others.
+A checkpoint is one file with plain arrays and a JSON text. It is written to a temporary file and
+renamed. It is as trusted as the program itself, and not a format for other programs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def save(swarm: Swarm, notes: Mapping[str, Any], path: Path) -> None:
-    """Write the swarm and whatever else its trial notes."""
+    """Write the swarm and the notes of its trial."""
     facts = {
         "of": [swarm.settings.digest, swarm.corpus.digest],
         "inner_step": swarm.inner_step,
@@ -50,7 +50,7 @@ def save(swarm: Swarm, notes: Mapping[str, Any], path: Path) -> None:
 
 
 def load(settings: Settings, corpus: Corpus, path: Path) -> tuple[Swarm, dict[str, Any]] | None:
-    """The swarm and the notes, if those of these settings and this text are there."""
+    """Return the saved swarm and notes, or None if there are none of these settings and text."""
     if not path.exists():
         return None
     with np.load(path) as kept:
@@ -86,7 +86,7 @@ def _restored(
 
 
 def _arrays_of(peer: Peer, *, targets: bool = False) -> Arrays:
-    """A peer's vectors; without what the optimizer keeps if they are to be written to."""
+    """Return a peer's vectors. With `targets` the optimizer's vectors are left out."""
     arrays: Arrays = {"weights": peer.replica.weights}
     if not targets:
         arrays |= peer.replica.moments()

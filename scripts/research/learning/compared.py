@@ -1,8 +1,8 @@
-"""Losses of an arm beside those of its reference: what may be said of them, and what was asked for.
+"""Compare the losses of an arm with those of its reference, and with its required result.
 
-Arms of equal seed have equal first weights and equal tokens in equal order. So an arm is compared
-with its reference seed by seed: the mean of the differences, and their standard deviation; a mean
-of less than two of these is a tie. One seed, or two, show a difference and prove none.
+Arms of equal seed have equal first weights, and equal tokens in equal order. So an arm is compared
+with its reference seed by seed, by the mean and the standard deviation of the differences. A mean
+of at most two standard deviations is a tie. One or two seeds prove no difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scripts.research.learning.record import Record
 SEEDS_ASKED = 3
 
 Losses = Mapping[int, float]
-"""By seed."""
+"""Loss by seed, in nats."""
 
 
 def by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -57,7 +57,7 @@ def ratios(losses: Losses, reference: Losses) -> list[float]:
 
 
 def verdict(differences: Sequence[float]) -> str:
-    """What the differences, seed by seed, say in a word; of fewer than three they say nothing."""
+    """Return a one-word verdict on the differences. Fewer than three seeds give no verdict."""
     if len(differences) < SEEDS_ASKED:
         return "one seed" if len(differences) == 1 else "two seeds"
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
@@ -68,7 +68,8 @@ def verdict(differences: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """At most so much, of an arm's loss ÷ its reference's or − it; of the mean of the seeds."""
+    """A required result: the mean over the seeds of the ratio (÷) or difference (−) of an arm's
+    loss and its reference's is at most `most`."""
 
     sign: Literal["÷", "−"]
     most: float
@@ -77,13 +78,15 @@ class Asked:
         return f"{self.sign} ≤ {self.most:g}"
 
     def found(self, losses: Losses, reference: Losses) -> list[float]:
-        """Of each seed that has both."""
+        """Return the ratio or difference for each seed that has both losses."""
         compare = ratios if self.sign == "÷" else differences
         return compare(losses, reference)
 
     def verdict(self, values: Sequence[float]) -> str:
-        """Whether that is so, in a word. Where the bound lies within two standard errors of the
-        mean, another three seeds might say otherwise.
+        """Return in words whether the requirement is met.
+
+        If the bound lies within two standard errors of the mean, three other seeds might give
+        another verdict.
         """
         mean = statistics.fmean(values)
         word = "met" if mean <= self.most else "**missed**"

@@ -1,8 +1,8 @@
-"""Which tokens a model can have from copying: those that follow the same token as the last time.
+"""Find the tokens that a model can predict by copying.
 
-When a small model learns to copy (an induction head, arXiv 2209.11895) is an accident: of such
-tokens, runs that hardly differ end half a nat apart, of all others hundredths. So a loss says more
-if both are told apart.
+Such a token followed the same previous token at its last occurrence too. It is chance when a small
+model learns to copy (an induction head, arXiv 2209.11895). On these tokens, almost equal runs end
+half a nat apart, but on all other tokens only hundredths. So both losses are reported separately.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from p2ptrain.data.blocks import Tokens
 
 
 def copied(rows: Tokens) -> NDArray[np.bool_]:
-    """Of `rows` of n + 1 tokens, for each of the n that are predicted: whether the token before it
-    stood in the row already, and the same one followed it when it last did.
+    """Return for each predicted token whether it can be copied: shape (rows, n) for n + 1 tokens.
+
+    That is so if the token before it occurred earlier in the row, and was followed by this same
+    token at its last occurrence.
     """
     found = np.zeros((len(rows), rows.shape[1] - 1), np.bool_)
     for row, marks in zip(rows.tolist(), found, strict=True):

@@ -1,7 +1,7 @@
-"""The text of all arms, tokenised once and kept beside the work: sequences to train on, and others.
+"""The text of all arms: sequences for training and for validation, tokenised once and cached.
 
-The same packer makes it as makes a run's blocks. Sequences were shuffled there; a seed of an arm
-shuffles them once more, so that arms with equal seeds see equal tokens in equal order.
+The packer is the one that makes the blocks of runs, and it shuffles the sequences. The seed of an
+arm shuffles them again, so that arms with equal seeds see equal tokens in equal order.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from scripts.research.learning.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Rows of sequence + 1 tokens. `strangers` are held out, too: of documents of which nothing is
-    trained on. There are none where all that is held out is of such documents.
+    """Rows of sequence + 1 tokens.
+
+    `strangers` are held-out rows from documents that are not trained on. They are None if the rows
+    of `validation` come from such documents.
     """
 
     train: Tokens
@@ -31,8 +33,9 @@ class Corpus:
 
     @property
     def digest(self) -> str:
-        """Names the tokens: another Python's library is another text. Strangers are cut from it by
-        the same rule.
+        """The name of these tokens. The library of another Python version is another text.
+
+        Strangers do not enter it, since they follow from the same text.
         """
         hasher = hashlib.blake2b(digest_size=8)
         for rows in (self.train, self.validation):
@@ -40,8 +43,9 @@ class Corpus:
         return hasher.hexdigest()
 
     def drawn(self, count: int, seed: int, draw: int = 0) -> Corpus:
-        """Held out are `count` sequences drawn from all that were to be trained on, and, as
-        strangers, what was held out before.
+        """Return a corpus that holds out `count` sequences drawn from the training sequences.
+
+        The sequences held out before become its strangers.
         """
         random = np.random.Generator(np.random.Philox(key=seed + (draw << 64)))
         order = random.permutation(len(self.train))
@@ -49,7 +53,7 @@ class Corpus:
         return Corpus(kept, self.train[order[:count]], self.validation)
 
     def rows(self, seed: int, first: int, count: int) -> Tokens:
-        """`count` rows from place `first` on, in the order of `seed`; each pass has its own."""
+        """Return `count` rows from position `first` on. `seed` and the pass decide the order."""
         places = np.arange(first, first + count)
         passes, at = np.divmod(places, len(self.train))
         orders = {int(each): _order(seed, int(each), len(self.train)) for each in set(passes)}
@@ -62,7 +66,7 @@ _ORDERS: dict[tuple[int, int, int], np.ndarray] = {}
 
 
 def _order(seed: int, number: int, length: int) -> np.ndarray:
-    """Kept for the two passes of one seed that may be open."""
+    """Return the order of one pass. A few orders are cached, for passes in use at the same time."""
     key = (seed, number, length)
     if key not in _ORDERS:
         if len(_ORDERS) > 2:
@@ -73,7 +77,7 @@ def _order(seed: int, number: int, length: int) -> np.ndarray:
 
 
 def corpus_for(settings: Settings, folder: Path) -> Corpus:
-    """The corpus of these settings, from `folder` if it was made before."""
+    """Return the corpus of these settings, read from `folder` if it was made before."""
     path = kept_at(settings, folder)
     if not path.exists():
         _make(settings, path)
@@ -86,7 +90,7 @@ def corpus_for(settings: Settings, folder: Path) -> Corpus:
 
 
 def kept_at(settings: Settings, folder: Path) -> Path:
-    """Where `folder` has the corpus of these settings, before any sequences are drawn from it."""
+    """Return the file in `folder` with the corpus before sequences are drawn from it."""
     text, model = settings.text, settings.model
     name = f"text-{model.vocab}-{model.sequence}-{text.limit_bytes}-{text.seed}"
     return folder / f"{name}-{text.validation_sequences}.npz"

@@ -1,4 +1,4 @@
-"""Plots of the comparisons as SVG: the curves of each, and the gap to ordinary training."""
+"""SVG plots of the comparisons: their loss curves, and the gap to ordinary training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scripts.research.learning.compared import by_arm, losses_of, ratios
 from scripts.research.learning.record import Record
 
 SHOWN_FROM = (0.25, 0.75)
-"""All curves fall steeply in the first quarter; what they differ by would vanish beside that. And
-the end once more, since it is what counts."""
+"""Shares of the run at which the two charts begin. All curves fall steeply in the first quarter,
+which would hide their differences. The second chart shows the end, which matters most."""
 
 
 def picture(comparison: str, records: Sequence[Record]) -> str:
-    """The loss of θ over inner steps, by arm, the mean of the seeds, as SVG."""
+    """Return an SVG plot of the loss of θ over inner steps: for each arm the mean of its seeds."""
     curves = {f"{name} ({len(found)})": _mean(found) for name, found in by_arm(records).items()}
     charts = []
     for share in SHOWN_FROM:
@@ -27,7 +27,7 @@ def picture(comparison: str, records: Sequence[Record]) -> str:
 
 
 def _mean(records: Sequence[Record]) -> list[tuple[float, float]]:
-    """Of the steps that all seeds have."""
+    """Return the mean curve over the steps that all seeds have."""
     curves = [{step: loss for step, loss, _ in each.curve} for each in records]
     steps = sorted(set(curves[0]).intersection(*curves))
     return [(float(step), statistics.fmean(curve[step] for curve in curves)) for step in steps]
@@ -53,11 +53,14 @@ GAPS: Mapping[str, Mapping[float, tuple[str, str]]] = {
     },
     "peers": {2.0: ("diloco-2", "dp"), 4.0: ("diloco-4", "dp"), 8.0: ("diloco-8", "dp")},
 }
-"""Over what the gap is drawn: where an arm stands, and what it is divided by."""
+"""For each plot of the gap: its x axis, and for each x value the arm and its reference."""
 
 
 def picture_of_gaps(records: Sequence[Record]) -> str | None:
-    """Loss ÷ that of ordinary training: each seed, and their mean. None while nothing is a line."""
+    """Return an SVG plot of losses ÷ those of ordinary training, for each seed and their mean.
+
+    Return None if no line has two points yet.
+    """
     losses = {name: losses_of(found) for name, found in by_arm(records).items()}
     charts = []
     for across, places in GAPS.items():

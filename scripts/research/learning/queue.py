@@ -1,8 +1,8 @@
-"""Works off the arms that lack a record, beside other processes that do the same.
+"""Run the arms that have no record yet, in parallel with other processes that do the same.
 
-An arm is whose lock one holds; the kernel lets go of it when the process ends, however it ends, and
-whoever takes it next goes on from the checkpoint. Where all arms that lack are taken, the next ones
-may depend on them: look again now and then.
+A process runs an arm while it holds the arm's lock. The kernel releases the lock when the process
+ends for any reason, and the next process continues from the checkpoint. If all missing arms are
+locked, further arms may depend on them, so the queue looks again after some seconds.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from scripts.research.learning.search import Arm
 from scripts.research.learning.trial import Cut, run_trial
 
 LOOK_EVERY_S = 5.0
-"""Next to nothing beside the five minutes of an arm."""
+"""Interval between two looks for arms. It is short compared with the five minutes of an arm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """`comparisons` are worked off, and the tuning that they rest on. `results` is only read."""
+    """Runs `comparisons` and the tuning that they depend on. `results` is only read."""
 
     folder: Path
     results: Path
     comparisons: Collection[str]
 
     def lacking(self) -> list[Arm]:
-        """What can be named and has no record, the most important first."""
+        """Return the known arms without a record, the most important first."""
         records = read_results(self.results, self.folder)
         wanted = {*self.comparisons, "tuning"}
         return [arm for arm in arms(records) if arm.comparison in wanted and arm.key not in records]
 
     def work(self, stop: Callable[[], bool]) -> None:
-        """Until nothing lacks, or `stop` says so."""
+        """Run arms until none is missing, or until `stop` returns True."""
         while not stop() and (lacking := self.lacking()):
             if not any(self._try(arm, stop) for arm in lacking):
                 time.sleep(LOOK_EVERY_S)
 
     def _try(self, arm: Arm, stop: Callable[[], bool]) -> bool:
-        """Run it, unless somebody else does. Whether it was ours."""
+        """Run an arm. Return False if another process is running it."""
         with self._lock(arm) as ours:
             if not ours:
                 return False

@@ -1,4 +1,4 @@
-"""What is known of an arm once it has ended: its losses, and all that they follow from."""
+"""The record of an arm that has ended: its losses, and the settings that produced them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How an arm ended: `loss` is that of θ on all held-out sequences, None if the arm diverged.
+    """The result of an arm.
 
-    `curve` is (inner steps, loss of θ on some of them, mean loss in training since the last);
-    `text` names the corpus. `strangers_loss` is that of θ on the corpus' strangers, if it has any;
-    `copied_loss` and `other_loss` are parts of `loss`: `learning.copying`. Where the processor
-    could not multiply in bf16, `bf16_products` is False: `trainer.products`. `theta` and
-    `start_theta` are digests of the θ that it ended with and began with; `joiners` is how much more
-    loss in training who had just joined had than the others, in each inner step since. `torch` is
-    the version that it was trained with, where that was noted.
+    `loss` is the loss of θ on all held-out sequences in nats, or None if the arm diverged. `curve`
+    has points (inner steps, loss of θ on some of these sequences, mean training loss since the last
+    point). `text` names the corpus. `strangers_loss` is the loss of θ on the corpus's strangers, if
+    it has any. `copied_loss` and `other_loss` are the losses on two kinds of tokens (see
+    `learning.copying`). `bf16_products` is False if the processor could not multiply in bf16.
+    `theta` and `start_theta` are digests of the last and the first θ. `joiners` is the extra
+    training loss of new members compared with the others, by inner step since they joined.
+    `torch` is the version of torch, if it was recorded.
     """
 
     arm: str

@@ -1,7 +1,7 @@
-"""Tables of what was measured, with ties called ties.
+"""Tables of the measured losses. Differences within the noise are called ties.
 
-Ratios are shown of both kinds of held-out text; verdicts and what is asked for are of the one that
-is drawn from all documents.
+Ratios are shown for both kinds of held-out text. Verdicts and requirements use the sequences that
+are drawn from all documents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scripts.research.learning.record import Record
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`asked` is what is hoped for of an arm against the reference."""
+    """A table of arms. `asked` maps an arm to its required result against `reference`."""
 
     title: str
     reference: str
@@ -99,11 +99,11 @@ TABLES = (
 )
 
 RISE_MAX = 0.1
-"""Nats, asked for: from one outer step to the next, where somebody joins."""
+"""Largest allowed rise of the loss, in nats, from one outer step to the next when a peer joins."""
 
 
 def tables(records: Sequence[Record]) -> str:
-    """All tables, and the trials by which the rates were chosen, in markdown."""
+    """Return all tables in markdown, with the trials that chose the learning rates."""
     found = _with_plain_means(by_arm(records))
     parts = [_texts(records), *(_table(table, found) for table in TABLES)]
     parts += [_gains(found), _joiners(found), _rises(found), _trials(found)]
@@ -111,7 +111,7 @@ def tables(records: Sequence[Record]) -> str:
 
 
 def _with_plain_means(found: dict[str, list[Record]]) -> dict[str, list[Record]]:
-    """Where the tuned outer optimizer is none, peers are the floor of plain averaging, too."""
+    """Add `mean-N` arms if the tuned outer optimizer of N peers is plain averaging itself."""
     means = {
         f"mean-{peers}": [
             each for each in found.get(f"diloco-{peers}", ()) if _averages_alone(each)
@@ -126,8 +126,10 @@ def _averages_alone(record: Record) -> bool:
 
 
 def _texts(records: Sequence[Record]) -> str:
-    """Losses on different texts are not to be compared: say so if there are any. Trials have a text
-    of their own, and are compared among themselves.
+    """Return a line that names the texts, or a warning if arms used different texts.
+
+    Losses on different texts cannot be compared. Trials have their own text, and are compared only
+    with each other.
     """
     texts: dict[str, set[str]] = {}
     for each in records:
@@ -141,7 +143,7 @@ def _texts(records: Sequence[Record]) -> str:
 
 
 def outcome(records: Sequence[Record]) -> str:
-    """What was asked for, in one table, and whether it was found."""
+    """Return one table of all requirements and whether they were met."""
     found = by_arm(records)
     rows = ["| | asked | found | seeds | |", "|---|---|---|---|---|"]
     rows += [
@@ -188,7 +190,7 @@ def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
 
 
 def _cells(records: Sequence[Record], reference: Sequence[Record]) -> tuple[str, ...]:
-    """Loss, seeds, difference, ratio, verdict, its parts, ratio on strangers."""
+    """Return loss, seeds, difference, ratio, verdict, partial differences, ratio on strangers."""
     losses, others = losses_of(records), losses_of(reference)
     diverged = len(records) - len(losses)
     if not losses:
@@ -200,7 +202,7 @@ def _cells(records: Sequence[Record], reference: Sequence[Record]) -> tuple[str,
 
 
 def _parts(records: Sequence[Record], reference: Sequence[Record]) -> str:
-    """The differences of what can be copied and of all else."""
+    """Return the differences of the loss on copied tokens and on all other tokens."""
     parts = (differences(kind(records), kind(reference)) for kind in (losses_copied, other_losses))
     return "; ".join(_spread(found) for found in parts if found)
 
@@ -211,19 +213,23 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _against(losses: Losses, reference: Losses) -> tuple[str, str, str]:
-    """The cells that compare an arm with its reference, over the seeds that both have."""
+    """Return the cells that compare an arm with its reference, over their common seeds."""
     found = differences(losses, reference)
     return (_spread(found), _ratio(losses, reference), verdict(found)) if found else ("", "", "")
 
 
 def _ratio(losses: Losses, reference: Losses) -> str:
-    """The mean of the ratios, seed by seed."""
+    """Return the mean over the seeds of the ratio of both losses."""
     found = ratios(losses, reference)
     return f"{statistics.fmean(found):.4f}" if found else ""
 
 
 def _gains(found: Mapping[str, list[Record]]) -> str:
-    """What all arms of a seed begin with makes their ratios smaller: this leaves it out."""
+    """Return a table of the gains after the common start.
+
+    The common start of all arms of a seed brings their ratios of losses closer to 1. This table
+    leaves it out.
+    """
     start, dp = losses_of(found.get("start", [])), losses_of(found.get("dp", []))
     rows = ["### Of what ordinary training gains after the start, so much", ""]
     rows += ["| arm | loss at the start | at the end | of the gain of dp | seeds |"]
@@ -239,7 +245,10 @@ def _gains(found: Mapping[str, list[Record]]) -> str:
 
 
 def _joiners(found: Mapping[str, list[Record]]) -> str:
-    """In training, on texts of their own: means over some hundred joins a seed."""
+    """Return the extra training loss of new members: means over about a hundred joins per seed.
+
+    Each peer trains on its own text.
+    """
     rows = ["### Who has just joined: loss in training above that of the others, nats", ""]
     for name in CHURN:
         records = [each for each in found.get(name, ()) if each.joiners]
@@ -250,7 +259,7 @@ def _joiners(found: Mapping[str, list[Record]]) -> str:
 
 
 def _rises(found: Mapping[str, list[Record]]) -> str:
-    """The worst of any seed, of arms that are evaluated after each outer step."""
+    """Return the largest rise over all seeds, for arms evaluated after each outer step."""
     rows = ["### The largest rise of the loss from one outer step to the next", ""]
     for name in ("three-that-stay", *CHURN):
         rises = [rise(each) for each in found.get(name, ())]
@@ -259,7 +268,7 @@ def _rises(found: Mapping[str, list[Record]]) -> str:
 
 
 def rise(record: Record) -> float:
-    """How much the loss of θ rose at most between two evaluations; 0 if it never did."""
+    """Return the largest rise of the loss of θ between two evaluations, or 0 if it never rose."""
     losses = [loss for _, loss, _ in record.curve]
     return max(0.0, *(later - earlier for earlier, later in pairwise([losses[0], *losses])))
 
@@ -276,9 +285,7 @@ def _trials(found: Mapping[str, list[Record]]) -> str:
 
 
 def insert(page: str, name: str, text: str) -> str:
-    """The page with this text in the place of the last one: between the comments "NAME: begin" and
-    "NAME: end".
-    """
+    """Replace the text between the comments "NAME: begin" and "NAME: end" of a page."""
     begin, end = (f"<!-- {name}: {where} -->" for where in ("begin", "end"))
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)

@@ -1,6 +1,6 @@
 """Records on disk: one JSON line each, in a file for each comparison, sorted.
 
-What a queue has just made lies in its own folder until it is collected. Both are read alike.
+New records of a queue stay in the queue's folder until they are collected. Both places are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RESULT = "result.json"
 
 
 def read_results(results: Path, folder: Path) -> dict[Key, Record]:
-    """All records that are collected in `results`, or lie in a queue's `folder`."""
+    """Return all records: those collected in `results`, and those in a queue's `folder`."""
     lines = [line for file in sorted(results.glob("*.jsonl")) for line in _lines(file)]
     lines += [file.read_text() for file in sorted(folder.glob(f"*/{RESULT}"))]
     records = [Record.of(json.loads(line)) for line in lines]
@@ -25,15 +25,15 @@ def read_results(results: Path, folder: Path) -> dict[Key, Record]:
 
 
 def write_result(record: Record, folder: Path) -> None:
-    """Into the arm's own folder: there at once and whole, or not at all."""
+    """Write a record into the arm's folder atomically."""
     _write(folder / RESULT, json.dumps(record.plain(), sort_keys=True) + "\n")
 
 
 def collect(records: Iterable[tuple[str, Record]], results: Path) -> None:
-    """Add to the files of all comparisons; with each record the comparison that it is of.
+    """Add records to the files of their comparisons.
 
-    What is there stays: an arm that cannot be named before another search has ended has cost as
-    much, and may be named again.
+    Existing records are kept, even if no arm with their key is known at the moment: such an arm can
+    be known again after another search has ended.
     """
     by_file: dict[str, list[Record]] = {}
     for comparison, record in records:

@@ -1,7 +1,8 @@
-"""Peers compared from their first weights on, without a common start: what was compared first.
+"""Comparisons of peers from their first weights on, without a common start. They were made first.
 
-Its seeds differ by when they learn to copy (`copying`) more than codecs or modes may differ, so all
-but peers are compared after a start. These searches are finer than those there.
+Seeds differ in the time when they learn to copy (`copying`). That effect is larger than the allowed
+effect of codecs or modes. So all comparisons except those of peers use a common start. The searches
+here are finer than those in `tuning`.
 """
 
 from __future__ import annotations
@@ -29,25 +30,26 @@ from scripts.research.learning.tuning import (
 SCRATCH = replace(BASE, start=None)
 
 BATCHES = (32.0, 64.0)
-"""Smaller ones would be other comparisons: more steps than DiLoCo has."""
+"""Batch sizes in sequences. Smaller ones would need more steps than DiLoCo has."""
 GAINS = (1.3, 1.6)
-"""Outer rates over 1: Muon's step has one length, so four peers' mean of it is 0.6 as long as one
-peer's that trains on all, and only the outer rate lengthens the mean and nothing else. With 0.7 of
-the inner rate 1.6 was worse by far."""
+"""Outer learning rates above 1. All steps of Muon have the same length, so the mean of four peers'
+steps is only 0.6 times as long as the step of one peer on all data. Only the outer rate lengthens
+the mean and changes nothing else. With 0.7 times the inner rate, 1.6 was far worse."""
 BETWEEN = 48.0
 BETWEEN_RATES = (1.2, 1.5)
-"""For the baseline a batch between, too, its rate larger as the batch's root or as the batch."""
+"""Factors of the learning rate for the batch BETWEEN in the baseline: the rate grows with the
+square root of the batch, or in proportion to it."""
 BETWEEN_MOMENTA = (0.6, 1.3)
-"""And momenta for two peers. So each has twelve trials, as four peers have with their gains: the
-baseline with the one that twice the batch takes it to."""
+"""Factors of the outer momentum for two peers. Every search then has twelve trials, as four peers
+have with GAINS. The baseline's twelve include the one beyond its grid."""
 
 
 TRIED: Mapping[str, int] = {"mean-2": 1, "diloco-2-h6": 2, "fp16": 1, "int8": 1}
-"""Of what was tried beside the peers, so many seeds."""
+"""Number of seeds for some of the arms. The others use all seeds."""
 
 
 def scratch(records: Mapping[Key, Record], seeds: Sequence[int]) -> tuple[list[Arm], list[Arm]]:
-    """The trials, and what rests on them, as far as it can be named."""
+    """Return the trials, and the arms with the tuned settings that are known so far."""
     trials: list[Arm] = []
     chosen: dict[str, Settings] = {}
     for name, (tried, best) in {
@@ -76,12 +78,12 @@ def _beside(chosen: Mapping[str, Settings]) -> Iterator[tuple[str, Settings]]:
 
 
 def baseline() -> Search:
-    """Rates and batches of ordinary training; the tokens are the same."""
+    """Return the search over learning rates and batches of ordinary training, for equal tokens."""
     return Search(_baseline, tuple(product(RATES, BATCHES)), (RATE_FACTOR, 1.0))
 
 
 def refined(records: Mapping[Key, Record]) -> Tuned:
-    """The baseline, tuned further around what is best."""
+    """Tune the baseline further around its best settings."""
 
     def near(shares: Sequence[float], batch: float | None = None) -> Stage:
         return lambda at: [_baseline(each * at.lr, batch or at.batch_sequences) for each in shares]
@@ -98,20 +100,20 @@ def _baseline(rate: float, batch: float) -> Arm:
         lr=rate,
         batch_sequences=sequences,
         total_steps=steps,
-        inner_steps=math.gcd(steps, SCRATCH.inner_steps),  # Of a lease; it averages with nobody.
+        inner_steps=math.gcd(steps, SCRATCH.inner_steps),  # Only the length of a lease here.
         seed=TUNING_SEED,
     )
     return Arm("scratch", f"scratch-dp-b{sequences}-lr{rate:g}", settings)
 
 
 def diloco(peers: int) -> Search:
-    """Inner rates and outer momenta of plain DiLoCo, with the steps and tokens of the base."""
+    """Return the search over inner rates and outer momenta of DiLoCo, for the base's tokens."""
     grid = tuple(product(RATES, MOMENTA))
     return Search(partial(_diloco, peers), grid, (RATE_FACTOR, MOMENTUM_FACTOR))
 
 
 def gained(peers: int, records: Mapping[Key, Record]) -> Tuned:
-    """Plain DiLoCo, with larger outer rates for what is best with an outer rate of 1."""
+    """Tune plain DiLoCo with an outer rate of 1, and then try larger outer rates."""
 
     def gains(at: Settings) -> list[Arm]:
         name = f"scratch-diloco-{peers}-lr{at.lr:g}-momentum{at.momentum:g}-outer"
@@ -121,7 +123,7 @@ def gained(peers: int, records: Mapping[Key, Record]) -> Tuned:
 
 
 def balanced(peers: int, records: Mapping[Key, Record]) -> Tuned:
-    """Plain DiLoCo, its inner rate and outer momentum tuned further around what is best."""
+    """Tune plain DiLoCo, and tune its inner rate and outer momentum further around the best."""
 
     def rates(shares: Sequence[float]) -> Stage:
         return lambda at: [_diloco(peers, each * at.lr, at.momentum) for each in shares]
@@ -133,9 +135,9 @@ def balanced(peers: int, records: Mapping[Key, Record]) -> Tuned:
 
 
 def averaged(peers: int, records: Mapping[Key, Record]) -> Tuned:
-    """Plain averaging, without an outer optimizer: the grid's inner rates, and one between.
+    """Tune plain averaging without an outer optimizer: the grid's inner rates and one between.
 
-    Not beyond them: with momentum rates half as large were far worse.
+    The search does not go beyond the grid, since with momentum a rate half as large was far worse.
     """
     rates = (RATES[0], REFINED[-1] * RATES[0], RATES[1])
     grid = tuple((rate, 0.0) for rate in rates)

@@ -1,6 +1,6 @@
-"""Searches for rates: a grid, and beyond its edge as long as the best lies there.
+"""Search for learning rates in a grid, and beyond its edge while the best value lies there.
 
-What is best of a grid that ends too early is tuned in name only.
+A best value at the edge of a grid is not a tuned value.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from scripts.research.learning.record import Record
 from scripts.research.learning.settings import Settings
 
 BEYOND_MAX = 6
-"""Trials beyond a grid: rates that are still best there are further off than any that were used."""
+"""Largest number of trials beyond a grid. No rate in use lies as far outside as this allows."""
 
 Tuned = tuple[list["Arm"], Settings | None]
-"""All trials of a search that are known to be needed, and, once they have ended, its best."""
+"""All trials of a search that are known to be needed, and its best settings once all have ended."""
 
 Key = tuple[str, int, str]
 """An arm's name, its seed, and the digest of its settings."""
@@ -23,7 +23,7 @@ Key = tuple[str, int, str]
 Point = tuple[float, float]
 
 Stage = Callable[[Settings], list["Arm"]]
-"""What is tried next around the best."""
+"""stage(best): the next trials, around the best settings so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A grid over two numbers; `factors` lead beyond it, 1 if nothing does."""
+    """A grid over two numbers. `factors` are the steps beyond its edges; 1 means no step."""
 
     make: Callable[[float, float], Arm]
     grid: tuple[Point, ...]
@@ -68,7 +68,7 @@ class Search:
         return next((each for each in points if self.make(*each).settings == settings), None)
 
     def _beyond(self, points: Sequence[Point], at: Point) -> Point | None:
-        """The next point on a line through `at` that ends there."""
+        """Return the next untried point beyond `at`, if `at` lies on an edge, else None."""
         firsts = [first for first, other in points if other == at[1]]
         others = [other for first, other in points if first == at[0]]
         candidates = [(first, at[1]) for first in _next(firsts, at[0], self.factors[0])]
@@ -83,8 +83,9 @@ def _next(values: Sequence[float], at: float, factor: float) -> list[float]:
 
 
 def best(trials: Sequence[Arm], records: Mapping[Key, Record]) -> Settings | None:
-    """The settings with the lowest loss, once all trials have one; who diverged has lost. None as
-    well if all have diverged.
+    """Return the settings with the lowest loss.
+
+    Return None if a trial has not ended, or if all trials have diverged.
     """
     losses = []
     for arm in trials:
@@ -97,7 +98,7 @@ def best(trials: Sequence[Arm], records: Mapping[Key, Record]) -> Settings | Non
 
 
 def further(found: Tuned, stages: Sequence[Stage], records: Mapping[Key, Record]) -> Tuned:
-    """Each stage's trials are made of the best of all before them."""
+    """Run further stages. Each one makes its trials from the best settings found before it."""
     trials, chosen = found
     for stage in stages:
         if chosen is None:

@@ -1,8 +1,8 @@
 """All numbers of one arm. Two arms with equal settings are the same arm, to the bit.
 
-`batch_sequences` is what all peers together train on in one inner step; a peer trains its share of
-it. `total_steps` counts the inner steps of each peer, whatever their number: so arms that differ
-in their peers alone see the same tokens in as many steps.
+`batch_sequences` is the number of sequences that all peers together train on in one inner step.
+`total_steps` counts the inner steps of each peer. So arms that differ only in the number of peers
+see the same tokens in the same number of steps.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Joining = Literal["fresh", "donor", "donors"]
 
 @dataclass(frozen=True, slots=True)
 class TextSpec:
-    """The standard library's sources, so many tokens of vocabulary, cut into sequences.
+    """The text: sources of Python's standard library, cut into sequences.
 
-    `validation_sequences` come from whole documents, a dozen, of which nothing is trained on. With
-    `drawn_sequences`, so many others, drawn from all documents, are not trained on either, and
-    losses are of these: a dozen documents are unlike the rest. Theirs is noted beside it. Each
-    `draw` is another.
+    `validation_sequences` come from about a dozen whole documents that are not trained on. These
+    few documents are unlike the rest. So `drawn_sequences` further sequences, drawn from all
+    documents, are held out, and losses are measured on them. The loss on the whole documents is
+    then recorded too. `draw` is the seed of that drawing.
     """
 
     limit_bytes: int = 12_000_000
@@ -40,10 +40,10 @@ class TextSpec:
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """In each outer step a peer stops before it has contributed; in the next one another starts.
+    """In each outer step a peer stops before it has contributed, and a new one starts in the next.
 
-    Who starts has θ, and an optimizer that is new, copied from a member, or the mean of what all
-    who stay have (`optimizer`); its learning rate rises over `warmup_steps`.
+    The new peer has θ. Its optimizer state is fresh, copied from one member, or the mean of all
+    remaining members (`optimizer`). Its learning rate rises over `warmup_steps` inner steps.
     """
 
     optimizer: Joining = "fresh"
@@ -52,8 +52,9 @@ class Churn:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """So many steps of ordinary training come before: all arms of a seed begin with the θ that it
-    ends with, and with optimizers that have seen nothing. Its rate does not fall.
+    """Ordinary training before an arm begins, with a constant learning rate.
+
+    All arms of a seed begin with the θ at its end, and with fresh optimizers.
     """
 
     steps: int
@@ -67,9 +68,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`peers` of 1 without an average (`averages`) is ordinary training: the data-parallel
-    baseline, or, with a smaller batch, a peer that is left alone. `slow` peers, the last ones, do
-    a quarter of the inner steps that the others do.
+    """The settings of an arm.
+
+    One peer that does not average (`averages`) is ordinary training. With the full batch it is the
+    data-parallel baseline, and with a smaller batch a lone peer. The last `slow` peers do a quarter
+    of the inner steps of the others.
     """
 
     model: ModelSpec
@@ -138,8 +141,8 @@ class Settings:
 
     @property
     def beginning(self) -> Settings | None:
-        """The ordinary training that these begin after, if they do: the same of all arms of a seed
-        that differ in what they do then.
+        """The settings of the common start, or None. They are equal for arms of one seed that
+        differ only in what follows it.
         """
         if self.start is None:
             return None
@@ -164,10 +167,10 @@ class Settings:
 
     @property
     def digest(self) -> str:
-        """Names these settings: a record of others is not one of these.
+        """The name of these settings, by which records are matched.
 
-        Made of what departs from the defaults, so that a setting that comes later, and by default
-        changes nothing, leaves the records of before valid.
+        Only values that differ from the defaults enter it. So a setting that is added later keeps
+        old records valid if its default changes nothing.
         """
         return _digest(self)
 
@@ -176,7 +179,8 @@ class Settings:
 
 
 ARMS_MAX = 1024
-"""Far more than are ever compared: a queue asks for the digests of all of them after each."""
+"""Size of the digest cache, far more than the number of arms. A queue computes all digests after
+each arm."""
 
 
 @lru_cache(ARMS_MAX)
@@ -186,11 +190,11 @@ def _digest(settings: Settings) -> str:
 
 
 SLOWNESS = 4
-"""A slow peer does one inner step where the others do so many."""
+"""Number of inner steps of the others in which a slow peer does one."""
 
 
 def _departures(value: Any) -> Any:
-    """What a dataclass says that its defaults do not, and in it the same of others."""
+    """Return the fields of a dataclass that differ from their defaults, recursively."""
     if not is_dataclass(value):
         return value
     said = {each.name: (getattr(value, each.name), _default(each)) for each in fields(value)}

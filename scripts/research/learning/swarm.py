@@ -1,12 +1,14 @@
-"""Peers that train, average and take outer steps together, as the settings say; all in one process.
+"""Peers that train, average and take outer steps together in one process, as the settings say.
 
-θ and m are held once, since real peers hold the same bits. The lease book is the ledger's: blocks
-of one inner step of one peer, handed out in the order of the members, given back by who stops. An
-outer step goes as in a node: read (each peer's fragment against θ), average (the ring's
-arithmetic), commit (the update's bytes), and, τ inner steps later, merge (the outer step's kernel
-on θ and m, then the local weights).
+θ and m exist once, since real peers hold the same bits. The lease book is that of the ledger. A
+block is the data of one inner step of one peer. Blocks are assigned in the order of the members,
+and a stopping peer gives its blocks back.
 
-All that decides how it goes on is in `Swarm`'s fields, and `checkpoint` writes each of them down.
+An outer step has the same phases as in a node. Read: take each peer's fragment against θ. Average:
+apply the ring's arithmetic. Commit: keep the update's bytes. Merge, τ inner steps later: apply the
+outer step's kernel to θ and m, then change the local weights.
+
+The fields of `Swarm` contain its whole state, and `checkpoint` saves all of them.
 """
 
 from __future__ import annotations
@@ -39,19 +41,19 @@ Floats = NDArray[np.float32]
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """A member: what it trains with, and what is its own alone."""
+    """A member, with its replica and its own residuals (`owes`) and eager state."""
 
     name: PeerId
     replica: Replica
     joined_step: int = 0
-    """The inner step at which it began; 0 for who was there from the start."""
+    """The inner step at which the peer joined, or 0 if it was there from the start."""
     owes: Floats | None = None
     eager: Eager | None = None
 
 
 @dataclass(slots=True)
 class Commit:
-    """What an outer step ended with: an update of a fragment, to be merged later."""
+    """The result of an outer step: an update of a fragment, to be merged later."""
 
     outer_step: int
     payload: bytes
@@ -59,7 +61,11 @@ class Commit:
 
 @dataclass(slots=True)
 class Swarm:
-    """`inner_step` is how many inner steps are done; `pending` what is committed but not merged."""
+    """The state of all peers.
+
+    `inner_step` is the number of completed inner steps. `pending` are committed updates that are
+    not merged yet.
+    """
 
     settings: Settings
     corpus: Corpus
@@ -72,14 +78,14 @@ class Swarm:
     joined: int = 0
     pending: list[Commit] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    """Of the inner steps since the last record."""
+    """Training losses of the inner steps since the last point of the curve."""
     joiners: list[float] = field(default_factory=list)
-    """With churn, for each inner step of an outer step: how much more loss than the others who had
-    just joined had in it, summed over all of them."""
+    """With churn: for each inner step of an outer step, the extra loss of a new member compared
+    with the mean of the others, summed over all new members."""
 
     @classmethod
     def begin(cls, settings: Settings, corpus: Corpus, theta: Floats | None = None) -> Swarm:
-        """All peers begin with `theta`: the seed's first weights if there is none."""
+        """Make a swarm whose peers begin with `theta`, by default the seed's first weights."""
         theta = genesis(settings.model, settings.seed) if theta is None else theta
         layout = layout_of(settings.model)
         swarm = cls(
@@ -96,7 +102,7 @@ class Swarm:
         return swarm
 
     def join(self, moments: Mapping[str, Floats] | None = None) -> None:
-        """One more member, with θ, and with an optimizer that has the moments if there are any."""
+        """Add a member with the current θ, and with these optimizer moments if given."""
         settings = self.settings
         replica = Replica(
             settings.model, settings.inner, settings.precision, compiled=settings.compiled
@@ -113,7 +119,7 @@ class Swarm:
     # -- inner steps ----------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """One inner step of every peer that has one to do, and what is due after it."""
+        """Do one inner step of every peer that has one now, and the work that is due after it."""
         settings = self.settings
         within = self.inner_step % settings.schedule.stride
         if within == 0:
@@ -141,11 +147,11 @@ class Swarm:
         return not self._slow(number) or within % SLOWNESS == SLOWNESS - 1
 
     def _joined_with(self, within: int) -> bool:
-        """Whether the last peer joined when this outer step began."""
+        """Return whether the last peer joined at the beginning of this outer step."""
         return 0 < self.peers[-1].joined_step == self.inner_step - within
 
     def _train(self, peer: Peer, nth: int) -> float:
-        """The nth block of its lease."""
+        """Train the peer on the nth block of its lease, and return the loss."""
         settings = self.settings
         count = settings.peer_sequences
         block = self.book.held[peer.name][nth]
@@ -158,7 +164,7 @@ class Swarm:
         return peer.replica.train(rows, rate)
 
     def _finish_alone(self) -> None:
-        """Ordinary training: θ is what the one peer has."""
+        """End an inner step of ordinary training: θ is a copy of the only peer's weights."""
         np.copyto(self.theta, self.peers[0].replica.weights)
         if self.inner_step % self.settings.schedule.stride == 0:
             self._settle(self.peers)
@@ -177,7 +183,7 @@ class Swarm:
             self._replace(due.read)
 
     def _read(self, outer_step: int) -> None:
-        """Average this outer step's fragment among whoever is left to contribute."""
+        """Average this outer step's fragment among the peers that contribute to it."""
         settings = self.settings
         fragment = self.fragments[settings.schedule.fragment_of(outer_step)]
         taking_part = [peer for peer in self.peers if peer is not self._victim(outer_step)]
@@ -193,7 +199,7 @@ class Swarm:
         self._settle(taking_part)
 
     def _settle(self, taking_part: Sequence[Peer]) -> None:
-        """Their leases are trained and committed, as much of them as they have done."""
+        """Commit the blocks that these peers have trained."""
         self.book = leases.commit(
             self.book, [(peer.name, self._blocks(peer)) for peer in taking_part]
         )
@@ -234,7 +240,7 @@ class Swarm:
         return bytes(payload)
 
     def _spans(self, fragment: Fragment) -> list[tuple[int, int]]:
-        """Where in the fragment's own vector its tensors lie; the embedding is not among them."""
+        """Return the ranges of the fragment's tensors in its own vector, without the embedding."""
         spans, before = [], 0
         entries = layout_of(self.settings.model).entries
         for start, stop in fragment.ranges:
@@ -247,7 +253,7 @@ class Swarm:
         return spans
 
     def _merge(self, outer_step: int) -> None:
-        """The outer step on θ and m; then the peers' weights meet it."""
+        """Apply the update to θ and m, then mix θ into the peers' weights."""
         commit = self.pending.pop(0)
         assert commit.outer_step == outer_step
         fragment = self.fragments[self.settings.schedule.fragment_of(outer_step)]
@@ -255,7 +261,7 @@ class Swarm:
         self._meet(fragment)
 
     def _meet(self, fragment: Fragment) -> None:
-        """Peers' weights meet θ, or what each of them takes for it."""
+        """Mix θ into the weights of each peer. In eager mode a peer uses its own estimate of θ."""
         settings = self.settings
         outer, local = (np.empty(fragment.numel, np.float32) for _ in range(2))
         for peer in self.peers:
@@ -276,7 +282,7 @@ class Swarm:
         fragment.scatter(momentum, self.momentum)
 
     def drain(self) -> None:
-        """The run is over: what is committed is applied, though nobody trains on it."""
+        """Apply the pending updates at the end of the run."""
         for commit in self.pending:
             number = self.settings.schedule.fragment_of(commit.outer_step)
             self._apply(commit.payload, self.fragments[number])
@@ -285,7 +291,7 @@ class Swarm:
     # -- churn ----------------------------------------------------------------------------------
 
     def _victim(self, outer_step: int) -> Peer | None:
-        """Who stops before it has contributed to this outer step; a drawing of the seed's."""
+        """Draw the peer that stops before it contributes to this outer step, or return None."""
         if self.settings.churn is None:
             return None
         key = self.settings.seed + (outer_step << 64)
@@ -293,7 +299,7 @@ class Swarm:
         return self.peers[int(drawn)]
 
     def _replace(self, outer_step: int) -> None:
-        """Whoever stopped gives its blocks back, and another starts."""
+        """Remove the stopped peer, give its blocks back, and start a new peer."""
         churn, victim = self.settings.churn, self._victim(outer_step)
         assert churn is not None
         assert victim is not None
@@ -304,7 +310,7 @@ class Swarm:
 
 
 def _mean(moments: Sequence[Mapping[str, Floats]]) -> dict[str, Floats] | None:
-    """Of each vector; None of nothing."""
+    """Return the mean of each vector, or None if there are no moments."""
     if not moments:
         return None
     return {

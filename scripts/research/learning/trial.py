@@ -1,8 +1,8 @@
-"""One arm, from its start or from where it was cut, to its record.
+"""Run one arm, from its start or from its checkpoint, to its record.
 
-Always evaluated on θ, the outer parameters, on the same held-out sequences, in fp32. What a record
-holds follows from the settings alone, but for the seconds that it took and the order in which a
-processor sums: cut it wherever you like.
+The loss is that of θ, the outer parameters, on the same held-out sequences, in fp32. A record
+depends on the settings alone, except for the CPU time and the order in which a processor sums.
+Interruptions do not change it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from scripts.research.learning.settings import Settings
 from scripts.research.learning.swarm import Floats, Swarm
 
 SAVE_EVERY_S = 120.0
-"""Of this process's CPU time: what a cut costs at most."""
+"""Interval between checkpoints, in CPU time of this process. An interruption loses at most this."""
 HOPELESS = 20.0
-"""A loss that no model has that learns: a uniform guess has log(vocab), some 7 nats."""
+"""Loss in nats that counts as diverged. A uniform guess has log(vocab), about 7 nats."""
 THETA = "theta.npy"
-"""In the trial's folder, at its end: what else might be measured of it later needs no training."""
+"""File with the last θ in the trial's folder, so that later measurements need no training."""
 CURVE_SEQUENCES = 64
-"""The held-out sequences that a curve is drawn from, the first ones. The end is measured on all."""
+"""Number of held-out sequences for the points of a curve. The final loss uses all sequences."""
 
 
 class Cut(Exception):
-    """The trial was to stop before its end; what it had done is on disk."""
+    """The trial was stopped before its end. Its progress is on disk."""
 
 
 def run_trial(
@@ -53,9 +53,9 @@ def run_trial(
     texts: Path,
     stop: Callable[[], bool] = lambda: False,
 ) -> Record:
-    """The record of `settings`, its checkpoint kept in `folder` meanwhile.
+    """Run an arm with these settings, with its checkpoint in `folder`, and return its record.
 
-    Raises Cut once `stop` says so.
+    Raises Cut once `stop` returns True.
     """
     one_thread()
     corpus = corpus_for(settings, texts)
@@ -101,7 +101,7 @@ def run_trial(
 
 
 def measured(record: Record, replica: Replica, theta: Floats, corpus: Corpus) -> Record:
-    """With the losses of `theta`."""
+    """Return the record with the losses of `theta`."""
     strangers = None
     if corpus.strangers is not None:
         strangers = _mean(replica.losses_of(theta, corpus.strangers.astype("int64")))
@@ -121,7 +121,7 @@ def _mean(found: Floats) -> float | None:
 
 
 def _keep_theta(theta: Floats, folder: Path) -> None:
-    """There whole, or not at all."""
+    """Save θ atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     making = folder / f"making-{os.getpid()}.npy"
     np.save(making, theta)
@@ -136,10 +136,11 @@ def _new(
 
 
 def _beginning(settings: Settings, texts: Path, stop: Callable[[], bool]) -> Floats | None:
-    """The θ that arms of these settings' seed begin with, trained once and kept beside the texts;
-    None if that is the seed's first weights. Others who want it wait.
+    """Return the θ of the common start, or None if these settings have none.
 
-    Raises Cut once `stop` says so.
+    It is trained once and saved beside the texts. Other processes that need it wait for it.
+
+    Raises Cut once `stop` returns True.
     """
     beginning = settings.beginning
     if beginning is None:
@@ -159,20 +160,20 @@ def _digest(theta: Floats) -> str:
 
 
 def _of_each(swarm: Swarm) -> tuple[float, ...]:
-    """Means over all who joined and trained: one in each outer step but the first."""
+    """Return the mean extra loss of new members: one joins in each outer step but the first."""
     joins = swarm.inner_step // swarm.settings.schedule.stride - 1
     return tuple(round(each / max(1, joins), 6) for each in swarm.joiners)
 
 
 def tokens_of(swarm: Swarm) -> int:
-    """What has been trained and committed: all that was handed out and is held by nobody."""
+    """Return the committed tokens: those of all assigned blocks that no peer holds any more."""
     book, settings = swarm.book, swarm.settings
     held = sum(len(blocks) for blocks in book.held.values()) + len(book.returned)
     return (book.next_block - held) * settings.peer_sequences * settings.model.sequence
 
 
 def _advanced(swarm: Swarm, curve: list[Any]) -> bool:
-    """One inner step, and the loss of θ where it is due. Whether there is any use in going on."""
+    """Do one inner step, and measure the loss of θ if it is due. Return False on divergence."""
     settings = swarm.settings
     try:
         swarm.advance()

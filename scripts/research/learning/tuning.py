@@ -1,6 +1,6 @@
-"""How the rates are chosen: those of ordinary training first, and DiLoCo's with as many trials.
+"""The choice of learning rates: for ordinary training first, then for DiLoCo with as many trials.
 
-Trials have a seed and held-out sequences of their own, and half the length of what is compared.
+Trials have their own seed and held-out sequences, and half the length of the compared arms.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from scripts.research.learning.settings import Settings, Start, TextSpec
 MODEL = ModelSpec(
     vocab=1024, layers=4, width=128, heads=4, kv_heads=4, ffn=400, sequence=128, qk_norm=True
 )
-"""1,009,024 parameters: what a core trains on five tokens each in five minutes. Without QK norm
-the baseline's seed 2 ended 0.06 nats above seed 1, and what is compared here is less than that."""
+"""1,009,024 parameters. One core trains them on five tokens per parameter in five minutes. Without
+QK norm, seed 2 of the baseline ended 0.06 nats above seed 1, which is more than the differences
+measured here."""
 
 TUNED_ON = TextSpec(drawn_sequences=1024, draw=1)
-"""Rates were tuned on five whole documents first, of which no two models think alike."""
+"""Held-out text of the trials, drawn from all documents. Five whole documents, used at first, were
+too few: models differ in which of them they predict well."""
 
 START = Start(steps=848, batch_sequences=32, lr=9.52e-3)
-"""Two fifths of all steps, by when seeds have begun to copy (`copying`); the rate is the best that
-ordinary training from its first weights had."""
+"""The common start: two fifths of all steps. By then all seeds have begun to copy (`copying`). The
+rate is the best one for ordinary training from its first weights."""
 
 BASE = Settings(
     MODEL,
@@ -52,54 +54,59 @@ BASE = Settings(
     evaluate_every=120,
     text=TUNED_ON,
 )
-"""5.21 million tokens, 5.2 for each parameter; 106 outer steps of 12 inner steps, which four
-fragments divide, and a peer of a quarter of the speed. Muon: AdamW with tuned rates came to 2.31 in
-twice as many steps of half the batch, Muon to 2.11, both without QK norm; four peers lost as much
-with either. Curves are drawn of steps at which θ has just moved, whatever H."""
+"""5.21 million tokens, which is 5.2 per parameter, in 106 outer steps of 12 inner steps. 12 can be
+divided by four fragments, and by the slowness of a slow peer.
+
+The optimizer is Muon. AdamW with tuned rates reached 2.31 in twice as many steps of half the batch,
+and Muon reached 2.11, both without QK norm. Four peers lost as much with either. Curves have points
+at steps at which θ has just changed, for any H."""
 
 TUNING_SEED = 0
 SHORTER = 2
-"""Trials have so many times fewer steps: there can be twice as many of them."""
+"""Trials have fewer steps by this factor, so that twice as many are possible."""
 
 RATES = (8e-3, 16e-3)
-"""8e-3 was near the best from first weights, for one peer and for two; they go on beyond."""
+"""Inner learning rates of the grid. 8e-3 was near the best from first weights, for one peer and for
+two. The search goes on beyond the grid."""
 RATE_FACTOR = 2.0
 REFINED = (0.7, 1.4)
 FINER = (0.84, 1.19)
-"""Of ordinary training's inner rate that is best so far."""
+"""Factors of the best inner rate of ordinary training so far. REFINED comes first."""
 MOMENTA = (0.0, 0.4)
-"""The outer ones, with each of the rates. With 0.9, which suits AdamW here, Muon's steps lost 0.17
-nats. Outer rates stay 1: over 1 they were no gain."""
+"""Outer momenta, tried with each of the rates. With 0.9, which suits AdamW here, Muon lost 0.17
+nats. Outer rates stay 1, since larger ones brought no gain."""
 MOMENTUM_FACTOR = 1.6
 BETWEEN = 0.2
-"""And an outer momentum between, for what is best so far."""
+"""An outer momentum between those of the grid, tried with the best settings so far."""
 
 NEAR = 1.4
-"""Between the rates that are tried of what rests on other rates, up and down from those."""
+"""Factor between two tried rates of an arm whose search begins at the rates of another arm."""
 
 BETA = 0.99
-"""From first weights and with AdamW alone it helped ordinary training more than four peers."""
+"""Another second β. From first weights and with AdamW, it helped ordinary training more than it
+helped four peers."""
 
 LATE_GRID = ((0.0, 0.5), (0.0, 1.0), (0.4, 0.5))
-"""Momentum and outer rate where means come an outer step late. What is stable without a delay need
-not be with one: sharp directions, in which H inner steps go all the way, swing ever wider."""
+"""Pairs of outer momentum and outer rate for modes in which averages arrive one outer step late.
+Values that are stable without a delay can be unstable with one: in sharp directions, in which H
+inner steps go all the way, the oscillation grows."""
 LATE_FACTOR = 2.0
 
 
 def shorter(settings: Settings) -> Settings:
-    """What is tried of these settings."""
+    """Return the settings of a trial of these settings."""
     steps = settings.total_steps // SHORTER
     return replace(settings, total_steps=steps, seed=TUNING_SEED, text=TUNED_ON)
 
 
 def tuned(found: Tuned) -> Tuned:
-    """The best of its trials at the length of what is compared."""
+    """Return the trials, and their best settings with the full length of a compared arm."""
     trials, chosen = found
     return trials, chosen and replace(chosen, total_steps=chosen.total_steps * SHORTER)
 
 
 def baseline(records: Mapping[Key, Record], base: Settings = BASE, name: str = "dp") -> Tuned:
-    """Rates of ordinary training, ever nearer to what is best."""
+    """Tune the learning rate of ordinary training, in ever finer steps."""
 
     def near(shares: Sequence[float]) -> Stage:
         return lambda at: [_rated(name, at, each * at.lr) for each in shares]
@@ -117,7 +124,7 @@ def _rated(name: str, trial: Settings, rate: float) -> Arm:
 
 
 def averaged(peers: int, records: Mapping[Key, Record]) -> Tuned:
-    """Plain DiLoCo: a rate below the best of its grid, then a momentum between."""
+    """Tune plain DiLoCo: its grid, then a lower inner rate, then a momentum between."""
 
     def lower(at: Settings) -> list[Arm]:
         return [_diloco(peers, REFINED[0] * at.lr, at.momentum)]
@@ -129,7 +136,7 @@ def averaged(peers: int, records: Mapping[Key, Record]) -> Tuned:
 
 
 def diloco(peers: int) -> Search:
-    """Inner rates and outer momenta of plain DiLoCo, with the steps and tokens of the base."""
+    """Return the search over inner rates and outer momenta of DiLoCo, for the base's tokens."""
     grid = tuple(product(RATES, MOMENTA))
     return Search(partial(_diloco, peers), grid, (RATE_FACTOR, MOMENTUM_FACTOR))
 
@@ -142,7 +149,7 @@ def _diloco(peers: int, rate: float, momentum: float) -> Arm:
 
 
 def twice_the_batch(settings: Settings) -> Settings:
-    """As many tokens and outer steps, of half the length."""
+    """Return settings with twice the batch, and outer steps of half the length."""
     return replace(
         settings,
         batch_sequences=2 * settings.batch_sequences,
@@ -152,15 +159,17 @@ def twice_the_batch(settings: Settings) -> Settings:
 
 
 def rated(name: str, settings: Settings, share: float) -> Search:
-    """Inner rates from those that `settings` have: theirs, `share` of it, and on from there."""
+    """Return a search over inner rates. It begins with the rate of `settings` and `share` of it."""
     trial = shorter(settings)
     grid = tuple((each * settings.lr, 0.0) for each in (1.0, share))
     return Search(lambda rate, _: _rated(name, trial, rate), grid, (NEAR, 1.0))
 
 
 def longer(name: str, settings: Settings, records: Mapping[Key, Record]) -> Tuned:
-    """From rates that were tuned for something near, a shorter H or no fragments: theirs, and each
-    of the three lowered; the inner one further as long as that is better.
+    """Tune settings whose rates were tuned for a similar mode: a shorter H, or no fragments.
+
+    Try these rates, and lower each of the three once. Lower the inner rate further while that is
+    better.
     """
     first = shorter(settings)
 
@@ -180,7 +189,7 @@ def longer(name: str, settings: Settings, records: Mapping[Key, Record]) -> Tune
 
 
 def other_beta(chosen: Mapping[str, Settings]) -> list[Arm]:
-    """What another second β does to the rates that were chosen: looked at, and not chosen by."""
+    """Return trials of another second β with the chosen rates. They do not affect the choice."""
     return [
         Arm("tuning", f"{name}-beta{BETA:g}", replace(shorter(each), beta2=BETA))
         for name, each in chosen.items()
@@ -188,7 +197,7 @@ def other_beta(chosen: Mapping[str, Settings]) -> list[Arm]:
 
 
 def late(name: str, base: Settings) -> Search:
-    """Momentum and outer rate of a mode whose means come late; the rest is `base`'s."""
+    """Return the search over outer momentum and outer rate of a mode with late averages."""
     return Search(partial(_late, name, shorter(base)), LATE_GRID, (1.0, LATE_FACTOR))
 
 

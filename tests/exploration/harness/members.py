@@ -33,7 +33,7 @@ from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of
 from tests.exploration.harness.statements import contrary, statement_of
 
 PATIENCE_S = 16.0
-"""Longest duration of a round whose initial timeout is 1 s (`pace.ROUND_STRETCH_MAX`)."""
+"""Longest duration of a round whose initial timeout is 1 s (`paxos.timers.ROUND_STRETCH_MAX`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def amendment_not_asked_for(patch: Patch) -> None:
 
 
 def amended_at_once(patch: Patch) -> None:
-    """An amendment is valid even before the outer step that it names."""
+    """An amendment can be agreed even after the outer step that it names has begun."""
 
     def why_not(agreed: tuple[Terms, ...], step: int, new: Terms) -> str:
         return original(agreed, min(step, new.step - 1), new)
