@@ -236,6 +236,9 @@ def test_no_wait_makes_a_voter_of_a_founder_that_has_not_asked() -> None:
     assert judged(FOUR, state, back, late=True).answer is Answer.LATER
     assert judged(FOUR, state, back, Joining(D), late=True).answer is Answer.YES
     assert judged(FOUR, state, back, late=True, forced=True).answer is Answer.YES
+    view = heard(FOUR)
+    doubtful = may_accept(FOUR, state, view, back, 0.0, forced=True, doubtful=True)
+    assert doubtful.answer is Answer.LATER  # Until the height has waited.
 
 
 def test_a_founder_that_lied_does_not_come_back() -> None:
