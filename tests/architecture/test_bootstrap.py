@@ -79,7 +79,7 @@ def test_every_script_runs_from_anywhere_and_stops_at_the_first_error() -> None:
 
 
 PAGE_BYTES_MAX = 12_000
-"""ARCHITECTURE.md is read in one sitting. What does not fit is a decision, and has its own page."""
+"""ARCHITECTURE.md is read in one sitting. Everything else is a decision with a page of its own."""
 
 
 def test_architecture_page_is_short_and_the_index_lists_every_decision() -> None:

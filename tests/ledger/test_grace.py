@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Roster
-from p2ptrain.ledger.messages.events import Ready, ReduceDone
-from p2ptrain.ledger.policy.grace import FLOOR, LAGS_KEPT, LAGS_MIN, grace_after
+from p2ptrain.ledger.messages.events import Ready, ReduceDone, ReduceFailed
+from p2ptrain.ledger.policy.grace import CREDIT_SHARE, FLOOR, LAGS_KEPT, LAGS_MIN, grace_after
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
 
@@ -106,6 +106,22 @@ def test_a_member_that_is_never_in_time_lengthens_no_grace() -> None:
         some.ready("c")
         average_without_c(some, step)
     assert len(some["a"].view.lags) == 1
+
+
+def test_a_quorum_that_is_lost_and_found_again_earns_its_credit_once() -> None:
+    """Otherwise a voter that takes its Ready back again and again would lengthen the wait."""
+    some = Group(small_rules(outer_steps=20))
+    some.ready("a b c")
+    some.deliver()
+    average_without_c(some, 0)
+    view, began_s = some["a"].view, some.now
+    some.wait(4.0)
+    for attempt in range(5):
+        some.ready("a b")
+        some.tell("a", ReduceFailed(B, 1, attempt, (B,)))
+    some.ready("a b")
+    assert view.enough_since is not None
+    assert view.credit.saved_s == pytest.approx(CREDIT_SHARE * (some.now - began_s), abs=0.01)
 
 
 def average_without_c(some: Group, step: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -33,7 +34,10 @@ libc.fflush(None)
 
 
 def arenas(how: str) -> int:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, check=True)
+    unset = ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")
+    plain = {name: value for name, value in os.environ.items() if name not in unset}
+    words = [sys.executable, "-c", PROGRAM, how]
+    done = subprocess.run(words, env=plain, capture_output=True, check=True)
     return done.stdout.count(b"<heap nr=")
 
 

@@ -72,10 +72,10 @@ def _note_enough(rules: Rules, state: LedgerState, view: View, have: Gathered, n
     elif view.enough_since is None:
         view.enough_since = now
         view.grace_s = grace_after(view.lags, rules.grace_s)
-        assert view.gathering_since is not None
-        view.credit.earn(now - view.gathering_since, rules.grace_s)
         if view.quorum_at is None or view.quorum_at[0] != state.step:
             view.quorum_at = (state.step, now)
+            assert view.gathering_since is not None
+            view.credit.earn(now - view.gathering_since, rules.grace_s)
     if have.enough and have.awaited and not have.punctual:
         view.credit.spend()
 
