@@ -37,6 +37,7 @@ from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.malloc_arenas import bound_malloc_arenas
 from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.threads import switch_threads_often
 from p2ptrain.node.tasks import live
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.observe.cautions import Caution
@@ -67,6 +68,7 @@ def run_node(
         P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
     """
     bound_malloc_arenas()
+    switch_threads_often()
     home = Home(config.home)
     with sole_use(home), Journal(home.journal) as journal:
         journal.write("started", pid=os.getpid())

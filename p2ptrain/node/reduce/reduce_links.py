@@ -26,12 +26,16 @@ from p2ptrain.node.gossip.endpoint_exchange import introduced
 from p2ptrain.node.gossip.reachability import is_dialable, may_be_at
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.threads import in_thread
-from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
+from p2ptrain.ring import NEIGHBOURS_MAX, SILENCE_S, Links, ReduceRequest
 
-EDGE_S = 10.0
-"""Longer than a heartbeat and a gossip hop: by then a live neighbour has received the roster."""
+EDGE_S = 0.75 * SILENCE_S
+"""6 s: longer than a heartbeat and a gossip hop, so by then a live neighbour has received the
+roster. It is shorter than the silence after which neighbours that are connected already would blame
+us, because nothing is sent before all connections are open. With 10 s, a participant that left out
+one connection got an honest peer blamed for silence.
+"""
 
-DIAL_S = 5.0
+DIAL_S = 4.0
 """Limit for one dial: several times what a busy machine on the other side of the world needs."""
 
 AGAIN_S = 0.3
