@@ -35,7 +35,7 @@ from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted
 from p2ptrain.node.joining.invitation import invite
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.state.context import Parts
-from p2ptrain.node.state.malloc_arenas import bound_malloc_arenas
+from p2ptrain.node.state.malloc_limits import limit_malloc
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.node.state.threads import switch_threads_often
 from p2ptrain.node.tasks import live
@@ -67,7 +67,7 @@ def run_node(
     Raises:
         P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
     """
-    bound_malloc_arenas()
+    limit_malloc()
     switch_threads_often()
     home = Home(config.home)
     with sole_use(home), Journal(home.journal) as journal:
