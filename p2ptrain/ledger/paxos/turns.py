@@ -9,6 +9,8 @@ may begin at any time (SPEC.md, "In time").
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
@@ -26,6 +28,17 @@ voter then costs the others one round in 256 heights: 1 % of the time if an oute
 """
 
 
+SHORT_TURNS = 2
+"""Short turns of one voter in a height. One is its own by rotation. It can get another by preparing
+a later round of its own before the time (`is_hurried_by`)."""
+
+
+TARDY_VOTERS = 3
+"""One voter in so many may be tardy. If more turns lapse, the network is slow, or liars end rounds
+early, and the memory says nothing about proposers. With short turns for all of them, voters lost
+step with each other, and a simulated run stood still."""
+
+
 @dataclass(slots=True)
 class Tardiness:
     """For each proposer that let its turn pass, the height from which it is forgiven."""
@@ -36,27 +49,31 @@ class Tardiness:
         """The height of `turns` was decided in `round`."""
         height = turns.electorate.height
         self.until = {peer: until for peer, until in self.until.items() if until > height}
-        self.until |= dict.fromkeys(turns.lapsed, height + TARDY_HEIGHTS)
+        if are_few(turns.lapsed, turns.electorate):
+            self.until |= dict.fromkeys(turns.lapsed, height + TARDY_HEIGHTS)
         self.until.pop(turns.electorate.proposer(round), None)
 
     def at(self, height: int) -> frozenset[PeerId]:
         return frozenset(peer for peer, until in self.until.items() if until > height)
 
 
+def are_few(tardy: AbstractSet[PeerId], electorate: Electorate) -> bool:
+    return len(tardy & electorate.names) * TARDY_VOTERS <= len(electorate.voters)
+
+
 class Turns:
     """The turns of one height. `lapsed` are the other proposers whose turn ended here without a
     decision.
 
-    Each voter's turn is shortened at most once. If nothing is decided although every voter has had
-    a turn, the network is slow rather than the proposers, and rounds have their full length.
+    Of each voter SHORT_TURNS turns are shortened at most, and none if too many are tardy.
     """
 
     def __init__(self, electorate: Electorate, tardy: frozenset[PeerId] = frozenset()) -> None:
-        self.tardy = tardy
+        self.tardy = tardy if are_few(tardy, electorate) else frozenset()
         self.lapsed: set[PeerId] = set()
         self.electorate = electorate
         self._timer = RoundTimer(electorate.rules.round_timeout_s)
-        self._shortened: set[PeerId] = set()
+        self._shortened = Counter[PeerId]()
         self._is_short = False
         self._hurried_at: dict[PeerId, float] = {}
 
@@ -70,10 +87,10 @@ class Turns:
         if self._timer.deadline is not None:
             return
         proposer = self.electorate.proposer(round)
-        self._is_short = proposer in self.tardy and proposer not in self._shortened
+        self._is_short = proposer in self.tardy and self._shortened[proposer] < SHORT_TURNS
         if not self._is_short:
             return self._timer.start(now)
-        self._shortened.add(proposer)
+        self._shortened[proposer] += 1
         self._timer.deadline = now + TARDY_PART * self.electorate.rules.round_timeout_s
 
     def expired(self, now: float) -> bool:
@@ -96,14 +113,15 @@ class Turns:
     def is_hurried_by(self, sender: PeerId, now: float) -> bool:
         """Return whether `sender` ends a turn early and may not. Note the time if it may.
 
-        Between two such times there must be enough rounds for every voter to have a turn, and a
-        tardy proposer may not do so at all. Otherwise one voter could keep all others from deciding
-        anything (SPEC.md, In time).
+        Between two such times there must be enough rounds for every voter to have a turn.
+        Otherwise one voter could keep all others from deciding anything (SPEC.md, In time). Tardy
+        proposers are no exception: voters disagree on who is tardy, and an honest one whose rounds
+        are refused by those that must answer would hold up the others.
         """
         if self._timer.is_nearly_over(now):
             return False
         pause_s = len(self.electorate.voters) * self._timer.round_s
-        if sender in self.tardy or now < self._hurried_at.get(sender, -pause_s) + pause_s:
+        if now < self._hurried_at.get(sender, -pause_s) + pause_s:
             return True
         self._hurried_at[sender] = now
         return False
