@@ -87,8 +87,9 @@ class Watch:
 
     def confirmed(self, blame: Blame) -> Blame:
         """Return the fault that a neighbour reports as our own finding if we noticed it, too: a
-        suspect has been silent, or amid a segment, for half of its time. Whoever reports first
-        ends the attempt for all, and one accusation alone says as much about its author.
+        suspect has been silent, or amid a segment, for half of its time. The first peer that
+        reports ends the attempt for all, and one accusation says as much about its author as about
+        the accused.
         """
         now = time.monotonic()
         seen = [each for each in self._neighbours.values() if each.peer in blame.suspects]

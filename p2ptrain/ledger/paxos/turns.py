@@ -9,7 +9,6 @@ may begin at any time (SPEC.md, "In time").
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -73,7 +72,7 @@ class Turns:
         self.lapsed: set[PeerId] = set()
         self.electorate = electorate
         self._timer = RoundTimer(electorate.rules.round_timeout_s)
-        self._shortened = Counter[PeerId]()
+        self._shortened: dict[PeerId, int] = {}
         self._is_short = False
         self._hurried_at: dict[PeerId, float] = {}
 
@@ -87,10 +86,10 @@ class Turns:
         if self._timer.deadline is not None:
             return
         proposer = self.electorate.proposer(round)
-        self._is_short = proposer in self.tardy and self._shortened[proposer] < SHORT_TURNS
+        self._is_short = proposer in self.tardy and self._shortened.get(proposer, 0) < SHORT_TURNS
         if not self._is_short:
             return self._timer.start(now)
-        self._shortened[proposer] += 1
+        self._shortened[proposer] = self._shortened.get(proposer, 0) + 1
         self._timer.deadline = now + TARDY_PART * self.electorate.rules.round_timeout_s
 
     def expired(self, now: float) -> bool:
