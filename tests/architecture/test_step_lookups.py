@@ -10,7 +10,8 @@ from tests.architecture.sources import PACKAGE, Module, modules
 REDUCE = PACKAGE / "node" / "reduce"
 
 LOOKUPS_MAX = 4
-"""Whether the terms are known, the terms, the residual, and how an earlier outer step ended."""
+"""Today there are three: the terms, the note in a residual that a reduce has begun, and the end of
+an earlier outer step."""
 
 
 def is_step(node: ast.expr) -> bool:

@@ -92,15 +92,17 @@ async def exchange(parts: Parts) -> None:
         roster = reduce_due(ledger.state, held, parts.me, work)
         said = ledger.view.ready.get(parts.me)
         wanted = roster or reduce_impossible(ledger.state, held, parts.me, said, work)
-        attempt = None if wanted is None else (wanted.step, wanted.attempt)
-        if wanted is None or attempt == tried or parts.lacks_terms(wanted.step):
+        outer_step = None
+        if wanted is not None and (wanted.step, wanted.attempt) != tried:
+            outer_step = parts.known_outer_step(wanted.step)
+        if wanted is None or outer_step is None:
             await parts.changes.wait()
             continue
-        tried = attempt
+        tried = (wanted.step, wanted.attempt)
         if roster is None:
             await _decline(parts, wanted)
             continue
-        edges, outer_step = Edges(), parts.outer_step(roster.step)
+        edges = Edges()
         try:
             await _attempt(parts, outer_step, roster, edges)
         finally:

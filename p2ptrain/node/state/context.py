@@ -283,6 +283,11 @@ class Parts:
         for each step, and pass the result on."""
         return self.outer_steps.at(self.ledger.state.terms, step)
 
+    def known_outer_step(self, step: int) -> OuterStep | None:
+        """Return the run's terms for outer step `step`; None while an agreed amendment is missing
+        here."""
+        return None if self.lacks_terms(step) else self.outer_step(step)
+
     def about(self, step: int) -> Leg:
         """Return the terms for outer step `step` as far as they are known here: for estimates, for
         people, and for work ahead of the ledger."""

@@ -70,10 +70,10 @@ async def offer_again(parts: Parts) -> None:
 def stands(parts: Parts) -> bool:
     """Return whether the last offered work is all that our lease asks for now."""
     state, work = parts.ledger.state, parts.standing.work
-    if work is None or parts.lacks_terms(state.step):
+    if work is None or (outer_step := parts.known_outer_step(state.step)) is None:
         return False
     lease = state.leases.get(parts.me, ())
-    return work.stands_for(state.step, lease, parts.outer_step(state.step).pace)
+    return work.stands_for(state.step, lease, outer_step.pace)
 
 
 async def _tell(parts: Parts, work: Work) -> None:

@@ -179,7 +179,9 @@ class Conversation:
 
     def _orders_due(self) -> list[Order]:
         parts, state = self._parts, self._parts.ledger.state
-        if not self._up or state.phase is Phase.ENDED or parts.lacks_terms(state.step):
+        if not self._up or state.phase is Phase.ENDED:
+            return []
+        if (outer_step := parts.known_outer_step(state.step)) is None:
             return []
         lease = state.leases.get(parts.me, ())
         if not lease:
@@ -189,8 +191,8 @@ class Conversation:
             parts.enter(StandingBy("for a place in the next roster"))
         if self._desk is None and ready_work.stands(parts):
             return []  # The previous trainer made the work; `local` must not change.
-        pace = parts.outer_step(state.step).pace
-        orders = next_orders(self._desk, state.step, lease, pace, taken=self._taken())
+        taken = self._taken()
+        orders = next_orders(self._desk, state.step, lease, outer_step.pace, taken=taken)
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
