@@ -31,7 +31,6 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.node.control.leaving import leave
 from p2ptrain.node.main import lives
-from p2ptrain.node.outer_state.update_blobs import codec_of
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import (
@@ -371,7 +370,7 @@ class Swarm:
     def _check_update(self, node: SwarmNode, step: int, update: Digest, blocks: Credits) -> None:
         parts = node.parts
         found = np.empty(parts.layout.numel, dtype=np.float32)
-        codec_of(parts, step).dequantise(parts.store.read_blob(update), found)
+        parts.outer_step(step).codec.dequantise(parts.store.read_blob(update), found)
         assert update_fault(found, blocks, partial(self.data, node)) == ""
 
 

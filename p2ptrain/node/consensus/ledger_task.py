@@ -194,7 +194,7 @@ async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
     async def inspect() -> None:
         await parts.until_known(step)
         reduce = None if opened is None else Opened.by(opened)
-        await update_blobs.inspect(parts, update, step, reduce)
+        await update_blobs.inspect(parts, update, parts.outer_step(step), reduce)
 
     parts.holding.add(update)
     try:

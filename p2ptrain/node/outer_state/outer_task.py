@@ -16,6 +16,7 @@ from functools import partial
 
 import trio
 
+from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certified, Commit
@@ -282,16 +283,15 @@ async def _apply(parts: Parts, commit: Commit) -> None:
         return newer and parts.now() > since + LOST_S
 
     await parts.until_known(commit.step)
+    outer_step = parts.outer_step(commit.step)
     await update_blobs.own_result(parts, commit.step)
-    payload = await update_blobs.obtain(parts, commit.update, commit.step, lost)
-    await _hold_to_the_bound(parts, commit, payload)
+    payload = await update_blobs.obtain(parts, commit.update, outer_step, lost)
+    await _hold_to_the_bound(parts, commit, outer_step, payload)
     while parts.standing.theta_in_use:
         await parts.changes.wait()
-    outer = parts.leg(commit.step).manifest.outer
-    merged = partial(update_blobs.format_of(parts, commit.step).merged, payload, commit.step)
-    made, codec = await trio.to_thread.run_sync(merged, parts.influence_max(commit.step))
-    fragment = parts.fragment(commit.step)
-    apply = partial(parts.outer.vectors.apply, made, outer.lr, outer.momentum, codec, fragment)
+    made, codec = await trio.to_thread.run_sync(outer_step.update.merged, payload)
+    rates, fragment = outer_step.rates, outer_step.fragment
+    apply = partial(parts.outer.vectors.apply, made, rates.lr, rates.momentum, codec, fragment)
     async with parts.outer.lock:
         parts.outer.moving = True
         await trio.to_thread.run_sync(apply)
@@ -299,14 +299,16 @@ async def _apply(parts: Parts, commit: Commit) -> None:
         parts.outer.moving = False
 
 
-async def _hold_to_the_bound(parts: Parts, commit: Commit, payload: bytes) -> None:
+async def _hold_to_the_bound(
+    parts: Parts, commit: Commit, outer_step: OuterStep, payload: bytes
+) -> None:
     """Check the bound on influence.
 
     Raises RemoteProtocolError: most voters lie, and certified an update that no node may apply.
     Continuing without it would fork θ silently.
     """
     try:
-        await update_blobs.hold(parts, payload, commit.step, parts.history.reduce_of(commit.step))
+        await update_blobs.hold(payload, outer_step, parts.history.reduce_of(commit.step))
     except RemoteProtocolError as exc:
         height = parts.history.closing(commit.step).entry.height
         raise RemoteProtocolError(

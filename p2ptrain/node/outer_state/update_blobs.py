@@ -12,52 +12,29 @@ from functools import partial
 
 import trio
 
-from p2ptrain import kernels
-from p2ptrain.archive.update_format import KIND, Opened, UpdateFormat
+from p2ptrain.archive.outer_step import OuterStep
+from p2ptrain.archive.update_format import Opened
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Parts
-from p2ptrain.run import RunManifest
 
 LAG_S = 5.0
 """Participants finish a reduce within a few seconds of each other. After this time something is
 wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
 
 
-def format_of(parts: Parts, step: int) -> UpdateFormat:
-    """Return the format of the update of outer step `step`."""
-    return _format(parts, parts.leg(step).manifest)
-
-
-def _format(parts: Parts, manifest: RunManifest) -> UpdateFormat:
-    cut, merge = parts.fragments, manifest.sync.merge
-    return UpdateFormat(parts.run, parts.layout, cut, manifest.codec, merge)
-
-
-def codec_of(parts: Parts, step: int) -> kernels.Codec:
-    """Return the codec of the update of outer step `step`."""
-    return format_of(parts, step).codec
-
-
-def payload_bytes(parts: Parts, step: int) -> int:
-    """Return the length of the update of outer step `step`, in bytes."""
-    return format_of(parts, step).payload_bytes(step)
-
-
 def payload_bytes_about(parts: Parts) -> int:
     """Estimate the mean length of current updates, in bytes, from the terms known here."""
-    return _format(parts, parts.about(parts.ledger.state.step).manifest).payload_bytes_mean
-
-
-async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
-    """Store the ring's result as a blob and return its digest."""
-    put = partial(parts.store.put_blob, KIND, [payload], format_of(parts, step).meta(step))
-    return await trio.to_thread.run_sync(put)
+    state = parts.ledger.state
+    return parts.outer_steps.payload_bytes_about(state.terms, state.step)
 
 
 async def obtain(
-    parts: Parts, digest: Digest, step: int, unwanted: Callable[[], bool] = fetch.never
+    parts: Parts,
+    digest: Digest,
+    outer_step: OuterStep,
+    unwanted: Callable[[], bool] = fetch.never,
 ) -> bytes:
     """Return the payload of a certified update, from the store or from peers.
 
@@ -66,7 +43,7 @@ async def obtain(
         StoreError: this store cannot take it, or no peer has it and it is unwanted
             (CKPT-NO-SOURCE).
     """
-    read = partial(format_of(parts, step).read, parts.store, digest, step)
+    read = partial(outer_step.update.read, parts.store, digest)
     with _blob_expected(digest):
         return await fetch.use(parts, digest, read, unwanted, patient=False)
 
@@ -78,7 +55,9 @@ async def own_result(parts: Parts, step: int) -> None:
             await parts.changes.wait()
 
 
-async def inspect(parts: Parts, digest: Digest, step: int, opened: Opened | None = None) -> None:
+async def inspect(
+    parts: Parts, digest: Digest, outer_step: OuterStep, opened: Opened | None = None
+) -> None:
     """Fetch an update that is to be certified, and check that it can be applied.
 
     Its manifest is fetched first and alone. The rest is fetched only if the manifest announces the
@@ -91,23 +70,21 @@ async def inspect(parts: Parts, digest: Digest, step: int, opened: Opened | None
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
     """
-    await own_result(parts, step)
+    await own_result(parts, outer_step.step)
     with _blob_expected(digest):
         if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
             await fetch.fetch_loose(parts, [digest])
-            check = partial(format_of(parts, step).check_manifest, parts.store, digest, step)
+            check = partial(outer_step.update.check_manifest, parts.store, digest)
             await trio.to_thread.run_sync(check)
-    payload = await obtain(parts, digest, step)
+    payload = await obtain(parts, digest, outer_step)
     if opened is not None:
-        await hold(parts, payload, step, opened)
+        await hold(payload, outer_step, opened)
     await trio.to_thread.run_sync(parts.store.settle)
 
 
-async def hold(parts: Parts, payload: bytes, step: int, opened: Opened) -> None:
+async def hold(payload: bytes, outer_step: OuterStep, opened: Opened) -> None:
     """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
-    most = parts.influence_max(step)
-    check = partial(format_of(parts, step).hold, payload, step, opened, most)
-    await trio.to_thread.run_sync(check)
+    await trio.to_thread.run_sync(outer_step.update.hold, payload, opened)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 import trio
 
 from p2ptrain.archive.contribution_weights import weights
+from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId
@@ -87,12 +88,14 @@ async def exchange(parts: Parts) -> None:
     tried: tuple[int, int] | None = None
     while True:
         _settle(parts)
-        ledger, work, step = parts.ledger, parts.standing.work, parts.outer.step
-        roster = reduce_due(ledger.state, step, parts.me, work)
+        ledger, work, held = parts.ledger, parts.standing.work, parts.outer.step
+        roster = reduce_due(ledger.state, held, parts.me, work)
         said = ledger.view.ready.get(parts.me)
-        wanted = roster or reduce_impossible(ledger.state, step, parts.me, said, work)
-        early = wanted is not None and parts.lacks_terms(wanted.step)
-        if wanted is None or early or (wanted.step, wanted.attempt) == tried:
+        wanted = roster or reduce_impossible(ledger.state, held, parts.me, said, work)
+        outer_step = None
+        if wanted is not None and (wanted.step, wanted.attempt) != tried:
+            outer_step = parts.known_outer_step(wanted.step)
+        if wanted is None or outer_step is None:
             await parts.changes.wait()
             continue
         tried = (wanted.step, wanted.attempt)
@@ -101,7 +104,7 @@ async def exchange(parts: Parts) -> None:
             continue
         edges = Edges()
         try:
-            await _attempt(parts, roster, edges)
+            await _attempt(parts, outer_step, roster, edges)
         finally:
             edges.close()
 
@@ -121,14 +124,14 @@ async def _decline(parts: Parts, roster: Roster) -> None:
         await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
 
 
-async def _attempt(parts: Parts, roster: Roster, edges: Edges) -> None:
+async def _attempt(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> None:
     """Run one reduce, from its roster to our report of it."""
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
     parts.journal.write("exchange-started", **where, peers=roster.peers)
     parts.enter(Exchanging())
     try:
-        update = await _averaged(parts, roster, edges)
+        update = await _averaged(parts, outer_step, roster, edges)
     except ReduceAborted as exc:
         if parts.me in exc.suspects:
             parts.standing.work = None  # Its numbers are not finite, so it is not offered again.
@@ -169,41 +172,39 @@ async def _give_up(parts: Parts, why: ReduceAborted) -> None:
     parts.speak_now()
 
 
-async def _averaged(parts: Parts, roster: Roster, edges: Edges) -> Digest:
+async def _averaged(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
     """Run `_reduce`, with `averaging` set meanwhile; tasks that would fetch the update wait for its
     end."""
     parts.standing.averaging = roster.step
     try:
-        return await _reduce(parts, roster, edges)
+        return await _reduce(parts, outer_step, roster, edges)
     finally:
         parts.standing.averaging = None
         parts.changes.ring()
 
 
-async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
+async def _reduce(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
     """Run the reduce, store the update that it made, and return the update's digest.
 
     Raises:
         ReduceAborted: the reduce failed.
     """
     assert parts.arena is not None, "a seed is never a participant"
-    request = _request(parts, roster)
-    payload = bytearray(update_blobs.payload_bytes(parts, roster.step))
+    request = _request(parts, outer_step, roster)
+    payload = bytearray(outer_step.update.payload_bytes)
     async with parts.outer.lock:
         # The previous holder of the lock may have advanced θ.
         if reason := _why_moot(parts, roster):
             raise reason
-        await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
-        residual = parts.residual(roster.step)
+        links = await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
+        residual = _residual(parts, outer_step)
         if residual is not None:
             begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
             await trio.to_thread.run_sync(begun)
-        theta, local = await trio.to_thread.run_sync(
-            partial(_contribution, parts, roster.step, parts.arena)
-        )
+        theta, local = await trio.to_thread.run_sync(_contribution, outer_step, parts.arena)
         reduce = Reduce(
             request,
-            edges.links(request),
+            links,
             theta,
             local,
             payload,
@@ -213,15 +214,15 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
         )
         where = {"step": roster.step, "attempt": roster.attempt}
         parts.journal.write("exchange-connected", **where, peers=roster.peers)
-        report = await _run(parts, roster, reduce, residual)
+        report = await _run(parts, roster, request, reduce, residual)
         # Compared under the lock: later θ may be that of the next step.
         compared = await trio.to_thread.run_sync(
-            partial(_compared, parts, roster.step, theta, local, payload)
+            _compared, outer_step, parts.arena, theta, local, payload
         )
     for each in report.traffic:
         parts.paths.moved(each.peer, each.sent_bytes, each.sending_s)
     try:
-        update = await update_blobs.store(parts, roster.step, payload)
+        update = await trio.to_thread.run_sync(outer_step.update.write, parts.store, payload)
     except StoreError as exc:
         raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
     parts.journal.write(
@@ -232,8 +233,19 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
     return update
 
 
+def _residual(parts: Parts, outer_step: OuterStep) -> Residual | None:
+    """Return the rounding errors that this peer keeps for the fragment; None without error
+    feedback."""
+    residuals = parts.outer.residuals
+    return residuals[outer_step.fragment_index] if residuals else None
+
+
 async def _run(
-    parts: Parts, roster: Roster, reduce: Reduce, residual: Residual | None
+    parts: Parts,
+    roster: Roster,
+    request: ReduceRequest,
+    reduce: Reduce,
+    residual: Residual | None,
 ) -> RingReport:
     """Run `reduce` for as long as the attempt matters.
 
@@ -245,40 +257,37 @@ async def _run(
         return await _while_it_matters(parts, roster, run, update_blobs.LAG_S)
     except ReduceAborted:
         if residual is not None:
-            codec, most = (
-                update_blobs.codec_of(parts, roster.step),
-                parts.influence_max(roster.step),
-            )
-            lost_max = owed_max(codec, len(roster.peers), most)
+            lost_max = owed_max(request.codec, len(request.peers), request.influence_max)
             await trio.to_thread.run_sync(residual.cut_short, lost_max)
         raise
     finally:
         parts.standing.ring = None
 
 
-def _contribution(parts: Parts, step: int, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
+def _contribution(outer_step: OuterStep, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
     """Return two vectors whose difference is averaged: θ and local weights if the merge is a
     mean."""
-    theta, local = _side_by_side(parts.fragment(step), arena)
-    made = update_blobs.format_of(parts, step).contribution(
-        step, theta, local, parts.influence_max(step)
-    )
+    theta, local = _side_by_side(outer_step.fragment, arena)
+    made = outer_step.update.contribution(theta, local)
     # A page of zeros that is never written takes no memory.
     return (theta, local) if made is None else (made, np.zeros(made.size, np.float32))
 
 
 def _compared(
-    parts: Parts, step: int, theta: Float32Vector, local: Float32Vector, payload: bytearray
+    outer_step: OuterStep,
+    arena: Arena,
+    theta: Float32Vector,
+    local: Float32Vector,
+    payload: bytearray,
 ) -> Comparison:
     """Compare our pseudo-gradient with the one to be applied. `theta` less `local` is what was
     averaged."""
-    form, arena = update_blobs.format_of(parts, step), parts.arena
-    assert arena is not None
+    form = outer_step.update
     averaged = compare(theta, local, np.frombuffer(payload, np.uint8), form.codec)
     if form.merge == "mean":
         return averaged
-    made, exact = form.merged(memoryview(payload), step, parts.influence_max(step))
-    own = _side_by_side(parts.fragment(step), arena)
+    made, exact = form.merged(memoryview(payload))
+    own = _side_by_side(form.fragment, arena)
     merged = compare(*own, np.frombuffer(made, np.uint8), exact)
     return replace(merged, quantisation_error=averaged.quantisation_error)
 
@@ -312,8 +321,8 @@ def _settle(parts: Parts) -> None:
         residual.ended(value.attempt if isinstance(value, Commit) else None)
 
 
-def _request(parts: Parts, roster: Roster) -> ReduceRequest:
-    payload_bytes = update_blobs.payload_bytes(parts, roster.step)
+def _request(parts: Parts, outer_step: OuterStep, roster: Roster) -> ReduceRequest:
+    update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
         # Each branch has a line of its own, so attempts of different branches cannot be confused.
         run=RunId(parts.ledger.state.line),
@@ -322,11 +331,11 @@ def _request(parts: Parts, roster: Roster) -> ReduceRequest:
         peers=roster.peers,
         me=roster.peers.index(parts.me),
         weights=weights(parts.history, parts.ledger.state.since, roster, len(parts.fragments)),
-        numel=update_blobs.format_of(parts, roster.step).numel(roster.step),
-        codec=update_blobs.codec_of(parts, roster.step),
+        numel=update.numel,
+        codec=update.codec,
         schedule=roster.schedule,
         streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),
-        influence_max=parts.influence_max(roster.step),
+        influence_max=update.influence_max,
         deadline_s=reduce_deadline_s(payload_bytes),
     )
 

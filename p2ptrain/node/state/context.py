@@ -16,6 +16,7 @@ from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.home import Home
+from p2ptrain.archive.outer_step import OuterStep, OuterSteps
 from p2ptrain.archive.step_index import History
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
@@ -219,7 +220,8 @@ class Parts:
     """The congestion control of this machine's sockets."""
     events: trio.MemorySendChannel[Event]
     fragments: tuple[Fragment, ...] = field(init=False)
-    """All fragments of θ; `fragment` returns the one of an outer step."""
+    """All fragments of θ."""
+    outer_steps: OuterSteps = field(init=False)
     history: History = field(init=False)
     paths: PathBook = field(init=False)
     validation: Tally = field(init=False)
@@ -250,6 +252,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.fragments = fragments(self.layout, self.manifest.sync.fragments)
+        self.outer_steps = OuterSteps(self.run, self.manifest, self.amendments)
         self.vote_records = sum(1 for _ in self.votes)
         self.history = History(self.ledger.kept)
         self.peers = PeerTable(self._is_member)
@@ -266,16 +269,6 @@ class Parts:
     def trains(self) -> bool:
         return self.arena is not None
 
-    def fragment(self, step: int) -> Fragment:
-        """Return the fragment of θ that outer step `step` synchronises."""
-        return self.fragments[step % len(self.fragments)]
-
-    def residual(self, step: int) -> Residual | None:
-        """Return the rounding errors that this peer keeps for the fragment of outer step `step`;
-        None without error feedback."""
-        residuals = self.outer.residuals
-        return residuals[step % len(residuals)] if residuals else None
-
     def lacks_terms(self, step: int) -> bool:
         """Return whether an agreed amendment that applies to outer step `step` is missing here."""
         return self.amendments.missing(self.ledger.state.terms, step) is not None
@@ -285,18 +278,20 @@ class Parts:
         while self.lacks_terms(step):
             await self.changes.wait()
 
-    def leg(self, step: int) -> Leg:
-        """Return the run's terms for outer step `step`. Call this only after `until_known`."""
-        return self.amendments.leg(self.ledger.state.terms, step)
+    def outer_step(self, step: int) -> OuterStep:
+        """Return the run's terms for outer step `step`. Call this only after `until_known`, once
+        for each step, and pass the result on."""
+        return self.outer_steps.at(self.ledger.state.terms, step)
+
+    def known_outer_step(self, step: int) -> OuterStep | None:
+        """Return the run's terms for outer step `step`; None while an agreed amendment is missing
+        here."""
+        return None if self.lacks_terms(step) else self.outer_step(step)
 
     def about(self, step: int) -> Leg:
         """Return the terms for outer step `step` as far as they are known here: for estimates, for
         people, and for work ahead of the ledger."""
         return self.amendments.nearest(self.ledger.state.terms, step)
-
-    def influence_max(self, step: int) -> float:
-        """Return how far a participant's weights may be from θ in outer step `step`."""
-        return self.amendments.influence_max(self.ledger.state.terms, step)
 
     def data_block(self, block: int) -> Digest:
         """Return the digest of the data block that the ledger's block id `block` stands for."""

@@ -8,25 +8,25 @@ import math
 
 import trio
 
+from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady
 from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.node.state.context import Parts
-from p2ptrain.node.training.legs import pace_of
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.ring import own_peak
 from p2ptrain.sync.trainer_orders import Blocks, Work
 
 
-async def hold_to_the_bound(parts: Parts, step: int) -> None:
+async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
     """Refuse to offer work that the others would refuse. θ must stay in use during the check.
 
     Raises:
         TrainerDiverged: the weights that were trained here are too far from θ.
     """
-    arena, most = parts.arena, parts.influence_max(step)
+    arena, most = parts.arena, outer_step.influence_max
     assert arena is not None
-    pieces = [slice(*each) for each in parts.fragment(step).ranges]
+    pieces = [slice(*each) for each in outer_step.fragment.ranges]
     peaks = await trio.to_thread.run_sync(
         lambda: [own_peak(arena.theta[each], arena.local[each]) for each in pieces]
     )
@@ -70,10 +70,10 @@ async def offer_again(parts: Parts) -> None:
 def stands(parts: Parts) -> bool:
     """Return whether the last offered work is all that our lease asks for now."""
     state, work = parts.ledger.state, parts.standing.work
-    if work is None or parts.lacks_terms(state.step):
+    if work is None or (outer_step := parts.known_outer_step(state.step)) is None:
         return False
     lease = state.leases.get(parts.me, ())
-    return work.stands_for(state.step, lease, pace_of(parts, state.step))
+    return work.stands_for(state.step, lease, outer_step.pace)
 
 
 async def _tell(parts: Parts, work: Work) -> None:

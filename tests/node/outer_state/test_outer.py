@@ -66,9 +66,10 @@ def roster(r: Rig) -> object:
 async def sound_update(r: Rig, step: int) -> Digest:
     random = np.random.default_rng(step)
     vector = random.standard_normal(r.parts.layout.numel, dtype=np.float32) * np.float32(0.1)
-    payload = bytearray(update_blobs.payload_bytes(r.parts, step))
-    update_blobs.codec_of(r.parts, step).quantise(vector, payload)
-    return await update_blobs.store(r.parts, step, payload)
+    form = r.parts.outer_step(step).update
+    payload = bytearray(form.payload_bytes)
+    form.codec.quantise(vector, payload)
+    return await trio.to_thread.run_sync(form.write, r.parts.store, payload)
 
 
 async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | None = None) -> None:
@@ -235,11 +236,11 @@ async def test_a_certified_update_that_breaks_the_bound_is_applied_by_nobody(
 ) -> None:
     """Most voters lie. The node ends with a word, and θ is as it was."""
     async with rig(tmp_path, rules=ALONE) as r:
-        parts, form = r.parts, update_blobs.format_of(r.parts, 0)
-        payload = bytearray(form.payload_bytes(0))
-        much = np.full(form.numel(0), 1.02 * parts.manifest.influence_max, np.float32)
+        parts, form = r.parts, r.parts.outer_step(0).update
+        payload = bytearray(form.payload_bytes)
+        much = np.full(form.numel, 1.02 * parts.manifest.influence_max, np.float32)
         form.codec.quantise(much, payload)
-        await commit(r, update=await update_blobs.store(parts, 0, payload))
+        await commit(r, update=parts.outer_step(0).update.write(parts.store, payload))
         with pytest.raises(BaseExceptionGroup) as caught:
             await keep_outer_state(parts)
         words = r"entry 2 commits update .*, and no node may apply it: .* moves a weight by"

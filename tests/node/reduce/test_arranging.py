@@ -32,7 +32,8 @@ def hear(r: Rig, peer: PeerId, **changes: object) -> None:
 def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
     """A reduce of these and us, who stand first."""
     parts = [Participant(peer, 16, 1) for peer in (r.parts.me, *others)]
-    request = _request(r.parts, opening(r.parts.ledger.state, *parts, learners=others))
+    roster = opening(r.parts.ledger.state, *parts, learners=others)
+    request = _request(r.parts, r.parts.outer_step(roster.step), roster)
     return replace(request, step=step)
 
 

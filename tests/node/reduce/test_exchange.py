@@ -104,7 +104,7 @@ async def test_an_attempt_is_moot_when_the_ledger_went_on_or_a_participant_is_do
 async def test_the_request_follows_from_roster_and_manifest_alone(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         roster = opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1))
-        request = _request(r.parts, roster)
+        request = _request(r.parts, r.parts.outer_step(roster.step), roster)
         assert (request.peers, request.weights, request.me) == ((r.parts.me,), (16,), 0)
         assert request.deadline_s >= REDUCE_S_MIN
 
