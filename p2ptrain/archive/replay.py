@@ -317,8 +317,8 @@ class Replay:
             raise _Ended(
                 Difference("update", source.height, ended.step, update, what, source.signed_by)
             ) from exc
-        made, codec = form.merged(payload, ended.step, most)
-        state.apply(made, outer.lr, outer.momentum, codec, form.fragment(ended.step))
+        fragment = form.fragment(ended.step)
+        state.apply(payload, outer.lr, outer.momentum, form.codec, fragment)
         self._updates += 1
 
     def _leg(self, ended: Ended) -> Leg:

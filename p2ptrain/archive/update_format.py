@@ -21,9 +21,7 @@ from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecSpec, RunManifest
 from p2ptrain.state import Layout
 from p2ptrain.store import BlobManifest
-from p2ptrain.sync import Merge
 from p2ptrain.sync.fragments import Fragment, fragments
-from p2ptrain.sync.radial import Radial
 from p2ptrain.trainer.formats.shapes import layout_of
 
 KIND = "update"
@@ -63,7 +61,6 @@ class UpdateFormat:
     layout: Layout
     fragments: tuple[Fragment, ...]
     spec: CodecSpec
-    merge: Merge = "mean"
 
     @property
     def codec(self) -> kernels.Codec:
@@ -74,7 +71,7 @@ class UpdateFormat:
         """Return the format of the updates of `run`, whose manifest is `manifest`."""
         layout = layout_of(manifest.model)
         cut = fragments(layout, manifest.sync.fragments)
-        return cls(run, layout, cut, manifest.codec, manifest.sync.merge)
+        return cls(run, layout, cut, manifest.codec)
 
     def fragment(self, step: int) -> Fragment:
         """Return the fragment that the update of outer step `step` covers."""
@@ -82,43 +79,11 @@ class UpdateFormat:
 
     def numel(self, step: int) -> int:
         """Return how many elements are averaged in outer step `step`."""
-        radial = self._radial(step)
-        return self.fragment(step).numel if radial is None else radial.contributed
+        return self.fragment(step).numel
 
     def payload_bytes(self, step: int) -> int:
         """Return the length in bytes of the update of `step`."""
         return self.codec.encoded_bytes(self.numel(step))
-
-    def contribution(self, step: int, theta: Floats, local: Floats, most: float) -> Floats | None:
-        """Return the vector that a peer contributes instead of θ − `local`, with no element larger
-        than `most`; None if θ − `local` itself is averaged.
-        """
-        radial = self._radial(step)
-        return None if radial is None else radial.contribution(theta - local, most)
-
-    def merged(
-        self, payload: bytes | memoryview, step: int, most: float
-    ) -> tuple[bytes | memoryview, kernels.Codec]:
-        """Return the pseudo-gradient to apply, and its codec. It is the update itself, unless `rda`
-        computes it from the update, with elements no larger than `most`. `most` is the bound on
-        influence in that step (`Amendments.influence_max`, the same for all).
-        """
-        radial = self._radial(step)
-        if radial is None:
-            return payload, self.codec
-        mean = np.empty(radial.contributed, np.float32)
-        self.codec.dequantise(payload, mean)
-        merged = radial.merged(mean, most)
-        del mean  # For a large model each takes gigabytes, so free one before making the next.
-        exact = kernels.codec("fp32", self.spec.block)
-        made = bytearray(exact.encoded_bytes(radial.numel))
-        exact.quantise(merged, made)
-        return memoryview(made), exact
-
-    def _radial(self, step: int) -> Radial | None:
-        if self.merge == "mean":
-            return None
-        return Radial.of(self.layout, self.fragment(step), self.spec.block)
 
     @property
     def payload_bytes_mean(self) -> int:

@@ -132,7 +132,19 @@ class SyncSection(Section):
     overlap_steps: Annotated[int, Field(ge=0, le=100_000)] = 0
     mixing: Share = 0.0
     eager: bool = False
-    merge: Literal["mean", "rda"] = "mean"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _averages_plainly(cls, given: object) -> object:
+        """Accept `merge = "mean"`, which run files of earlier versions say, and refuse "rda"."""
+        if not isinstance(given, dict) or "merge" not in given:
+            return given
+        if given["merge"] != "mean":
+            raise ValueError(
+                f"merge = {given['merge']!r} was removed, and peers average plain means; delete "
+                "the line"
+            )
+        return {name: value for name, value in given.items() if name != "merge"}
 
     @model_validator(mode="after")
     def _mixes_what_went_on(self) -> SyncSection:
@@ -223,8 +235,6 @@ class RunFile(Section):
                 f"sync.eager needs sync.overlap_steps = inner.steps = {inner}: elsewhere the mean "
                 "comes before there is newer work to add"
             )
-        if sync.merge == "rda" and self.codec.feedback:
-            raise ValueError('sync.merge = "rda" averages directions: codec.feedback must be false')
         own = 1 if self.model.tied else 2
         if sync.fragments > 1 and not 1 <= sync.fragments - own <= self.model.layers:
             raise ValueError(

@@ -95,6 +95,10 @@ WRONG = [
         {"sync": {"overlap_steps": 1, "eager": True}},
         "sync.eager needs sync.overlap_steps = inner.steps = 2",
     ),
+    (
+        {"sync": {"merge": "rda"}},
+        "sync: merge = 'rda' was removed, and peers average plain means; delete the line",
+    ),
     ({"model.width": None}, "model.width is missing"),
     ({"model.width": "wide"}, "model.width is 'wide'; it should be a valid integer"),
     ({"model.width": 32.5}, "model.width is 32.5; it should be a valid integer"),
@@ -165,6 +169,11 @@ def test_a_codec_has_a_block_of_its_own_unless_the_file_says_otherwise() -> None
         assert parse_run_file(tiny_with({"codec": {"name": name}})).codec.block == block
         given = {"name": name, "block": 128, "feedback": True}
         assert parse_run_file(tiny_with({"codec": given})).codec.model_dump() == given
+
+
+def test_a_run_file_of_earlier_versions_may_say_merge_mean() -> None:
+    given = tiny_with({"sync": {"fragments": 1, "merge": "mean"}})
+    assert parse_run_file(given) == parse_run_file(tiny_with({"sync": {"fragments": 1}}))
 
 
 def test_whole_numbers_serve_as_numbers() -> None:

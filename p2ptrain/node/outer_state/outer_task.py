@@ -288,10 +288,8 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     while parts.standing.theta_in_use:
         await parts.changes.wait()
     outer = parts.leg(commit.step).manifest.outer
-    merged = partial(update_blobs.format_of(parts, commit.step).merged, payload, commit.step)
-    made, codec = await trio.to_thread.run_sync(merged, parts.influence_max(commit.step))
-    fragment = parts.fragment(commit.step)
-    apply = partial(parts.outer.vectors.apply, made, outer.lr, outer.momentum, codec, fragment)
+    codec, fragment = update_blobs.codec_of(parts, commit.step), parts.fragment(commit.step)
+    apply = partial(parts.outer.vectors.apply, payload, outer.lr, outer.momentum, codec, fragment)
     async with parts.outer.lock:
         parts.outer.moving = True
         await trio.to_thread.run_sync(apply)

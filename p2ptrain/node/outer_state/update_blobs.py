@@ -31,8 +31,7 @@ def format_of(parts: Parts, step: int) -> UpdateFormat:
 
 
 def _format(parts: Parts, manifest: RunManifest) -> UpdateFormat:
-    cut, merge = parts.fragments, manifest.sync.merge
-    return UpdateFormat(parts.run, parts.layout, cut, manifest.codec, merge)
+    return UpdateFormat(parts.run, parts.layout, parts.fragments, manifest.codec)
 
 
 def codec_of(parts: Parts, step: int) -> kernels.Codec:

@@ -14,10 +14,8 @@ from p2ptrain.cli.main import main
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.node.outer_state.update_blobs import format_of
+from p2ptrain.node.outer_state.update_blobs import codec_of
 from p2ptrain.sync import SyncSpec
-from p2ptrain.sync.merging import rda
-from p2ptrain.sync.radial import Radial
 from p2ptrain.testing.accounts import Credits
 from p2ptrain.testing.fake_trainer import trace
 from p2ptrain.testing.published import policy
@@ -27,7 +25,6 @@ MODES = {
     "streaming": (SyncSpec(fragments=2, overlap_steps=1), 4),
     "a step late": (SyncSpec(overlap_steps=2), 2),
     "eager": (SyncSpec(overlap_steps=2, eager=True), 2),
-    "rda": (SyncSpec(merge="rda"), 2),
 }
 STEPS = 9
 AMENDMENT = ("--codec", "fp16", "--outer-lr", 0.5, "--lr", 0.05)
@@ -78,9 +75,8 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
     """The pseudo-gradient that this update stands for."""
     parts = node.parts
     payload = parts.store.read_blob(update)
-    made, codec = format_of(parts, step).merged(payload, step, parts.influence_max(step))
     found = np.empty(parts.fragment(step).numel, np.float32)
-    codec.dequantise(made, found)
+    codec_of(parts, step).dequantise(payload, found)
     return found
 
 
@@ -101,8 +97,6 @@ def expected(
         works.append(np.empty(parts.fragment(step).numel, np.float32))
         parts.fragment(step).gather(work, works[-1])
         weights.append(len(blocks))
-    if sync.merge == "rda":
-        return rda(works, weights, Radial.of(parts.layout, parts.fragment(step), 1).spans)
     return np.average(works, axis=0, weights=weights)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from p2ptrain.sync.eager import Eager, coasting
-from p2ptrain.sync.merging import lengthened, norms_of, rda, unit
 from p2ptrain.sync.mixing import mix
 
 
@@ -57,40 +56,3 @@ def test_a_deviation_coasts_as_if_the_same_work_were_offered_again(steps: int) -
     kept, coasted = coasting(mu, steps)
     assert eager.momentum[0] == pytest.approx(kept * momentum)
     assert eager.deviation[0] == pytest.approx(before - lr * coasted * momentum)
-
-
-SPANS = [(0, 4), (4, 6)]
-
-
-def test_orthogonal_contributions_keep_their_length() -> None:
-    vectors = [
-        np.array([2.0, 0, 0, 0, 0, 0, 9.0], np.float32),
-        np.array([0, 2.0, 0, 0, 0, 0, 1.0], np.float32),
-    ]
-    merged = rda(vectors, [1, 1], SPANS)
-    assert merged == pytest.approx([math.sqrt(2), math.sqrt(2), 0, 0, 0, 0, 5.0])
-
-
-def test_weights_turn_the_direction_and_set_the_length() -> None:
-    vectors = [np.array([4.0, 0], np.float32), np.array([0, 8.0], np.float32)]
-    merged = rda(vectors, [3, 1], [(0, 2)])
-    length = (3 * 4 + 1 * 8) / 4
-    assert merged == pytest.approx([length * 3 / math.sqrt(10), length / math.sqrt(10)])
-
-
-def test_directions_that_cancel_move_nothing() -> None:
-    vectors = [np.array([1.0, 1.0], np.float32), np.array([-3.0, -3.0], np.float32)]
-    assert rda(vectors, [1, 1], [(0, 2)]).tolist() == [0, 0]
-
-
-def test_one_peer_alone_merges_what_it_has() -> None:
-    vector = np.array([1.0, -2.0, 0.5, 0, 0, 3.0, 7.0], np.float32)
-    assert rda([vector], [5], SPANS) == pytest.approx(vector)
-
-
-def test_the_three_parts_are_the_whole() -> None:
-    random = np.random.default_rng(1)
-    vectors = [random.standard_normal(7).astype(np.float32) for _ in range(3)]
-    mean = np.mean([unit(each, SPANS) for each in vectors], axis=0, dtype=np.float32)
-    norms = np.mean([norms_of(each, SPANS) for each in vectors], axis=0)
-    assert lengthened(mean, SPANS, norms) == pytest.approx(rda(vectors, [1, 1, 1], SPANS), rel=1e-5)
