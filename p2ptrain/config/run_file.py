@@ -109,14 +109,15 @@ class InnerSection(Section):
     z_loss: NotNegative = 0.0
     optimizer: Literal["adamw", "muon"] = "adamw"
     join_warmup_steps: Annotated[int, Field(ge=0, le=100_000)] = 0
-    join_optimizer: Literal["fresh", "donor", "donors"] = "fresh"
+    join_optimizer: Literal["fresh", "donor", "donors"] = "donors"
 
     @model_validator(mode="after")
     def _a_donors_state_can_be_checked(self) -> InnerSection:
         if self.join_optimizer != "fresh" and self.betas[0] ** 2 >= self.betas[1]:
             raise ValueError(
                 f'join_optimizer = "{self.join_optimizer}" needs betas whose first, squared, is '
-                f"below the second; they are {self.betas[0]:g} and {self.betas[1]:g}"
+                f"below the second; they are {self.betas[0]:g} and {self.betas[1]:g}: change them, "
+                'or set join_optimizer = "fresh"'
             )
         return self
 

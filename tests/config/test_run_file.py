@@ -43,6 +43,11 @@ def test_the_files_under_configs_are_the_samples(name: str) -> None:
     assert (root / "configs" / f"{name}.toml").read_text() == sample(name)
 
 
+@pytest.mark.parametrize("name", sample_names())
+def test_joiners_of_every_sample_begin_with_members_optimizers(name: str) -> None:
+    assert parse_run_file(tomllib.loads(sample(name))).inner.join_optimizer == "donors"
+
+
 def test_every_setting_of_the_demo_is_explained_or_plain() -> None:
     lines = [line for line in sample("demo").splitlines() if "=" in line.split("#")[0]]
     unexplained = [line for line in lines if "#" not in line]
@@ -90,6 +95,11 @@ WRONG = [
     (
         {"inner.join_optimizer": "donors", "inner.betas": [0.99, 0.95]},
         'inner: join_optimizer = "donors" needs betas',
+    ),
+    (
+        {"inner.betas": [0.99, 0.95]},
+        'inner: join_optimizer = "donors" needs betas whose first, squared, is below the second; '
+        'they are 0.99 and 0.95: change them, or set join_optimizer = "fresh"',
     ),
     (
         {"sync": {"overlap_steps": 1, "eager": True}},

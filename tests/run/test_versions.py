@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from p2ptrain.config.run_file import RunFile
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError, VersionMismatch
 from p2ptrain.identity import Identity
@@ -50,6 +51,10 @@ def test_no_field_has_a_meaning_if_it_is_left_out(organiser: Identity, run: Run)
     ):
         with pytest.raises(RemoteProtocolError, match=name):
             changed(organiser, run, lambda tree, s=section, n=name: tree[s].pop(n))  # type: ignore[misc]
+
+
+def test_a_new_run_has_the_default_of_its_run_file(run_file: RunFile, run: Run) -> None:
+    assert run_file.inner.join_optimizer == run.manifest.inner.join_optimizer == "donors"
 
 
 @pytest.mark.parametrize("option", ["fresh", "donor", "donors"])
