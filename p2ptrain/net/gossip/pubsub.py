@@ -29,9 +29,9 @@ from p2ptrain.errors import LocalProtocolError
 from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import SharedFeed
-from p2ptrain.net.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
-from p2ptrain.net.gossip_control import bounded
-from p2ptrain.net.gossip_limits import AT_ONCE, Intake
+from p2ptrain.net.gossip.control import bounded
+from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
+from p2ptrain.net.gossip.limits import AT_ONCE, Intake
 from p2ptrain.net.hardening import is_open
 from p2ptrain.rate_limit import Allowance
 
