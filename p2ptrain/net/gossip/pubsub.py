@@ -32,7 +32,7 @@ from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.control import bounded
 from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
 from p2ptrain.net.gossip.limits import AT_ONCE, Intake
-from p2ptrain.net.hardening import is_open
+from p2ptrain.net.host.hardening import is_open
 from p2ptrain.rate_limit import Allowance
 
 log = logging.getLogger(__name__)

@@ -31,10 +31,10 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from p2ptrain.identity import Identity, is_peer_id
-from p2ptrain.net.bounds import bound_connections, is_crowded
-from p2ptrain.net.handshakes import bound_handshakes
-from p2ptrain.net.identify_limits import bound_introductions, bound_peerstore
-from p2ptrain.net.window_updates import give_credit_by_halves
+from p2ptrain.net.host.bounds import bound_connections, is_crowded
+from p2ptrain.net.host.handshakes import bound_handshakes
+from p2ptrain.net.host.identify_limits import bound_introductions, bound_peerstore
+from p2ptrain.net.host.window_updates import give_credit_by_halves
 
 log = logging.getLogger(__name__)
 
