@@ -2,7 +2,7 @@
 
 Also the table of the same points.
 
-Usage: python -m p2ptrain.bench.plot JSON… > allreduce.svg, or with --table for the table.
+Usage: python -m p2ptrain.bench.all_reduce.plot JSON… > allreduce.svg, or --table for the table.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from p2ptrain import kernels
-from p2ptrain.bench.slow_link import SlowLink
+from p2ptrain.bench.all_reduce.slow_link import SlowLink
 from p2ptrain.dataplane import (
     Credentials,
     Endpoint,

@@ -89,7 +89,7 @@ def gloo(hosts: Sequence[Host], elements: int, repeats: int) -> float:
         port = free.getsockname()[1]
     commands = [
         host.command(
-            [sys.executable, "-m", "p2ptrain.bench.gloo", str(me), str(len(hosts)),
+            [sys.executable, "-m", "p2ptrain.bench.all_reduce.gloo", str(me), str(len(hosts)),
              str(elements), str(repeats), hosts[0].address, str(port), host.address]
         )
         for me, host in enumerate(hosts)
@@ -103,8 +103,8 @@ def sockets(hosts: Sequence[Host], elements: int, repeats: int) -> float:
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
         commands = [
             host.command(
-                [sys.executable, "-m", "p2ptrain.bench.sockets", str(me), str(len(hosts)),
-                 str(elements), str(repeats), host.address, folder]
+                [sys.executable, "-m", "p2ptrain.bench.all_reduce.sockets", str(me),
+                 str(len(hosts)), str(elements), str(repeats), host.address, folder]
             )
             for me, host in enumerate(hosts)
         ]  # fmt: skip

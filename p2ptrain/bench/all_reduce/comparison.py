@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from p2ptrain import kernels
-from p2ptrain.bench.averaging import Measured, Setting
-from p2ptrain.bench.beside import Beside
+from p2ptrain.bench.all_reduce.averaging import Measured, Setting
+from p2ptrain.bench.all_reduce.beside import Beside
 from p2ptrain.bench.lines import Line, machine
 from p2ptrain.bench.processes import Host, together
 from p2ptrain.ring import SCHEDULES
@@ -112,7 +112,7 @@ def together_of(setting: Setting, measured: Sequence[Measured]) -> Outcome:
 def peer_command(setting: Setting, me: int, host: str, meeting: Path) -> list[str]:
     """Return the command that runs peer number `me`, which prints its measurements."""
     arguments = json.dumps(asdict(setting))
-    module = "p2ptrain.bench.peer"
+    module = "p2ptrain.bench.all_reduce.peer"
     return [sys.executable, "-m", module, arguments, str(me), host, str(meeting)]
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from p2ptrain.bench.averaging import Setting, average
+from p2ptrain.bench.all_reduce.averaging import Setting, average
 
 
 def main(setting_json: str, me: str, host: str, meeting: str) -> None:

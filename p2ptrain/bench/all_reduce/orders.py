@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations, starmap
 
-from p2ptrain.bench.allreduce import AllreduceReport, measured_here, together_of
-from p2ptrain.bench.averaging import Setting, name_of_peer
+from p2ptrain.bench.all_reduce.averaging import Setting, name_of_peer
+from p2ptrain.bench.all_reduce.comparison import AllreduceReport, measured_here, together_of
 from p2ptrain.bench.lines import Line, machine
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import Rates, best_order
