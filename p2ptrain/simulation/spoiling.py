@@ -18,9 +18,9 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, Memory
+from p2ptrain.simulation.checkers.watching import Decision, Watch
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.node import SimNode, World
-from p2ptrain.simulation.watching import Decision, Watch
 
 
 class Spoil(Enum):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Branch, Certified
-from p2ptrain.simulation.troubles import Troubles
-from p2ptrain.simulation.watching import Decision, Watch
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Decision, Watch
 
 
 @dataclass(slots=True)

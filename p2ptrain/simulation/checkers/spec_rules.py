@@ -14,26 +14,26 @@ from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Branch, Commit, Entry, LineId, Roster, Skip
 from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
-from p2ptrain.simulation.accountability import LiarsAreExposed
 from p2ptrain.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
-from p2ptrain.simulation.branches import HealsGoUp, NobodyIsDrawnAway
-from p2ptrain.simulation.commits import CommitsAreHeld, CommitsAreMade
-from p2ptrain.simulation.disk import Disk, verify
-from p2ptrain.simulation.fairness import (
+from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers.branches import HealsGoUp, NobodyIsDrawnAway
+from p2ptrain.simulation.checkers.commits import CommitsAreHeld, CommitsAreMade
+from p2ptrain.simulation.checkers.fairness import (
     LeavesHaveCauses,
     NobodyIsStarved,
     NobodyIsUsurped,
 )
-from p2ptrain.simulation.lines import Lines
-from p2ptrain.simulation.profiles import Profile
-from p2ptrain.simulation.proposals import (
+from p2ptrain.simulation.checkers.lines import Lines
+from p2ptrain.simulation.checkers.proposals import (
     ProposalsAreEntitled,
     ProposalsAreSigned,
     is_quorum,
 )
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
+from p2ptrain.simulation.disk import Disk, verify
+from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.spoiling import ExclusionsAreShared, SpoilersCostLittle
-from p2ptrain.simulation.troubles import Troubles
-from p2ptrain.simulation.watching import Checker, Decision, Watch
 
 Place = tuple[PeerId, LineId, int]
 """A voter, with the line and height that its message is about."""

@@ -9,9 +9,9 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseProof, Propose
+from p2ptrain.simulation.checkers.lines import Lines
+from p2ptrain.simulation.checkers.watching import Decision, Watch
 from p2ptrain.simulation.disk import Disk, verify
-from p2ptrain.simulation.lines import Lines
-from p2ptrain.simulation.watching import Decision, Watch
 
 Proposal = tuple[LineId, int, int, Digest]
 """Line, height and round of a proposal, and the digest of its entry."""

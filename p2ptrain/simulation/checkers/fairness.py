@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Roster
-from p2ptrain.simulation.troubles import Troubles
-from p2ptrain.simulation.watching import Decision, Watch
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Decision, Watch
 
 STARVED_COMMITS = 8
 """Most commits in a row without a healthy member: longer than any retry takes."""

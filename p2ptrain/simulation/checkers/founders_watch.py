@@ -9,9 +9,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Roster
-from p2ptrain.simulation.proposals import is_quorum
-from p2ptrain.simulation.troubles import Troubles
-from p2ptrain.simulation.watching import Checker, Decision, Watch
+from p2ptrain.simulation.checkers.proposals import is_quorum
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
 
 RETURN_S = 40.0
 """Seconds until a returned founder must be a voter again. A reduce that Sybils spoil takes three
