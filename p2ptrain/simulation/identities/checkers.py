@@ -23,8 +23,8 @@ from p2ptrain.peers.duplicate_watch import FRESH_S, LINGER_S, QUIET_S, start_s
 from p2ptrain.peers.incarnations import starts_of
 
 if TYPE_CHECKING:
-    from p2ptrain.simulation.identity_process import Beat, Process
-    from p2ptrain.simulation.identity_world import IdentityWorld
+    from p2ptrain.simulation.identities.process import Beat, Process
+    from p2ptrain.simulation.identities.world import IdentityWorld
 
 BOTH_VOTE_S = 25.0
 """Seconds for about eight questions. Each goes to a random member, may be lost, and may reach the

@@ -25,10 +25,10 @@ from p2ptrain.peers.incarnations import (
 )
 from p2ptrain.peers.replayed_heartbeats import Replays
 from p2ptrain.simulation.disk import signer, verify
-from p2ptrain.simulation.identity_homes import SimHome
+from p2ptrain.simulation.identities.homes import SimHome
 
 if TYPE_CHECKING:
-    from p2ptrain.simulation.identity_world import IdentityWorld
+    from p2ptrain.simulation.identities.world import IdentityWorld
 
 RUN = RunId("0" * 64)
 BEAT_S = 2.0

@@ -18,9 +18,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.peers.identity_messages import NONCE_BYTES, Notice, Proof, Question, Reply
 from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark
 from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.identity_checkers import Checkers
-from p2ptrain.simulation.identity_homes import SimHome
-from p2ptrain.simulation.identity_process import BEAT_S, Beat, Process
+from p2ptrain.simulation.identities.checkers import Checkers
+from p2ptrain.simulation.identities.homes import SimHome
+from p2ptrain.simulation.identities.process import BEAT_S, Beat, Process
 
 LOSS = 0.05
 DELAY_MAX_S = 0.3
