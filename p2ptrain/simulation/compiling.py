@@ -33,7 +33,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 SIMULATION = (
     "amending checkers/accountability checkers/branches checkers/fairness checkers/lines"
     " checkers/proposals checkers/spec_rules checkers/troubles checkers/watching clock disk faults"
-    " heartbeat liar network node pruner rings run trainer world"
+    " heartbeat liars/liar network node pruner rings run trainer world"
 ).split()
 """The modules to compile. Other modules run once per seed, or patch compiled ones."""
 

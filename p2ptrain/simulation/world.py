@@ -25,14 +25,14 @@ from p2ptrain.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.simulation.disk import Disk
 from p2ptrain.simulation.faults import Faults
 from p2ptrain.simulation.heartbeat import Heartbeat
-from p2ptrain.simulation.liar import Liar
+from p2ptrain.simulation.liars.liar import Liar
+from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, Spoiler
+from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
 from p2ptrain.simulation.network import Network
 from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
 from p2ptrain.simulation.rings import Rings
-from p2ptrain.simulation.spoiling import ExclusionsAreShared, Spoiler
-from p2ptrain.simulation.sybil import Ally, Sybil, crowd_of, tricks_of
 from p2ptrain.simulation.trace import Trace, spelled_value
 
 TRAIN_S = (0.8, 1.6)

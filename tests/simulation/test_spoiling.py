@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.simulation import PROFILES, simulate
+from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, Spoil, SpoilersCostLittle
 from p2ptrain.simulation.run import run_to_end, violations_in, world_of
-from p2ptrain.simulation.spoiling import ExclusionsAreShared, Spoil, SpoilersCostLittle
 
 STEPS = 20
 

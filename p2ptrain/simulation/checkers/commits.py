@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.simulation.checkers.watching import Decision, Watch
+from p2ptrain.simulation.liars.spoiling import update_apart
 from p2ptrain.simulation.rings import update_of
-from p2ptrain.simulation.spoiling import update_apart
 
 
 @dataclass(slots=True)

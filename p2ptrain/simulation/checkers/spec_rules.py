@@ -32,8 +32,8 @@ from p2ptrain.simulation.checkers.proposals import (
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
 from p2ptrain.simulation.disk import Disk, verify
+from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, SpoilersCostLittle
 from p2ptrain.simulation.profiles import Profile
-from p2ptrain.simulation.spoiling import ExclusionsAreShared, SpoilersCostLittle
 
 Place = tuple[PeerId, LineId, int]
 """A voter, with the line and height that its message is about."""

@@ -33,7 +33,7 @@ from p2ptrain.ledger.messages.messages import Accept, Message, Outcome, Prepare,
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.disk import signature_of
 from p2ptrain.simulation.heartbeat import Heartbeat
-from p2ptrain.simulation.liar import Liar
+from p2ptrain.simulation.liars.liar import Liar
 from p2ptrain.simulation.node import SimNode, World
 
 
