@@ -302,7 +302,7 @@ class Gossip:
             degree_high=10,
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
-            max_messages_per_topic_per_second=1000.0,  # drops ours silently too; see gossip_limits
+            max_messages_per_topic_per_second=1000.0,  # drops ours silently too; see `limits`
             eclipse_protection_enabled=False,  # it wants peers of many networks: one LAN is fine
             prune_back_off=5,
             max_pending_messages_per_peer=PENDING_MAX,
