@@ -1,7 +1,7 @@
 """The run file that the demo plays: the sample demo.toml, with joiners that begin with nothing.
 
-A volunteer of the demo sends 4 Mbit/s. Members' optimizers would take 15 to 45 s to reach the
-joiner, and by then the demo's run is over. In a real run an outer step takes much longer.
+A volunteer of the demo sends 4 Mbit/s. Members' optimizers take 15 to 28 s to reach the joiner,
+and by then the demo's run is nearly over. In a real run an outer step takes much longer.
 """
 
 from __future__ import annotations
