@@ -317,8 +317,8 @@ class Replay:
             raise _Ended(
                 Difference("update", source.height, ended.step, update, what, source.signed_by)
             ) from exc
-        made, codec = form.merged(payload)
-        state.apply(made, rates.lr, rates.momentum, codec, outer_step.fragment)
+        codec, fragment = form.codec, outer_step.fragment
+        state.apply(payload, rates.lr, rates.momentum, codec, fragment)
         self._updates += 1
 
     def _outer_step(self, ended: Ended) -> OuterStep:

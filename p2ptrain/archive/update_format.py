@@ -22,9 +22,7 @@ from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecSpec, RunManifest
 from p2ptrain.state import Layout
 from p2ptrain.store import BlobManifest, Store
-from p2ptrain.sync import Merge
 from p2ptrain.sync.fragments import Fragment, fragments
-from p2ptrain.sync.radial import Radial
 from p2ptrain.trainer.formats.shapes import layout_of
 
 KIND = "update"
@@ -65,7 +63,6 @@ class UpdateFormat:
     layout: Layout
     fragment: Fragment
     spec: CodecSpec
-    merge: Merge
     influence_max: float
     """How far each element of a participant's weights may be from θ; the same for all peers."""
 
@@ -76,41 +73,12 @@ class UpdateFormat:
     @property
     def numel(self) -> int:
         """How many elements are averaged."""
-        radial = self._radial()
-        return self.fragment.numel if radial is None else radial.contributed
+        return self.fragment.numel
 
     @property
     def payload_bytes(self) -> int:
         """The length of the update, in bytes."""
         return self.codec.encoded_bytes(self.numel)
-
-    def contribution(self, theta: Floats, local: Floats) -> Floats | None:
-        """Return the vector that a peer contributes instead of θ − `local`, with no element larger
-        than `influence_max`; None if θ − `local` itself is averaged.
-        """
-        radial = self._radial()
-        return None if radial is None else radial.contribution(theta - local, self.influence_max)
-
-    def merged(self, payload: bytes | memoryview) -> tuple[bytes | memoryview, kernels.Codec]:
-        """Return the pseudo-gradient to apply, and its codec. It is the update itself, unless `rda`
-        computes it from the update, with elements no larger than `influence_max`.
-        """
-        radial = self._radial()
-        if radial is None:
-            return payload, self.codec
-        mean = np.empty(radial.contributed, np.float32)
-        self.codec.dequantise(payload, mean)
-        merged = radial.merged(mean, self.influence_max)
-        del mean  # For a large model each takes gigabytes, so free one before making the next.
-        exact = kernels.codec("fp32", self.spec.block)
-        made = bytearray(exact.encoded_bytes(radial.numel))
-        exact.quantise(merged, made)
-        return memoryview(made), exact
-
-    def _radial(self) -> Radial | None:
-        if self.merge == "mean":
-            return None
-        return Radial.of(self.layout, self.fragment, self.spec.block)
 
     @property
     def meta(self) -> dict[str, object]:

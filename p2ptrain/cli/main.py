@@ -156,9 +156,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _for_the_parser(words: Sequence[str]) -> list[str]:
-    """Return `words` without the VERBOSE options, which `main` handles; a node counts its own."""
-    if list(words[:1]) == ["node"]:
-        return list(words)
+    """Return `words` without the VERBOSE options, which `main` handles."""
     end = words.index("--") if "--" in words else len(words)
     return [word for word in words[:end] if word not in VERBOSE] + list(words[end:])
 

@@ -85,8 +85,8 @@ class NodeConfig:
     assume_yes: bool = False
     """Join a run that is new on this machine without asking."""
     mdns: bool = False
-    verbosity: int = 0
-    """-1 is quiet, 0 normal; 1 and more show details."""
+    quiet: bool = False
+    """Print errors only."""
 
     def __post_init__(self) -> None:
         most = EXTERNAL_RANKS_MAX if self.ranks_host else RANKS_MAX

@@ -109,14 +109,15 @@ class InnerSection(Section):
     z_loss: NotNegative = 0.0
     optimizer: Literal["adamw", "muon"] = "adamw"
     join_warmup_steps: Annotated[int, Field(ge=0, le=100_000)] = 0
-    join_optimizer: Literal["fresh", "donor", "donors"] = "fresh"
+    join_optimizer: Literal["fresh", "donor", "donors"] = "donors"
 
     @model_validator(mode="after")
     def _a_donors_state_can_be_checked(self) -> InnerSection:
         if self.join_optimizer != "fresh" and self.betas[0] ** 2 >= self.betas[1]:
             raise ValueError(
                 f'join_optimizer = "{self.join_optimizer}" needs betas whose first, squared, is '
-                f"below the second; they are {self.betas[0]:g} and {self.betas[1]:g}"
+                f"below the second; they are {self.betas[0]:g} and {self.betas[1]:g}: change them, "
+                'or set join_optimizer = "fresh"'
             )
         return self
 
@@ -132,7 +133,19 @@ class SyncSection(Section):
     overlap_steps: Annotated[int, Field(ge=0, le=100_000)] = 0
     mixing: Share = 0.0
     eager: bool = False
-    merge: Literal["mean", "rda"] = "mean"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _averages_plainly(cls, given: object) -> object:
+        """Accept `merge = "mean"`, which run files of earlier versions say, and refuse "rda"."""
+        if not isinstance(given, dict) or "merge" not in given:
+            return given
+        if given["merge"] != "mean":
+            raise ValueError(
+                f"merge = {given['merge']!r} was removed, and peers average plain means; delete "
+                "the line"
+            )
+        return {name: value for name, value in given.items() if name != "merge"}
 
     @model_validator(mode="after")
     def _mixes_what_went_on(self) -> SyncSection:
@@ -223,8 +236,6 @@ class RunFile(Section):
                 f"sync.eager needs sync.overlap_steps = inner.steps = {inner}: elsewhere the mean "
                 "comes before there is newer work to add"
             )
-        if sync.merge == "rda" and self.codec.feedback:
-            raise ValueError('sync.merge = "rda" averages directions: codec.feedback must be false')
         own = 1 if self.model.tied else 2
         if sync.fragments > 1 and not 1 <= sync.fragments - own <= self.model.layers:
             raise ValueError(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from p2ptrain.demo.run_file import written
 from p2ptrain.demo.show import Show
 from p2ptrain.demo.story import DemoFailed, Story
 from p2ptrain.demo.verdict import verdict
@@ -29,7 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was seen here")
     parser.add_argument("--keep", action="store_true", help="leave the nodes running at the end")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the nodes live")
-    parser.add_argument("--config", type=Path, default=Path("configs/demo.toml"), metavar="TOML")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="another run file to play")
     parser.add_argument("--setup-s", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -40,7 +41,7 @@ def main() -> int:
     console = Console(highlight=False)
     started_s = time.monotonic()
     show = Show(console)
-    story = Story(folder, given.config, show)
+    story = Story(folder, given.config or written(folder), show)
     failure = ""
     try:
         with show:

@@ -98,7 +98,7 @@ class InnerSpec:
     z_loss: float = 0.0
     optimizer: Optimizer = "adamw"
     join_warmup_steps: int = 0
-    join_optimizer: JoinOptimizer = "fresh"
+    join_optimizer: JoinOptimizer = "donors"
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_sequences", "total_steps"):

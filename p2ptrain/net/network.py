@@ -22,8 +22,8 @@ from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Dialler
 from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
 from p2ptrain.net.feed import SharedFeed
-from p2ptrain.net.gossip import Gossip, Judge
-from p2ptrain.net.hardening import (
+from p2ptrain.net.gossip.pubsub import Gossip, Judge
+from p2ptrain.net.host.hardening import (
     build_host,
     close_connection,
     contain_tasks,

@@ -80,7 +80,7 @@ def run_node(
             journal.write("stopped", code=error.code, reason=error.what, evidence=error.evidence)
             raise error from None
         journal.write("stopped", code="", reason="")
-    _say(config.verbosity, "stopped")
+    _say(config.quiet, "stopped")
     return 0
 
 
@@ -92,7 +92,7 @@ async def _main(
     trainers: MakeTrainers,
     dress: Callable[[Parts], None],
 ) -> None:
-    say = partial(_say, config.verbosity)
+    say = partial(_say, config.quiet)
     exit_ = Exit(say)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
@@ -261,14 +261,14 @@ async def _check(
         say(f"warning: {doubt.words}")
 
 
-def _say(verbosity: int, text: str) -> None:
+def _say(quiet: bool, text: str) -> None:
     """Print a line for the user; the journal has more. Unprintable characters are replaced, so that
     no text can control the terminal.
 
     Each line has its date, on a terminal too: a node runs for weeks, and users search for single
     lines with grep or send them to the organiser.
     """
-    if verbosity >= 0:
+    if not quiet:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)
         write_line(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown}")
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from p2ptrain.archive.update_format import payload_bytes_mean, published_formats
 from p2ptrain.ids import RunId
 from p2ptrain.run import RunManifest
-from p2ptrain.sync import Merge
 from p2ptrain.sync.fragments import Fragment
 
 
@@ -25,28 +24,24 @@ class NodeMemory:
     residual: int
     """Rounding errors kept by error feedback: those owed, and those of the reduce under way."""
     fragment: int
-    """Copies of θ and `local` for an exchanged fragment that is not contiguous; with `rda`, also
-    the contribution in place of their difference."""
-    merged: int
-    """The form in which an update is applied, with `rda`."""
+    """Copies of θ and `local` for an exchanged fragment that is not contiguous."""
 
     @property
     def total(self) -> int:
         kept = self.theta + self.momentum + self.local + self.residual
-        return kept + self.updates + self.fragment + self.merged
+        return kept + self.updates + self.fragment
 
     @property
     def of_seed(self) -> int:
         """The memory of a seed, which applies every update and makes none."""
-        return self.theta + self.momentum + self.updates // 2 + self.merged
+        return self.theta + self.momentum + self.updates // 2
 
 
 def node_memory(
-    numel: int, update_bytes: int, *, feedback: bool, cut: Sequence[Fragment], merge: Merge
+    numel: int, update_bytes: int, *, feedback: bool, cut: Sequence[Fragment]
 ) -> NodeMemory:
     """Return the memory of a node that trains; `cut` contains all fragments."""
-    vector, is_radial = 4 * numel, merge == "rda"
-    longest = max(4 * each.numel for each in cut)
+    vector = 4 * numel
     copied = max((8 * each.numel for each in cut if len(each.ranges) > 1), default=0)
     return NodeMemory(
         vector,
@@ -54,8 +49,7 @@ def node_memory(
         vector,
         2 * update_bytes,
         2 * vector * feedback,
-        copied + longest * is_radial,
-        2 * longest * is_radial,
+        copied,
     )
 
 
@@ -67,5 +61,4 @@ def memory_of(run: RunId, manifest: RunManifest) -> NodeMemory:
         payload_bytes_mean(formats),
         feedback=manifest.codec.feedback,
         cut=[each.fragment for each in formats],
-        merge=manifest.sync.merge,
     )

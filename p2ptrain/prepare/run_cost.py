@@ -15,7 +15,6 @@ from p2ptrain.kernels import codec
 from p2ptrain.prepare.node_memory import NodeMemory, node_memory
 from p2ptrain.run.draft import inner_spec, model_spec
 from p2ptrain.sync.fragments import fragments
-from p2ptrain.sync.radial import Radial
 from p2ptrain.trainer.formats.shapes import layout_of, parameter_count
 from p2ptrain.trainer.host.cost import TrainerMemory, trainer_memory
 from p2ptrain.trainer.host.flops import PEAK_FLOPS_PER_S, flops_per_token
@@ -107,10 +106,7 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
     layout, sync = layout_of(model), run.sync
     numel = layout.numel
     cut, of_run = fragments(layout, sync.fragments), codec(run.codec.name, run.codec.block)
-    lengths = [each.numel for each in cut]
-    if sync.merge == "rda":
-        lengths = [Radial.of(layout, each, of_run.block).contributed for each in cut]
-    update = sum(map(of_run.encoded_bytes, lengths)) // len(cut)
+    update = sum(of_run.encoded_bytes(each.numel) for each in cut) // len(cut)
     step_tokens = inner.steps // sync.fragments * inner.batch_sequences * model.sequence
     overlap_tokens = sync.overlap_steps * inner.batch_sequences * model.sequence
     operations = flops_per_token(model)
@@ -123,7 +119,7 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
         parameters=parameter_count(model),
         trainer_bf16=trainer_bf16,
         trainer_fp32=trainer_memory(model, inner, "fp32", eager=sync.eager),
-        node=node_memory(numel, update, feedback=run.codec.feedback, cut=cut, merge=sync.merge),
+        node=node_memory(numel, update, feedback=run.codec.feedback, cut=cut),
         update_bytes=update,
         snapshot_bytes=2 * vector,
         block_bytes=block_bytes(run),

@@ -101,7 +101,5 @@ def _sync_lines(sync: SyncSpec) -> Iterator[str]:
         yield f"sync      {sync.fragments} fragments in turns, one in each outer step"
     if sync.overlap_steps:
         yield f"overlap   {late}"
-    if sync.merge == "rda":
-        yield "merge     directions and lengths are averaged apart, tensor by tensor"
     if sync.eager:
         yield "eager     each peer goes on from its own newest work until the mean of it comes"

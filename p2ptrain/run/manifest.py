@@ -23,7 +23,7 @@ from typing import Literal, get_args
 from blake3 import blake3
 
 from p2ptrain.encoding import fields, pack, unpack
-from p2ptrain.errors import RemoteProtocolError, VersionMismatch
+from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ipc.frames import BLOCKS_MAX
@@ -32,17 +32,9 @@ from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX
 from p2ptrain.names import label
 from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
 from p2ptrain.run.reading import plain, read
+from p2ptrain.run.versions import MERGE, VERSION, VERSIONS, check_version, without_merge
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from p2ptrain.sync import SyncSchedule, SyncSpec
-
-VERSION = 2
-"""The version of the protocol between peers. It is fixed for a run. New runs have this version, and
-a node can take part in runs of all `VERSIONS`.
-    1    learners earn votes, also in open runs
-    2    in an open run only the founders vote
-"""
-
-VERSIONS = (1, 2)
 
 KIND = "manifest"
 MANIFEST_BYTES_MAX = 64 * 1024
@@ -243,8 +235,6 @@ class RunManifest:
 
     def _check_sync(self) -> None:
         sync, own = self.sync, 1 if self.model.tied else _LAYERS_APART
-        radial = sync.merge == "rda"
-        _require(not (radial and self.codec.feedback), "sync.merge", "rda, with codec.feedback")
         fits = sync.fragments == 1 or 1 <= sync.fragments - own <= self.model.layers
         _require(fits, "sync.fragments", sync.fragments)
         stride, over = divmod(self.inner.steps, sync.fragments)
@@ -293,20 +283,22 @@ class RunManifest:
     def to_payload(self) -> bytes:
         """Return the canonical bytes, whose digest is the run id."""
         sections = ("model", "data", "inner", "outer", "sync", "codec", "policy")
-        return pack({**plain(self), **{name: plain(getattr(self, name)) for name in sections}})
+        value = {**plain(self), **{name: plain(getattr(self, name)) for name in sections}}
+        return pack({**value, "sync": {**plain(self.sync), "merge": MERGE}})
 
     @classmethod
     def from_payload(cls, payload: bytes) -> RunManifest:
         """Return the manifest in `payload`, which may come from anybody.
 
         Raises:
-            VersionMismatch: it is for another version of p2ptrain.
+            VersionMismatch: it is for another version of p2ptrain, or sets "rda" (see `versions`).
             RemoteProtocolError: anything else is wrong with it.
         """
         value = unpack(payload, bytes_max=MANIFEST_BYTES_MAX)
         if not isinstance(value, dict):
             raise RemoteProtocolError("a run manifest is a map")
-        _check_version(value.get("version"))
+        check_version(value.get("version"))
+        value["sync"] = without_merge(value.get("sync"))
         sections: dict[str, object] = {
             name: read(kind, value.get(name), f"the run manifest's {name}")
             for name, kind in _SECTIONS.items()
@@ -335,19 +327,6 @@ _FIELDS: dict[str, type] = {
     **dict.fromkeys(("created_unix", "version"), int),
     "founders": list,
 }
-
-
-def _check_version(version: object) -> None:
-    if type(version) is not int:
-        raise RemoteProtocolError("a run manifest has a version number")
-    if version not in VERSIONS:
-        newer = version > VERSION
-        raise VersionMismatch(
-            f"the run speaks version {version}; this p2ptrain speaks versions {VERSIONS[0]} to "
-            f"{VERSIONS[-1]}",
-            likely="this p2ptrain is too old" if newer else "the run was made long ago",
-            do="upgrade p2ptrain" if newer else "use the p2ptrain that the run was made with",
-        )
 
 
 def _parameters_at_least(model: ModelSpec) -> int:

@@ -17,8 +17,8 @@ from p2ptrain.ledger.chain.canonical import digest_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Roster, Terms
+from p2ptrain.simulation.checkers.watching import Decision, Watch
 from p2ptrain.simulation.node import SimNode
-from p2ptrain.simulation.watching import Decision, Watch
 
 if TYPE_CHECKING:
     from p2ptrain.simulation.world import SimWorld

@@ -31,8 +31,9 @@ from p2ptrain.ledger import core
 PACKAGE = Path(__file__).resolve().parents[1]
 
 SIMULATION = (
-    "accountability amending branches checkers clock disk fairness faults heartbeat liar lines"
-    " network node proposals pruner rings run trainer troubles watching world"
+    "amending checkers/accountability checkers/branches checkers/fairness checkers/lines"
+    " checkers/proposals checkers/spec_rules checkers/troubles checkers/watching clock disk faults"
+    " heartbeat liars/liar network node pruner rings run trainer world"
 ).split()
 """The modules to compile. Other modules run once per seed, or patch compiled ones."""
 

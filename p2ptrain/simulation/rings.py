@@ -14,9 +14,9 @@ from random import Random
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.simulation.clock import Clock
+from p2ptrain.simulation.liars.spoiling import Ending, Spoiler, update_apart
 from p2ptrain.simulation.network import Network
 from p2ptrain.simulation.profiles import Profile
-from p2ptrain.simulation.spoiling import Ending, Spoiler, update_apart
 
 REDUCE_S = (0.1, 0.6)
 JOIN_DEADLINE_S = 2.0

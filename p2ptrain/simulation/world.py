@@ -14,26 +14,26 @@ from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
 from p2ptrain.ledger.messages import wire
 from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
-from p2ptrain.simulation.accountability import LiarsAreExposed
 from p2ptrain.simulation.amending import Amending
-from p2ptrain.simulation.checkers import all_checkers
+from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers.founders_watch import checkers_of_open_runs
+from p2ptrain.simulation.checkers.lines import Lines
+from p2ptrain.simulation.checkers.spec_rules import all_checkers
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Action, Clock, NodeClock
 from p2ptrain.simulation.disk import Disk
 from p2ptrain.simulation.faults import Faults
-from p2ptrain.simulation.founders_watch import checkers_of_open_runs
 from p2ptrain.simulation.heartbeat import Heartbeat
-from p2ptrain.simulation.liar import Liar
-from p2ptrain.simulation.lines import Lines
+from p2ptrain.simulation.liars.liar import Liar
+from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, Spoiler, SpoilersCostLittleTime
+from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
 from p2ptrain.simulation.network import Network
 from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
 from p2ptrain.simulation.rings import Rings
-from p2ptrain.simulation.spoiling import ExclusionsAreShared, Spoiler, SpoilersCostLittleTime
-from p2ptrain.simulation.sybil import Ally, Sybil, crowd_of, tricks_of
 from p2ptrain.simulation.trace import Trace, spelled_value
-from p2ptrain.simulation.troubles import Troubles
-from p2ptrain.simulation.watching import Decision
 
 TRAIN_S = (0.8, 1.6)
 """Seconds of an inner phase: shorter than real ones, so that faults of all kinds hit every part of

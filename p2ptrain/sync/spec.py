@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
-
-Merge = Literal["mean", "rda"]
-"""The rule that makes one pseudo-gradient of many; see `merging`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +19,6 @@ class SyncSpec:
     overlap_steps: int = 0
     mixing: float = 0.0
     eager: bool = False
-    merge: Merge = "mean"
 
     def __post_init__(self) -> None:
         _check(self.fragments >= 1, f"a model is cut into {self.fragments} fragments")
@@ -34,7 +29,6 @@ class SyncSpec:
         _check(late or not self.eager, "nothing is eager where means come at once")
         _check(not self.eager or self.mixing == 0, "eager is instead of mixing")
         _check(not self.eager or self.fragments == 1, "eager takes all fragments at once")
-        _check(self.merge in get_args(Merge), f"there is no merge rule {self.merge!r}")
 
 
 def _check(holds: bool, what: str) -> None:

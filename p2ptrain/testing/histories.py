@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from p2ptrain.archive.amendments import kept_steps
 from p2ptrain.archive.chain_log import entry_bytes
 from p2ptrain.archive.home import Home
 from p2ptrain.archive.ledger_on_disk import rules_of
@@ -78,12 +77,7 @@ def make_history(
         outer.load_snapshot(store, manifest.genesis)
         for step in range(steps):
             amended = _amended(run, amendments, step)
-            form = replace(
-                published[step % len(published)],
-                step=step,
-                spec=amended.codec,
-                influence_max=_influence_max(run, amendments, step),
-            )
+            form = replace(published[step % len(published)], step=step, spec=amended.codec)
             payload = _update(form, deviation)
             history.updates[step] = form.write(store, payload)
             commit = Commit(step, 0, history.updates[step], pending, None if not pending else _ANY)
@@ -92,8 +86,7 @@ def make_history(
                 history.chain.append(_certified(run, state, value, me))
                 state = apply(rules, state, history.chain[-1].entry)
             rates = amended.outer.lr, amended.outer.momentum
-            made, codec = form.merged(payload)
-            outer.apply(made, *rates, codec, form.fragment)
+            outer.apply(payload, *rates, form.codec, form.fragment)
             pending = None
             if (step + 1) % manifest.policy.snapshot_every == 0:
                 meta = snapshot_meta(run.id, step + 1, manifest.layout)
@@ -112,11 +105,6 @@ def _amended(run: Run, amendments: Sequence[SignedAmendment], step: int) -> RunM
     for each in amendments:
         leg = leg.amended(each.amendment) if each.amendment.step <= step else leg
     return leg.manifest
-
-
-def _influence_max(run: Run, amendments: Sequence[SignedAmendment], step: int) -> float:
-    steps = range(max(0, step - kept_steps(run)), step + 1)
-    return max(_amended(run, amendments, each).influence_max for each in steps)
 
 
 _ANY = Digest("0" * 64)

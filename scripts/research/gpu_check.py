@@ -40,6 +40,8 @@ import psutil
 
 from p2ptrain.bench.processes import Failed
 from p2ptrain.bench.trainer import others, run, setting
+from p2ptrain.config.samples import sample
+from p2ptrain.demo.run_file import without_donors
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host import gpus
 from p2ptrain.trainer.host.micro_batch import halved, is_out_of_memory
@@ -162,7 +164,7 @@ def swarm(limit_s: float) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         config, file = Path(folder, "demo.toml"), Path(folder, "demo.json")
-        config.write_text(longer(Path("configs/demo.toml").read_text()))
+        config.write_text(longer(without_donors(sample("demo"))))
         words = ("--config", str(config), "--json", str(file))
         try:
             command(limit_s, "p2ptrain.demo", *words)

@@ -9,15 +9,17 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from p2ptrain.bench import allreduce, beside, throwaway
-from p2ptrain.bench.allreduce import (
+from p2ptrain.bench import throwaway
+from p2ptrain.bench.all_reduce import beside
+from p2ptrain.bench.all_reduce import comparison as allreduce
+from p2ptrain.bench.all_reduce.averaging import Measured, Setting
+from p2ptrain.bench.all_reduce.comparison import (
     AllreduceReport,
     Outcome,
     measure,
     settings_of,
     together_of,
 )
-from p2ptrain.bench.averaging import Measured, Setting
 from p2ptrain.bench.lines import CORES, LOAD
 from p2ptrain.bench.processes import Failed, Host, together
 from p2ptrain.cli.main import main

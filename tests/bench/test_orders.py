@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from p2ptrain.bench import orders
-from p2ptrain.bench.allreduce import run_here
-from p2ptrain.bench.averaging import Measured, Setting, name_of_peer
-from p2ptrain.bench.orders import measure, rates_of, worst_order
-from p2ptrain.bench.slow_link import SlowLink
+from p2ptrain.bench.all_reduce import orders
+from p2ptrain.bench.all_reduce.averaging import Measured, Setting, name_of_peer
+from p2ptrain.bench.all_reduce.comparison import run_here
+from p2ptrain.bench.all_reduce.orders import measure, rates_of, worst_order
+from p2ptrain.bench.all_reduce.slow_link import SlowLink
 from p2ptrain.cli.main import main
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import best_order

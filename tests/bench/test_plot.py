@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from p2ptrain.bench.all_reduce.plot import Point, main, picture, table
 from p2ptrain.bench.lines import CORES, LOAD, Line
-from p2ptrain.bench.plot import Point, main, picture, table
 
 POINTS = [
     *(Point("ring int8 TLS", peers, 1000, peers / 10) for peers in (2, 4, 8)),

@@ -42,7 +42,7 @@ def test_every_option_arrives(p2ptrain: Command, started: list[NodeConfig], tmp_
         *("node", "--home", tmp_path, "--bootstrap", "/a", "--bootstrap", "/b", "--listen", "/l"),
         *("--announce", "/n", "--data-listen", "[::1]:4202", "--seed", "--ranks", 2),
         *("--threads", 3, "--device", "cpu", "--limit-up", "8Mbit", "--run", "ab" * 32),
-        *("--no-wait", "--yes", "--mdns", "-vv"),
+        *("--no-wait", "--yes", "--mdns", "-v"),
     )
     assert started == [
         NodeConfig(
@@ -61,7 +61,6 @@ def test_every_option_arrives(p2ptrain: Command, started: list[NodeConfig], tmp_
             run=RunId("ab" * 32),
             assume_yes=True,
             mdns=True,
-            verbosity=2,
         )
     ]
 
@@ -74,7 +73,7 @@ def test_the_home_may_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv("P2PTRAIN_HOME", str(tmp_path))
     p2ptrain("node", "-q")
-    assert started == [NodeConfig(tmp_path, verbosity=-1)]
+    assert started == [NodeConfig(tmp_path, quiet=True)]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,6 @@ def test_the_home_may_come_from_the_environment(
         ["--limit-up", "8"],
         ["--data-listen", "4202"],
         ["--run", "demo"],
-        ["-q", "-v"],
     ],
 )
 def test_an_impossible_option_starts_nothing(

@@ -15,7 +15,6 @@ from p2ptrain.ledger.chain.values import Certificate, Certified
 from p2ptrain.node.consensus.pruning import prune_home
 from p2ptrain.state import OuterState
 from p2ptrain.store import RecordLog, Store
-from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.histories import History, make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome
@@ -58,16 +57,6 @@ def flip(path: Path, at: int = 50) -> None:
 def chunks(home: Home, blob: Digest) -> tuple[Digest, ...]:
     with Store(home.store) as store:
         return store.manifest(blob).chunks
-
-
-def test_a_run_whose_fragments_are_merged_by_direction_verifies(
-    verify: Command, home: Home
-) -> None:
-    rules = policy(participants_min=1, snapshot_every=EVERY)
-    sync = SyncSpec(fragments=2, merge="rda")
-    make_history(home, publish(home, rules=rules, steps=99, sync=sync), STEPS)
-    done = verify("--json")
-    assert (done.code, done.json["good"], done.json["step"]) == (0, True, STEPS)
 
 
 def test_a_good_run_verifies_from_genesis_on(verify: Command, history: History) -> None:

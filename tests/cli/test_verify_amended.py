@@ -10,7 +10,6 @@ import pytest
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
 from p2ptrain.run import Amendment, Run, SignedAmendment, save_amendments
-from p2ptrain.sync import SyncSpec
 from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command
@@ -50,17 +49,6 @@ def test_an_amended_run_verifies_from_genesis_on(
     assert f"amendment 1: {amendment.amendment.words}" in told.out
     shown = p2ptrain("ledger", "show", "--home", home.root).out
     assert "amendment 1 from outer step 3 on" in shown
-
-
-def test_a_replay_holds_directions_to_the_bound_that_nodes_held_them_to(
-    p2ptrain: Command, home: Home
-) -> None:
-    """Another learning rate is another bound: the narrower one once nobody has older work."""
-    rules = policy(participants_min=1, snapshot_every=2)
-    run = publish(home, rules=rules, steps=99, sync=SyncSpec(merge="rda"))
-    history = make_history(home, run, 13, [signed(home, run, lr=1e-4)], deviation=4e-4)
-    done = p2ptrain("verify", "--from", "genesis", "--home", home.root, "--json").json
-    assert (done["good"], done["updates"], done["state"]) == (True, 13, history.state)
 
 
 def test_without_the_amendment_the_replay_ends_where_it_would_begin_to_hold(

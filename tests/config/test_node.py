@@ -31,7 +31,7 @@ def test_a_home_is_enough() -> None:
         run=None,
         assume_yes=False,
         mdns=False,
-        verbosity=0,
+        quiet=False,
     )
 
 

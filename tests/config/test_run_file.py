@@ -43,6 +43,11 @@ def test_the_files_under_configs_are_the_samples(name: str) -> None:
     assert (root / "configs" / f"{name}.toml").read_text() == sample(name)
 
 
+@pytest.mark.parametrize("name", sample_names())
+def test_joiners_of_every_sample_begin_with_members_optimizers(name: str) -> None:
+    assert parse_run_file(tomllib.loads(sample(name))).inner.join_optimizer == "donors"
+
+
 def test_every_setting_of_the_demo_is_explained_or_plain() -> None:
     lines = [line for line in sample("demo").splitlines() if "=" in line.split("#")[0]]
     unexplained = [line for line in lines if "#" not in line]
@@ -92,8 +97,17 @@ WRONG = [
         'inner: join_optimizer = "donors" needs betas',
     ),
     (
+        {"inner.betas": [0.99, 0.95]},
+        'inner: join_optimizer = "donors" needs betas whose first, squared, is below the second; '
+        'they are 0.99 and 0.95: change them, or set join_optimizer = "fresh"',
+    ),
+    (
         {"sync": {"overlap_steps": 1, "eager": True}},
         "sync.eager needs sync.overlap_steps = inner.steps = 2",
+    ),
+    (
+        {"sync": {"merge": "rda"}},
+        "sync: merge = 'rda' was removed, and peers average plain means; delete the line",
     ),
     ({"model.width": None}, "model.width is missing"),
     ({"model.width": "wide"}, "model.width is 'wide'; it should be a valid integer"),
@@ -165,6 +179,11 @@ def test_a_codec_has_a_block_of_its_own_unless_the_file_says_otherwise() -> None
         assert parse_run_file(tiny_with({"codec": {"name": name}})).codec.block == block
         given = {"name": name, "block": 128, "feedback": True}
         assert parse_run_file(tiny_with({"codec": given})).codec.model_dump() == given
+
+
+def test_a_run_file_of_earlier_versions_may_say_merge_mean() -> None:
+    given = tiny_with({"sync": {"fragments": 1, "merge": "mean"}})
+    assert parse_run_file(given) == parse_run_file(tiny_with({"sync": {"fragments": 1}}))
 
 
 def test_whole_numbers_serve_as_numbers() -> None:

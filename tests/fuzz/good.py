@@ -20,7 +20,7 @@ from p2ptrain.ledger.chain.state import genesis
 from p2ptrain.ledger.chain.state_bytes import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import kad
-from p2ptrain.net.frames import rpc_pb2
+from p2ptrain.net.gossip.frames import rpc_pb2
 from p2ptrain.node.joining import base_server
 from p2ptrain.peers import heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire

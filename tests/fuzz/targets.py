@@ -42,7 +42,8 @@ from p2ptrain.ledger.chain import canonical
 from p2ptrain.ledger.history import base, decode_state
 from p2ptrain.ledger.messages import evidence
 from p2ptrain.ledger.messages import wire as ledger_wire
-from p2ptrain.net import addresses, frames, kad
+from p2ptrain.net import addresses, kad
+from p2ptrain.net.gossip import frames
 from p2ptrain.net.records import Records
 from p2ptrain.node.control import control_socket
 from p2ptrain.node.joining import base_server

@@ -158,8 +158,8 @@ def test_where_the_tuned_outer_optimizer_is_none_plain_averaging_is_not_trained_
     assert (four.settings.outer_lr, four.settings.momentum) == (1, 0)
     assert {"mean-2", "mean-4"}.isdisjoint(arm.name for arm in found)
     text = tables(list(records.values()))
-    assert text.count(f"| mean-4 | 2.0200 ± 0.0100 | 3 | {EQUAL} |  |") == 1
-    assert text.count(f"| mean-2 | 2.0200 ± 0.0100 | 3 | {EQUAL} |  |") == 1
+    assert text.count(f"| mean-4 | 2.0200 ± 0.0100 | 3 | {EQUAL} | no data |  |") == 1
+    assert text.count(f"| mean-2 | 2.0200 ± 0.0100 | 3 | {EQUAL} | no data |  |") == 1
 
 
 def test_what_is_compared_has_the_same_tokens_and_is_large_enough() -> None:
@@ -252,9 +252,9 @@ def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
     found, records = grown()
     chosen = [arm for arm in found if arm.name in ("dp", "diloco-2")]
     text = tables([records[arm.key] for arm in chosen])
-    assert "| dp | 2.0200 ± 0.0100 | 3 |  |  |  |  |  |  |" in text
-    assert f"| diloco-2 | 2.0200 ± 0.0100 | 3 | {EQUAL} | ÷ ≤ 1.02 |" in text
-    assert "| diloco-4 | not measured yet | 0 |  |  |  |  |  | ÷ ≤ 1.05 |" in text
+    assert "| dp | 2.0200 ± 0.0100 | 3 |  |  |  |  |  | no data |  |" in text
+    assert f"| diloco-2 | 2.0200 ± 0.0100 | 3 | {EQUAL} | no data | ÷ ≤ 1.02 |" in text
+    assert "| diloco-4 | not measured yet | 0 |  |  |  |  |  | no data | ÷ ≤ 1.05 |" in text
     assert "- churn-donor: not measured yet" in text
 
 
@@ -311,7 +311,7 @@ def test_seeds_that_diverged_are_told_and_not_averaged_away() -> None:
     records |= {arm.key: record(arm, None) for arm in lost if arm.name != "dp"}
     text = tables([records[arm.key] for arm in of_arm])
     assert "| diloco-2 | 2.0200 ± 0.0141 | 2; 1 more diverged | 0.0000 ± 0.0000 |" in text
-    assert "| diloco-8 | 3 diverged | 0 |  |  |  |  |  |  |" in text
+    assert "| diloco-8 | 3 diverged | 0 |  |  |  |  |  | no data |  |" in text
     told = outcome([records[arm.key] for arm in of_arm])
     assert "| diloco-2 ÷ dp | ≤ 1.02 | 1 diverged | 3 | **missed** |" in told
 

@@ -28,7 +28,6 @@ ARMS = {
     "streaming with feedback": toy(**STREAMING, codec="int4", feedback=True),
     "async": toy(sync=SyncSpec(1, 4)),
     "eager": toy(sync=SyncSpec(1, 4, eager=True)),
-    "rda": toy(sync=SyncSpec(merge="rda"), precision="bf16"),
     "one is slow": toy(slow=1),
     "churn": toy(churn=Churn("donor", warmup_steps=3)),
     "muon": toy(optimizer="muon", precision="bf16"),

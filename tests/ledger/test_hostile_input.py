@@ -51,10 +51,10 @@ from p2ptrain.ledger.messages.messages import (
     Refused,
 )
 from p2ptrain.ledger.paxos.electorate import proof_of
-from p2ptrain.simulation.checkers import VotesAreKept
+from p2ptrain.simulation.checkers.lines import Lines
+from p2ptrain.simulation.checkers.proposals import ProposalsAreEntitled, ProposalsAreSigned
+from p2ptrain.simulation.checkers.spec_rules import VotesAreKept
 from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
-from p2ptrain.simulation.lines import Lines
-from p2ptrain.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
 from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")

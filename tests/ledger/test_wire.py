@@ -40,7 +40,7 @@ from p2ptrain.ledger.messages.messages import (
     SignBranch,
 )
 from p2ptrain.ledger.messages.wire import decode, encode
-from p2ptrain.net.frames import PAYLOAD_BYTES_MAX
+from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX
 from p2ptrain.testing.ledgers import certify, peers, small_rules
 
 A, B, C = peers("a b c")

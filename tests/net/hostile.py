@@ -16,7 +16,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
 from p2ptrain.net.addresses import parse
-from p2ptrain.net.hardening import build_host, running
+from p2ptrain.net.host.hardening import build_host, running
 
 from .conftest import LOOPBACK, identity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from libp2p.pubsub.pb import rpc_pb2
 
-from p2ptrain.net.gossip_control import ANSWER_BYTES_MAX, IDS_MAX, bounded
+from p2ptrain.net.gossip.control import ANSWER_BYTES_MAX, IDS_MAX, bounded
 
 OURS = {"heartbeats", "ledger"}
 LONGEST = rpc_pb2.Message(data=bytes(480 << 10))

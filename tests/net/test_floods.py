@@ -19,8 +19,8 @@ from p2ptrain.eviction import most_dispensable
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, connections
 from p2ptrain.net.feed import SharedFeed
-from p2ptrain.net.gossip import FEED_SIZE, PER_AUTHOR_MAX
-from p2ptrain.net.gossip_limits import AT_ONCE, FRAMES_AT_ONCE, OTHERS_SHARE
+from p2ptrain.net.gossip.limits import AT_ONCE, FRAMES_AT_ONCE, OTHERS_SHARE
+from p2ptrain.net.gossip.pubsub import FEED_SIZE, PER_AUTHOR_MAX
 
 from .conftest import eventually, heard, identity, networks
 from .hostile import IDENTITY, Hostile, hostile_to

@@ -16,16 +16,16 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
 from libp2p.utils.varint import encode_varint_prefixed
 
-from p2ptrain.net.frames import (
+from p2ptrain.net.gossip.control import BACK_OFF_S_MAX, ENTRIES_MAX, NAME_BYTES_MAX, bounded
+from p2ptrain.net.gossip.frames import (
     ENVELOPE_BYTES_MAX,
     SUBSCRIPTIONS_MAX,
     TOPIC_BYTES_MAX,
     is_ordinary,
     subscriptions_of,
 )
-from p2ptrain.net.gossip import REPLAYS_AT_ONCE
-from p2ptrain.net.gossip_control import BACK_OFF_S_MAX, ENTRIES_MAX, NAME_BYTES_MAX, bounded
-from p2ptrain.net.gossip_limits import BYTES_PER_UNIT, FRAMES_AT_ONCE, Intake
+from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_AT_ONCE, Intake
+from p2ptrain.net.gossip.pubsub import REPLAYS_AT_ONCE
 
 from .conftest import eventually, heard, identity, networks
 from .hostile import IDENTITY, Hostile, hostile_to

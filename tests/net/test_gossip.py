@@ -8,10 +8,11 @@ from libp2p.peer import peer_record
 
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.net import gossip, open_network
+from p2ptrain.net import open_network
 from p2ptrain.net.feed import Feed
-from p2ptrain.net.frames import PAYLOAD_BYTES_MAX
-from p2ptrain.net.gossip import FEED_SIZE, PER_AUTHOR_MAX
+from p2ptrain.net.gossip import pubsub as gossip
+from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX
+from p2ptrain.net.gossip.pubsub import FEED_SIZE, PER_AUTHOR_MAX
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, heard, identity, networks
 

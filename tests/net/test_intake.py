@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.net import gossip_limits as module
-from p2ptrain.net.gossip_limits import (
+from p2ptrain.net.gossip import limits as module
+from p2ptrain.net.gossip.limits import (
     AT_ONCE,
     AUTHOR_SHARE,
     BYTES_PER_UNIT,

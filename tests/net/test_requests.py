@@ -29,7 +29,7 @@ from p2ptrain.errors import (
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
 from p2ptrain.net import requests as requests_module
-from p2ptrain.net.hardening import build_host, running
+from p2ptrain.net.host.hardening import build_host, running
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
 from .hostile import dial

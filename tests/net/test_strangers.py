@@ -29,8 +29,9 @@ from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 from multiaddr import Multiaddr
 
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, discovery, handshakes, open_network
-from p2ptrain.net.bounds import NAME_BYTES_MAX, STREAMS_MAX, UNREAD_BYTES_MAX
+from p2ptrain.net import Network, discovery, open_network
+from p2ptrain.net.host import handshakes
+from p2ptrain.net.host.bounds import NAME_BYTES_MAX, STREAMS_MAX, UNREAD_BYTES_MAX
 from p2ptrain.net.kad import key_of
 from p2ptrain.net.records import Admitted
 

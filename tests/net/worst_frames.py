@@ -18,7 +18,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
 
 from p2ptrain.eviction import nobody
-from p2ptrain.net.gossip_limits import BYTES_PER_UNIT, FRAMES_PER_S, Intake
+from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_PER_S, Intake
 
 from .conftest import eventually, networks
 from .hostile import Hostile, hostile_to

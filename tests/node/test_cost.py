@@ -151,6 +151,24 @@ def test_what_an_organiser_may_regret_is_named(changes: dict[str, Any], field: s
     assert field in fields(run_with(**changes))
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "momentum", "warns"),
+    [("muon", 0.9, True), ("muon", 0.5, True), ("muon", 0.2, False), ("adamw", 0.9, False)],
+)
+def test_muon_is_warned_of_outer_momentum(optimizer: str, momentum: float, *, warns: bool) -> None:
+    run = run_with(inner__optimizer=optimizer, outer__momentum=momentum)
+    assert ("outer.momentum" in fields(run)) == warns
+
+
+@pytest.mark.parametrize(
+    ("codec", "peers", "warns"), [("int4", 8, True), ("int4", 4, False), ("int8", 8, False)]
+)
+def test_four_bits_are_warned_of_long_rings(codec: str, peers: int, *, warns: bool) -> None:
+    run = run_with(codec__name=codec)
+    words = [lint.words for lint in lints_of(run, costs_of(run, [2, peers]))]
+    assert any("int4 in a ring" in each for each in words) == warns
+
+
 def test_where_fragments_take_turns_a_run_is_as_long_as_each_of_them_has_turns() -> None:
     """streaming_1b has 10 fragments, and 10 inner steps between two of them."""
     (few,) = (

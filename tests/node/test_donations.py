@@ -34,6 +34,7 @@ from p2ptrain.node.optimizer_sharing.donor import (
 from p2ptrain.node.optimizer_sharing.optimizer_offer import AGE_STEPS_MAX, KIND, Offer, put_newest
 from p2ptrain.node.optimizer_sharing.recipient import donors, take_inner_state
 from p2ptrain.node.outer_state.retention import _collect
+from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.status import status_lines
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.run.envelope import Signed
@@ -303,6 +304,37 @@ async def test_a_joiner_takes_the_mean_of_what_several_give_and_says_whose(tmp_p
             f"old; {label(BOB.peer)} at outer step 3, 30 inner steps old; {label(CAI.peer)} at "
             "outer step 2, 41 inner steps old"
         )
+
+
+async def test_states_of_several_members_are_fetched_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each comes over another uplink. All members are told at once that a state is wanted."""
+    several = (ANN, BOB, CAI)
+    async with rig(tmp_path, allowed=[each.peer for each in several], **SEVERAL) as r:
+        commit(r, r.parts.me, *(each.peer for each in several))
+        hear_of(r, *(each.peer for each in several))
+        offers = {}
+        for who in several:
+            keep_state(r, 1, steps=20 + len(offers))
+            offers[who.peer] = offer_of(r).signed(who)
+        under_way, all_under_way = set[PeerId](), trio.Event()
+
+        async def fetched(parts: Parts, peer: PeerId, offer: Offer) -> None:
+            under_way.add(peer)
+            if len(under_way) == len(several):
+                all_under_way.set()
+            await all_under_way.wait()
+
+        async def answer(peer: PeerId, payload: bytes) -> bytes:
+            return offers[peer] if asked(r).count(peer) > 1 else LATER
+
+        monkeypatch.setattr(recipient, "_fetch", fetched)
+        r.network.answer = answer
+        with trio.fail_after(30):
+            await take_inner_state(r.parts)
+        assert sorted(asked(r)) == sorted(2 * list(offers))
+        assert len(r.said("inner-state-taken")) == len(several)
 
 
 @pytest.mark.parametrize("answer", [None, NOTHING, LATER, b"\xc1", "of no use"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import inf
 
 import pytest
@@ -121,6 +121,28 @@ def test_where_no_order_is_without_such_a_pair_that_is_said() -> None:
         "no order is without pairs that cannot connect: peer-000 and peer-001",
         ((a, b),),
     )
+
+
+def test_four_bits_avoid_a_ring_of_more_than_four_peers() -> None:
+    """Each hop of a ring rounds, and 2 GB would otherwise go round one."""
+    for count, chosen in ((4, "ring"), (5, "direct"), (16, "direct"), (64, "grid")):
+        peers = named(count)
+        current: tuple[Schedule, tuple[PeerId, ...]] = ("ring", peers)
+        paths = alike(peers, 62.5e6, 0.05)
+        found = arrangement(peers, 1 << 31, paths, current=current, is_coarse=True)
+        assert found.schedule == chosen
+        assert ("would round 4 bits too often" in found.reason) == (chosen != "ring")
+        assert arrangement(peers, 1 << 31, paths, current=current).schedule == "ring"
+
+
+def test_four_bits_go_round_if_nothing_else_connects() -> None:
+    peers = named(6)
+    rates = dict.fromkeys(combinations(peers, 2), 0.0)
+    rates |= dict.fromkeys(pairwise(peers), 1e6)
+    rates[peers[0], peers[5]] = 1e6
+    found = arrangement(peers, 1_000_000, Paths(rates, {}), is_coarse=True)
+    assert (found.schedule, found.barred) == ("ring", ())
+    assert "direct cannot be, grid cannot be" in found.reason
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

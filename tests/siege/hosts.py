@@ -19,7 +19,7 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from p2ptrain.identity import Identity
-from p2ptrain.net.hardening import build_host, running, sever
+from p2ptrain.net.host.hardening import build_host, running, sever
 from tests.siege.ground import Victim, pause
 
 SOURCES = 16

@@ -108,7 +108,7 @@ def main() -> None:
         data_port=0,
         device="cpu",
         assume_yes=True,
-        verbosity=-1,
+        quiet=True,
     )
     sys.stdout.write("ready\n")
     sys.stdout.flush()

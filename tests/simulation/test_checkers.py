@@ -26,8 +26,11 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Promise, PromiseProof
 from p2ptrain.ledger.paxos.electorate import proof_of
-from p2ptrain.simulation.branches import NobodyIsDrawnAway
-from p2ptrain.simulation.checkers import (
+from p2ptrain.simulation.checkers.branches import NobodyIsDrawnAway
+from p2ptrain.simulation.checkers.commits import CommitsAreHeld, CommitsAreMade
+from p2ptrain.simulation.checkers.lines import Lines
+from p2ptrain.simulation.checkers.proposals import ProposalsAreEntitled, ProposalsAreSigned
+from p2ptrain.simulation.checkers.spec_rules import (
     BlocksAreCommittedOnce,
     CertificatesVerify,
     Decision,
@@ -37,13 +40,10 @@ from p2ptrain.simulation.checkers import (
     StepsGoOn,
     VotesAreKept,
 )
+from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.commits import CommitsAreHeld, CommitsAreMade
 from p2ptrain.simulation.disk import Disk, signature_of, signer
-from p2ptrain.simulation.lines import Lines
-from p2ptrain.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
 from p2ptrain.simulation.rings import update_of
-from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.testing.ledgers import (
     Group,
     accepted,

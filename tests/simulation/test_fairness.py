@@ -9,24 +9,24 @@ from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Value, Vote
 from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept
-from p2ptrain.simulation.accountability import LiarsAreExposed
-from p2ptrain.simulation.checkers import (
-    OneEntryPerHeight,
-    SnapshotsAreTrue,
-    SnapshotsAreVouched,
-    StatesAreNamed,
-)
-from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.disk import Disk, signature_of
-from p2ptrain.simulation.fairness import (
+from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
+from p2ptrain.simulation.checkers.fairness import (
     STARVED_COMMITS,
     LeavesHaveCauses,
     NobodyIsStarved,
     NobodyIsUsurped,
 )
-from p2ptrain.simulation.lines import Lines
-from p2ptrain.simulation.troubles import Troubles
-from p2ptrain.simulation.watching import Decision
+from p2ptrain.simulation.checkers.lines import Lines
+from p2ptrain.simulation.checkers.spec_rules import (
+    OneEntryPerHeight,
+    SnapshotsAreTrue,
+    SnapshotsAreVouched,
+    StatesAreNamed,
+)
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Decision
+from p2ptrain.simulation.clock import Clock
+from p2ptrain.simulation.disk import Disk, signature_of
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")

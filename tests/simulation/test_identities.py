@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from p2ptrain.simulation.identity_world import simulate_identities
+from p2ptrain.simulation.identities.world import simulate_identities
 from tests.simulation.defects.identity_defects import IDENTITY_MUTANTS
 from tests.simulation.defects.planting import Mutant
 
@@ -43,7 +43,7 @@ def test_a_defect_is_found(mutant: Mutant) -> None:
 
 
 TELL = """
-from p2ptrain.simulation.identity_world import simulate_identities
+from p2ptrain.simulation.identities.world import simulate_identities
 for seed in range(3):
     world = simulate_identities(seed)
     print([(each.me, each.watch.incarnation, each.ended_s) for each in world.processes])

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from p2ptrain.simulation import PROFILES, simulate
-from p2ptrain.simulation.liar import Lie
+from p2ptrain.simulation.liars.liar import Lie
 from p2ptrain.simulation.run import world_of
 
 SEEDS = range(60)

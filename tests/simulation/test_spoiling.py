@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.simulation import PROFILES, simulate
-from p2ptrain.simulation.run import run_to_end, violations_in, world_of
-from p2ptrain.simulation.spoiling import (
+from p2ptrain.simulation.liars.spoiling import (
     ExclusionsAreShared,
     Spoil,
     SpoilersCostLittle,
     SpoilersCostLittleTime,
 )
+from p2ptrain.simulation.run import run_to_end, violations_in, world_of
 
 STEPS = 20
 

@@ -7,8 +7,8 @@ import pytest
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.simulation import PROFILES, simulate
+from p2ptrain.simulation.checkers.fairness import LeavesHaveCauses
 from p2ptrain.simulation.clock import Clock, NodeClock
-from p2ptrain.simulation.fairness import LeavesHaveCauses
 from p2ptrain.simulation.run import run_to_end, world_of
 from p2ptrain.simulation.world import SimWorld
 

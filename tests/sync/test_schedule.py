@@ -88,7 +88,6 @@ def test_a_schedule_that_does_not_come_out_even_is_refused(
         {"eager": True},
         {"overlap_steps": 4, "mixing": 0.5, "eager": True},
         {"overlap_steps": 1, "fragments": 2, "eager": True},
-        {"merge": "median"},
     ],
 )
 def test_numbers_that_name_no_mode_are_refused(numbers: dict[str, object]) -> None:

@@ -120,8 +120,8 @@ def allreduce(
 
     Every combination of the options is measured in turn. A time is the slowest peer's.
     """
-    from p2ptrain.bench import orders
-    from p2ptrain.bench.allreduce import measure, settings_of
+    from p2ptrain.bench.all_reduce import orders
+    from p2ptrain.bench.all_reduce.comparison import measure, settings_of
     from p2ptrain.bench.processes import Host
 
     try:

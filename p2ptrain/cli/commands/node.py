@@ -19,7 +19,6 @@ from p2ptrain.config.node import (
     parse_size,
     parse_snapshots,
 )
-from p2ptrain.errors import ConfigError
 from p2ptrain.ids import RunId
 
 EXAMPLES = examples(
@@ -89,14 +88,8 @@ def _config(
         run=None if joining.run is None else RunId(joining.run),
         assume_yes=joining.yes,
         mdns=joining.mdns,
-        verbosity=_verbosity(telling),
+        quiet=telling.quiet,
     )
-
-
-def _verbosity(telling: Telling) -> int:
-    if telling.quiet and telling.verbose:
-        raise ConfigError("--quiet and --verbose exclude each other", do="give one of them")
-    return -1 if telling.quiet else telling.verbose
 
 
 def start(config: NodeConfig) -> int:

@@ -153,10 +153,4 @@ class Joining:
 class Telling:
     """Options for the output on the terminal."""
 
-    verbose: Annotated[
-        int,
-        typer.Option(
-            "--verbose", "-v", count=True, help="Show tracebacks of errors.", show_default=False
-        ),
-    ] = 0
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell errors only.")] = False

@@ -80,7 +80,7 @@ def _memory(costs: Costs) -> Iterator[str]:
         f"          activations a sequence: {_activations(trainer)} in bf16, "
         f"{_activations(costs.trainer_fp32)} in fp32; at least {size(trainer.least)}"
     )
-    beside = {"residual": node.residual, "copies": node.fragment + node.merged}
+    beside = {"residual": node.residual, "copies": node.fragment}
     more = "".join(f", {name} {size(count)}" for name, count in beside.items() if count)
     yield (
         f"node      θ {size(node.theta)}, m {size(node.momentum)}, trained weights "

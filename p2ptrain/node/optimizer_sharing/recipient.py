@@ -62,6 +62,15 @@ class _Useless(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Offered:
+    """An offer of a member, and the signed bytes in which it came."""
+
+    peer: PeerId
+    offer: Offer
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Gift:
     """A state received from a member: its signed offer, and the seconds that it took to fetch."""
 
@@ -98,8 +107,8 @@ async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gif
     """Ask members until enough have given a state, too many gave an unusable one, or time is up.
     Return the received states, and why there is none.
 
-    A member that answers "later" is waited for, so that only one member writes its state. Once
-    there is a state to begin with, this no longer waits.
+    Members that answer "later" are waited for, so that no more members write their states than are
+    wanted. Once there is a state to begin with, this no longer waits.
     """
     gifts, useless, put_off = dict[PeerId, _Gift](), dict[PeerId, str](), Counter[PeerId]()
     ends_s = parts.now() + ANSWER_S
@@ -108,26 +117,69 @@ async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gif
         around.sort(key=lambda peer: put_off[peer] >= LATER_MAX)
         if gifts and all(put_off[peer] >= LATER_MAX for peer in around):
             break
-        for peer in around[:ASKED_MAX]:
-            reply = await _ask(parts, peer)
-            put_off[peer] += 1 if reply == LATER else LATER_MAX
-            if reply == LATER and put_off[peer] < LATER_MAX:
-                break
-            if reply in (LATER, NOTHING):
-                continue
-            try:
-                if (offer := _read(parts, peer, reply)) is None:
-                    continue
-                gifts[peer] = await _take(parts, peer, offer, reply, donated)
-                if len(gifts) == parts.manifest.inner.donors_max:
-                    return gifts, ""
-            except _Useless as exc:
-                useless[peer] = exc.why
-                parts.journal.write("donor-refused", peer=peer, reason=exc.why)
+        missing = parts.manifest.inner.donors_max - len(gifts)
+        offered = await _offers(parts, around[:ASKED_MAX], missing, put_off, useless)
+        gifts |= await _take_all(parts, offered, donated, useless)
+        if len(gifts) == parts.manifest.inner.donors_max:
+            return gifts, ""
+        if offered:
             ends_s = parts.now() + ANSWER_S  # A fetch has its own deadline.
         await trio.sleep(AGAIN_S)
     said = "; ".join(f"{label(peer)}: {why}" for peer, why in useless.items())
     return gifts, said or f"no member gave the state of its own within {ANSWER_S:.0f} s"
+
+
+async def _offers(
+    parts: Parts,
+    around: Sequence[PeerId],
+    missing: int,
+    put_off: Counter[PeerId],
+    useless: dict[PeerId, str],
+) -> list[_Offered]:
+    """Ask these members until `missing` of them offer a state or answer "later". Return the
+    offers."""
+    offered, waiting = list[_Offered](), 0
+    for peer in around:
+        if len(offered) + waiting == missing:
+            break
+        reply = await _ask(parts, peer)
+        put_off[peer] += 1 if reply == LATER else LATER_MAX
+        if reply == LATER and put_off[peer] < LATER_MAX:
+            waiting += 1
+        if reply in (LATER, NOTHING):
+            continue
+        try:
+            offer = _read(parts, peer, reply)
+        except _Useless as exc:
+            _refuse(parts, peer, exc, useless)
+            continue
+        if offer is not None:
+            offered.append(_Offered(peer, offer, reply))
+    return offered
+
+
+async def _take_all(
+    parts: Parts, offered: Sequence[_Offered], donated: Donated, useless: dict[PeerId, str]
+) -> dict[PeerId, _Gift]:
+    """Fetch these states at the same time, since each comes over another member's uplink. Return
+    those that are valid, in the order of the offers."""
+    adding, gifts = trio.Lock(), dict[PeerId, _Gift]()
+
+    async def take(each: _Offered) -> None:
+        try:
+            gifts[each.peer] = await _take(parts, each, donated, adding, len(offered))
+        except _Useless as exc:
+            _refuse(parts, each.peer, exc, useless)
+
+    async with trio.open_nursery() as nursery:
+        for each in offered:
+            nursery.start_soon(take, each)
+    return {each.peer: gifts[each.peer] for each in offered if each.peer in gifts}
+
+
+def _refuse(parts: Parts, peer: PeerId, reason: _Useless, useless: dict[PeerId, str]) -> None:
+    useless[peer] = reason.why
+    parts.journal.write("donor-refused", peer=peer, reason=reason.why)
 
 
 async def _know_the_run(parts: Parts) -> None:
@@ -182,18 +234,23 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
     return offer
 
 
-async def _take(parts: Parts, peer: PeerId, offer: Offer, proof: bytes, donated: Donated) -> _Gift:
-    """Fetch an offered state and add it to the mean.
+async def _take(
+    parts: Parts, offered: _Offered, donated: Donated, adding: trio.Lock, fetches: int
+) -> _Gift:
+    """Fetch an offered state and add it to the mean. `fetches` states share our line meanwhile, and
+    `adding` keeps them from being added at the same time.
 
-    Raises _Useless: it could not be fetched, or is not a valid state.
+    Raises:
+        _Useless: it could not be fetched, or is not a valid state.
     """
-    started_s = parts.now()
-    limit_s = FETCH_S + 2 * vector_bytes(parts.layout) / BYTES_PER_S_MIN
+    peer, offer, started_s = offered.peer, offered.offer, parts.now()
+    limit_s = FETCH_S + fetches * 2 * vector_bytes(parts.layout) / BYTES_PER_S_MIN
     parts.offered[offer.digest] = started_s + limit_s  # Protects it from garbage collection.
     try:
         with trio.fail_after(limit_s):
             await _fetch(parts, peer, offer)
-            await trio.to_thread.run_sync(donated.add, offer)
+            async with adding:
+                await trio.to_thread.run_sync(donated.add, offer)
     except (RemoteProtocolError, StoreError) as exc:
         raise _Useless(exc.what) from exc
     except trio.TooSlowError as exc:
@@ -202,7 +259,7 @@ async def _take(parts: Parts, peer: PeerId, offer: Offer, proof: bytes, donated:
         raise _Useless(f"its state cannot be written down here: {exc.strerror}") from exc
     finally:
         parts.offered.pop(offer.digest, None)
-    return _Gift(offer, proof, parts.now() - started_s)
+    return _Gift(offer, offered.proof, parts.now() - started_s)
 
 
 async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]) -> str:

@@ -289,9 +289,8 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     await _hold_to_the_bound(parts, commit, outer_step, payload)
     while parts.standing.theta_in_use:
         await parts.changes.wait()
-    made, codec = await trio.to_thread.run_sync(outer_step.update.merged, payload)
-    rates, fragment = outer_step.rates, outer_step.fragment
-    apply = partial(parts.outer.vectors.apply, made, rates.lr, rates.momentum, codec, fragment)
+    rates, codec, fragment = outer_step.rates, outer_step.codec, outer_step.fragment
+    apply = partial(parts.outer.vectors.apply, payload, rates.lr, rates.momentum, codec, fragment)
     async with parts.outer.lock:
         parts.outer.moving = True
         await trio.to_thread.run_sync(apply)

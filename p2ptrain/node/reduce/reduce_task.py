@@ -8,7 +8,7 @@ moved on, or a participant is down. So no node waits for a deadline that no long
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
@@ -34,7 +34,7 @@ from p2ptrain.ring import Reduce, ReduceRequest, owed_max, streams_for
 from p2ptrain.ring import ReduceReport as RingReport
 from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
-from p2ptrain.state.pseudo_gradient import Comparison, compare
+from p2ptrain.state.pseudo_gradient import compare
 from p2ptrain.sync.fragments import Fragment
 from p2ptrain.sync.trainer_orders import Work
 
@@ -201,7 +201,8 @@ async def _reduce(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Ed
         if residual is not None:
             begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
             await trio.to_thread.run_sync(begun)
-        theta, local = await trio.to_thread.run_sync(_contribution, outer_step, parts.arena)
+        fragment = outer_step.fragment
+        theta, local = await trio.to_thread.run_sync(_side_by_side, fragment, parts.arena)
         reduce = Reduce(
             request,
             links,
@@ -216,9 +217,8 @@ async def _reduce(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Ed
         parts.journal.write("exchange-connected", **where, peers=roster.peers)
         report = await _run(parts, roster, request, reduce, residual)
         # Compared under the lock: later θ may be that of the next step.
-        compared = await trio.to_thread.run_sync(
-            _compared, outer_step, parts.arena, theta, local, payload
-        )
+        result = np.frombuffer(payload, np.uint8)
+        compared = await trio.to_thread.run_sync(compare, theta, local, result, request.codec)
     for each in report.traffic:
         parts.paths.moved(each.peer, each.sent_bytes, each.sending_s)
     try:
@@ -262,34 +262,6 @@ async def _run(
         raise
     finally:
         parts.standing.ring = None
-
-
-def _contribution(outer_step: OuterStep, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
-    """Return two vectors whose difference is averaged: θ and local weights if the merge is a
-    mean."""
-    theta, local = _side_by_side(outer_step.fragment, arena)
-    made = outer_step.update.contribution(theta, local)
-    # A page of zeros that is never written takes no memory.
-    return (theta, local) if made is None else (made, np.zeros(made.size, np.float32))
-
-
-def _compared(
-    outer_step: OuterStep,
-    arena: Arena,
-    theta: Float32Vector,
-    local: Float32Vector,
-    payload: bytearray,
-) -> Comparison:
-    """Compare our pseudo-gradient with the one to be applied. `theta` less `local` is what was
-    averaged."""
-    form = outer_step.update
-    averaged = compare(theta, local, np.frombuffer(payload, np.uint8), form.codec)
-    if form.merge == "mean":
-        return averaged
-    made, exact = form.merged(memoryview(payload))
-    own = _side_by_side(form.fragment, arena)
-    merged = compare(*own, np.frombuffer(made, np.uint8), exact)
-    return replace(merged, quantisation_error=averaged.quantisation_error)
 
 
 def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Float32Vector]:

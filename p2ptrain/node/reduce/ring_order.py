@@ -28,11 +28,13 @@ def arrange(parts: Parts, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[P
     peer may be dropped here. The two fail at once, and one of them stays out of the next attempt.
     """
     parts.paths.keep_only(parts.ledger.state.since)
+    about = parts.about(parts.ledger.state.step).manifest
     found = arrangement(
         peers,
         update_blobs.payload_bytes_about(parts),
         parts.paths.between(peers, undialable(parts, peers)),
         current=parts.history.last_arrangement(),
+        is_coarse=about.codec.name == "int4",
     )
     if found != parts.standing.arranged:
         parts.standing.arranged = found

@@ -26,6 +26,7 @@ from scripts.research.learning.compared import (
     verdict,
 )
 from scripts.research.learning.record import Record
+from scripts.research.learning.tokens import NO_DATA, Ordinary
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ RISE_MAX = 0.1
 def tables(records: Sequence[Record]) -> str:
     """Return all tables in markdown, with the trials that chose the learning rates."""
     found = _with_plain_means(by_arm(records))
-    parts = [_texts(records), *(_table(table, found) for table in TABLES)]
+    ordinary = Ordinary.of(found)
+    parts = [_texts(records), *([] if ordinary is None else [ordinary.explained])]
+    parts += [_table(table, found, ordinary) for table in TABLES]
     parts += [_gains(found), _joiners(found), _rises(found), _trials(found)]
     return "\n\n".join(parts) + "\n"
 
@@ -173,19 +176,20 @@ def _outcome_of(name: str, asked: Asked, reference: str, found: Mapping[str, lis
     return f"| {name} {asked.sign} {reference} | ≤ {asked.most:g} | {told} |"
 
 
-def _table(table: Table, found: Mapping[str, list[Record]]) -> str:
+def _table(table: Table, found: Mapping[str, list[Record]], ordinary: Ordinary | None) -> str:
     of = table.reference
     rows = [
         f"### {table.title}",
         "",
         f"| arm | loss, nats | seeds | − {of} | ÷ {of} | | − {of}: copied; all else "
-        f"| ÷ {of}, strangers | asked for |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| ÷ {of}, strangers | tokens for the same loss | asked for |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     reference = found.get(of, [])
     for name in (of, *table.arms):
         cells = _cells(found.get(name, []), [] if name == of else reference)
-        rows.append(f"| {name} | {' | '.join(cells)} | {table.asked.get(name, '')} |")
+        tokens = NO_DATA if ordinary is None else ordinary.cell(found.get(name, []))
+        rows.append(f"| {name} | {' | '.join(cells)} | {tokens} | {table.asked.get(name, '')} |")
     return "\n".join(rows)
 
 

@@ -21,12 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2ptrain.ids import PeerId
-from p2ptrain.kernels import codec
 from p2ptrain.ledger.chain import leases
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.fragments import Fragment, fragments
-from p2ptrain.sync.merging import lengthened, norms_of, unit
 from p2ptrain.sync.mixing import mix
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
@@ -224,33 +222,7 @@ class Swarm:
         return Contribution(weight, anchor, local, owes, loses)
 
     def _averaged(self, read: Sequence[Contribution], fragment: Fragment) -> bytes:
-        if self.settings.sync.merge == "mean":
-            return average(read, self.settings.kernels)
-        spans = self._spans(fragment)
-        shares = np.array([each.weight for each in read], np.float64)
-        norms = [norms_of(each.anchor - each.local, spans) for each in read]
-        zero = np.zeros(fragment.numel, np.float32)
-        units = [Contribution(e.weight, unit(e.anchor - e.local, spans), zero) for e in read]
-        direction = np.empty(fragment.numel, np.float32)
-        self.settings.kernels.dequantise(average(units, self.settings.kernels), direction)
-        merged = lengthened(direction, spans, np.average(norms, axis=0, weights=shares))
-        whole = codec("fp32", self.settings.block)
-        payload = bytearray(whole.encoded_bytes(fragment.numel))
-        whole.quantise(merged, payload)
-        return bytes(payload)
-
-    def _spans(self, fragment: Fragment) -> list[tuple[int, int]]:
-        """Return the ranges of the fragment's tensors in its own vector, without the embedding."""
-        spans, before = [], 0
-        entries = layout_of(self.settings.model).entries
-        for start, stop in fragment.ranges:
-            spans += [
-                (before + entry.offset - start, before + entry.end - start)
-                for entry in entries
-                if start <= entry.offset < stop and not entry.name.startswith("embedding.")
-            ]
-            before += stop - start
-        return spans
+        return average(read, self.settings.kernels)
 
     def _merge(self, outer_step: int) -> None:
         """Apply the update to θ and m, then mix θ into the peers' weights."""
@@ -276,8 +248,8 @@ class Swarm:
         theta, momentum = (np.empty(fragment.numel, np.float32) for _ in range(2))
         fragment.gather(self.theta, theta)
         fragment.gather(self.momentum, momentum)
-        used = codec("fp32", settings.block) if settings.sync.merge == "rda" else settings.kernels
-        used.outer_step(theta, momentum, payload, settings.outer_lr, settings.momentum)
+        rates = settings.outer_lr, settings.momentum
+        settings.kernels.outer_step(theta, momentum, payload, *rates)
         fragment.scatter(theta, self.theta)
         fragment.scatter(momentum, self.momentum)
 

@@ -45,7 +45,7 @@ CAMPAIGNS = (
 
 IDENTITIES = """
 import json, sys
-from p2ptrain.simulation.identity_world import simulate_identities
+from p2ptrain.simulation.identities.world import simulate_identities
 seeds, bad = int(sys.argv[1]), []
 for seed in range(seeds):
     bad += [(seed, each) for each in simulate_identities(seed).checkers.violations]

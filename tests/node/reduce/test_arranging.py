@@ -20,6 +20,7 @@ from p2ptrain.node.reduce.reduce_links import Edges, connect
 from p2ptrain.node.reduce.reduce_task import _request
 from p2ptrain.peers.path_table import Path
 from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
+from p2ptrain.run.manifest import CodecSpec
 from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, somebody
 
 SLOW, FAST = Path(1_000, 1), Path(100_000, 1)
@@ -65,6 +66,20 @@ async def test_what_was_measured_here_and_there_decides_the_order_and_the_status
         assert words.endswith(str(said["reason"]))
         parts.standing.arranged = None
         assert words.startswith(ring_order.in_words(parts) + "; ")
+
+
+async def test_a_run_of_four_bits_is_not_averaged_in_a_long_ring(tmp_path: FilePath) -> None:
+    """Over slow paths all schedules take nearly the same time, and the ring stands."""
+    members = tuple(somebody(number).peer for number in range(110, 114))
+    for name, schedule in (("int4", "direct"), ("int8", "ring")):
+        codec = CodecSpec(name, 64)  # type: ignore[arg-type]
+        async with rig(tmp_path / name, codec=codec) as r:
+            r.decide(opening(r.parts.ledger.state, learners=members))
+            r.parts.paths.mine = dict.fromkeys(members, Path(1, 1))
+            others = [(each, Path(1, 1)) for each in members]
+            for peer in members:
+                r.parts.paths.hear(peer, others, r.parts.ledger.state.since)
+            assert ring_order.arrange(r.parts, (r.parts.me, *members))[0] == schedule
 
 
 async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(

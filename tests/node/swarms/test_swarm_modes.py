@@ -15,8 +15,6 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.sync import SyncSpec
-from p2ptrain.sync.merging import rda
-from p2ptrain.sync.radial import Radial
 from p2ptrain.testing.accounts import Credits
 from p2ptrain.testing.fake_trainer import trace
 from p2ptrain.testing.published import policy
@@ -26,7 +24,6 @@ MODES = {
     "streaming": (SyncSpec(fragments=2, overlap_steps=1), 4),
     "a step late": (SyncSpec(overlap_steps=2), 2),
     "eager": (SyncSpec(overlap_steps=2, eager=True), 2),
-    "rda": (SyncSpec(merge="rda"), 2),
 }
 STEPS = 9
 AMENDMENT = ("--codec", "fp16", "--outer-lr", 0.5, "--lr", 0.05)
@@ -78,9 +75,8 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
     parts = node.parts
     payload = parts.store.read_blob(update)
     outer_step = parts.outer_step(step)
-    made, codec = outer_step.update.merged(payload)
     found = np.empty(outer_step.fragment.numel, np.float32)
-    codec.dequantise(made, found)
+    outer_step.codec.dequantise(payload, found)
     return found
 
 
@@ -102,8 +98,6 @@ def expected(
         works.append(np.empty(fragment.numel, np.float32))
         fragment.gather(work, works[-1])
         weights.append(len(blocks))
-    if sync.merge == "rda":
-        return rda(works, weights, Radial.of(parts.layout, fragment, 1).spans)
     return np.average(works, axis=0, weights=weights)
 
 

@@ -1,0 +1,210 @@
+"""One peer of a measured all-reduce: it meets the others in a folder, connects, and repeats.
+
+Peers may run in any processes that see the folder, each with an address of its own: on one machine,
+or in network namespaces with simulated delay and loss.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from p2ptrain import kernels
+from p2ptrain.bench.all_reduce.slow_link import SlowLink
+from p2ptrain.dataplane import (
+    Credentials,
+    Endpoint,
+    Listener,
+    RingInbox,
+    RingKey,
+    SecureSocket,
+    Uplink,
+    dial,
+)
+from p2ptrain.identity import Identity
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.kernels import CodecName
+from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule
+
+RUN = RunId("be" * 32)
+CONNECT_S = 120.0
+DEADLINE_S = 600.0
+LOOK_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The measurement. `order` is the order of the peers in the ring; by number if empty."""
+
+    peers: int
+    elements: int
+    codec: CodecName = "int8"
+    block: int = 256
+    schedule: Schedule = "ring"
+    encrypted: bool = True
+    streams: int = 1
+    segment_bytes: int = 1024 * 1024
+    repeats: int = 5
+    limit_bytes_per_s: float = 0.0
+    order: tuple[int, ...] = ()
+    slow_link: tuple[int, int, float] | None = None
+    """The numbers of two peers, and the bytes per second of the link between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Seconds and CPU seconds of each repeat at one peer, and the report of the last repeat."""
+
+    seconds: tuple[float, ...]
+    cpu_s: tuple[float, ...]
+    sent_bytes: int
+    report: dict[str, object]
+    digest: str
+
+
+def average(setting: Setting, me: int, host: str, meeting: Path) -> Measured:
+    """Run peer number `me` of the setting, from meeting the others to the last repeat."""
+    request = _request(setting, me)
+    rng = np.random.default_rng(me)
+    theta = np.random.default_rng(99).standard_normal(setting.elements, dtype=np.float32)
+    local = theta + np.float32(0.01) * rng.standard_normal(setting.elements, dtype=np.float32)
+    out = np.zeros(request.codec.encoded_bytes(setting.elements), np.uint8)
+    uplink = Uplink(setting.limit_bytes_per_s) if setting.limit_bytes_per_s else None
+    seconds, cpu_s = [], []
+    with _connected(setting, me, host, meeting) as links:
+        for repeat in range(setting.repeats):
+            attempt = replace(request, attempt=repeat)
+            _all_have(setting, me, meeting, f"begun-{repeat}")
+            begun, cpu_begun = time.monotonic(), time.process_time()
+            report = Reduce(attempt, links, theta, local, out, uplink).run()
+            seconds.append(time.monotonic() - begun)
+            cpu_s.append(time.process_time() - cpu_begun)
+        _all_have(setting, me, meeting, "ended")
+    return _measured(seconds, cpu_s, report, out)
+
+
+def _measured(
+    seconds: list[float], cpu_s: list[float], report: ReduceReport, out: NDArray[np.uint8]
+) -> Measured:
+    digest = blake3(out.tobytes()).hexdigest()
+    return Measured(tuple(seconds), tuple(cpu_s), report.sent_bytes, asdict(report), digest)
+
+
+def _request(setting: Setting, me: int) -> ReduceRequest:
+    names = [_identity(number).peer for number in setting.order or range(setting.peers)]
+    return ReduceRequest(
+        run=RUN,
+        step=0,
+        attempt=0,
+        peers=tuple(names),
+        me=names.index(_identity(me).peer),
+        weights=(1,) * setting.peers,
+        numel=setting.elements,
+        codec=kernels.codec(setting.codec, setting.block),
+        schedule=setting.schedule,
+        streams=setting.streams,
+        segment_bytes=setting.segment_bytes,
+        deadline_s=DEADLINE_S,
+        silence_s=60.0,
+    )
+
+
+def name_of_peer(number: int) -> PeerId:
+    return _identity(number).peer
+
+
+def _identity(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+Connections = dict[PeerId, list[SecureSocket]]
+
+
+def _all_have(setting: Setting, me: int, meeting: Path, what: str) -> None:
+    """Wait until every peer has reached the point `what`."""
+    (meeting / f"{me}.{what}").touch()
+    _await([meeting / f"{number}.{what}" for number in range(setting.peers)])
+
+
+@contextmanager
+def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
+    """Connect to the neighbours; close the links when the block is left."""
+    request, credentials = _request(setting, me), Credentials.create(_identity(me))
+    inbox = RingInbox()
+    with ExitStack() as stack:
+        listener = Listener(
+            credentials, host, 0, allowed=lambda peer: True, encrypted=setting.encrypted
+        )
+        stack.enter_context(listener)
+        listener.handle("ring", inbox.handle)
+        endpoints = _meet(setting, me, Endpoint(credentials.peer, *listener.address,
+                                                credentials.certificate_der), meeting)  # fmt: skip
+        for endpoint in endpoints.values():
+            listener.trust(endpoint.certificate_der)
+        _all_have(setting, me, meeting, "trusts")
+        links: Connections = {}
+        for peer in sorted(request.neighbours, key=request.peers.index):
+            links[peer] = []
+            for stream in range(setting.streams):
+                first = request.me < request.peers.index(peer)
+                key = RingKey(RUN, 0, 0, stream, credentials.peer if first else peer)
+                link: SecureSocket
+                if first:
+                    hello = key.to_hello()
+                    link = dial(
+                        credentials,
+                        stack.enter_context(_way_to(setting, me, endpoints[peer])),
+                        hello,
+                        deadline_s=CONNECT_S,
+                        encrypted=setting.encrypted,
+                    )
+                else:
+                    link = inbox.take(key, deadline_s=CONNECT_S)
+                stack.callback(link.close)
+                links[peer].append(link)
+        yield links
+
+
+@contextmanager
+def _way_to(setting: Setting, me: int, endpoint: Endpoint) -> Iterator[Endpoint]:
+    """Yield the endpoint to dial: `endpoint` itself, or the slow link that leads there."""
+    if setting.slow_link is not None:
+        *ends, bytes_per_s = setting.slow_link
+        if {name_of_peer(me), endpoint.peer} == {name_of_peer(int(end)) for end in ends}:
+            with SlowLink((endpoint.host, endpoint.port), bytes_per_s) as relay:
+                host, port = relay.address
+                yield replace(endpoint, host=host, port=port)
+            return
+    yield endpoint
+
+
+def _meet(setting: Setting, me: int, mine: Endpoint, meeting: Path) -> dict[PeerId, Endpoint]:
+    """Exchange endpoints with the other peers through the folder."""
+    written = meeting / f"{me}.part"
+    told = mine.to_wire() | {"certificate": mine.certificate_der.hex()}
+    written.write_text(json.dumps(told))
+    written.rename(meeting / f"{me}.json")
+    files = [meeting / f"{number}.json" for number in range(setting.peers)]
+    _await(files)
+    heard = [json.loads(file.read_text()) for file in files]
+    found = [
+        Endpoint.from_wire(each | {"certificate": bytes.fromhex(each["certificate"])})
+        for each in heard
+    ]
+    return {endpoint.peer: endpoint for endpoint in found}
+
+
+def _await(files: list[Path]) -> None:
+    ends = time.monotonic() + CONNECT_S
+    while not all(file.exists() for file in files):
+        if time.monotonic() > ends:
+            raise TimeoutError("the other peers have not come so far")
+        time.sleep(LOOK_S)

@@ -1,0 +1,140 @@
+"""Measure other libraries' all-reduce beside ours in the same run.
+
+gloo is part of torch, which is installed anyway. hivemind is installed into a temporary
+environment, and only on request. If a library cannot be measured, the reason is reported.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+
+from p2ptrain.bench import throwaway
+from p2ptrain.bench.processes import Failed, Host, together
+
+HIVEMIND = ("hivemind==1.1.12", "numpy<2.4")
+"""The latest version on PyPI. With numpy 2.4 its quantisation fails, and it then returns each
+peer's own vector as the mean (its `extract` converts an array to an int)."""
+
+HIVEMIND_CODECS = ("fp16", "uint8")
+
+Contender = Callable[[Sequence[Host], int, int], float]
+"""Called with hosts, elements and repeats; returns the seconds of the median repeat at its slowest
+process."""
+
+
+class Beside:
+    """The contenders of one run by name, prepared once. Use it as a context manager.
+
+    `missing` maps each requested contender that is not available to the reason.
+    """
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        unknown = set(wanted) - {"gloo", "hivemind", "sockets"}
+        if unknown:
+            raise ValueError(f"there is nothing to compare with called {min(unknown)!r}")
+        self._wanted = wanted
+        self._stack = ExitStack()
+        self.contenders: dict[str, Contender] = {}
+        self.missing: dict[str, str] = {}
+
+    def __enter__(self) -> Beside:
+        if "gloo" in self._wanted:
+            self._enter_gloo()
+        if "sockets" in self._wanted:
+            self.contenders["bare sockets"] = sockets
+        if "hivemind" in self._wanted:
+            self._enter_hivemind()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def seconds(
+        self, name: str, hosts: Sequence[Host], elements: int, repeats: int
+    ) -> float | None:
+        """Return the contender's seconds; None if it failed. Then it is removed."""
+        try:
+            return self.contenders[name](hosts, elements, repeats)
+        except Failed as exc:
+            del self.contenders[name]
+            self.missing[name] = str(exc)
+            return None
+
+    def _enter_gloo(self) -> None:
+        if find_spec("torch") is None:
+            self.missing["gloo fp32"] = "torch is not installed: scripts/setup does it"
+        else:
+            self.contenders["gloo fp32"] = gloo
+
+    def _enter_hivemind(self) -> None:
+        try:
+            python = self._stack.enter_context(throwaway.environment_with(HIVEMIND))
+        except Failed as exc:
+            self.missing["hivemind"] = f"it cannot be installed: {exc}"
+            return
+        for codec in HIVEMIND_CODECS:
+            self.contenders[f"hivemind {codec}"] = Hivemind(python, codec)
+
+
+def gloo(hosts: Sequence[Host], elements: int, repeats: int) -> float:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    commands = [
+        host.command(
+            [sys.executable, "-m", "p2ptrain.bench.all_reduce.gloo", str(me), str(len(hosts)),
+             str(elements), str(repeats), hosts[0].address, str(port), host.address]
+        )
+        for me, host in enumerate(hosts)
+    ]  # fmt: skip
+    return slowest_median([json.loads(answer) for answer in together(commands)])
+
+
+def sockets(hosts: Sequence[Host], elements: int, repeats: int) -> float:
+    """Return the time that the network paths need at best, for the same bytes without any
+    arithmetic."""
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
+        commands = [
+            host.command(
+                [sys.executable, "-m", "p2ptrain.bench.all_reduce.sockets", str(me),
+                 str(len(hosts)), str(elements), str(repeats), host.address, folder]
+            )
+            for me, host in enumerate(hosts)
+        ]  # fmt: skip
+        answers = together(commands)
+    return slowest_median([json.loads(answer) for answer in answers])
+
+
+class Hivemind:
+    """hivemind's averager with one codec, run by the Python that has hivemind."""
+
+    def __init__(self, python: str, codec: str) -> None:
+        self._python = python
+        self._codec = codec
+
+    def __call__(self, hosts: Sequence[Host], elements: int, repeats: int) -> float:
+        script = str(Path(__file__).with_name("hivemind_peer.py"))
+        with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
+            commands = [
+                host.command(
+                    # -P: modules beside the script have the same names as installed packages.
+                    [self._python, "-P", script, str(me), str(len(hosts)), str(elements),
+                     str(repeats), self._codec, host.address, folder]
+                )
+                for me, host in enumerate(hosts)
+            ]  # fmt: skip
+            answers = together(commands, quiet=True)
+        return slowest_median([json.loads(answer) for answer in answers])
+
+
+def slowest_median(times: Sequence[Sequence[float]]) -> float:
+    """Return the median over repeats of the slowest process's time."""
+    slowest: list[float] = [max(repeat) for repeat in zip(*times, strict=True)]
+    return statistics.median(slowest)

@@ -1,0 +1,200 @@
+"""`p2ptrain bench allreduce`: all-reduce one vector among processes, with ours and other libraries.
+
+All contenders take turns within one run, so that a busy machine affects all alike. The time of a
+repeat is that of its slowest process; the median repeat counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from p2ptrain import kernels
+from p2ptrain.bench.all_reduce.averaging import Measured, Setting
+from p2ptrain.bench.all_reduce.beside import Beside
+from p2ptrain.bench.lines import Line, machine
+from p2ptrain.bench.processes import Host, together
+from p2ptrain.ring import SCHEDULES
+from p2ptrain.ring.plan import STREAMS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The measurements of all processes of one setting, combined."""
+
+    seconds: float
+    cpu_s: float
+    wire_ratio: float
+    """Bytes sent, divided by the minimum for an 8-bit codec: 2 (N − 1) ÷ N bytes an element."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllreduceReport:
+    """The figures. `missing` maps each contender that could not be measured to the reason."""
+
+    lines: tuple[Line, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure(
+    settings: Sequence[Setting],
+    rounds: int,
+    *,
+    against: Sequence[str] = ("gloo",),
+    hosts: Sequence[Host] = (),
+) -> AllreduceReport:
+    """Measure every setting `rounds` times in turns, with the other libraries between them.
+
+    Raises ValueError: there are too few hosts, or a contender's name is unknown.
+    """
+    peers_max = max((setting.peers for setting in settings), default=0)
+    if hosts and len(hosts) < peers_max:
+        raise ValueError(f"{peers_max} peers on {len(hosts)} addresses")
+    places = list(hosts) or [Host()] * peers_max
+    before = os.getloadavg()[0]
+    ours: dict[Setting, list[Outcome]] = {setting: [] for setting in settings}
+    theirs: dict[tuple[str, int, int], list[float]] = {}
+    with Beside(against) as beside:
+        for turn in range(rounds):
+            for setting in settings:
+                ours[setting].append(run_at(setting, places))
+                for name in tuple(beside.contenders):
+                    # Measure it once a turn, after the first of our settings with this vector.
+                    times = theirs.setdefault((name, setting.peers, setting.elements), [])
+                    if len(times) > turn:
+                        continue
+                    at = places[: setting.peers]
+                    seconds = beside.seconds(name, at, setting.elements, setting.repeats)
+                    times += [] if seconds is None else [seconds]
+    return AllreduceReport((*_lines(ours, theirs), *machine(before)), beside.missing)
+
+
+def run_here(setting: Setting) -> Outcome:
+    """Run all peers of `setting`, each in a process of its own on this machine."""
+    return together_of(setting, measured_here(setting))
+
+
+def run_at(setting: Setting, hosts: Sequence[Host]) -> Outcome:
+    """Run all peers of `setting`, each on its host."""
+    return together_of(setting, measured_here(setting, hosts))
+
+
+def measured_here(setting: Setting, hosts: Sequence[Host] = ()) -> list[Measured]:
+    """Run all peers, and return the measurements of each."""
+    places = hosts or [Host()] * setting.peers
+    with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
+        commands = [
+            places[me].command(peer_command(setting, me, places[me].address, Path(folder)))
+            for me in range(setting.peers)
+        ]
+        return [Measured(**json.loads(answer)) for answer in together(commands)]
+
+
+def together_of(setting: Setting, measured: Sequence[Measured]) -> Outcome:
+    digests = {each.digest for each in measured}
+    if len(digests) != 1:
+        raise AssertionError(f"the peers hold {len(digests)} different means")
+    slowest = [max(times) for times in zip(*(each.seconds for each in measured), strict=True)]
+    cpu_s = [sum(times) for times in zip(*(each.cpu_s for each in measured), strict=True)]
+    ideal_bytes = 2 * (setting.peers - 1) / setting.peers * setting.elements
+    most_bytes = max(each.sent_bytes for each in measured)
+    return Outcome(
+        statistics.median(slowest), statistics.median(cpu_s), most_bytes / max(1.0, ideal_bytes)
+    )
+
+
+def peer_command(setting: Setting, me: int, host: str, meeting: Path) -> list[str]:
+    """Return the command that runs peer number `me`, which prints its measurements."""
+    arguments = json.dumps(asdict(setting))
+    module = "p2ptrain.bench.all_reduce.peer"
+    return [sys.executable, "-m", module, arguments, str(me), host, str(meeting)]
+
+
+Theirs = Mapping[tuple[str, int, int], Sequence[float]]
+"""Seconds of each round, by name, peers and elements."""
+
+
+def _lines(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterator[Line]:
+    beside = {key: statistics.median(seconds) for key, seconds in theirs.items() if seconds}
+    for (name, peers, elements), seconds in beside.items():
+        every = theirs[name, peers, elements]
+        what = f"{name}, {peers} peers, {elements:,} elements"
+        yield Line(what, seconds, "s", details=point(name, peers, elements, every))
+    for setting, outcomes in ours.items():
+        name = name_of(setting)
+        times = [each.seconds for each in outcomes]
+        seconds = statistics.median(times)
+        what = f"{setting.schedule} {setting.codec} {_secrecy(setting)}"
+        details = point(what, setting.peers, setting.elements, times)
+        yield Line(name, seconds, "s", details=details)
+        yield Line(name, statistics.median(each.cpu_s for each in outcomes), "CPU s")
+        yield Line(name, outcomes[0].wire_ratio, "×", "bytes of an ideal 8-bit all-reduce")
+        for (other, peers, elements), theirs_s in beside.items():
+            if (peers, elements) == (setting.peers, setting.elements):
+                yield Line(name, theirs_s / seconds, "× as fast as", other)
+        one = ours.get(replace(setting, streams=1), ())
+        if one and setting.streams > 1:
+            alone_s = statistics.median(each.seconds for each in one)
+            yield Line(name, alone_s / seconds, "× as fast as", "over one stream")
+
+
+def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[str, object]:
+    """Return a point for plots. `what` is our schedule with its codec and encryption, or another
+    library with its codec. `times` are the seconds of each round.
+    """
+    return {"what": what, "peers": peers, "elements": elements, "rounds_s": list(times)}
+
+
+def _secrecy(setting: Setting) -> str:
+    return "TLS" if setting.encrypted else "plaintext"
+
+
+def name_of(setting: Setting) -> str:
+    return (
+        f"{setting.schedule}, {setting.codec}, {_secrecy(setting)}, {setting.peers} peers, "
+        f"{setting.elements:,} elements, {setting.streams} streams"
+    )
+
+
+def settings_of(
+    peers: Sequence[int],
+    elements: Sequence[int],
+    schedules: Sequence[str],
+    codecs: Sequence[str],
+    encryption: Sequence[str],
+    streams: Sequence[int],
+    repeats: int,
+) -> list[Setting]:
+    """Return a setting for every combination. Raises ValueError: a name is unknown."""
+    made = [
+        Setting(
+            peers=count,
+            elements=size,
+            codec=codec,  # type: ignore[arg-type]  # checked below
+            schedule=schedule,  # type: ignore[arg-type]
+            encrypted=secrecy == "tls",
+            streams=number,
+            repeats=repeats,
+        )
+        for count in peers
+        for size in elements
+        for schedule in schedules
+        for codec in codecs
+        for secrecy in encryption
+        for number in streams
+    ]
+    for setting in made:
+        kernels.codec(setting.codec, setting.block)
+        if not 1 <= setting.streams <= STREAMS_MAX:
+            raise ValueError(f"there are 1 to {STREAMS_MAX} streams")
+        if setting.schedule not in SCHEDULES:
+            raise ValueError(f"there is no schedule {setting.schedule!r}")
+    if not set(encryption) <= {"tls", "none"}:
+        raise ValueError("encryption is tls or none")
+    return made

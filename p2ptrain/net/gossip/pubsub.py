@@ -1,0 +1,347 @@
+"""Gossip among admitted peers. Strangers are not heard and receive nothing.
+
+This module keeps libp2p's pubsub from ending the node: a frame that cannot be parsed, a key of
+another kind or a failing validator costs only its stream or its message. A stranger's stream is
+left unread until the stranger is admitted, so that nothing it sent is lost, above all its
+subscriptions.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.io.exceptions import IOException, MessageTooLarge
+from libp2p.network.connection.exceptions import RawConnError
+from libp2p.network.stream.exceptions import StreamError
+from libp2p.peer.id import ID
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.utils.varint import read_varint_prefixed_bytes_limited
+
+from p2ptrain.errors import LocalProtocolError
+from p2ptrain.eviction import IsMember
+from p2ptrain.ids import PeerId
+from p2ptrain.net.feed import SharedFeed
+from p2ptrain.net.gossip.control import bounded
+from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
+from p2ptrain.net.gossip.limits import AT_ONCE, Intake
+from p2ptrain.net.host.hardening import is_open
+from p2ptrain.rate_limit import Allowance
+
+log = logging.getLogger(__name__)
+
+PENDING_MAX = 8
+"""Messages that may wait for a peer's stream. One frame may carry all of them. If more than two of
+the largest size are among them, they are lost, as any gossip may be.
+"""
+FEED_SIZE = 256
+"""Two heartbeats of each of 100 members, while the node is busy."""
+PER_AUTHOR_MAX = 32
+"""Messages of a member in two or three outer steps; nobody needs older ones."""
+SUBSCRIPTIONS_PER_PEER_MAX = 16
+REPLAYS_AT_ONCE = 8
+REPLAYS_PER_S = 1 / 15
+"""Limits on sending one peer the newest message of each author on a topic: for its four topics
+after two connections in a row, and then once in 15 s. A replay may have a hundred messages. A peer
+can request it with few bytes: it only has to open its stream again and subscribe.
+"""
+PARKED_MAX = 64
+"""Strangers whose stream waits. A connection holds at most 1 MiB of unread bytes (bounds.py)."""
+
+Admitted = Callable[[PeerId], bool]
+Judge = Callable[[PeerId, PeerId, bytes], bool]
+"""judge(forwarder, author, payload): whether to deliver a message and pass it on."""
+Message = tuple[PeerId, bytes]
+
+
+class ContainedRouter(GossipSub):
+    """A GossipSub whose background work cannot end it, and which stores little by neighbour."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._replays = Allowance(REPLAYS_AT_ONCE, REPLAYS_PER_S)
+
+    def _check_equivocation(self, msg: rpc_pb2.Message) -> bool:
+        """Accept every message. libp2p's own check stores up to 1,000 whole messages (480 MB) to
+        compare them with later ones.
+
+        The comparison cannot find anything for two minutes, because a second message with the same
+        author and number is dropped as already seen. After that nothing of ours relies on it: the
+        ledger finds conflicting votes by their own signatures.
+        """
+        return True
+
+    def remove_peer(self, peer_id: ID) -> None:
+        """Forget a peer that has left, and all expired backoff times. libp2p keeps these until the
+        same peer grafts again.
+        """
+        super().remove_peer(peer_id)
+        now = int(time.time())
+        for topic, ends in self.back_off.items():
+            self.back_off[topic] = {peer: end for peer, end in ends.items() if end > now}
+
+    async def heartbeat(self) -> None:
+        while True:
+            try:
+                await super().heartbeat()
+            except Exception as exc:
+                log.debug("a heartbeat of the gossip mesh failed: %r", exc)
+                await trio.sleep(self.heartbeat_interval)
+
+    async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
+        """Send a peer that has just subscribed the newest message of each author, within a rate
+        limit.
+
+        libp2p repeats all messages of the last seconds, each with a newly signed record. When many
+        peers reconnected at once, an overloaded node spent a third of its time checking them. Its
+        own heartbeats were late, and the others gave it up again.
+        """
+        pubsub = self.pubsub
+        stream = None if pubsub is None else pubsub.peers.get(peer_id)
+        if pubsub is None or stream is None:
+            return
+        if not self._replays.take(peer_id, 1, trio.current_time()):
+            return
+        newest: dict[bytes, rpc_pb2.Message] = {}
+        for message in map(self.mcache.get, self.mcache.window(topic)):
+            known = None if message is None else newest.get(message.from_id)
+            if message is not None and (known is None or known.seqno < message.seqno):
+                newest[message.from_id] = message
+        for message in newest.values():
+            await pubsub.write_msg(stream, rpc_pb2.RPC(publish=[message]))
+
+
+class GatedPubsub(Pubsub):
+    """A Pubsub that knows which peers are admitted, and contains failures that peers can cause."""
+
+    def __init__(
+        self,
+        host: IHost,
+        router: GossipSub,
+        admitted: Admitted,
+        intake: Intake,
+        deliver: Callable[[str, Message], None],
+    ) -> None:
+        super().__init__(
+            host,
+            router,
+            strict_signing=True,
+            max_subscriptions_per_peer=SUBSCRIPTIONS_PER_PEER_MAX,
+        )
+        # By default it starts at the time of the start in seconds. Then our messages after
+        # a
+        # restart would be taken for repetitions of older ones.
+        self.counter = time.time_ns()
+        self._admitted = admitted
+        self._intake = intake
+        self._kept = router.mcache.get
+        self._deliver = deliver
+        self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
+        self.judges: dict[str, Judge] = {}
+
+    def is_admitted(self, peer: ID) -> bool:
+        return bool(peer == self.my_id or self._admitted(PeerId(str(peer))))
+
+    def refresh(self) -> None:
+        """Apply a change of admission: let waiting peers in, and cut off those no longer
+        admitted.
+        """
+        for peer in [peer for peer in self._parked if self.is_admitted(peer)]:
+            self._parked.pop(peer)[1].set()
+        for peer in [peer for peer in self.peers if not self.is_admitted(peer)]:
+            self._handle_dead_peer(peer)
+        for peer in self.host.get_connected_peers():
+            if peer not in self.peers and self.is_admitted(peer):
+                self._schedule_peer_stream_retry(peer)
+
+    async def stream_handler(self, stream: INetStream) -> None:
+        peer = stream.muxed_conn.peer_id
+        try:
+            if not self.is_admitted(peer) and not await self._wait_for_admission(peer, stream):
+                return
+            await super().stream_handler(stream)
+        except Exception as exc:
+            log.debug("the gossip stream of %s ended: %r", peer, exc)
+            with suppress(Exception):
+                await stream.reset()
+            self._handle_dead_peer(peer)
+
+    async def continuously_read_stream(self, stream: INetStream) -> None:
+        """Read frames until the stream ends, in place of libp2p's own loop.
+
+        libp2p checks and delivers everything in a frame, each message in a task. It applies the
+        limits of the neighbour only afterwards.
+        """
+        peer = stream.muxed_conn.peer_id
+        forwarder = PeerId(str(peer))
+        try:
+            while self.manager.is_running:
+                frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
+                if self._intake.takes_frame(forwarder, len(frame), trio.current_time()):
+                    await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
+        except MessageTooLarge:
+            raise  # An IOException, but its stream still works: stream_handler has to reset it.
+        except (StreamError, IOException, RawConnError) as exc:
+            log.debug("the gossip stream of %s ended: %r", peer, exc)
+
+    async def _take_frame(self, peer: ID, rpc: Any) -> None:
+        """Handle the parts of a frame that we accept.
+
+        The sender's signed record with its addresses is not read: libp2p's own dials are switched
+        off, and heartbeats announce addresses. Checking the record took 1 ms for each frame.
+        """
+        forwarder = PeerId(str(peer))
+        for message in self._worth_checking(forwarder, rpc.publish):
+            await self.push_msg(peer, message)
+            await trio.lowlevel.checkpoint()  # Nothing in it waits, so let other tasks run.
+        subscriptions = subscriptions_of(rpc)
+        if self._intake.takes_entries(forwarder, len(subscriptions), trio.current_time()):
+            for subscription in subscriptions:
+                self.handle_subscription(peer, subscription)
+        if rpc.HasField("control"):
+            heeded = bounded(rpc.control, self.topic_ids, self._kept)
+            await self.router.handle_rpc(rpc_pb2.RPC(control=heeded), peer)
+
+    def _worth_checking(self, forwarder: PeerId, messages: Any) -> list[rpc_pb2.Message]:
+        """Return the new messages of a frame that are within its sender's limits.
+
+        A message that is left out is not marked as seen: it is still new when another neighbour
+        brings it.
+        """
+        if len(messages) > AT_ONCE:
+            self._intake.refuse(forwarder, len(messages) - AT_ONCE)
+        return [message for message in messages[:AT_ONCE] if self._takes(forwarder, message)]
+
+    def _takes(self, forwarder: PeerId, message: rpc_pb2.Message) -> bool:
+        if not is_ordinary(message):
+            return self._intake.refuse(forwarder)
+        if message.topicIDs[0] not in self.topic_ids or self._is_msg_seen(message):
+            return False
+        author, now = PeerId(str(ID(message.from_id))), trio.current_time()
+        return self._intake.takes(forwarder, author, message.ByteSize(), now)
+
+    async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
+        try:
+            admitted = self.is_admitted(msg_forwarder) and self.is_admitted(ID(msg.from_id))
+            if admitted and self._is_wanted(msg_forwarder, msg):
+                await super().push_msg(msg_forwarder, msg)
+        except Exception as exc:
+            log.debug("a message by way of %s was dropped: %r", msg_forwarder, exc)
+
+    def _is_wanted(self, forwarder: ID, message: Any) -> bool:
+        """Ask the judges of its topics. This comes before the signature check, which costs more: an
+        unwanted message stays unwanted whoever wrote it.
+        """
+        judges = [self.judges[topic] for topic in message.topicIDs if topic in self.judges]
+        if forwarder == self.my_id or not judges:
+            return True
+        names = PeerId(str(forwarder)), PeerId(str(ID(message.from_id)))
+        return all(judge(*names, bytes(message.data)) for judge in judges)
+
+    def notify_subscriptions(self, publish_message: Any) -> None:
+        """Deliver at once: libp2p's own queue is short, and a full one drops the newest message."""
+        message = PeerId(str(ID(publish_message.from_id))), bytes(publish_message.data)
+        for topic in publish_message.topicIDs:
+            self._deliver(topic, message)
+
+    async def _handle_new_peer(self, peer_id: ID) -> None:
+        if self.is_admitted(peer_id):
+            await super()._handle_new_peer(peer_id)
+
+    def _handle_dead_peer(self, peer_id: ID) -> None:
+        """A stream of this peer has ended. If its connection still lives, keep its topics.
+
+        libp2p forgets the topics in any case, though the peer will not announce them again.
+        """
+        stream = self.peers.get(peer_id)
+        topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
+        super()._handle_dead_peer(peer_id)
+        if stream is not None:
+            self.manager.run_task(stream.reset)
+        if self._peer_is_connected(peer_id):
+            for topic in topics:
+                self.peer_topics.setdefault(topic, set()).add(peer_id)
+            self._peer_subscription_count[peer_id] = len(topics)
+
+    async def _wait_for_admission(self, peer: ID, stream: INetStream) -> bool:
+        """Leave `stream` unread until its peer is admitted; return False if it had to make room."""
+        admitted = trio.Event()
+        crowded = len(self._parked) >= PARKED_MAX
+        replaced = peer if peer in self._parked else next(iter(self._parked)) if crowded else None
+        if replaced is not None:
+            await self._parked.pop(replaced)[0].reset()
+        self._parked[peer] = stream, admitted
+        while not admitted.is_set():
+            with trio.move_on_after(1.0):
+                await admitted.wait()
+            if self._parked.get(peer, (stream,))[0] is not stream or not is_open(stream):
+                break
+        if admitted.is_set():
+            return True
+        if self._parked.get(peer, (None,))[0] is stream:
+            del self._parked[peer]
+        return False
+
+
+class Gossip:
+    """Topics to publish to and to follow. `pubsub` and `router` are services to run."""
+
+    def __init__(self, host: IHost, admitted: Admitted, is_member: IsMember) -> None:
+        self.intake = Intake(is_member)
+        self.router = ContainedRouter(
+            [PROTOCOL_ID_V11],
+            degree=6,
+            degree_low=4,
+            degree_high=10,
+            heartbeat_interval=1,
+            heartbeat_initial_delay=0.2,
+            max_messages_per_topic_per_second=1000.0,  # drops ours silently too; see `limits`
+            eclipse_protection_enabled=False,  # it wants peers of many networks: one LAN is fine
+            prune_back_off=5,
+            max_pending_messages_per_peer=PENDING_MAX,
+        )
+        self.pubsub = GatedPubsub(host, self.router, admitted, self.intake, self._deliver)
+        self._me = PeerId(str(host.get_id()))
+        self._feeds: dict[str, SharedFeed[bytes]] = {}
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Send `payload`, signed, to all peers that follow `topic`. Delivery is not guaranteed.
+
+        Raises:
+            LocalProtocolError: it is too long.
+        """
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise LocalProtocolError(f"{len(payload)} bytes are too much for gossip")
+        await self.pubsub.publish(topic, payload)
+        # libp2p's queue to each peer holds 32; its writers empty it while we wait here.
+        await trio.lowlevel.checkpoint()
+
+    def feed(self, topic: str) -> tuple[SharedFeed[bytes], bool]:
+        """Return the feed of `topic`, and whether it is new; if so, the caller must run
+        `follow`.
+        """
+        new = topic not in self._feeds
+        if new:
+            self._feeds[topic] = SharedFeed(FEED_SIZE, PER_AUTHOR_MAX)
+        return self._feeds[topic], new
+
+    async def follow(self, topic: str) -> None:
+        """Tell the others that we want to receive `topic`."""
+        await self.pubsub.subscribe(topic)
+
+    def _deliver(self, topic: str, message: Message) -> None:
+        """Put a message of another peer into the feed of its topic."""
+        feed = self._feeds.get(topic)
+        if feed is not None and message[0] != self._me:
+            feed.push(*message)
+
+    def statistics(self) -> dict[str, int]:
+        """Return the number of messages lost by topic because nobody took them in time."""
+        return {topic: feed.lost for topic, feed in self._feeds.items()}

@@ -1,0 +1,216 @@
+"""Build and run a libp2p host so that no peer can end it.
+
+Each line answers a fault that was seen with libp2p 0.8.1 (pinned, since some lines use private
+attributes). A failure that a peer can cause stays local: to one stream handler, one background task
+or one connection. The module does not know what the host is for.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import trio
+from libp2p import new_host
+from libp2p.abc import IHost, INetConn, INetStream, ISecureConn
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.exceptions import SwarmException
+from libp2p.peer.id import ID
+from libp2p.security.exceptions import HandshakeFailure
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_ID
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_ID
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr
+
+from p2ptrain.identity import Identity, is_peer_id
+from p2ptrain.net.host.bounds import bound_connections, is_crowded
+from p2ptrain.net.host.handshakes import bound_handshakes
+from p2ptrain.net.host.identify_limits import bound_introductions, bound_peerstore
+from p2ptrain.net.host.window_updates import give_credit_by_halves
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 512
+CLOSE_S = 5.0
+
+
+class EdNoise(NoiseTransport):
+    """Noise for peers whose id is an Ed25519 key; there is no PeerId for other keys here."""
+
+    async def secure_inbound(self, conn: Any) -> ISecureConn:
+        return await self._checked(await super().secure_inbound(conn))
+
+    async def secure_outbound(self, conn: Any, peer_id: ID) -> ISecureConn:
+        return await self._checked(await super().secure_outbound(conn, peer_id))
+
+    async def _checked(self, secured: ISecureConn) -> ISecureConn:
+        if not is_peer_id(str(secured.get_remote_peer())):
+            await secured.close()
+            raise HandshakeFailure("the peer's key is not Ed25519")
+        return secured
+
+
+def quieten() -> None:
+    """Silence libp2p's logging. Errors caused by peers are normal, and libp2p also logs on the root
+    logger, which would start to print if it had no handler.
+    """
+    logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+    if not logging.getLogger().handlers:
+        logging.getLogger().addHandler(logging.NullHandler())
+
+
+def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
+    """Return a host that is not running yet."""
+    quieten()
+    bound_connections()
+    bound_introductions()
+    give_credit_by_halves()
+    keys: KeyPair = create_new_key_pair(identity.seed)
+    host = new_host(
+        key_pair=keys,
+        sec_opt={NOISE_ID: EdNoise(keys, create_x25519_key_pair().private_key)},
+        muxer_opt={TProtocol(YAMUX_ID): Yamux},
+        connection_config=_connection_config(),
+        announce_addrs=[Multiaddr(address) for address in announce] or None,
+        disable_identify_address_discovery=True,
+        enable_mDNS=mdns,
+    )
+    bound_peerstore(host)
+    network: Any = host.get_network()
+    # libp2p loses a token with every inbound connection; after 250 it would refuse all peers.
+    network._inbound_limiter = trio.CapacityLimiter(10**9)
+    bound_handshakes(network)
+    network._negative_peer_cache._ttl = 2.0  # instead of not dialling a peer again for 60 s
+    network.retry_config = RetryConfig(max_retries=0)  # our callers decide about retries
+    network.auto_connector.maybe_connect = _do_nothing  # it would dial all peers ever heard of
+    network.dial_peer = _refuse_to_dial
+    network.set_stream_handler(_contained_handler(network.common_stream_handler))
+    return host
+
+
+def _connection_config() -> ConnectionConfig:
+    return ConnectionConfig(
+        min_connections=0,
+        low_watermark=0,
+        high_watermark=CONNECTIONS_MAX,
+        max_connections=CONNECTIONS_MAX,
+        max_connections_per_peer=1,  # with more, every dial takes 250 ms
+        # Without the check, a frozen or unplugged peer is never noticed. The timeout is longer than
+        # any stall of our own loop, which would look the same.
+        enable_health_monitoring=True,
+        health_initial_delay=5.0,
+        health_check_interval=15.0,
+        ping_timeout=8.0,
+        abort_connection_on_ping_failure=True,
+    )
+
+
+async def _do_nothing() -> None:
+    return None
+
+
+async def _refuse_to_dial(peer: ID) -> list[INetConn]:
+    """Refuse the dials that libp2p starts by itself, for a stream to a peer whose connection has
+    just ended. It would try all addresses that the peer ever announced, at once and without a
+    limit, and look up their names in threads that everything shares. Our own dials call `dial_addr`
+    with an address.
+    """
+    raise SwarmException(f"{peer} is not connected")
+
+
+StreamHandler = Callable[[INetStream], Awaitable[None]]
+
+
+def _contained_handler(handler: StreamHandler) -> StreamHandler:
+    """Wrap all stream handlers: an exception, or a surplus stream, ends only that stream."""
+
+    async def contained(stream: INetStream) -> None:
+        try:
+            if is_crowded(stream.muxed_conn):
+                await stream.reset()
+            else:
+                await handler(stream)
+        except Exception as exc:
+            log.debug("a stream of %s ended: %r", stream.muxed_conn.peer_id, exc)
+            with suppress(Exception):
+                await stream.reset()
+
+    return contained
+
+
+def contain_tasks(manager: Any) -> None:
+    """Make failing background tasks of this libp2p service end alone, from now on."""
+    start = manager.run_task
+
+    def run_task(function: Any, *args: Any, daemon: bool = False, **options: Any) -> None:
+        start(function if daemon else contained(function), *args, daemon=daemon, **options)
+
+    manager.run_task = run_task
+
+
+def contained(function: Any) -> Any:
+    """Return `function` with its exceptions contained, for tasks that libp2p starts."""
+
+    @functools.wraps(function)
+    async def contained_function(*args: Any) -> None:
+        try:
+            await function(*args)
+        except Exception as exc:
+            log.debug("a task of libp2p ended: %r", exc)
+
+    return contained_function
+
+
+def shielded_for(seconds: float) -> trio.CancelScope:
+    """Return a scope for work that must not be cancelled, such as libp2p's writes, but must end."""
+    scope = trio.CancelScope()
+    scope.deadline = trio.current_time() + seconds
+    scope.shield = True
+    return scope
+
+
+async def sever(host: IHost, peer: ID) -> None:
+    """End every connection with `peer` at once, even if it accepts no more data.
+
+    Close the socket first: libp2p would begin with a goodbye message, and wait for ever to send it.
+    """
+    for connection in host.get_network().get_connections(peer):
+        await close_connection(connection)
+
+
+async def close_connection(connection: INetConn) -> None:
+    with shielded_for(CLOSE_S), suppress(Exception):
+        muxed: Any = connection.muxed_conn
+        await muxed.secured_conn.close()
+        await connection.close()
+
+
+def is_open(stream: Any) -> bool:
+    """Return whether `stream` is not known to have ended. libp2p's interface lacks this."""
+    return not stream.is_closed
+
+
+@asynccontextmanager
+async def running(host: IHost, listen: list[str]) -> AsyncIterator[None]:
+    """Run the host while the block lasts, and leave no task and no socket behind."""
+    async with host.run([Multiaddr(address) for address in listen]):
+        network: Any = host.get_network()
+        contain_tasks(network.manager)
+        try:
+            yield
+        finally:
+            with shielded_for(CLOSE_S):
+                # All at once: libp2p closes one after another, taking 0.2 s for
+                # each.
+                async with trio.open_nursery() as nursery:
+                    for connection in host.get_network().get_connections():
+                        nursery.start_soon(close_connection, connection)
+                await host.close()

@@ -1,0 +1,81 @@
+"""Check branches: no voter leaves a quorum for a branch, and peers move only to stronger branches.
+
+The rank of chains is computed here independently of the ledger's own code, entry by entry, from the
+states that the world has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Branch, Certified
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Decision, Watch
+
+
+@dataclass(slots=True)
+class NobodyIsDrawnAway(Watch):
+    """B3: a voter follows a branch that does not name it only after a long time without a new entry
+    of its own line. A quorum that the voter can hear would have decided entries.
+
+    The time of the decision counts. An old entry that arrives later, in answer to a request, does
+    not show which voters are present now.
+    """
+
+    rules: Rules | None = None
+    troubles: Troubles | None = None
+    quiet_since: dict[PeerId, float] = field(default_factory=dict)
+    decided_at: dict[Digest, float] = field(default_factory=dict)
+
+    def on_boot(self, peer: PeerId) -> None:
+        assert self.troubles is not None
+        self.quiet_since[peer] = self.troubles.now
+
+    def on_decision(self, decision: Decision) -> None:
+        assert self.troubles is not None
+        assert self.rules is not None
+        node, entry, now = decision.node, decision.certified.entry, self.troubles.now
+        quiet_since = self.quiet_since.get(node, 0.0)
+        decided_at = self.decided_at.setdefault(entry.digest, now)
+        if not isinstance(entry.value, Branch):
+            self.quiet_since[node] = max(quiet_since, decided_at)
+            return
+        unnamed = node in decision.before.voters and node not in entry.value.voters
+        if unnamed and now - quiet_since < self.rules.branch_after_s / 2:
+            self.object(f"{node} follows a branch without it after only {now - quiet_since:.1f} s")
+        self.quiet_since[node] = now
+
+
+@dataclass(slots=True)
+class HealsGoUp(Watch):
+    """B5: a peer that leaves its chain for another one moves to a chain that ranks higher."""
+
+    tokens: dict[Digest, int] = field(default_factory=dict)
+
+    def on_decision(self, decision: Decision) -> None:
+        self.tokens[decision.after.head] = decision.after.tokens
+
+    def on_rejoin(
+        self, peer: PeerId, ours: Sequence[Certified], theirs: Sequence[Certified]
+    ) -> None:
+        """Check that `peer` may replace the entries `ours` by `theirs`. Both have the same
+        parent."""
+        mine, other = ours[0].entry, theirs[0].entry
+        if not isinstance(mine.value, Branch):
+            self.object(f"{peer} drops entry {mine.height}, which a quorum of its line decided")
+        elif isinstance(other.value, Branch):
+            ranks = [(self._stretch(chain), chain[0].entry.digest) for chain in (ours, theirs)]
+            (own, own_name), (won, won_name) = ranks
+            if won < own or (won == own and won_name > own_name):
+                self.object(f"{peer} drops {own} tokens of a branch for {won} of another")
+
+    def _stretch(self, chain: Sequence[Certified]) -> int:
+        """Return the tokens committed at the end of the line with which `chain` begins."""
+        length = next(
+            (at for at in range(1, len(chain)) if isinstance(chain[at].entry.value, Branch)),
+            len(chain),
+        )
+        return self.tokens[chain[length - 1].entry.digest]

@@ -1,0 +1,101 @@
+"""Check that no member is dropped or left out without a cause. The world knows the true causes.
+
+With message loss and delay spikes the ledger may err; in an orderly world it may not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.values import Commit, Roster
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Decision, Watch
+
+STARVED_COMMITS = 8
+"""Most commits in a row without a healthy member: longer than any retry takes."""
+
+STARVED_COMMITS_SLOW = 24
+"""The same for a slow peer: it needs several steps for a lease, and may hold four leases after
+skips."""
+
+
+@dataclass(slots=True)
+class LeavesHaveCauses(Watch):
+    """Each stop, crash or network cut costs a member its place at most once: no flapping."""
+
+    troubles: Troubles | None = None
+    orderly: bool = False
+    dropped: Counter[PeerId] = field(default_factory=Counter)
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first or not isinstance(decision.certified.entry.value, Roster):
+            return
+        assert self.troubles is not None
+        for peer in decision.before.members:
+            if decision.after.is_member(peer):
+                continue
+            self.dropped[peer] += 1
+            if self.orderly and self.dropped[peer] > self.troubles.causes[peer]:
+                self.object(
+                    f"{peer} was dropped {self.dropped[peer]} times, "
+                    f"and had trouble {self.troubles.causes[peer]} times"
+                )
+
+
+@dataclass(slots=True)
+class NobodyIsUsurped(Watch):
+    """S11: a liar cannot drop a member. A healthy and honest member stays."""
+
+    liars: Collection[PeerId] = ()
+    troubles: Troubles | None = None
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first or not isinstance(decision.certified.entry.value, Roster):
+            return
+        assert self.troubles is not None
+        for peer in decision.before.members:
+            is_well = peer in self.troubles.since and peer not in self.liars
+            if is_well and not decision.after.is_member(peer):
+                self.object(f"{peer} was dropped at height {decision.after.height}, and is well")
+
+
+@dataclass(slots=True)
+class NobodyIsStarved(Watch):
+    """A member that is up, connected and trained takes part: in an orderly world in every commit,
+    unless it is slow; in other worlds within a few commits.
+    """
+
+    troubles: Troubles | None = None
+    orderly: bool = False
+    seeds: Collection[PeerId] = ()
+    without: Counter[PeerId] = field(default_factory=Counter)
+    step_began: float = 0.0
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first or isinstance(decision.certified.entry.value, Roster):
+            return
+        assert self.troubles is not None
+        if isinstance(decision.certified.entry.value, Commit):
+            self._on_commit(decision, self.troubles)
+        self.step_began = self.troubles.now
+
+    def _on_commit(self, decision: Decision, troubles: Troubles) -> None:
+        before = decision.before
+        took_part = set() if before.roster is None else set(before.roster.peers)
+        for member in before.members:
+            since = troubles.since.get(member)
+            was_well = since is not None and since <= self.step_began
+            was_well = was_well and before.since[member] < max(before.step, 1)
+            if member in took_part or member in self.seeds or not was_well:
+                self.without[member] = 0
+                continue
+            self.without[member] += 1
+            self._judge(member, before.step, slow=member in troubles.slow)
+
+    def _judge(self, member: PeerId, step: int, *, slow: bool) -> None:
+        bound = STARVED_COMMITS_SLOW if slow else 0 if self.orderly else STARVED_COMMITS
+        if self.without[member] > bound:
+            self.object(f"{member} has no part in {self.without[member]} commits up to step {step}")

@@ -1,0 +1,149 @@
+"""Check the promises of open runs (SPEC.md, "Open runs") without the ledger's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.chain.values import Branch, Roster
+from p2ptrain.simulation.checkers.proposals import is_quorum
+from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
+
+RETURN_S = 40.0
+"""Seconds until a returned founder must be a voter again. A reduce that Sybils spoil takes three
+attempts of 2.6 s, in which no voter is admitted. A replayed old goodbye also withdraws the
+founder's request until the founder repeats it.
+"""
+
+WELL_S = 10.0
+"""Seconds within which an entry proposed while a founder was away is decided, if ever."""
+
+
+@dataclass(slots=True)
+class OnlyFoundersVote(Watch):
+    """F1: only founders are voters, and only their votes are in certificates."""
+
+    rules: Rules
+
+    def on_decision(self, decision: Decision) -> None:
+        founders = set(self.rules.founders)
+        strangers = set(decision.certified.certificate.voters) - founders
+        if strangers:
+            self.object(f"the vote of {min(strangers)} counts at {decision.after.height}")
+        if not founders.isdisjoint(decision.after.learners):
+            self.object(f"a founder is a learner at {decision.after.height}")
+
+    def on_state(self, peer: PeerId, state: LedgerState) -> None:
+        strangers = set(state.voters) - set(self.rules.founders)
+        if strangers:
+            self.object(f"{peer} has {min(strangers)} as a voter at {state.height}")
+
+
+@dataclass(slots=True)
+class FoundersKeepTheirVotes(Watch):
+    """F2: a founder loses its vote only by its own goodbye while it is away, or because it lied.
+
+    `said_goodbye` holds the founders that ever left; the world writes it. With a liar among the
+    voters, later rounds are exempt: it may have claimed that such a roster was already accepted.
+    """
+
+    said_goodbye: Container[PeerId]
+    troubles: Troubles
+    liars: frozenset[PeerId]
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first or not isinstance(decision.certified.entry.value, Roster):
+            return
+        if self.liars.intersection(decision.before.voters) and decision.certified.certificate.round:
+            return
+        for voter in decision.before.voters:
+            if voter in decision.after.voters or voter in self.liars:
+                continue
+            since = self.troubles.since.get(voter)
+            is_well = since is not None and since + WELL_S < self.troubles.now
+            if is_well or voter not in self.said_goodbye:
+                self.object(f"{voter} lost its vote at height {decision.after.height}")
+
+
+@dataclass(slots=True)
+class OneLossIsBorne(Watch):
+    """F3: after the loss of any one voter, the others are a quorum, if the run has enough founders.
+    An evicted liar counts as the lost voter.
+    """
+
+    rules: Rules
+    liars: frozenset[PeerId]
+
+    def on_decision(self, decision: Decision) -> None:
+        founders, voters = self.rules.founders, decision.after.voters
+        if not self._survives(founders) or isinstance(decision.certified.entry.value, Branch):
+            return
+        evicted = [it for it in founders if it in self.liars and it not in voters]
+        if not self._survives((*voters, *evicted)):
+            self.object(f"{len(voters)} voters are left at height {decision.after.height}")
+
+    def _survives(self, voters: tuple[PeerId, ...]) -> bool:
+        return all(
+            is_quorum(self.rules, voters, [other for other in voters if other != lost])
+            for lost in voters
+        )
+
+
+@dataclass(slots=True)
+class FoundersComeBack(Watch):
+    """F4: a founder that has been healthy for some time is a voter."""
+
+    rules: Rules
+    troubles: Troubles
+    liars: frozenset[PeerId]
+    missed: set[PeerId] = field(default_factory=set)
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first:
+            return
+        for founder in self.rules.founders:
+            since = self.troubles.since.get(founder)
+            if founder in self.liars or founder in decision.after.voters or since is None:
+                self.missed.discard(founder)
+            elif self.troubles.now > since + RETURN_S and founder not in self.missed:
+                self.missed.add(founder)
+                self.object(f"{founder} is back since {since:.0f} s, and has no vote")
+
+
+@dataclass(slots=True)
+class OnlyThePresentReturn(Watch):
+    """F4: a founder that has been away for some time does not become a voter."""
+
+    rules: Rules
+    troubles: Troubles
+    away_since: dict[tuple[PeerId, int], float] = field(default_factory=dict)
+    """Start of each absence, by founder and number of absences so far: a founder may return and
+    leave again between two entries.
+    """
+
+    def on_decision(self, decision: Decision) -> None:
+        now, well = self.troubles.now, self.troubles.since
+        for founder in set(self.rules.founders) - well.keys():
+            absence = (founder, self.troubles.causes[founder])
+            since = self.away_since.setdefault(absence, now)
+            is_new = founder in decision.after.voters and founder not in decision.before.voters
+            if is_new and decision.is_first and now > since + WELL_S:
+                self.object(f"{founder} is away, and a voter at {decision.after.height}")
+
+
+def checkers_of_open_runs(
+    rules: Rules, liars: frozenset[PeerId], troubles: Troubles, said_goodbye: Container[PeerId]
+) -> list[Checker]:
+    checkers: list[Checker] = [
+        OnlyFoundersVote(rules),
+        FoundersKeepTheirVotes(said_goodbye, troubles, liars),
+        OneLossIsBorne(rules, liars),
+        OnlyThePresentReturn(rules, troubles),
+    ]
+    if liars.isdisjoint(rules.founders):  # A lying founder counts as one that is away.
+        checkers.append(FoundersComeBack(rules, troubles, liars))
+    return checkers

@@ -1,0 +1,144 @@
+"""R3 and R5: honest voters vote only for entries that their proposer signed and may propose."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
+from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseProof, Propose
+from p2ptrain.simulation.checkers.lines import Lines
+from p2ptrain.simulation.checkers.watching import Decision, Watch
+from p2ptrain.simulation.disk import Disk, verify
+
+Proposal = tuple[LineId, int, int, Digest]
+"""Line, height and round of a proposal, and the digest of its entry."""
+
+
+@dataclass(slots=True)
+class ProposalsAreSigned(Watch):
+    """R3, R5: an honest voter votes only for entries, and claims only entries in promises, that the
+    proposer of that round has signed. So two entries in one round always prove the proposer guilty.
+
+    The proposer is looked up only when it matters, because a liar may send messages about heights
+    that no node has reached yet.
+    """
+
+    lines: Lines
+    rules: Rules | None = None
+    liars: frozenset[PeerId] = frozenset()
+    voters: dict[tuple[LineId, int], tuple[PeerId, ...]] = field(default_factory=dict)
+    shown: dict[Proposal, set[bytes]] = field(default_factory=dict)
+
+    def on_decision(self, decision: Decision) -> None:
+        after = decision.after
+        self.voters[after.line, after.height + 1] = after.voters
+
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        if isinstance(message, Propose):
+            line, height = self.lines.of_proposal(message), message.height
+            proposal = (line, height, message.round, message.entry.digest)
+            self._note(proposal, message.signature)
+            for proof in message.promises:
+                if proof.accepted_round is not None and proof.accepted is not None:
+                    claim = (line, height, proof.accepted_round, proof.accepted)
+                    self._note(claim, proof.proposed or b"")
+                    self._require(voter, claim)
+        elif isinstance(message, Promise) and message.accepted is not None:
+            had, said = message.accepted, self.lines.of_promise(voter, message)
+            if said is not None:
+                proposal = (said, message.height, had.round, had.entry.digest)
+                self._note(proposal, had.signature)
+                self._require(voter, proposal)
+        elif isinstance(message, Accept):
+            vote = message.vote
+            self._require(voter, (vote.line, vote.height, vote.round, vote.entry))
+
+    def _note(self, proposal: Proposal, signature: bytes) -> None:
+        self.shown.setdefault(proposal, set()).add(signature)
+
+    def _is_signed(self, proposal: Proposal) -> bool:
+        assert self.rules is not None
+        line, height, *_ = proposal
+        voters = self.voters.get((line, height), self.rules.founders)
+        return any(is_signed(voters, proposal, it) for it in self.shown.get(proposal, ()))
+
+    def _require(self, voter: PeerId, proposal: Proposal) -> None:
+        _, height, round, entry = proposal
+        if voter not in self.liars and not self._is_signed(proposal):
+            self.object(f"{voter} stands for {entry[:8]} in round {round} of {height}, unsigned")
+
+
+@dataclass(slots=True)
+class ProposalsAreEntitled(Watch):
+    """R5: in a later round an honest voter votes only for a proposal with the promises of a quorum,
+    and only for an entry that these promises allow. A promise counts only if a voter signed it, and
+    if it claims nothing or an entry that was proposed in an earlier round.
+    """
+
+    lines: Lines
+    rules: Rules | None = None
+    liars: frozenset[PeerId] = frozenset()
+    voters: dict[tuple[LineId, int], tuple[PeerId, ...]] = field(default_factory=dict)
+    shown: dict[Proposal, list[Propose]] = field(default_factory=dict)
+
+    def on_decision(self, decision: Decision) -> None:
+        after = decision.after
+        self.voters[after.line, after.height + 1] = after.voters
+
+    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+        if isinstance(message, Propose):
+            if message.round > 0:
+                line = self.lines.of_proposal(message)
+                place = (line, message.height, message.round, message.entry.digest)
+                known = self.shown.setdefault(place, [])
+                known += [] if message in known else [message]
+        elif isinstance(message, Accept) and message.vote.round > 0 and voter not in self.liars:
+            vote = message.vote
+            shown = self.shown.get((vote.line, vote.height, vote.round, vote.entry), ())
+            if not any(self._is_entitled(it) for it in shown):
+                where = f"round {vote.round} of {vote.height}"
+                self.object(f"{voter} votes for {vote.entry[:8]} in {where}, without promises")
+
+    def _is_entitled(self, proposal: Propose) -> bool:
+        assert self.rules is not None
+        line, height = self.lines.of_proposal(proposal), proposal.height
+        voters = self.voters.get((line, height), self.rules.founders)
+        good = [it for it in proposal.promises if _counts(line, voters, proposal, it)]
+        claims = [(it.accepted_round, it.accepted) for it in good if it.accepted_round is not None]
+        last = max((round for round, _ in claims), default=None)
+        latest = {entry for round, entry in claims if round == last}
+        return is_quorum(self.rules, voters, {it.voter for it in good}) and (
+            not claims or proposal.entry.digest in latest
+        )
+
+
+def _counts(
+    line: LineId, voters: Sequence[PeerId], proposal: Propose, promise: PromiseProof
+) -> bool:
+    """Return whether `promise` counts for `proposal`."""
+    height, last, entry = proposal.height, promise.accepted_round, promise.accepted
+    said = promise_message(line, height, proposal.round, last, entry)
+    if promise.voter not in voters or not verify(promise.voter, said, promise.signature):
+        return False
+    if last is None or entry is None:
+        return last is None and entry is None  # The wire format has no half claims.
+    claim = (line, height, last, entry)
+    return last < proposal.round and is_signed(voters, claim, promise.proposed or b"")
+
+
+def is_signed(voters: Sequence[PeerId], proposal: Proposal, signature: bytes) -> bool:
+    """Return whether the proposer of that round has signed the proposal."""
+    line, height, round, entry = proposal
+    proposer = voters[(height + round) % len(voters)]
+    return verify(proposer, vote_message(line, height, round, entry), signature)
+
+
+def is_quorum(rules: Rules, voters: Sequence[PeerId], present: Collection[PeerId]) -> bool:
+    """Return whether `present` is a quorum, counted in the simplest way."""
+    good = len({voter for voter in voters if voter in present})
+    if rules.quorum == "two-thirds":
+        return 3 * good > 2 * len(voters)
+    return 2 * good + (1 if voters[0] in present else 0) > len(voters)

@@ -1,0 +1,7 @@
+"""A second simulated world: processes with identities that are restarted, restored and copied.
+
+world       the world and its faults
+process     one process: the identity checks of a node
+homes       the home of a process, which survives crashes
+checkers    the promises about identities
+"""

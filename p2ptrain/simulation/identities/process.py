@@ -1,0 +1,234 @@
+"""One simulated process: the real identity checks of a node, with a minimal environment.
+
+`world` carries its messages. A process starts, asks whether it is alone, sends heartbeats, votes,
+and ends. It repeats the tasks of `node.joining.duplicate_identity` without trio.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from p2ptrain.ids import PeerId, RunId
+from p2ptrain.peers import duplicate_watch as watching
+from p2ptrain.peers.duplicate_watch import DuplicateWatch
+from p2ptrain.peers.identity_desk import IdentityDesk
+from p2ptrain.peers.identity_messages import Notice, Question, Reply
+from p2ptrain.peers.incarnations import (
+    DRAW_BITS,
+    Incarnations,
+    Mark,
+    Span,
+    draw_of,
+    incarnation_of,
+    starts_of,
+)
+from p2ptrain.peers.replayed_heartbeats import Replays
+from p2ptrain.simulation.disk import signer, verify
+from p2ptrain.simulation.identities.homes import SimHome
+
+if TYPE_CHECKING:
+    from p2ptrain.simulation.identities.world import IdentityWorld
+
+RUN = RunId("0" * 64)
+BEAT_S = 2.0
+PATIENCE = 1.25
+ANSWER_S = 3.0
+SEEN_S = 5.0
+"""Seconds for which gossip drops repeated messages. The real two minutes would make replays
+rarer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    author: PeerId
+    mark: Mark
+    serial: int
+
+
+class Process:
+    """`reaches` are the connected peers. `lone`: at the start there was no peer to ask."""
+
+    def __init__(
+        self, world: IdentityWorld, me: PeerId, home: SimHome, reaches: set[PeerId], *, lone: bool
+    ) -> None:
+        self.world, self.me, self.home, self.reaches = world, me, home, reaches
+        self.began_s = world.clock.now
+        self.running_s: float | None = None
+        self.ended_s: float | None = None
+        self.silent_s: float | None = None
+        self.ends_s = float("inf")
+        self.serial = 0
+        self.under_way = 0
+        self.incarnations = Incarnations(world.is_member)
+        self.desk = IdentityDesk(self.incarnations, world.is_member)
+        self.replays = Replays()
+        self._seen: dict[Beat, float] = {}
+        draw = world.random.getrandbits(DRAW_BITS)
+        self.watch = self._watch_as(incarnation_of(home.count(0), draw), starting=True)
+        self._over_s = self.began_s + watching.start_s()
+        if lone:
+            self._run()
+        else:
+            self._starting()
+
+    @property
+    def alive(self) -> bool:
+        return self.ended_s is None
+
+    @property
+    def running(self) -> bool:
+        return self.alive and self.running_s is not None
+
+    @property
+    def votes(self) -> bool:
+        return self.running and self.silent_s is None
+
+    @property
+    def was_silenced(self) -> bool:
+        return self.silent_s is not None
+
+    def end(self) -> None:
+        if self.alive:
+            self.ended_s = self.world.clock.now
+
+    def _watch_as(self, incarnation: int, *, starting: bool) -> DuplicateWatch:
+        sign, random = signer(self.me), self.world.random
+        return DuplicateWatch(self.me, RUN, incarnation, sign, verify, random, starting=starting)
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────
+
+    def _starting(self) -> None:
+        """Start like `be_alone` and `start` of the node, which wait while a question is open."""
+        if not self.alive or self.running:
+            return
+        now = self.world.clock.now
+        if now >= self.watch.next_ask_s():
+            self._ask()
+        if self.watch.duplicate is not None:
+            self.world.note_duplicate(self)
+            self.end()
+        elif now >= self._over_s or (not self.under_way and self.watch.may_start()):
+            self._run()
+        else:
+            due_s = min(self.watch.next_ask_s(), self._over_s)
+            self.world.clock.at(due_s, self._starting)
+
+    def _run(self) -> None:
+        now, watch = self.world.clock.now, self.watch
+        incarnation, behind = watch.incarnation, starts_of(watch.raise_to(now))
+        if behind:
+            incarnation = incarnation_of(self.home.count(behind), draw_of(incarnation))
+        self.watch = self._watch_as(incarnation, starting=False)
+        self.running_s = now
+        self.world.note_start(self)
+        self._beat()
+        self._look()
+
+    def _look(self) -> None:
+        """Look regularly, like `keep_alone` of the node."""
+        if not self.running:
+            return
+        self.look_now()
+        due_s = min(self.watch.next_ask_s(), self.world.clock.now + watching.ALARM_S)
+        self.world.clock.at(due_s, self._look)
+
+    def look_now(self) -> None:
+        """Ask a question if one is due, and act on the answers so far."""
+        now, found = self.world.clock.now, self.watch.duplicate
+        if now >= self.watch.next_ask_s():
+            self._ask()
+        if found is not None and not self.was_silenced:
+            self.world.note_duplicate(self)
+            self.silent_s = now
+        if found is not None and found.ends_us:
+            self.ends_s = min(self.ends_s, now + watching.LINGER_S)
+        if now >= self.ends_s:
+            self.end()
+            return
+        if behind := self.watch.raise_to(now):
+            counted = self.home.count(starts_of(behind))
+            draw = draw_of(self.watch.incarnation)
+            self.watch.take_incarnation(incarnation_of(counted, draw))
+
+    def _ask(self) -> None:
+        world = self.world
+        connected = self.reaches | set(world.strangers)
+        voters, others = watching.askable(connected, world.is_member, world.members, world.members)
+        for peer, question in self.watch.ask(voters, others, world.clock.now):
+            self.under_way += 1
+            world.carry_question(self, peer, question)
+            world.clock.after(ANSWER_S, self._give_up)
+
+    def _give_up(self) -> None:
+        """Stop waiting for one question: it was answered before, or never will be."""
+        self.under_way -= 1
+
+    def hear_reply(self, member: PeerId, reply: Reply) -> None:
+        if not self.alive:
+            return
+        self.under_way -= 1
+        self.watch.hear_reply(member, reply, self.world.clock.now)
+        if self.running:
+            self.look_now()
+        else:
+            self._starting()
+
+    # ── as a member ──────────────────────────────────────────────────────────────────────────────
+
+    def answer(self, asker: PeerId, question: Question) -> Reply | None:
+        reply = self.desk.answer(asker, question, self.world.clock.now)
+        for notice in self.desk.take_notices():
+            self.world.publish_notice(self.me, notice)
+        return reply
+
+    def hear_notice(self, author: PeerId, notice: Notice) -> None:
+        now = self.world.clock.now
+        self.desk.take_notice(author, notice, now)
+        if notice.peer == self.me and notice.proof is None:
+            self.watch.hear_challenges(author, [notice.nonce], now)
+            self.look_now()
+
+    # ── heartbeats ───────────────────────────────────────────────────────────────────────────────
+
+    def _beat(self) -> None:
+        if not self.running:
+            return
+        beat = Beat(self.me, self.watch.mark, self.serial)
+        self.serial += 1
+        self.world.publish_beat(self, beat)
+        self.world.clock.after(BEAT_S, self._beat)
+
+    def hear_beat(self, forwarder: PeerId, beat: Beat) -> None:
+        """Handle a heartbeat like gossip does: drop it if it is a repetition or stale, else accept
+        it and forward it.
+        """
+        now = self.world.clock.now
+        if not self.running or now < self._seen.get(beat, float("-inf")) + SEEN_S:
+            return
+        incarnation = beat.mark.incarnation
+        if beat.author == self.me:
+            self._hear_own_name(forwarder, incarnation)
+            return
+        if self.incarnations.is_stale(beat.author, incarnation):
+            self._complain(forwarder, beat.author, self.incarnations.spoke(beat.author))
+            return
+        self._seen[beat] = now
+        self.world.pass_on(self, beat)
+        if self.incarnations.take(beat.author, incarnation, beat.serial, now):
+            self.world.note_taken(self, beat)
+            self.incarnations.vouch(beat.author, beat.mark)
+        self.incarnations.hear(beat.author, incarnation, beat.serial, now, PATIENCE * BEAT_S)
+
+    def _hear_own_name(self, forwarder: PeerId, incarnation: int) -> None:
+        if incarnation < self.watch.incarnation:
+            spoke = Span(self.running_s or 0.0, self.world.clock.now)
+            self._complain(forwarder, self.me, spoke)
+        elif incarnation > self.watch.incarnation:
+            self.watch.hurry(self.world.clock.now)
+
+    def _complain(self, forwarder: PeerId, author: PeerId, spoke: Span | None) -> None:
+        brought = self.incarnations.spoke(forwarder)
+        since_s = None if brought is None else brought.first_s
+        if self.replays.names(forwarder, author, spoke, since_s, self.world.clock.now):
+            self.world.note_named(self, forwarder)

@@ -1,0 +1,282 @@
+"""A participant that spoils reduces, and checkers that bound the harm, in worlds of few peers.
+
+The spoiler keeps the rules of consensus; other worlds have liars that break them. But it makes its
+reduces fail and accuses others. It also ignores its own ledger's memory of past failures: it never
+sits out, and may leave out others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Set
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.quorum import proposer
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import Commit
+from p2ptrain.ledger.messages.effects import Effect, Send
+from p2ptrain.ledger.messages.messages import Prepare, Propose
+from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, Memory
+from p2ptrain.simulation.checkers.watching import Decision, Watch
+from p2ptrain.simulation.clock import NodeClock
+from p2ptrain.simulation.node import SimNode, World
+
+
+class Spoil(Enum):
+    SILENT = "it sends nothing"
+    TRICKLE = "it sends too little, for as long as that is possible"
+    ACCUSE_ONE = "it accuses always the same peer, and is honest without that one"
+    ACCUSE_ALL = "it accuses everybody"
+    ACCUSE_IN_TURN = "it accuses another peer each time"
+    LAST_MOMENT = "it is honest until its last segment, and says that it is done"
+    TWO_MEANS = "it sends others different means, and nobody can tell who did"
+    REFORMED = "it is silent at first, and then honest"
+    LONG_SILENCE = "it sends nothing, and others wait for it as long as three outer steps"
+    MUTE = "it is honest in reduces, and never proposes anything"
+    LEAVE_OUT = "it is silent, and leaves out the same peer whenever it proposes"
+
+
+SILENT_S = 1.5
+TRICKLE_S = 2.0
+"""Seconds that others wait for it: a tenth of the default limit (SPEC.md, "In time")."""
+
+LONG_SILENCE_S = 6.0
+"""As long as three outer steps. A world that decides nothing for 20 s counts as stuck."""
+
+ABORT_S = 0.1
+
+WAIT_S = {Spoil.TRICKLE: TRICKLE_S, Spoil.LONG_SILENCE: LONG_SILENCE_S}
+
+REFORMED_AFTER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`.
+    Participants in `made` have an update nevertheless; with `differ`, each has a different one.
+    """
+
+    after_s: float
+    accusations: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)
+    made: frozenset[PeerId] = frozenset()
+    differ: bool = False
+
+
+def ending(
+    spoil: Spoil, peers: tuple[PeerId, ...], liar: PeerId, victim: PeerId, count: int
+) -> Ending | None:
+    """Return how the spoiler's `count`th reduce ends among `peers`, in ring order; None if it
+    succeeds."""
+    if spoil is Spoil.MUTE or (spoil is Spoil.REFORMED and count > REFORMED_AFTER):
+        return None
+    at = peers.index(liar)
+    others = sorted(peer for peer in peers if peer != liar)
+    if not others:
+        return Ending(ABORT_S, made=frozenset(peers) - {liar})
+    neighbour = peers[(at + 1) % len(peers)]
+    if spoil is Spoil.ACCUSE_ONE:
+        return Ending(ABORT_S, {liar: (victim,)}) if victim in peers else None
+    if spoil is Spoil.ACCUSE_ALL:
+        return Ending(ABORT_S, {liar: tuple(others)})
+    if spoil is Spoil.ACCUSE_IN_TURN:
+        return Ending(ABORT_S, {liar: (others[count % len(others)],)})
+    if spoil is Spoil.TWO_MEANS:
+        return Ending(ABORT_S, made=frozenset(peers), differ=True)
+    late = frozenset({liar}) if spoil is Spoil.LAST_MOMENT else frozenset[PeerId]()
+    wait_s = WAIT_S.get(spoil, SILENT_S)
+    told = {} if spoil is Spoil.LAST_MOMENT else {liar: (neighbour,)}
+    return Ending(wait_s, {**told, neighbour: (liar,)}, made=late)
+
+
+class Unfair(Memory):
+    """The memory of a spoiler's ledger: the spoiler never sits out, and may leave out a victim."""
+
+    def __init__(self, victim: PeerId | None) -> None:
+        super().__init__()
+        self.victim = victim
+
+    def sitting_out(
+        self,
+        able: Set[PeerId],
+        most: int,
+        under_way: Failure | None = None,
+        *,
+        untraced: bool = False,
+    ) -> frozenset[PeerId]:
+        return frozenset({self.victim} & able) if self.victim and most > 0 else frozenset()
+
+
+class Spoiler(SimNode):
+    def __init__(
+        self,
+        world: World,
+        rules: Rules,
+        me: PeerId,
+        clock: NodeClock,
+        *,
+        trains: bool = True,
+        random: Random,
+    ) -> None:
+        super().__init__(world, rules, me, clock, trains=trains)
+        # With two peers it fails the first three attempts, which last longer than "stuck".
+        kinds = [it for it in Spoil if it is not Spoil.LONG_SILENCE or len(rules.founders) > 2]
+        self.spoil = random.choice(kinds)
+        self.spoiled = 0
+
+    def boot(self) -> None:
+        super().boot()
+        others = [peer for peer in self._rules.founders if peer != self.me]
+        victim = others[0] if self.spoil is Spoil.LEAVE_OUT else None
+        self.ledger.view.blame = Unfair(victim)
+
+    def _carry_out(self, effect: Effect) -> None:
+        proposes = isinstance(effect, Send) and isinstance(effect.message, Prepare | Propose)
+        if not (self.spoil is Spoil.MUTE and proposes):
+            super()._carry_out(effect)
+
+    def ending(self, peers: tuple[PeerId, ...]) -> Ending | None:
+        self.spoiled += 1
+        victim = next(peer for peer in self._rules.founders if peer != self.me)
+        return ending(self.spoil, peers, self.me, victim, self.spoiled)
+
+
+# ── limits of the harm ───────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(slots=True)
+class SpoilersCostLittle(Watch):
+    """A spoiler costs few attempts: some until it is known, one each time it is admitted again, and
+    those of its own proposals.
+    """
+
+    spoilers: Collection[PeerId] = ()
+    lost: int = 0
+    commits: int = 0
+    skips: int = 0
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first or decision.before.roster is None:
+            return
+        committed = isinstance(decision.certified.entry.value, Commit)
+        self.commits += committed
+        self.lost += not committed
+        self.skips += decision.before.step != decision.after.step and not committed
+        self._judge()
+
+    def _judge(self) -> None:
+        allowed = LOST_FIRST + (self.commits + self.skips) * LOST_SHARE
+        if self.lost > allowed:
+            self.object(f"{self.lost} attempts were lost in {self.commits} commits")
+
+
+LOST_FIRST = 14
+"""Lost attempts allowed at the start. A spoiler without a trace is found by letting participants
+sit out in turn, in steps of three attempts."""
+
+LOST_SHARE = 0.3
+"""Lost attempts allowed per outer step. Without a memory of failures, half of all attempts fail."""
+
+
+@dataclass(slots=True)
+class ExclusionsAreShared(Watch):
+    """No honest peer is left out more often than the spoiler, except for accidents at the start,
+    and none is left out for ever.
+    """
+
+    spoilers: Collection[PeerId] = ()
+    nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
+    left_out: Counter[PeerId] = field(default_factory=Counter)
+    running: Counter[PeerId] = field(default_factory=Counter)
+
+    def on_decision(self, decision: Decision) -> None:
+        roster = decision.before.roster
+        committed = isinstance(decision.certified.entry.value, Commit)
+        if not decision.is_first or not committed or roster is None:
+            return
+        taking = set(roster.peers)
+        for peer in decision.before.members:
+            self.running[peer] = 0 if peer in taking else self.running[peer] + 1
+            self.left_out[peer] += peer not in taking
+        self._judge_reformed()
+        spoiler = max((self.left_out[peer] for peer in self.spoilers), default=0)
+        for peer in decision.before.members:
+            if peer not in self.spoilers:
+                self._judge(peer, spoiler)
+
+    def _judge_reformed(self) -> None:
+        """Check that a peer which has stopped spoiling is admitted again."""
+        for peer, node in self.nodes.items():
+            if node.spoil is Spoil.REFORMED and self.left_out[peer] > FORGIVEN_AFTER:
+                self.object(f"{peer} was left out {self.left_out[peer]} times for what is past")
+
+    def _judge(self, peer: PeerId, spoiler: int) -> None:
+        if self.left_out[peer] > spoiler + SHARE_SLACK:
+            self.object(
+                f"{peer} was left out {self.left_out[peer]} times, the spoiler {spoiler} times"
+            )
+        if self.running[peer] > LEFT_OUT_REFUSED:
+            self.object(f"{peer} was left out {self.running[peer]} times in a row")
+
+
+@dataclass(slots=True)
+class SpoilersCostLittleTime(Watch):
+    """An expensive spoiler is admitted seldom, and a proposer that says nothing has short turns."""
+
+    nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
+    at_s: float = 0.0
+    lost_s: float = 0.0
+    slow: int = 0
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first:
+            return
+        took_s, self.at_s = decision.at_s - self.at_s, decision.at_s
+        if decision.before.roster is None:
+            return
+        if not isinstance(decision.certified.entry.value, Commit):
+            self.lost_s += took_s
+        for peer, node in self.nodes.items():
+            if node.spoil is Spoil.LONG_SILENCE:
+                self._judge_silence()
+            elif node.spoil is Spoil.MUTE:
+                self._judge_turn(peer, decision, took_s)
+
+    def _judge_silence(self) -> None:
+        if self.lost_s > EXPENSIVE_FIRST * LONG_SILENCE_S + EXPENSIVE_SHARE * self.at_s:
+            self.object(f"{self.lost_s:.0f} s of {self.at_s:.0f} s were lost in failed attempts")
+
+    def _judge_turn(self, peer: PeerId, decision: Decision, took_s: float) -> None:
+        """Count whole turns. Each voter learns for itself that a proposer is tardy, when it is the
+        first to lose patience.
+        """
+        state = decision.before
+        first = proposer(state.voters, state.height + 1, 0)
+        self.slow += first == peer and took_s > REDUCE_AND_TURN_S
+        if self.slow > len(state.voters):
+            self.object(f"{peer} proposes nothing, and cost a whole turn {self.slow} times")
+
+
+EXPENSIVE_FIRST = 5
+"""Expensive failures allowed at the start: two, each of them by proposers that remember nothing
+yet, and one by a proposal of its own."""
+
+EXPENSIVE_SHARE = 0.1
+"""Twice what `blame.LOST_SHARE` promises for one proposer: memories differ."""
+
+REDUCE_AND_TURN_S = 1.1
+"""A reduce takes 0.6 s at most, and the turn of a proposer 0.6 s."""
+
+FORGIVEN_AFTER = 32
+"""Most commits without a reformed peer: each of its four failures costs at most one half-life."""
+
+SHARE_SLACK = 4
+"""Extra exclusions allowed before the spoiler is known, and for ties, which are broken in turn."""
+
+
+def update_apart(update: Digest, peer: PeerId) -> Digest:
+    """Return the update of `peer` if each participant is sent a different average."""
+    return Digest(hashlib.sha256(f"{update} {peer}".encode()).hexdigest())

@@ -1,0 +1,236 @@
+"""Sybils in an open run: one attacker runs many invented identities, which lie together.
+
+Each runs the real ledger, joins, and takes part as far as its tricks allow. All Sybils of a world
+share their tricks, their inventions and their keys. They cannot sign for others, but they can
+replay old messages of founders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from random import Random
+from typing import Any
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.values import (
+    Certificate,
+    Certified,
+    Entry,
+    Roster,
+    Skip,
+    Value,
+    Vote,
+    promise_message,
+    vote_message,
+)
+from p2ptrain.ledger.messages.effects import Effect, Send
+from p2ptrain.ledger.messages.events import Leaving, ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.messages.messages import Accept, Message, Outcome, Prepare, Promise, Propose
+from p2ptrain.simulation.clock import NodeClock
+from p2ptrain.simulation.disk import signature_of
+from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.liars.liar import Liar
+from p2ptrain.simulation.node import SimNode, World
+
+
+class Trick(Enum):
+    VOTES = "votes and promises, as if it were a voter"
+    ENTRIES = "rosters that make it a voter and drop founders, certified by its like"
+    RESULTS = "the same invented update of all of them, whose bytes they serve"
+    BLAME = "reduces that fail, for which it blames the founders"
+    SILENCE = "reduces that it is in, and does not turn up for"
+    NUMBERS = "other numbers for each hearer"
+    GOODBYES = "goodbyes that founders said long ago"
+
+
+MISCHIEF = 0.3
+"""Probability that a Sybil forges or replays when it gossips."""
+
+
+def crowd_of(random: Random, most: int) -> tuple[PeerId, ...]:
+    """Return the Sybils of one world."""
+    return tuple(PeerId(f"s{number}") for number in range(random.randint(1, most) if most else 0))
+
+
+def tricks_of(random: Random) -> frozenset[Trick]:
+    """Return a random set of tricks, so that a clumsy one does not always hide a clever one."""
+    return frozenset(random.sample(list(Trick), random.randint(1, len(Trick))))
+
+
+class Sybil(SimNode):
+    def __init__(
+        self,
+        world: World,
+        rules: Rules,
+        me: PeerId,
+        clock: NodeClock,
+        *,
+        trains: bool = True,
+        random: Random,
+        crowd: Sequence[PeerId],
+        tricks: frozenset[Trick],
+    ) -> None:
+        super().__init__(world, rules, me, clock, trains=trains)
+        self._random = random
+        self._crowd = tuple(crowd)
+        self._tricks = tricks
+        self._goodbyes: dict[PeerId, Leaving] = {}
+
+    # ── false votes ──────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
+        if isinstance(payload, Heartbeat):
+            self._remember(payload)
+        elif Trick.VOTES in self._tricks:
+            self._vote(sender, payload)
+        super().receive(sender, payload)
+
+    def _vote(self, sender: PeerId, message: Message) -> None:
+        line = self.state.line
+        if isinstance(message, Propose):
+            said = vote_message(line, message.height, message.round, message.entry.digest)
+            vote = Vote(
+                line,
+                message.height,
+                message.round,
+                message.entry.digest,
+                self.me,
+                signature_of(self.me, said),
+            )
+            self._send(sender, Accept(vote))
+        elif isinstance(message, Prepare):
+            said = promise_message(line, message.height, message.round, None, None)
+            signed = signature_of(self.me, said)
+            self._send(sender, Promise(message.height, message.round, None, signed))
+
+    def gossip(self) -> None:
+        super().gossip()
+        if Trick.NUMBERS in self._tricks:
+            self._say_other_numbers()
+        if self._random.random() >= MISCHIEF:
+            return
+        if Trick.ENTRIES in self._tricks:
+            self._forge()
+        if Trick.GOODBYES in self._tricks:
+            self._say_goodbyes_again()
+
+    def _forge(self) -> None:
+        """Send an entry that would give the run to the Sybils, proposed and certified by them."""
+        state, round = self.state, self._random.randrange(4)
+        stay = state.voters[: self._random.randint(1, len(state.voters))]
+        value: Value = Skip(state.step)
+        if state.roster is None:
+            learners = tuple(peer for peer in state.learners if peer not in self._crowd)
+            value = Roster(state.step, state.attempt, (*stay, *self._crowd), learners)
+        entry = Entry(state.height + 1, state.head, value)
+        said = vote_message(state.line, entry.height, round, entry.digest)
+        votes = tuple(sorted((name, signature_of(name, said)) for name in self._crowd))
+        certificate = Certificate(entry.height, round, entry.digest, votes)
+        self._tell_all(Propose(round, entry, signature_of(self.me, said)))
+        self._tell_all(Outcome(Certified(entry, certificate)))
+
+    # ── replayed goodbyes ────────────────────────────────────────────────────────────────────────
+
+    def _remember(self, beat: Heartbeat) -> None:
+        for event in beat.events:
+            if isinstance(event, Leaving) and event.peer in self._rules.founders:
+                self._goodbyes[event.peer] = event
+
+    def _say_goodbyes_again(self) -> None:
+        """Replay old goodbyes of founders that are back. Real nodes refuse such a heartbeat, since
+        they have heard a newer one. The simulation does not rely on that while the founder has a
+        vote to lose.
+        """
+        down, state = self.ledger.view.down, self.state
+        for founder, event in self._goodbyes.items():
+            if founder not in down and state.is_member(founder):
+                for peer in self._world.others(self.me):
+                    self._world.send(self.me, peer, Heartbeat(founder, (event,)))
+
+    # ── false reports ────────────────────────────────────────────────────────────────────────────
+
+    def _take_part(self, entry: Digest, roster: Roster) -> None:
+        told = self._done or self._failed
+        now = (roster.step, roster.attempt)
+        if told is not None and (told.step, told.attempt) == now:
+            return
+        if Trick.RESULTS in self._tricks:
+            invented = invented_update(entry)
+            self.disk.updates.add(invented)
+            self.handle(UpdateHeld(invented))
+            self.report(ReduceDone(self.me, *now, invented))
+        elif Trick.BLAME in self._tricks:
+            self.report(ReduceFailed(self.me, *now, self._rules.founders))
+        elif Trick.SILENCE not in self._tricks:
+            super()._take_part(entry, roster)
+
+    def _say_other_numbers(self) -> None:
+        """Report a different number of tokens to each peer, so that no two founders agree on it."""
+        ready = self._ready
+        if ready is None or ready.tokens < 2:
+            return
+        for peer in self._world.others(self.me):
+            other = replace(ready, tokens=self._random.randint(1, ready.tokens))
+            self._world.send(self.me, peer, Heartbeat(self.me, (other,)))
+
+    # ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tell_all(self, message: Message) -> None:
+        for peer in self._world.others(self.me):
+            self._send(peer, message)
+
+    def _send(self, peer: PeerId, message: Message) -> None:
+        self._world.send(self.me, peer, message)
+
+
+def invented_update(entry: Digest) -> Digest:
+    """Return the update that all Sybils claim for the reduce that `entry` opened."""
+    return Digest(hashlib.sha256(b"invented by Sybils: " + entry.encode()).hexdigest())
+
+
+class Ally(Liar):
+    """A founder that lies for the Sybils. It proposes rosters that would give Sybils votes, take
+    votes from founders, or make absent founders voters.
+    """
+
+    def __init__(self, *place: Any, crowd: Sequence[PeerId], **rest: Any) -> None:
+        super().__init__(*place, **rest)
+        self._crowd = tuple(crowd)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send(peer, Propose(_, Entry(_, _, Roster() as roster) as entry) as proposal):
+                bent = self._bent(entry.height, roster)
+                if bent is None:
+                    return super()._carry_out(effect)
+                lie = replace(entry, value=bent)
+                own = self._hope_for(lie, proposal.round)
+                self._send(peer, replace(proposal, entry=lie, signature=own))
+            case _:
+                super()._carry_out(effect)
+
+    def _bent(self, height: int, roster: Roster) -> Roster | None:
+        """Return the roster that it proposes at `height` instead; None if it keeps `roster`."""
+        voters, state = roster.voters, self.state
+        down = self.ledger.view.down
+        away = [peer for peer in self._rules.founders if peer not in voters]
+        wish = Random(f"{self.me}/{height}").randrange(5 + 3 * bool(away))
+        if wish == 0:
+            crowd = tuple(peer for peer in self._crowd if peer in state.learners)
+            voters = (*voters, *crowd[: len(voters)])
+        elif wish == 1:
+            voters = tuple(voter for voter in voters if voter not in down) or voters
+        elif wish == 2:
+            voters = voters[: max(1, len(voters) - 1)]
+        elif wish > 4:
+            voters = (*voters, *away[: len(voters)])
+        learners = tuple(peer for peer in roster.learners if peer not in voters)
+        members = {*voters, *learners}
+        parts = tuple(part for part in roster.participants if part.peer in members)
+        if voters == roster.voters or (roster.participants and not parts):
+            return None
+        return replace(roster, voters=voters, learners=learners, participants=parts)

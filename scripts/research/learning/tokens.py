@@ -1,0 +1,88 @@
+"""How many tokens an arm spends for each token that ordinary training needs for the same loss.
+
+Ratios of losses flatter: a peer that never averages ends at 1.097 times ordinary training's loss.
+Ordinary training was run over two lengths, each with a learning rate that falls to its end. Between
+these its loss is taken to fall by as much for each doubling of the tokens:
+
+    loss(tokens) = loss of the whole run + (nats for a doubling) · log2(whole run ÷ tokens)
+
+The nats for a doubling come from the seeds that have both lengths, and the loss of the whole run
+from the arm's own seed. A loss above that of the half run is extrapolated, and marked.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scripts.research.learning.compared import differences, losses_of
+from scripts.research.learning.record import Record
+
+LONE_PEERS = 4
+"""`alone` is one of this many peers that train side by side, each on its own share of the data."""
+
+NO_DATA = "no data"
+EXTRAPOLATED = " *"
+
+
+@dataclass(frozen=True, slots=True)
+class Ordinary:
+    """The results of ordinary training: the loss of its whole run by seed, and the nats by which a
+    doubling of its tokens lowers the loss."""
+
+    tokens: int
+    losses: Mapping[int, float]
+    nats: float
+
+    @classmethod
+    def of(cls, found: Mapping[str, Sequence[Record]]) -> Ordinary | None:
+        """Return what the arms `dp` and `dp-short` show; None if a length lacks."""
+        whole, half = found.get("dp", ()), found.get("dp-short", ())
+        gained = differences(losses_of(half), losses_of(whole))
+        if not gained or min(gained) <= 0:
+            return None
+        assert whole[0].tokens == 2 * half[0].tokens
+        return cls(whole[0].tokens, losses_of(whole), statistics.fmean(gained))
+
+    def doublings(self, record: Record) -> float | None:
+        """Return how often ordinary training's tokens may be halved until it ends at the loss of
+        `record`; None if that cannot be said."""
+        comparable = record.settings.get("start") is not None and record.seed in self.losses
+        if record.loss is None or not comparable:
+            return None
+        return (record.loss - self.losses[record.seed]) / self.nats
+
+    def cell(self, records: Sequence[Record]) -> str:
+        """Return the mean over the seeds of the tokens spent for each token that ordinary training
+        needs."""
+        known = [(each, count) for each in records if (count := self.doublings(each)) is not None]
+        if not known:
+            return NO_DATA
+        values = [spent(each) / self.tokens * 2**count for each, count in known]
+        text = f"{statistics.fmean(values):.2f}"
+        if len(values) > 1:
+            text += f" ± {statistics.stdev(values):.2f}"
+        return text + EXTRAPOLATED * (max(count for _, count in known) > 1)
+
+    @property
+    def explained(self) -> str:
+        return (
+            "*Tokens for the same loss*: what all peers of an arm trained on, also the work of "
+            "peers that were killed and of the three others that train `alone`, for each token "
+            "that ordinary training needs to end at the same loss. It is worked out from ordinary "
+            f"training over two lengths, where a doubling is worth {self.nats:.4f} nats (one "
+            "seed). A star marks a loss above that of the shorter length: the figure is "
+            "extrapolated. There are no data for arms from first weights, from which ordinary "
+            "training has one length only."
+        )
+
+
+def spent(record: Record) -> int:
+    """Return the tokens that all peers of the arm trained on, whether or not they were averaged."""
+    settings = record.settings
+    if settings["churn"] is not None:
+        return int(
+            settings["batch_sequences"] * settings["model"]["sequence"] * settings["total_steps"]
+        )
+    return record.tokens * (LONE_PEERS if record.arm == "alone" else 1)
