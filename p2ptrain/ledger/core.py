@@ -19,8 +19,9 @@ from p2ptrain.ledger.accountability.accuser import Accuser
 from p2ptrain.ledger.accountability.statement_log import statements_of
 from p2ptrain.ledger.branches.branch_proposal import BranchMessage
 from p2ptrain.ledger.branches.branch_sync import Parting
+from p2ptrain.ledger.chain.apply import apply
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Certified
 from p2ptrain.ledger.chain.verify import Verify, check_certified
 from p2ptrain.ledger.history.base import Base
@@ -95,8 +96,7 @@ class Ledger(Account):
         self._catchup = Catchup()
         self._parting: Parting | None = None
         if rules.branches:
-            view, catchup = self.view, self._catchup
-            self._parting = Parting(rules, me, sign, verify, view, catchup, now)
+            self._parting = Parting(rules, me, sign, verify, self.view, self._catchup, now)
         self._over = False
         self._know_members()
         for certified in (*(() if base is None else (base.commit,)), *chain):

@@ -8,8 +8,9 @@ from functools import partial
 from random import Random
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
 from p2ptrain.ledger.messages import wire
 from p2ptrain.ledger.messages.events import SnapshotTaken

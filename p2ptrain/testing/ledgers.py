@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,

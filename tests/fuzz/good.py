@@ -16,8 +16,8 @@ from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.chain.state import genesis
-from p2ptrain.ledger.chain.state_bytes import encode_state
+from p2ptrain.ledger.chain.apply import genesis
+from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import kad
 from p2ptrain.net.frames import rpc_pb2

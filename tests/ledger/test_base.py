@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.canonical import canonical
-from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,

@@ -10,9 +10,10 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.branches.branch_proposal import Branching, Presence, may_branch
 from p2ptrain.ledger.branches.rival_chains import Rivals, Winner
+from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
 from p2ptrain.ledger.chain.branch_rank import STRETCHES_MAX, Stretch, rank
-from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis, why_invalid
+from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,

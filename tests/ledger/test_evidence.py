@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, STATEMENTS_MAX, Witness
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import genesis
 from p2ptrain.ledger.chain.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.messages.effects import (

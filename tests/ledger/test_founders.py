@@ -8,10 +8,11 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import founders
+from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
 from p2ptrain.ledger.chain.founders import founders_of, survives_a_loss
 from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
-from p2ptrain.ledger.chain.state import LedgerState, why_invalid
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
 from p2ptrain.ledger.messages.effects import Announce, Effect, Send
 from p2ptrain.ledger.messages.events import (

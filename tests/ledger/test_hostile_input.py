@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.apply import genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Commit,
     Entry,

@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import apply, genesis, why_invalid
+from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
 from p2ptrain.ledger.chain.values import Commit, Entry, Roster, SnapshotRef
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger

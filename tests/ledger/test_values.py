@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.canonical import canonical, parse
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import genesis
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Commit,

@@ -20,8 +20,9 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,

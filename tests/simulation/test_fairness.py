@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.apply import apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Value, Vote
 from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept

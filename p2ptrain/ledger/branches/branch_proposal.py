@@ -26,8 +26,9 @@ from typing import assert_never
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, Phase, why_invalid
+from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,

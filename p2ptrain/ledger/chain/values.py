@@ -1,6 +1,6 @@
 """The values of the ledger: rosters, commits, skips, branches, entries, votes, certificates.
 
-All are frozen and checked on construction, so an ill-formed value cannot exist. `state.why_invalid`
+All are frozen and checked on construction, so an ill-formed value cannot exist. `apply.why_invalid`
 says whether a value fits the chain, and `verify` whether a certificate is genuine. `plain` returns
 a value that canonical JSON can encode; `messages/decode_values.py` decodes it.
 """

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,

@@ -16,8 +16,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.ledger.chain.canonical import canonical, parse, read_map
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.state_bytes import STATE_BYTES_MAX, plain_state
+from p2ptrain.ledger.chain.state import STATE_BYTES_MAX, LedgerState, plain_state
 from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.ledger.chain.verify import Verify, check_certified
 from p2ptrain.ledger.history.decode_state import state_from_plain

@@ -23,8 +23,7 @@ from p2ptrain.ledger.chain.canonical import (
     read_peer,
 )
 from p2ptrain.ledger.chain.leases import Leases
-from p2ptrain.ledger.chain.state import LedgerState, Phase
-from p2ptrain.ledger.chain.state_bytes import STATE_BYTES_MAX, plain_state
+from p2ptrain.ledger.chain.state import STATE_BYTES_MAX, LedgerState, Phase, plain_state
 from p2ptrain.ledger.chain.values import MEMBERS_MAX, TERMS_MAX, Roster, SnapshotRef, Terms
 from p2ptrain.ledger.messages.decode_values import (
     snapshot_from_plain,

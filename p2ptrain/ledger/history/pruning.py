@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from p2ptrain.ledger.chain.apply import apply
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.history.kept_chain import Kept

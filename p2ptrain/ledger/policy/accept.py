@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.founders import founders_of
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, Phase, why_invalid
+from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster, Terms, Value
 from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.policy.blame import DOUBT_MIN, LEFT_OUT_REFUSED

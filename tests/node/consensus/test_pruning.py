@@ -33,8 +33,9 @@ from p2ptrain.errors import (
 )
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.canonical import canonical
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit, Participant, Roster, SnapshotRef
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.base import Checkpoint, decode_base, encode_base

@@ -20,7 +20,7 @@ from p2ptrain.dataplane.tls import tls_context
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import apply, genesis
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.events import Ready, ReduceFailed
 from p2ptrain.ledger.policy.propose import reconsider

@@ -8,7 +8,7 @@ from typing import Any
 from p2ptrain.ledger import core
 from p2ptrain.ledger.branches.branch_proposal import Branching
 from p2ptrain.ledger.branches.rival_chains import Rival, Rivals, Winner
-from p2ptrain.ledger.chain import state
+from p2ptrain.ledger.chain import apply as apply_module
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Certificate, Certified, Entry
@@ -58,9 +58,13 @@ def lease_kept_by_who_is_gone(patch: Patch) -> None:
         book = replace(after.lease_book, returned=before.lease_book.returned)
         return replace(after, lease_book=book)
 
-    original = state._after_branch
-    patch(state, "_after_branch", after_branch)
+    original = apply_module._after_branch
+    patch(apply_module, "_after_branch", after_branch)
 
 
 def _check_no_certificate(patch: Patch) -> None:
-    patch(core, "check_certified", lambda rules, at, it, check: state.apply(rules, at, it.entry))
+    patch(
+        core,
+        "check_certified",
+        lambda rules, at, it, check: apply_module.apply(rules, at, it.entry),
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from p2ptrain.ledger.chain import leases, state, terms
+from p2ptrain.ledger.chain import apply as apply_module
+from p2ptrain.ledger.chain import leases, terms
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
@@ -38,13 +39,13 @@ def one_maker_is_enough(patch: Patch) -> None:
 
 
 def newcomers_vote_at_once(patch: Patch) -> None:
-    def next_members(at: state.LedgerState, view: object, gone: frozenset[str]) -> object:
+    def next_members(at: LedgerState, view: object, gone: frozenset[str]) -> object:
         members = original(at, view, gone)  # type: ignore[arg-type]
         return None if members is None else (members[0] + members[1], ())
 
     original = open_reduce.next_members
     patch(open_reduce, "next_members", next_members)
-    patch(state, "_membership_fault", lambda rules, at, roster: "")
+    patch(apply_module, "_membership_fault", lambda rules, at, roster: "")
 
 
 def lease_kept_after_commit(patch: Patch) -> None:
@@ -98,7 +99,7 @@ def any_base_taken(patch: Patch) -> None:
 
 
 def state_not_checked(patch: Patch) -> None:
-    patch(state, "_state_fault", lambda at, commit: "")
+    patch(apply_module, "_state_fault", lambda at, commit: "")
 
 
 def amendment_not_asked_for(patch: Patch) -> None:

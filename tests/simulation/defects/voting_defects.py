@@ -8,7 +8,8 @@ from typing import Any
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger import core
-from p2ptrain.ledger.chain import quorum, state, verify
+from p2ptrain.ledger.chain import apply as apply_module
+from p2ptrain.ledger.chain import quorum, verify
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certificate, Entry, LineId, Vote, vote_message
@@ -114,7 +115,7 @@ def certificate_of_another_height(patch: Patch) -> None:
     """Votes are checked only against the entry and height that the certificate itself names."""
 
     def fault(
-        rules: Rules, at: state.LedgerState, entry: object, held: Certificate, check: Verify
+        rules: Rules, at: LedgerState, entry: object, held: Certificate, check: Verify
     ) -> str:
         said = vote_message(at.line, held.height, held.round, held.entry)
         return "" if all(check(voter, said, it) for voter, it in held.votes) else "forged"
@@ -220,4 +221,8 @@ def shown_claims_not_checked(patch: Patch) -> None:
 
 
 def _check_no_certificate(patch: Patch) -> None:
-    patch(core, "check_certified", lambda rules, at, it, check: state.apply(rules, at, it.entry))
+    patch(
+        core,
+        "check_certified",
+        lambda rules, at, it, check: apply_module.apply(rules, at, it.entry),
+    )
