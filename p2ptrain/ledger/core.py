@@ -21,9 +21,10 @@ from p2ptrain.ledger.branches.branch_proposal import BranchMessage
 from p2ptrain.ledger.branches.branch_sync import Parting
 from p2ptrain.ledger.chain.apply import apply
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Sign, Verify
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Certified
-from p2ptrain.ledger.chain.verify import Verify, check_certified
+from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.history.catchup import Catchup
 from p2ptrain.ledger.history.kept_chain import Kept
@@ -37,7 +38,7 @@ from p2ptrain.ledger.messages.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages.events import Accused, Event, Heard, NotAlone, Received
+from p2ptrain.ledger.messages.events import Accused, Event, Heard, NotAlone, Received, Tick
 from p2ptrain.ledger.messages.evidence import Statement
 from p2ptrain.ledger.messages.messages import (
     Accusation,
@@ -53,18 +54,18 @@ from p2ptrain.ledger.messages.messages import (
     SignBranch,
     VoteMessage,
 )
+from p2ptrain.ledger.messages.peer_reports import AnyReport
 from p2ptrain.ledger.paxos.acceptor import Acceptor, last_voted, recall
-from p2ptrain.ledger.paxos.electorate import Electorate, Sign
+from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.instance import Instance
-from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
 from p2ptrain.ledger.paxos.timers import earliest
-from p2ptrain.ledger.policy.policy import Counsel
+from p2ptrain.ledger.policy.policy import Policy, what_to_propose
 from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
 from p2ptrain.ledger.policy.reports import View
-from p2ptrain.ledger.queries import Account
+from p2ptrain.ledger.queries import LedgerStatus, Queries
 
 
-class Ledger(Account):
+class Ledger(Queries):
     """One peer's copy of the chain and its part in making it longer."""
 
     def __init__(
@@ -104,7 +105,7 @@ class Ledger(Account):
         self._acceptors = recall(records, decided=self.state.decided)
         self._last_voted = last_voted(records)
         self._ahead: dict[PeerId, Message] = {}
-        self._wanted: Counsel | None = None
+        self._wanted: Policy | None = None
         self._due: float | None = now
         self._instance = self._next_instance()
 
@@ -131,12 +132,19 @@ class Ledger(Account):
                 effects = self._weigh(self._accuser.accuse(evidence))
             case NotAlone(what):
                 effects = self._stop_voting(what)
+            case Tick():
+                news = False
             case _:
                 news = self._note(event, now)
         if news or moved or (self._due is not None and now >= self._due):
             effects += self._advance(now)
             self._due = self._next_due()
         return effects
+
+    def status(self, now: float) -> LedgerStatus:
+        wish = what_to_propose(self.rules, self.state, self.view, now)
+        branch = "" if self._parting is None else self._parting.words(self.state, now)
+        return self._status(wish, self._instance.round, branch)
 
     def next_deadline(self) -> float | None:
         """Return when to call `handle(Tick(), now)` if nothing else happens before."""
@@ -149,7 +157,7 @@ class Ledger(Account):
         part_at = None if self._parting is None else self._parting.wake_at
         return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
 
-    def _note(self, event: Event, now: float) -> bool:
+    def _note(self, event: AnyReport, now: float) -> bool:
         """Take a report in. Return False if nothing can follow from it now."""
         self.view.note_time(event, now)
         if not self.view.note(event):
@@ -212,11 +220,6 @@ class Ledger(Account):
     def _is_elsewhere(self, peer: PeerId) -> bool:
         """Return whether `peer` is on another line than ours."""
         return self._parting is not None and self._parting.is_elsewhere(peer, self.state)
-
-    def _news(self, height: int) -> Message:
-        """Return the entries for a proposer that is behind; with many voters only our height."""
-        many = len(self.state.voters) > LETTERS_MAX
-        return Entries(self.state.height, ()) if many else self.page(height)
 
     def _take_entries(
         self,
@@ -319,8 +322,7 @@ class Ledger(Account):
         """Do everything that has become possible, height after height."""
         effects = self._part(now)
         while not self._over:
-            counsel = self._counsel(now)
-            effects += self._instance.step(counsel, now)
+            effects += self._instance.step(self._policy(now), now)
             outcome = self._instance.outcome
             if outcome is None:
                 break
@@ -345,9 +347,9 @@ class Ledger(Account):
             effects += [*self._move_on(branch, state, now), *follows.effects]
         return effects
 
-    def _counsel(self, now: float) -> Counsel:
+    def _policy(self, now: float) -> Policy:
         if self._wanted is None or not self._wanted.holds(now):
-            self._wanted = Counsel.of(self.rules, self.state, self.view, self._arrange, now)
+            self._wanted = Policy.of(self.rules, self.state, self.view, self._arrange, now)
         return self._wanted
 
     def _ask(self, now: float) -> list[Effect]:
@@ -391,10 +393,5 @@ class Ledger(Account):
         electorate = Electorate(*chain, self.me, self._sign, self._verify, silent)
         return Instance(electorate, self._acceptors.pop((line, height), Acceptor(line, height)))
 
-    def _must_not_vote(self) -> bool:
-        """Return whether another process may be using this node's vote, or a disk has lost entries:
-        the chain then ends before heights that this node voted at, and how those were decided is
-        unknown.
-        """
-        line, due = self.state.line, self.state.height + 1
-        return self._silent or any(of == line and height > due for of, height in self._acceptors)
+    def _undecided(self) -> list[Acceptor]:
+        return [*self._acceptors.values(), self._instance.acceptor]

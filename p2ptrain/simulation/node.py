@@ -24,25 +24,21 @@ from p2ptrain.ledger.messages.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages.events import (
-    Accused,
+from p2ptrain.ledger.messages.events import Accused, Event, Heard, Received, Tick
+from p2ptrain.ledger.messages.messages import EntriesRequest, Message
+from p2ptrain.ledger.messages.peer_reports import (
     Amendable,
-    Event,
-    Heard,
     Joining,
     Leaving,
     PeerDown,
     PeerUp,
     Ready,
-    Received,
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
     Staying,
-    Tick,
     UpdateHeld,
 )
-from p2ptrain.ledger.messages.messages import EntriesRequest, Message
 from p2ptrain.simulation.clock import Action, NodeClock
 from p2ptrain.simulation.disk import Disk, signer, theta_after, verify
 from p2ptrain.simulation.heartbeat import Heartbeat

@@ -9,12 +9,13 @@ from random import Random
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.apply import apply, genesis
+from p2ptrain.ledger.chain.branch_rank import rank_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
 from p2ptrain.ledger.messages import wire
-from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
+from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.accountability import LiarsAreExposed
 from p2ptrain.simulation.amending import Amending
 from p2ptrain.simulation.checkers import all_checkers
@@ -330,7 +331,7 @@ class SimWorld:
     def _is_further(self, state: LedgerState) -> bool:
         if not self.rules.branches:
             return state.height > self.latest.height
-        return state.phase is not Phase.HEALED and state.rank > self.latest.rank
+        return state.phase is not Phase.HEALED and rank_of(state) > rank_of(self.latest)
 
     def _check_state(self, node: SimNode) -> None:
         for checker in self.checkers:
@@ -355,8 +356,7 @@ class SimWorld:
 
     def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None:
         mine = next(each for each in roster.participants if each.peer == node.me)
-        blocks = node.trainer.trained[: mine.blocks]
-        incarnation = node.incarnation
+        blocks, incarnation = node.trainer.trained[: mine.blocks], node.incarnation
 
         def finish(update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
             if node.incarnation == incarnation:

@@ -38,7 +38,7 @@ from p2ptrain.ledger.messages.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
+from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     Accepted,
     EntriesRequest,
@@ -46,6 +46,7 @@ from p2ptrain.ledger.messages.messages import (
     PromiseProof,
     Propose,
 )
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
 from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
 from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
 

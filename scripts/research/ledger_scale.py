@@ -27,8 +27,9 @@ from p2ptrain.ledger.chain.values import Commit, Roster
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.messages import wire
 from p2ptrain.ledger.messages.effects import Announce, Decided, Effect, Send
-from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, UpdateHeld
+from p2ptrain.ledger.messages.events import Event, Received
 from p2ptrain.ledger.messages.messages import Message
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
 from p2ptrain.simulation.clock import Clock
 
 DELAY_S = 0.1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.ledger import core
+from p2ptrain.ledger import queries
 from p2ptrain.ledger.messages.effects import Accuse, Announce, Effect, Send
-from p2ptrain.ledger.messages.events import Joining, PeerDown, Received
+from p2ptrain.ledger.messages.events import Received
 from p2ptrain.ledger.messages.messages import Entries, Outcome, Prepare, Propose
+from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown
 from p2ptrain.ledger.paxos import proposer as leading
 from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
 from p2ptrain.simulation import simulate
@@ -22,7 +23,7 @@ A, B, C, D = peers("a b c d")
 def gossip(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if more than one voter were many."""
     monkeypatch.setattr(leading, "LETTERS_MAX", 1)
-    monkeypatch.setattr(core, "LETTERS_MAX", 1)
+    monkeypatch.setattr(queries, "LETTERS_MAX", 1)
 
 
 def crowd(voters: int) -> Group:

@@ -8,8 +8,8 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.decode_values import value_from_plain
 from p2ptrain.ledger.chain.values import SCHEDULES, Commit, Participant, Roster, Schedule
-from p2ptrain.ledger.messages.decode_values import value_from_plain
 from p2ptrain.ledger.policy.reduce_order import arranged, as_they_come
 from p2ptrain.ring.schedules import SCHEDULES as RUN_BY_THE_RING
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules

@@ -12,8 +12,8 @@ from p2ptrain.ledger.branches.branch_proposal import Branching, Presence, may_br
 from p2ptrain.ledger.branches.rival_chains import Rivals, Winner
 from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
-from p2ptrain.ledger.chain.branch_rank import STRETCHES_MAX, Stretch, rank
-from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.branch_rank import Rank, rank_of
+from p2ptrain.ledger.chain.state import STRETCHES_MAX, LedgerState, Phase, Stretch
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,
@@ -28,17 +28,7 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.chain.verify import check_certified, replay
 from p2ptrain.ledger.messages.effects import AskEntries, Decided, Effect, Rejoin, Send
-from p2ptrain.ledger.messages.events import (
-    Heard,
-    Joining,
-    NotAlone,
-    PeerDown,
-    PeerUp,
-    Ready,
-    Received,
-    ReduceDone,
-    Tick,
-)
+from p2ptrain.ledger.messages.events import Heard, NotAlone, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     Entries,
     Message,
@@ -49,7 +39,9 @@ from p2ptrain.ledger.messages.messages import (
     Refused,
     SignBranch,
 )
-from p2ptrain.ledger.policy.accept import Answer, may_accept
+from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown, PeerUp, Ready, ReduceDone
+from p2ptrain.ledger.paxos.height_policy import Answer
+from p2ptrain.ledger.policy.accept import may_accept
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
@@ -355,23 +347,28 @@ def test_b3_who_is_named_follows_and_who_is_not_waits() -> None:
 # ── B4: which chain outranks which ───────────────────────────────────────────────────────────────
 
 
+def rank(past: list[Stretch], line: str, height: int, tokens: int) -> Rank:
+    at = {"past": tuple(past), "line": line, "height": height, "tokens": tokens}
+    return rank_of(replace(START, **at))  # type: ignore[arg-type]
+
+
 def test_b4_the_order_of_chains() -> None:
     run, low, high = (char * 64 for char in "abc")
     base = Stretch(run, 5, 2, 100, ())  # type: ignore[arg-type]
-    branch = rank([base], low, 9, 300)  # type: ignore[arg-type]
-    assert rank([], run, 6, 100) > branch  # type: ignore[arg-type]
-    assert rank([base], high, 8, 301) > branch  # type: ignore[arg-type]
-    assert rank([base], high, 99, 300) < branch  # type: ignore[arg-type]
-    assert rank([], run, 5, 100) < branch  # type: ignore[arg-type]
+    branch = rank([base], low, 9, 300)
+    assert rank([], run, 6, 100) > branch
+    assert rank([base], high, 8, 301) > branch
+    assert rank([base], high, 99, 300) < branch
+    assert rank([], run, 5, 100) < branch
 
 
 def test_b6_three_chains_do_not_outrank_each_other_in_a_circle() -> None:
     run, a, b, a_1 = (char * 64 for char in "0abc")
     base = Stretch(run, 5, 2, 0, ())  # type: ignore[arg-type]
     left = Stretch(a, 7, 3, 5, ())  # type: ignore[arg-type]
-    on_a = rank([base], a, 9, 10)  # type: ignore[arg-type]
-    on_b = rank([base], b, 9, 20)  # type: ignore[arg-type]
-    on_a_1 = rank([base, left], a_1, 20, 30)  # type: ignore[arg-type]
+    on_a = rank([base], a, 9, 10)
+    on_b = rank([base], b, 9, 20)
+    on_a_1 = rank([base, left], a_1, 20, 30)
     assert on_b > on_a > on_a_1
     assert on_b > on_a_1
 

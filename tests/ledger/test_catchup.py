@@ -18,7 +18,7 @@ from p2ptrain.ledger.history.catchup import (
     page_from,
 )
 from p2ptrain.ledger.messages.effects import Accuse, AskEntries, Decided, Note
-from p2ptrain.ledger.messages.events import Heard, Received, ReduceDone, Tick
+from p2ptrain.ledger.messages.events import Heard, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     PAGE_BYTES_MAX,
     PAGE_ENTRIES_MAX,
@@ -28,6 +28,7 @@ from p2ptrain.ledger.messages.messages import (
     Prepare,
     Pruned,
 )
+from p2ptrain.ledger.messages.peer_reports import ReduceDone
 from p2ptrain.ledger.messages.wire import encode
 from p2ptrain.testing.ledgers import Group, Letter, certify, chain_of, digest, peers, small_rules
 

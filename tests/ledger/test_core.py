@@ -10,21 +10,15 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate
-from p2ptrain.ledger.messages.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.messages.effects import Decided, Persist, Send
-from p2ptrain.ledger.messages.events import (
-    Heard,
-    Leaving,
-    Ready,
-    Received,
-    ReduceFailed,
-    Tick,
-)
+from p2ptrain.ledger.messages.events import Heard, Received, Tick
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
+from p2ptrain.ledger.messages.peer_reports import Leaving, Ready, ReduceFailed
 from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
 from p2ptrain.ledger.queries import LedgerStatus
 from p2ptrain.simulation.disk import signer, verify

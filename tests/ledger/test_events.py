@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from p2ptrain.ledger.messages.events import (
-    Heard,
-    PeerDown,
-    Received,
-    ReduceFailed,
-    Tick,
-    author_of,
-)
+from p2ptrain.ledger.messages.events import Heard, Received, Tick, author_of
 from p2ptrain.ledger.messages.messages import EntriesRequest
+from p2ptrain.ledger.messages.peer_reports import PeerDown, ReduceFailed
 from p2ptrain.testing.ledgers import peers
 
 

@@ -26,14 +26,7 @@ from p2ptrain.ledger.messages.effects import (
     Persist,
     Send,
 )
-from p2ptrain.ledger.messages.events import (
-    Accused,
-    Joining,
-    NotAlone,
-    PeerDown,
-    Received,
-    ReduceFailed,
-)
+from p2ptrain.ledger.messages.events import Accused, NotAlone, Received
 from p2ptrain.ledger.messages.evidence import (
     Evidence,
     Statement,
@@ -53,6 +46,7 @@ from p2ptrain.ledger.messages.messages import (
     PromiseProof,
     Propose,
 )
+from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown, ReduceFailed
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
 from p2ptrain.ledger.paxos.electorate import forced_by

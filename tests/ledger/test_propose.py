@@ -10,9 +10,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
-from p2ptrain.ledger.messages.events import (
+from p2ptrain.ledger.messages.events import Event
+from p2ptrain.ledger.messages.peer_reports import (
     Allowed,
-    Event,
     Joining,
     Leaving,
     PeerDown,
@@ -24,10 +24,10 @@ from p2ptrain.ledger.messages.events import (
     Staying,
     UpdateHeld,
 )
-from p2ptrain.ledger.policy.close_reduce import confessed
-from p2ptrain.ledger.policy.open_reduce import Wish
-from p2ptrain.ledger.policy.propose import what_to_propose
+from p2ptrain.ledger.policy.policy import what_to_propose
+from p2ptrain.ledger.policy.reduce_results import confessed
 from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.wish import Wish
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D, E = peers("a b c d e")

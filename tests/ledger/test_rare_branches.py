@@ -7,11 +7,12 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.history.catchup import Catchup
-from p2ptrain.ledger.messages.events import Leaving, PeerDown, PeerUp, Received, ReduceDone, Tick
+from p2ptrain.ledger.messages.events import Received, Tick
 from p2ptrain.ledger.messages.messages import Prepare, Promise
+from p2ptrain.ledger.messages.peer_reports import Leaving, PeerDown, PeerUp, ReduceDone
 from p2ptrain.ledger.messages.wire import decode
 from p2ptrain.ledger.paxos.instance import Stage
-from p2ptrain.ledger.policy.propose import what_to_propose
+from p2ptrain.ledger.policy.policy import what_to_propose
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")

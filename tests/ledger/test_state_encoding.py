@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import state as state_module
-from p2ptrain.ledger.chain.branch_rank import Stretch
 from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.state import (
     ENCODERS,
     LedgerState,
     Phase,
+    Stretch,
     encode_state,
     plain_state,
     runs_of,

@@ -8,11 +8,11 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.chain.apply import why_invalid
+from p2ptrain.ledger.chain.decode_values import value_from_plain
 from p2ptrain.ledger.chain.state import Phase, encode_state
 from p2ptrain.ledger.chain.terms import amended, in_force, lease_blocks, why_not
 from p2ptrain.ledger.chain.values import TERMS_MAX, Commit, Participant, Roster, Skip, Terms
 from p2ptrain.ledger.history.decode_state import decode_state
-from p2ptrain.ledger.messages.decode_values import value_from_plain
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B = peers("a b")

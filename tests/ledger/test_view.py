@@ -7,10 +7,10 @@ import pytest
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
-from p2ptrain.ledger.messages.events import (
+from p2ptrain.ledger.messages.events import Event, Tick
+from p2ptrain.ledger.messages.peer_reports import (
     Allowed,
     Amendable,
-    Event,
     Joining,
     Leaving,
     PeerDown,
@@ -19,7 +19,6 @@ from p2ptrain.ledger.messages.events import (
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
-    Tick,
     UpdateHeld,
 )
 from p2ptrain.ledger.policy.reports import HELD_MAX, SNAPSHOTS_MAX, View

@@ -16,7 +16,7 @@ from p2ptrain.errors import LocalProtocolError, PeerUnreachable, RemoteProtocolE
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
-from p2ptrain.ledger.messages.events import Amendable
+from p2ptrain.ledger.messages.peer_reports import Amendable
 from p2ptrain.node.control.control_socket import _reload_amendments
 from p2ptrain.node.gossip import amendment_gossip
 from p2ptrain.node.gossip.amendment_gossip import in_words, keep_amended, take_amendments

@@ -14,9 +14,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, Witness, statements_in
 from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Certified, Entry, LineId, Roster
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.effects import Accuse, Announce, Effect, Note
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, check_evidence
 from p2ptrain.ledger.messages.messages import Accusation, Message

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.values import Certificate, Certified, LineId
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, contradict
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseProof, Propose
 from p2ptrain.ledger.paxos.electorate import proof_of

@@ -28,6 +28,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Sign, Verify
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import (
     Branch,
@@ -37,10 +38,8 @@ from p2ptrain.ledger.chain.values import (
     LineId,
     branch_message,
 )
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.effects import Effect, Note, Send
 from p2ptrain.ledger.messages.messages import ProposeBranch, RefuseBranch, SignBranch
-from p2ptrain.ledger.paxos.electorate import Sign
 from p2ptrain.ledger.paxos.timers import Repeater, earliest
 
 BranchMessage = ProposeBranch | SignBranch | RefuseBranch

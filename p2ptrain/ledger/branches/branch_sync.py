@@ -17,14 +17,14 @@ from p2ptrain.ledger.branches.branch_proposal import Branching, BranchMessage, P
 from p2ptrain.ledger.branches.rival_chains import Place, Rivals
 from p2ptrain.ledger.chain.bounded_table import make_room
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Sign, Verify
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.history.catchup import Catchup
 from p2ptrain.ledger.messages.effects import Announce, Effect, Note, Rejoin, Send
-from p2ptrain.ledger.messages.events import (
-    Event,
-    Heard,
+from p2ptrain.ledger.messages.events import Event, Heard, Tick
+from p2ptrain.ledger.messages.messages import Outcome, ProposeBranch, RefuseBranch
+from p2ptrain.ledger.messages.peer_reports import (
     Joining,
     PeerDown,
     PeerUp,
@@ -32,10 +32,7 @@ from p2ptrain.ledger.messages.events import (
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
-    Tick,
 )
-from p2ptrain.ledger.messages.messages import Outcome, ProposeBranch, RefuseBranch
-from p2ptrain.ledger.paxos.electorate import Sign
 from p2ptrain.ledger.paxos.timers import earliest
 from p2ptrain.ledger.policy.reports import View
 

@@ -17,11 +17,10 @@ from typing import Any, assert_never
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain import leases, quorum, terms
-from p2ptrain.ledger.chain.branch_rank import STRETCHES_MAX, Stretch
 from p2ptrain.ledger.chain.founders import founders_of, roster_fault
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, Phase
+from p2ptrain.ledger.chain.state import STRETCHES_MAX, LedgerState, Phase, Stretch
 from p2ptrain.ledger.chain.values import Branch, Commit, Entry, Heal, Roster, Skip, Value
 
 

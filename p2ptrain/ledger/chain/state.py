@@ -16,7 +16,6 @@ from typing import Any
 
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.branch_rank import Rank, Stretch, rank
 from p2ptrain.ledger.chain.canonical import canonical, digest_of
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.values import LineId, Roster, SnapshotRef, Terms
@@ -25,6 +24,28 @@ STATE_BYTES_MAX = 8 << 20
 """Largest encoded state in bytes. A thousand members with their leases take 0.3 MB; the rest is for
 all former contributors.
 """
+
+STRETCHES_MAX = 1024
+"""Most branches that one chain may go through. Each costs its voters branch_after_s, so honest
+chains stay far below; a chain with more is refused.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The part of a chain on one line, up to where the chain left that line. `height` and `step`
+    are the last ones there, `tokens` is the total committed by then. `gone` are the voters that the
+    branch goes on without.
+    """
+
+    line: LineId
+    height: int
+    step: int
+    tokens: int
+    gone: tuple[PeerId, ...]
+
+    def plain(self) -> list[object]:
+        return [self.line, self.height, self.step, self.tokens, list(self.gone)]
 
 
 class Phase(StrEnum):
@@ -78,11 +99,6 @@ class LedgerState:
             object.__setattr__(self, "_digest", digest_state(self))
         assert self._digest is not None
         return self._digest
-
-    @property
-    def rank(self) -> Rank:
-        """Rank of this chain. Of chains that parted, follow the one whose state ranks higher."""
-        return rank(self.past, self.line, self.height, self.tokens)
 
     @property
     def decided(self) -> Mapping[LineId, int]:

@@ -30,8 +30,8 @@ from p2ptrain.ledger.chain.canonical import (
     read_signature,
     spell_signature,
 )
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
-from p2ptrain.ledger.chain.verify import Verify
 
 EVIDENCE_BYTES_MAX = 4096
 """Largest encoded evidence: two statements of a few hundred bytes each, and the names around them.

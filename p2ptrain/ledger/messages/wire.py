@@ -17,19 +17,19 @@ from p2ptrain.ledger.chain.canonical import (
     read_signature,
     spell_signature,
 )
-from p2ptrain.ledger.chain.values import MEMBERS_MAX, Vote
-from p2ptrain.ledger.messages.decode_values import (
-    accepted_from_plain,
+from p2ptrain.ledger.chain.decode_values import (
     certified_from_plain,
     entry_from_plain,
     read_exactly,
 )
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, Vote
 from p2ptrain.ledger.messages.evidence import evidence_from_plain
 from p2ptrain.ledger.messages.messages import (
     MESSAGE_BYTES_MAX,
     PAGE_ENTRIES_MAX,
     REASON_CHARACTERS_MAX,
     Accept,
+    Accepted,
     Accusation,
     Entries,
     EntriesRequest,
@@ -151,6 +151,12 @@ def _read_promise(fields: Fields) -> Message:
     accepted = None if said is None else accepted_from_plain(said)
     height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
     return Promise(height, round, accepted, read_signature(fields["signature"], "signature"))
+
+
+def accepted_from_plain(plain: object) -> Accepted:
+    number, entry, signature = read_exactly(plain, 3, "what was accepted")
+    signed = read_signature(signature, "signature")
+    return Accepted(read_int(number, "round"), entry_from_plain(entry), signed)
 
 
 def _read_propose(fields: Fields) -> Message:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ledger.chain.canonical import canonical, parse, read_digest, read_int, read_map
 from p2ptrain.ledger.chain.values import Entry, LineId
-from p2ptrain.ledger.messages.decode_values import accepted_from_plain
 from p2ptrain.ledger.messages.evidence import Statement
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX, Accepted
+from p2ptrain.ledger.messages.wire import accepted_from_plain
 
 
 @dataclass(slots=True)

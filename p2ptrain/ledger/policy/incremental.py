@@ -31,12 +31,19 @@ from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Roster
-from p2ptrain.ledger.messages.events import Event, Ready, ReduceDone, ReduceFailed, SnapshotTaken
-from p2ptrain.ledger.policy.close_reduce import suspicion_of, voices_of
-from p2ptrain.ledger.policy.open_reduce import Gathered, Wish, fits_lease
+from p2ptrain.ledger.messages.peer_reports import (
+    AnyReport,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+)
+from p2ptrain.ledger.policy.participants import Gathered, fits_lease, suspicion_of
+from p2ptrain.ledger.policy.reduce_results import voices_of
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.ledger.policy.suspicion import Suspicion
 from p2ptrain.ledger.policy.update_votes import Voices
+from p2ptrain.ledger.policy.wish import Wish
 
 
 class Tally(Protocol):
@@ -44,7 +51,7 @@ class Tally(Protocol):
     event.
     """
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         """Take an event in. Return False if the proposal may change, or if the tally cannot
         tell.
         """
@@ -83,7 +90,7 @@ class ReadyTally:
             enough=have.enough,
         )
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         if isinstance(event, SnapshotTaken):
             return True
         if not isinstance(event, Ready) or event.step != self.state.step:
@@ -128,7 +135,7 @@ class CommitTally:
     failing: bool
     agreed: bool
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         match event:
             case ReduceDone(_, step, attempt, update):
                 wanted = self.commit
@@ -151,7 +158,7 @@ class SilenceTally:
     voices: Voices
     failing: bool
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         if isinstance(event, Ready | SnapshotTaken):
             return True
         if isinstance(event, ReduceDone):
@@ -186,7 +193,7 @@ class FailureTally:
     suspicion: Suspicion
     failing: bool
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         if isinstance(event, SnapshotTaken):
             return True
         if not self.failing or not _is_failure(event, self.roster):
@@ -196,6 +203,6 @@ class FailureTally:
         return not self.suspicion.add(event.peer, event.suspects)
 
 
-def _is_failure(event: Event, roster: Roster) -> TypeGuard[ReduceFailed]:
+def _is_failure(event: AnyReport, roster: Roster) -> TypeGuard[ReduceFailed]:
     reduce = (roster.step, roster.attempt)
     return isinstance(event, ReduceFailed) and (event.step, event.attempt) == reduce

@@ -20,10 +20,11 @@ from p2ptrain.ledger.chain.founders import Founders, founders_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Entry, Roster, Terms
-from p2ptrain.ledger.messages.events import (
+from p2ptrain.ledger.messages.evidence import Evidence
+from p2ptrain.ledger.messages.peer_reports import (
     Allowed,
     Amendable,
-    Event,
+    AnyReport,
     Joining,
     Leaving,
     PeerDown,
@@ -35,7 +36,6 @@ from p2ptrain.ledger.messages.events import (
     Staying,
     UpdateHeld,
 )
-from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.policy.blame import Memory
 from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
 
@@ -159,7 +159,7 @@ class View:
         earlier, last = self.falls.get(peer, (-math.inf, -math.inf))
         return last - earlier < FLAPS_S and now < last + SETTLE_S
 
-    def note(self, event: Event) -> bool:
+    def note(self, event: AnyReport) -> bool:
         """Take a report in. Return False if it contained nothing new."""
         match event:
             case Ready():
@@ -183,7 +183,7 @@ class View:
             case _:
                 return self._note_presence(event)
 
-    def note_time(self, event: Event, now: float) -> None:
+    def note_time(self, event: AnyReport, now: float) -> None:
         """Note when a member was ready, or went down. Call before `note`."""
         match event:
             case Ready(peer) if peer in self.members:
@@ -244,7 +244,7 @@ class View:
         taken = self.snapshots.setdefault(peer, {})
         return _remember(taken, report.step, report.digest, SNAPSHOTS_MAX)
 
-    def _note_presence(self, event: Event) -> bool:
+    def _note_presence(self, event: AnyReport) -> bool:
         match event:
             case PeerDown(peer) if peer != self.me and peer not in self.down:
                 self.joining.pop(peer, None)

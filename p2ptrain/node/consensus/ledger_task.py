@@ -31,8 +31,9 @@ from p2ptrain.ledger.messages.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages.events import Allowed, Amendable, Event, Tick, UpdateHeld, author_of
+from p2ptrain.ledger.messages.events import Event, Tick, author_of
 from p2ptrain.ledger.messages.messages import EntriesRequest
+from p2ptrain.ledger.messages.peer_reports import Allowed, Amendable, UpdateHeld
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus import branch_warning, evidence_log, inbox, pruning
 from p2ptrain.node.consensus.outbox import Outboxes

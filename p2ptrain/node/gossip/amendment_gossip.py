@@ -15,7 +15,7 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.terms import why_not
 from p2ptrain.ledger.chain.values import Terms
-from p2ptrain.ledger.messages.events import Amendable
+from p2ptrain.ledger.messages.peer_reports import Amendable
 from p2ptrain.node.gossip.ask_peers import ADMITTED, HELLO_PACE, first_good, whom_to_ask
 from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.state.context import Parts

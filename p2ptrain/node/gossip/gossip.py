@@ -15,9 +15,9 @@ import trio
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.messages.events import (
+from p2ptrain.ledger.messages.events import Heard
+from p2ptrain.ledger.messages.peer_reports import (
     Allowed,
-    Heard,
     Joining,
     Leaving,
     Ready,

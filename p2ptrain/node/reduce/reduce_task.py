@@ -21,8 +21,8 @@ from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
-from p2ptrain.ledger.messages.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
-from p2ptrain.ledger.policy.close_reduce import confessed
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.policy.reduce_results import confessed
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.reduce.reduce_links import Edges, connect
 from p2ptrain.node.state.context import Parts

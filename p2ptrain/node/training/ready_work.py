@@ -10,7 +10,7 @@ import trio
 
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady
-from p2ptrain.ledger.messages.events import Ready
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.training.legs import pace_of
 from p2ptrain.observe.states import StandingBy

@@ -12,10 +12,10 @@ from typing import Any
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.canonical import parse
+from p2ptrain.ledger.chain.decode_values import certified_from_plain
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Roster, Value
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.messages.decode_values import certified_from_plain
 from p2ptrain.ledger.messages.messages import (
     MESSAGE_BYTES_MAX,
     Accept,

@@ -25,8 +25,9 @@ from p2ptrain.ledger.messages.effects import (
     Persist,
     Send,
 )
-from p2ptrain.ledger.messages.events import Event, Received, Tick, UpdateHeld
+from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import Entries, Message, Outcome, Prepare, Propose
+from p2ptrain.ledger.messages.peer_reports import UpdateHeld
 from p2ptrain.ledger.paxos.acceptor import recall
 from p2ptrain.simulation.disk import Disk, signer, verify
 from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of

@@ -13,18 +13,15 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import SCHEDULES, Terms
 from p2ptrain.ledger.messages.effects import Effect
-from p2ptrain.ledger.messages.events import (
+from p2ptrain.ledger.messages.events import Event, Heard, NotAlone, Received
+from p2ptrain.ledger.messages.peer_reports import (
     Allowed,
     Amendable,
-    Event,
-    Heard,
     Joining,
     Leaving,
-    NotAlone,
     PeerDown,
     PeerUp,
     Ready,
-    Received,
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,

@@ -11,8 +11,9 @@ import trio.testing
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
 from p2ptrain.ledger.messages.effects import Note, Persist, Rejoin, Send
-from p2ptrain.ledger.messages.events import Allowed, Heard, Joining, PeerUp, Ready, Received
+from p2ptrain.ledger.messages.events import Heard, Received
 from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Refused
+from p2ptrain.ledger.messages.peer_reports import Allowed, Joining, PeerUp, Ready
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.consensus import ledger_task

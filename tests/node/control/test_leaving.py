@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from p2ptrain.ledger.chain.values import Participant
-from p2ptrain.ledger.messages.events import Leaving
+from p2ptrain.ledger.messages.peer_reports import Leaving
 from p2ptrain.node.control import leaving
 from p2ptrain.node.control.leaving import farewell, leave
 from p2ptrain.sync.trainer_orders import Work

@@ -14,7 +14,8 @@ import trio.testing
 from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
-from p2ptrain.ledger.messages.events import Heard, PeerDown, PeerUp
+from p2ptrain.ledger.messages.events import Heard
+from p2ptrain.ledger.messages.peer_reports import PeerDown, PeerUp
 from p2ptrain.net import PeerCache, book
 from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.gossip import connections

@@ -12,9 +12,9 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import P2PTrainError, PeerUnreachable
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages.events import (
+from p2ptrain.ledger.messages.events import Heard
+from p2ptrain.ledger.messages.peer_reports import (
     Allowed,
-    Heard,
     Joining,
     Leaving,
     Ready,

@@ -21,7 +21,7 @@ from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip, SnapshotRef
 from p2ptrain.ledger.history.pruning import base_at
-from p2ptrain.ledger.messages.events import SnapshotTaken
+from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.outer_state import fetch, update_blobs

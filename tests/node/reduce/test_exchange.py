@@ -22,8 +22,8 @@ from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
-from p2ptrain.ledger.messages.events import Ready, ReduceFailed
-from p2ptrain.ledger.policy.propose import reconsider
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceFailed
+from p2ptrain.ledger.policy.policy import reconsider
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip import gossip
 from p2ptrain.node.outer_state import update_blobs

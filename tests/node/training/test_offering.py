@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import frames
-from p2ptrain.ledger.messages.events import Ready
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.outer_state import state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
 from p2ptrain.node.state.context import Parts

@@ -9,6 +9,7 @@ from p2ptrain.ledger import core
 from p2ptrain.ledger.branches.branch_proposal import Branching
 from p2ptrain.ledger.branches.rival_chains import Rival, Rivals, Winner
 from p2ptrain.ledger.chain import apply as apply_module
+from p2ptrain.ledger.chain.branch_rank import rank_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Certificate, Certified, Entry
@@ -19,7 +20,7 @@ from tests.simulation.defects.planting import Patch
 def heals_towards_fewer(patch: Patch) -> None:
     def judge(self: Rivals, rival: Rival, own: LedgerState, at: Any) -> None:
         index = rival.parting(at)
-        if index is not None and rival.state.rank < own.rank:
+        if index is not None and rank_of(rival.state) < rank_of(own):
             entries = tuple(rival.entries[index:])
             self.winner = Winner(entries[0].entry.height - 1, entries, rival.state)
 

@@ -11,10 +11,10 @@ from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Terms
-from p2ptrain.ledger.history import base
-from p2ptrain.ledger.policy import accept, open_reduce
-from p2ptrain.ledger.policy.accept import Answer, Verdict
-from p2ptrain.ledger.policy.open_reduce import Gathered
+from p2ptrain.ledger.history import check_base
+from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
+from p2ptrain.ledger.policy import accept, membership, participants
+from p2ptrain.ledger.policy.participants import Gathered
 from p2ptrain.ledger.policy.reports import View
 from tests.simulation.defects.planting import Patch
 
@@ -29,7 +29,7 @@ def lease_returned_twice(patch: Patch) -> None:
 
 
 def commit_without_bytes(patch: Patch) -> None:
-    yes = Verdict(Answer.YES, "why not")
+    yes = Judgement(Answer.YES, "why not")
     patch(accept, "_judge_commit", lambda rules, at, view, commit, *, forced: yes)
 
 
@@ -43,8 +43,8 @@ def newcomers_vote_at_once(patch: Patch) -> None:
         members = original(at, view, gone)  # type: ignore[arg-type]
         return None if members is None else (members[0] + members[1], ())
 
-    original = open_reduce.next_members
-    patch(open_reduce, "next_members", next_members)
+    original = membership.next_members
+    patch(membership, "next_members", next_members)
     patch(apply_module, "_membership_fault", lambda rules, at, roster: "")
 
 
@@ -65,14 +65,14 @@ def grace_ignored(patch: Patch) -> None:
         have = original(rules, at, view)
         return replace(have, awaited=()) if have.enough else have
 
-    original = open_reduce.gathered
-    patch(open_reduce, "gathered", gathered)
+    original = participants.gathered
+    patch(participants, "gathered", gathered)
 
 
 def claims_not_doubted(patch: Patch) -> None:
     """An entry that one voter claims to have accepted counts as chosen, without asking others."""
 
-    def may_accept(*knowing: Any, doubtful: bool, **judging: Any) -> Verdict:
+    def may_accept(*knowing: Any, doubtful: bool, **judging: Any) -> Judgement:
         return original(*knowing, **judging)
 
     original = accept.may_accept
@@ -95,7 +95,7 @@ def one_word_is_enough(patch: Patch) -> None:
 
 
 def any_base_taken(patch: Patch) -> None:
-    patch(base, "check_base", lambda rules, offered, named, verify: None)
+    patch(check_base, "check_base", lambda rules, offered, named, verify: None)
 
 
 def state_not_checked(patch: Patch) -> None:

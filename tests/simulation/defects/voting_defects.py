@@ -11,9 +11,9 @@ from p2ptrain.ledger import core
 from p2ptrain.ledger.chain import apply as apply_module
 from p2ptrain.ledger.chain import quorum, verify
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certificate, Entry, LineId, Vote, vote_message
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.effects import Effect, Persist
 from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.messages import PromiseProof
@@ -22,7 +22,7 @@ from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors, recall
 from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.instance import Instance, Stage
 from p2ptrain.ledger.paxos.proposer import Leading
-from p2ptrain.ledger.policy.policy import Counsel
+from p2ptrain.ledger.policy.policy import Policy
 from p2ptrain.simulation.disk import Disk
 from tests.simulation.defects.planting import Patch
 
@@ -76,10 +76,10 @@ def round_0_proposed_anew(patch: Patch) -> None:
     """After a restart, round 0 is proposed again, regardless of an entry accepted before."""
     lead = Instance._lead
 
-    def forgetful(self: Instance, counsel: Counsel, now: float) -> object:
+    def forgetful(self: Instance, policy: Policy, now: float) -> object:
         if self.stage is Stage.IDLE and self.round == 0:
             self.acceptor.accepted = None
-        return lead(self, counsel, now)
+        return lead(self, policy, now)
 
     patch(Instance, "_lead", forgetful)
 
