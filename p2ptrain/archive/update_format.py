@@ -8,7 +8,6 @@ whether it is the right one. Nothing here knows of peers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from p2ptrain.ledger.chain.values import Roster, Schedule
 from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecSpec, RunManifest
 from p2ptrain.state import Layout
-from p2ptrain.store import BlobManifest
+from p2ptrain.store import BlobReader
 from p2ptrain.sync import Merge
 from p2ptrain.sync.fragments import Fragment, fragments
 from p2ptrain.sync.radial import Radial
@@ -29,15 +28,6 @@ from p2ptrain.trainer.formats.shapes import layout_of
 KIND = "update"
 
 Floats = NDArray[np.float32]
-
-
-class Blobs(Protocol):
-    """A store, or a read-only store. Both raise StoreError."""
-
-    def manifest(self, digest: Digest) -> BlobManifest: ...
-
-    def read_blob(self, digest: Digest) -> bytes: ...
-
 
 _RUN = 1 << 20
 """Elements that are decoded together: a few megabytes."""
@@ -138,7 +128,7 @@ class UpdateFormat:
             "block": self.spec.block,
         }
 
-    def check_manifest(self, blobs: Blobs, digest: Digest, step: int) -> None:
+    def check_manifest(self, blobs: BlobReader, digest: Digest, step: int) -> None:
         """Check that the blob is an update of `step`. Raises RemoteProtocolError if not;
         StoreError.
         """
@@ -186,7 +176,7 @@ class UpdateFormat:
             largest = max(largest, float(part.max()), -float(part.min()))
         return largest
 
-    def read(self, blobs: Blobs, digest: Digest, step: int) -> bytes:
+    def read(self, blobs: BlobReader, digest: Digest, step: int) -> bytes:
         """Return the payload, which can be applied. Raises as `check_manifest` does."""
         self.check_manifest(blobs, digest, step)
         payload = blobs.read_blob(digest)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import PeerId, RunId
@@ -142,7 +142,7 @@ def decode_question(data: bytes) -> Question:
     )
     return Question(
         _nonce(wire["nonce"]),
-        _incarnation(wire["incarnation"]),
+        count(wire["incarnation"], INCARNATION_MAX, "a proof of an identity"),
         wire["starting"] is True,
         _proofs(wire["proofs"]),
     )
@@ -212,7 +212,12 @@ def _proof(value: object) -> Proof:
     if not isinstance(value, list) or len(value) != 4 or not isinstance(value[2], bool):
         raise RemoteProtocolError("a proof of identity does not have four parts")
     nonce, incarnation, starting, signature = value
-    return Proof(_nonce(nonce), _incarnation(incarnation), starting, _signature(signature))
+    return Proof(
+        _nonce(nonce),
+        count(incarnation, INCARNATION_MAX, "a proof of an identity"),
+        starting,
+        _signature(signature),
+    )
 
 
 def _mark(value: object) -> Mark | None:
@@ -220,7 +225,7 @@ def _mark(value: object) -> Mark | None:
         return None
     if not isinstance(value, list) or len(value) != 2:
         raise RemoteProtocolError("a mark does not have two parts")
-    return Mark(_incarnation(value[0]), _signature(value[1]))
+    return Mark(count(value[0], INCARNATION_MAX, "a mark"), _signature(value[1]))
 
 
 def _few(value: object, most: int) -> list[object]:
@@ -238,10 +243,4 @@ def _nonce(value: object) -> bytes:
 def _signature(value: object) -> bytes:
     if not isinstance(value, bytes) or len(value) != SIGNATURE_BYTES:
         raise RemoteProtocolError(f"a signature does not have {SIGNATURE_BYTES} bytes")
-    return value
-
-
-def _incarnation(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= INCARNATION_MAX:
-        raise RemoteProtocolError("an incarnation is out of range")
     return value
