@@ -13,10 +13,10 @@ from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, LineId
 from p2ptrain.ledger.history.catchup import Catchup
-from p2ptrain.ledger.history.kept_chain import CommittedUpdate, Kept
+from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
 from p2ptrain.ledger.messages.messages import Entries, Message, Pruned
 from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors
-from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
+from p2ptrain.ledger.paxos.proposer import UNICASTS_MAX
 from p2ptrain.ledger.policy.wish import Wish
 
 
@@ -43,7 +43,7 @@ class Queries(ABC):
     """The queries of `core.Ledger`, which sets all of these fields."""
 
     state: LedgerState
-    kept: Kept
+    kept: KeptChain
     _last_voted: dict[LineId, Acceptor]
     _acceptors: Acceptors
     _silent: bool
@@ -99,7 +99,7 @@ class Queries(ABC):
 
     def _news(self, height: int) -> Message:
         """Return the entries for a proposer that is behind; with many voters only our height."""
-        many = len(self.state.voters) > LETTERS_MAX
+        many = len(self.state.voters) > UNICASTS_MAX
         return Entries(self.state.height, ()) if many else self.page(height)
 
     def _must_not_vote(self) -> bool:

@@ -47,7 +47,7 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
 )
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
-from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
+from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
 from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000
@@ -162,7 +162,7 @@ class Group:
     mail: list[Letter] = field(default_factory=list)
     notes: list[tuple[PeerId, str]] = field(default_factory=list)
     fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
-    arrange: Arrange = as_they_come
+    arrange: Arrange = in_given_order
 
     def __post_init__(self) -> None:
         self.names = self.names or self.rules.founders

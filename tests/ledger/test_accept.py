@@ -20,8 +20,8 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.peer_reports import (
-    Allowed,
-    Amendable,
+    AllowedPeers,
+    KnownAmendments,
     Leaving,
     PeerDown,
     Ready,
@@ -104,8 +104,8 @@ def test_even_a_forced_commit_needs_the_bytes() -> None:
 
 def test_a_roster_that_names_an_amendment_needs_it_forced_or_not() -> None:
     terms = Terms(1, 1, digest("amendment"))
-    have = Amendable(frozenset({terms}))
-    other = Amendable(frozenset({replace(terms, blocks=9)}))
+    have = KnownAmendments(frozenset({terms}))
+    other = KnownAmendments(frozenset({replace(terms, blocks=9)}))
     amending = replace(OPENING, terms=terms)
     later = Judgement(Answer.LATER, "this node does not have amendment 1 yet")
     assert verdict(GENESIS, amending, *ALL_READY) == later
@@ -178,7 +178,7 @@ def test_a_voter_does_not_let_itself_be_dropped_while_it_is_here() -> None:
     without_me = Roster(0, 0, (B, C), (), EVERYBODY[1:])
     assert verdict(GENESIS, without_me).answer is Answer.NO
     assert verdict(GENESIS, without_me, Leaving(A), *ALL_READY) == YES
-    assert verdict(GENESIS, without_me, Allowed(frozenset({B, C})), *ALL_READY) == YES
+    assert verdict(GENESIS, without_me, AllowedPeers(frozenset({B, C})), *ALL_READY) == YES
     assert verdict(GENESIS, without_me, forced=True) == YES
 
 
@@ -190,7 +190,7 @@ def test_nobody_is_dropped_who_is_here() -> None:
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY) == C_IS_HERE
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, PeerDown(C)) == YES
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Leaving(C)) == YES
-    assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Allowed(frozenset({A, B}))) == YES
+    assert verdict(GENESIS, WITHOUT_C, *ALL_READY, AllowedPeers(frozenset({A, B}))) == YES
     learner = chain_of(RULES, [Roster(0, 0, (A, B, C), (D,))])[1]
     drops_d = Judgement(Answer.LATER, "it drops d, which is here for all that this node knows")
     assert verdict(learner, OPENING, *ALL_READY) == drops_d
@@ -303,9 +303,9 @@ def test_nobody_s_work_is_given_other_numbers_than_it_said() -> None:
 
 def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
     admits = Roster(0, 0, (A, B, C), (D,))
-    got = verdict(GENESIS, admits, Allowed(frozenset({A, B, C})))
+    got = verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C})))
     assert got == Judgement(Answer.LATER, "d may not be a member, by what this node knows")
-    assert verdict(GENESIS, admits, Allowed(frozenset({A, B, C, D}))) == YES
+    assert verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C, D}))) == YES
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def reducing(founders: str = "a b c", **rules: int) -> Group:
     return some
 
 
-def kinds(letters: list[Letter]) -> list[str]:
-    return [f"{it.sender}→{it.receiver} {type(it.message).__name__}" for it in letters]
+def kinds(messages: list[Letter]) -> list[str]:
+    return [f"{it.sender}→{it.receiver} {type(it.message).__name__}" for it in messages]
 
 
 # ── without faults ───────────────────────────────────────────────────────────────────────────────

@@ -31,7 +31,7 @@ from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
 from p2ptrain.ledger.policy.accept import may_accept
 from p2ptrain.ledger.policy.membership import keeps_its_vote
 from p2ptrain.ledger.policy.policy import Policy, reconsider, what_to_propose
-from p2ptrain.ledger.policy.reduce_order import as_they_come
+from p2ptrain.ledger.policy.reduce_order import in_given_order
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import Group, Letter, chain_of, digest, peers, small_rules
 
@@ -206,11 +206,11 @@ def test_a_founder_that_leaves_need_not_wait() -> None:
 def test_a_proposer_sends_the_evidence_for_which_it_drops_a_founder() -> None:
     view = heard(RULES)
     lies = view.accused[C] = lies_of(RULES, C)
-    policy = Policy.of(RULES, START, view, as_they_come, 0.0)
+    policy = Policy.of(RULES, START, view, in_given_order, 0.0)
     assert policy.causes(membership(A, B)) == (lies,)
     assert policy.causes(membership(A, B, C)) == ()
     assert policy.causes(Skip(0)) == ()
-    assert Policy.of(small_rules(), START, View(A), as_they_come, 0.0).causes(Skip(0)) == ()
+    assert Policy.of(small_rules(), START, View(A), in_given_order, 0.0).causes(Skip(0)) == ()
 
 
 # ── F4 ───────────────────────────────────────────────────────────────────────────────────────────

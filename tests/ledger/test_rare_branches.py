@@ -21,7 +21,7 @@ U = digest("u")
 
 def test_entries_that_nobody_asked_for_do_not_start_a_question() -> None:
     catchup = Catchup(heights={A: 9})
-    catchup.grown(B, 4, now=1.0)
+    catchup.note_growth(B, 4, now=1.0)
     assert catchup.ask_at is None
 
 
@@ -51,7 +51,7 @@ def test_a_promise_that_comes_twice_counts_once() -> None:
     assert isinstance(promise, Promise)
     some.tell("c", Received(A, promise), Received(A, promise))
     assert some["c"].state.height == 0
-    assert not some["c"]._instance._leading.is_promised
+    assert not some["c"]._instance._proposer.is_promised
 
 
 def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
@@ -72,7 +72,7 @@ def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
     some.tell("d", PeerDown(C))
     some.deliver()
     leading = some["d"]._instance
-    assert (leading.round, leading.stage, leading._leading.is_promised) == (
+    assert (leading.round, leading.stage, leading._proposer.is_promised) == (
         1,
         Stage.PREPARING,
         True,

@@ -9,9 +9,9 @@ from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
 from p2ptrain.ledger.messages.events import Event, Tick
 from p2ptrain.ledger.messages.peer_reports import (
-    Allowed,
-    Amendable,
+    AllowedPeers,
     Joining,
+    KnownAmendments,
     Leaving,
     PeerDown,
     PeerUp,
@@ -35,8 +35,8 @@ REPORTS: tuple[Event, ...] = (
     PeerDown(B),
     Joining(D),
     Leaving(B),
-    Allowed(frozenset({A})),
-    Amendable(frozenset({Terms(1, 2, digest("amendment"))})),
+    AllowedPeers(frozenset({A})),
+    KnownAmendments(frozenset({Terms(1, 2, digest("amendment"))})),
 )
 
 

@@ -47,7 +47,7 @@ class Rival:
     state: LedgerState
     entries: list[Certified] = field(default_factory=list)
 
-    def parting(self, at: Callable[[int], Certified | None]) -> int | None:
+    def first_difference(self, at: Callable[[int], Certified | None]) -> int | None:
         """Return the index of the first entry that differs from ours at the same height; None if
         there is none.
         """
@@ -71,7 +71,7 @@ class Winner:
     state: LedgerState
 
     @property
-    def parting(self) -> Entry:
+    def first_difference(self) -> Entry:
         return self.entries[0].entry
 
 
@@ -151,7 +151,7 @@ class Rivals:
         last = self.base if self._rival is None else self._rival.state
         return page[0].entry.height == last.height + 1
 
-    def take(
+    def receive_entries(
         self,
         height: int,
         page: Sequence[Certified],
@@ -204,7 +204,7 @@ class Rivals:
         return tuple(self._rival.entries[heads.index(own.head) + 1 :]) if own.head in heads else ()
 
     def _judge(self, rival: Rival, own: LedgerState, at: Callable[[int], Certified | None]) -> None:
-        index = rival.parting(at)
+        index = rival.first_difference(at)
         healed = rival.state.phase is Phase.HEALED
         if index is None or healed or rank_of(rival.state) <= rank_of(own):
             return

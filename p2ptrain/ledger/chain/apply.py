@@ -104,7 +104,9 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
 def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     if roster.attempt != state.attempt:
         return f"it has attempt {roster.attempt}, but {state.attempt} comes next"
-    if roster.terms is not None and (fault := terms.why_not(state.terms, state.step, roster.terms)):
+    if roster.terms is not None and (
+        fault := terms.amendment_fault(state.terms, state.step, roster.terms)
+    ):
         return fault
     if not roster.participants:
         return _membership_only_fault(state, roster) or _membership_fault(rules, state, roster)

@@ -15,7 +15,7 @@ from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ledger.chain.canonical import (
     canonical,
     digest_of,
-    spell_signature,
+    encode_signature,
 )
 
 LineId = RunId | Digest
@@ -292,7 +292,7 @@ class Certificate:
         return frozenset(voter for voter, _ in self.votes)
 
     def plain(self) -> dict[str, object]:
-        votes = [[voter, spell_signature(signature)] for voter, signature in self.votes]
+        votes = [[voter, encode_signature(signature)] for voter, signature in self.votes]
         return {"height": self.height, "round": self.round, "entry": self.entry, "votes": votes}
 
 

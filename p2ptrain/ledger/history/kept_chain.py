@@ -27,7 +27,7 @@ class CommittedUpdate:
     update: Digest
 
 
-class Kept:
+class KeptChain:
     """The kept part of the chain.
 
     `start` is the state before the first of `entries`. With a base, that first entry is the base's

@@ -34,7 +34,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class PeerHeight:
     """`peer` says in a heartbeat that its chain has `height` entries and is on `line` (None in a
     run without branches). A peer's reports are about the line that it was last heard on.
     """
@@ -52,7 +52,7 @@ class Accused:
 
 
 @dataclass(frozen=True, slots=True)
-class NotAlone:
+class CloneFound:
     """Another live process has proved that it has this node's identity (E6 in SPEC.md). `what`
     describes the proof in words.
     """
@@ -65,7 +65,7 @@ class Tick:
     """Nothing happened but the passing of time."""
 
 
-Event = Received | AnyReport | Heard | Accused | NotAlone | Tick
+Event = Received | AnyReport | PeerHeight | Accused | CloneFound | Tick
 
 
 def author_of(event: Event) -> PeerId | None:
@@ -74,7 +74,7 @@ def author_of(event: Event) -> PeerId | None:
         case Received(sender):
             return sender
         case (
-            Heard(peer)
+            PeerHeight(peer)
             | Joining(peer)
             | Ready(peer)
             | ReduceDone(peer)

@@ -107,7 +107,7 @@ class Staying:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedPeers:
     """The peers that may be members from now on: those on the allowlist, or in an open run all
     peers, a question that this package cannot decide. None if any peer that asks may be a member.
     """
@@ -116,7 +116,7 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Amendable:
+class KnownAmendments:
     """All amendments that this node has on disk."""
 
     terms: frozenset[Terms]
@@ -133,6 +133,6 @@ AnyReport = (
     | PeerUp
     | Leaving
     | Staying
-    | Allowed
-    | Amendable
+    | AllowedPeers
+    | KnownAmendments
 )

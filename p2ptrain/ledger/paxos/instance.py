@@ -32,7 +32,7 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.ledger.paxos.electorate import Electorate, forced_by
 from p2ptrain.ledger.paxos.height_policy import Answer, HeightPolicy, Judgement
-from p2ptrain.ledger.paxos.proposer import Leading, Promises, author_of
+from p2ptrain.ledger.paxos.proposer import Promises, Proposer, author_of
 from p2ptrain.ledger.paxos.timers import Repeater, RoundTimer, earliest, rounds_s
 
 ROUND_JUMP_MAX = 1 << 20
@@ -63,7 +63,7 @@ class Instance:
         self.stage = Stage.IDLE
         self.outcome: Certified | None = None
         self.pending: Propose | None = None
-        self._leading = Leading(electorate, self.round)
+        self._proposer = Proposer(electorate, self.round)
         self._timer = RoundTimer(electorate.rules.round_timeout_s)
         self._resend = Repeater()
         self._fetch = Repeater()
@@ -131,7 +131,7 @@ class Instance:
     def _on_promise(self, sender: PeerId, promise: Promise) -> list[Effect]:
         if self.stage is not Stage.PREPARING or promise.round != self.round:
             return []
-        fault = self._leading.take_promise(sender, promise)
+        fault = self._proposer.add_promise(sender, promise)
         return [Note(f"a promise of {sender} does not count: {fault}")] if fault else []
 
     def _on_propose(self, message: Propose) -> list[Effect]:
@@ -172,8 +172,8 @@ class Instance:
         return [Send(proposer, Accept(vote))]
 
     def _on_accept(self, sender: PeerId, message: Accept) -> list[Effect]:
-        fault = self._leading.take_vote(sender, message.vote)
-        self.outcome = self.outcome or self._leading.outcome()
+        fault = self._proposer.add_vote(sender, message.vote)
+        self.outcome = self.outcome or self._proposer.outcome()
         return [Note(f"a vote of {sender} does not count: {fault}")] if fault else []
 
     def _on_refused(self, sender: PeerId, message: Refused) -> list[Effect]:
@@ -210,8 +210,8 @@ class Instance:
                 effects += self._lead(policy, now)
         else:
             self._timer.stop()
-        if self._resend.take(now):
-            effects += self._leading.to_silent()
+        if self._resend.fires(now):
+            effects += self._proposer.to_silent()
         if self._fetch.due_at is not None and self._fetch.due_at <= now:
             self._fetch.stop()  # This node no longer waits for those bytes.
         return effects
@@ -255,7 +255,7 @@ class Instance:
             effects.append(Note(f"no vote yet: {judgement.reason}"))
         if judgement.fetch is None:
             self._fetch.stop()
-        elif self._fetch.due_at is None or self._fetch.take(now):
+        elif self._fetch.due_at is None or self._fetch.fires(now):
             if self._fetch.due_at is None:
                 self._fetch.start(now)
             holders = policy.holders(judgement.fetch, proposer)
@@ -295,7 +295,7 @@ class Instance:
             return
         self.round = round
         self.stage = Stage.IDLE
-        self._leading = Leading(self.electorate, round)
+        self._proposer = Proposer(self.electorate, round)
         self._refusals = {}
         self._timer.stop()
         self._resend.stop()
@@ -312,7 +312,7 @@ class Instance:
         effects: list[Effect] = []
         if self.stage is Stage.IDLE:
             effects += self._start_leading(now)
-        if self.stage is Stage.PREPARING and self._leading.is_promised:
+        if self.stage is Stage.PREPARING and self._proposer.is_promised:
             effects += self._propose_something(policy, now)
         return effects
 
@@ -326,9 +326,9 @@ class Instance:
         record = self._promise(self.round)
         self.stage = Stage.PREPARING
         mine = self.electorate.promise(self.round, self.acceptor.accepted)
-        self._leading.count_promise(self.electorate.me, mine)
+        self._proposer.count_promise(self.electorate.me, mine)
         self._resend.start(now)
-        return [Persist(record), *self._leading.to_silent()]
+        return [Persist(record), *self._proposer.to_silent()]
 
     def _propose_something(self, policy: HeightPolicy, now: float) -> list[Effect]:
         def unusable(entry: Entry, promises: Promises) -> bool:
@@ -338,7 +338,7 @@ class Instance:
         accepted = self.acceptor.accepted
         if self.round == 0 and accepted is not None:
             return self._propose(self.electorate.proposal(0, accepted.entry), policy, now)
-        forced, promises = self._leading.choice(unusable)
+        forced, promises = self._proposer.choice(unusable)
         entry = self._entry(policy) if forced is None else forced
         if entry is None:
             return []
@@ -362,13 +362,13 @@ class Instance:
             effects.append(Persist(self.acceptor.accept(mine.round, mine.entry, mine.signature)))
         self._fetch.stop()
         self.stage = Stage.PROPOSED
-        self._leading.propose(proposal, self.electorate.me)
+        self._proposer.propose(proposal, self.electorate.me)
         self._resend.start(now)
-        self.outcome = self._leading.outcome()
+        self.outcome = self._proposer.outcome()
         others = [voter for voter in self.electorate.voters if voter != self.electorate.me]
         for evidence in policy.causes(proposal.entry.value):
             effects += [Send(voter, Accusation(evidence)) for voter in others]
-        return [*effects, *self._leading.to_silent()]
+        return [*effects, *self._proposer.to_silent()]
 
     def _judged(
         self, entry: Entry, promises: Promises, policy: HeightPolicy, now: float, proposer: PeerId

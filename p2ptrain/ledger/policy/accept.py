@@ -22,8 +22,8 @@ from p2ptrain.ledger.policy.blame import DOUBT_MIN, LEFT_OUT_REFUSED
 from p2ptrain.ledger.policy.membership import dropped_for_nothing, too_few_left, unasked
 from p2ptrain.ledger.policy.participants import (
     could_take_part,
-    gathered,
-    openers,
+    first_participants,
+    readiness,
     survivors,
     suspicion_of,
 )
@@ -163,7 +163,7 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
     able = set(
         could_take_part(rules, state, view)
         if opened is not None
-        else (part.peer for part in gathered(rules, state, view).contributors)
+        else (part.peer for part in readiness(rules, state, view).contributors)
     )
     if 2 * len(able - taking) > len(able):
         return f"it leaves out {len(able - taking)} of {len(able)} that could take part"
@@ -192,7 +192,7 @@ def _self_serving(
     if view.blame.against(proposer, frozenset(roster.peers), under_way) < DOUBT_MIN:
         return ""
     own = (
-        openers(rules, gathered(rules, state, view))
+        first_participants(rules, readiness(rules, state, view))
         if state.roster is None
         else survivors(rules, state, view)
     )
@@ -207,7 +207,7 @@ def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
     the first peer to claim that it is ready could average alone without having trained, and open
     step after step only for them to be skipped.
     """
-    have = gathered(rules, state, view)
+    have = readiness(rules, state, view)
     if have.awaited and not have.enough:
         return "it opens a reduce though no quorum is ready"
     if now < rested_at_least_until(rules, view):

@@ -13,7 +13,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Skip
-from p2ptrain.ledger.policy.membership import opening
+from p2ptrain.ledger.policy.membership import roster_to_open
 from p2ptrain.ledger.policy.participants import survivors
 from p2ptrain.ledger.policy.reduce_results import (
     alone_until,
@@ -62,7 +62,7 @@ def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -
         return Wish(Skip(state.step), f"all {rules.attempts_max} attempts failed")
     able = survivors(rules, state, view)
     if len(able) >= rules.participants_min:
-        return opening(state, view, able, f"attempt {state.attempt - 1}: {why}", now)
+        return roster_to_open(state, view, able, f"attempt {state.attempt - 1}: {why}", now)
     until = now if view.failed_since is None else view.failed_since + rules.grace_s
     if now < until:
         return Wish(None, "too few are left to try again", look_again_at=until)

@@ -38,11 +38,11 @@ from p2ptrain.ledger.messages.peer_reports import (
     ReduceFailed,
     SnapshotTaken,
 )
-from p2ptrain.ledger.policy.participants import Gathered, fits_lease, suspicion_of
-from p2ptrain.ledger.policy.reduce_results import voices_of
+from p2ptrain.ledger.policy.participants import Readiness, fits_lease, suspicion_of
+from p2ptrain.ledger.policy.reduce_results import update_votes_of
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.ledger.policy.suspicion import Suspicion
-from p2ptrain.ledger.policy.update_votes import Voices
+from p2ptrain.ledger.policy.update_votes import UpdateVotes
 from p2ptrain.ledger.policy.wish import Wish
 
 
@@ -76,7 +76,7 @@ class ReadyTally:
     enough: bool
 
     @staticmethod
-    def of(rules: Rules, state: LedgerState, have: Gathered) -> ReadyTally:
+    def of(rules: Rules, state: LedgerState, have: Readiness) -> ReadyTally:
         voters = frozenset(state.voters)
         return ReadyTally(
             rules=rules,
@@ -119,11 +119,11 @@ def tally_of_reduce(state: LedgerState, view: View, wish: Wish) -> Tally:
     """Return the tally that fits `wish` and the reports about the reduce under way."""
     roster, failing = state.roster, view.failed_since is not None
     assert roster is not None
-    voices = voices_of(state, view)
+    votes = update_votes_of(state, view)
     if isinstance(wish.value, Commit):
-        return CommitTally(wish.value, failing, voices.agreed() is not None)
+        return CommitTally(wish.value, failing, votes.agreed() is not None)
     if wish.waiting_for:
-        return SilenceTally(roster, view.me, set(wish.waiting_for), voices, failing)
+        return SilenceTally(roster, view.me, set(wish.waiting_for), votes, failing)
     return FailureTally(roster, frozenset(roster.peers), suspicion_of(state, view), failing)
 
 
@@ -155,7 +155,7 @@ class SilenceTally:
     roster: Roster
     me: PeerId
     silent: set[PeerId]
-    voices: Voices
+    votes: UpdateVotes
     failing: bool
 
     def absorbs(self, event: AnyReport) -> bool:
@@ -166,7 +166,7 @@ class SilenceTally:
         if not self.failing or not _is_failure(event, self.roster):
             return False
         self.silent.discard(event.peer)
-        self.voices.open.discard(event.peer)
+        self.votes.open.discard(event.peer)
         return bool(self.silent)
 
     def _is_one_of_few(self, event: ReduceDone) -> bool:
@@ -176,10 +176,10 @@ class SilenceTally:
         reduce = (self.roster.step, self.roster.attempt)
         if (event.step, event.attempt) != reduce or event.peer == self.me:
             return False
-        if event.peer not in self.voices.open:
+        if event.peer not in self.votes.open:
             return False
-        self.voices.add(event.peer, event.update)
-        return self.voices.agreed() is None and (self.failing or not self.voices.lost)
+        self.votes.add(event.peer, event.update)
+        return self.votes.agreed() is None and (self.failing or not self.votes.lost)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ Members = tuple[tuple[PeerId, ...], tuple[PeerId, ...]]
 """Voters, ranked, and learners."""
 
 
-def opening(
+def roster_to_open(
     state: LedgerState,
     view: View,
     contributors: tuple[Participant, ...],

@@ -13,24 +13,24 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.ledger.policy import membership
-from p2ptrain.ledger.policy.participants import Gathered, openers
+from p2ptrain.ledger.policy.participants import Readiness, first_participants
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.ledger.policy.rest import rests_until
 from p2ptrain.ledger.policy.wish import Wish
 
 
 def while_gathering(
-    rules: Rules, state: LedgerState, view: View, have: Gathered, now: float
+    rules: Rules, state: LedgerState, view: View, have: Readiness, now: float
 ) -> Wish:
     grace_s = _grace_s(rules, view, have)
     rest_until = rests_until(rules, view)
     if len(have.contributors) >= rules.participants_min and now >= rest_until:
-        chosen = openers(rules, have)
+        chosen = first_participants(rules, have)
         if not have.awaited:
-            return membership.opening(state, view, chosen, "all members are ready", now)
+            return membership.roster_to_open(state, view, chosen, "all members are ready", now)
         if view.enough_since is not None and now >= view.enough_since + grace_s:
             reason = f"a quorum was ready {grace_s:.3g} s ago; going on without the rest"
-            return membership.opening(state, view, chosen, reason, now)
+            return membership.roster_to_open(state, view, chosen, reason, now)
     changed = _membership_only(state, view)
     if changed is not None:
         return changed
@@ -46,7 +46,7 @@ def while_gathering(
     return Wish(None, "members still train", have.awaited)
 
 
-def _grace_s(rules: Rules, view: View, have: Gathered) -> float:
+def _grace_s(rules: Rules, view: View, have: Readiness) -> float:
     """Return how long a ready quorum waits for those that are still awaited."""
     grace_s = rules.grace_s if view.grace_s is None else view.grace_s
     return grace_s if have.punctual else min(grace_s, view.credit.grace_s)

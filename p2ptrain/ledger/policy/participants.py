@@ -22,7 +22,7 @@ turns.
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class Readiness:
     """The members that are ready for the step under way, and whether these are `enough` to go on
     without the rest.
 
@@ -41,7 +41,7 @@ class Gathered:
     punctual: frozenset[PeerId] = frozenset()
 
 
-def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
+def readiness(rules: Rules, state: LedgerState, view: View) -> Readiness:
     """Sort the members into ready and awaited ones. It looks at every member, so callers compute it
     once for each state and each change of the view.
     """
@@ -61,7 +61,7 @@ def gathered(rules: Rules, state: LedgerState, view: View) -> Gathered:
     doubted = _doubted(rules, view, frozenset((*(each.peer for each in contributors), *awaited)))
     awaited = [peer for peer in awaited if peer not in doubted]
     punctual = frozenset(filter(view.is_punctual, awaited))
-    return Gathered(
+    return Readiness(
         frozenset(ready), tuple(contributors), tuple(awaited), enough, doubted, punctual
     )
 
@@ -74,7 +74,7 @@ def _doubted(rules: Rules, view: View, here: frozenset[PeerId]) -> frozenset[Pee
     return view.blame.sitting_out(here, most)
 
 
-def openers(rules: Rules, have: Gathered) -> tuple[Participant, ...]:
+def first_participants(rules: Rules, have: Readiness) -> tuple[Participant, ...]:
     """Return the participants of the first attempt: the contributors without the doubted, unless
     too few would be left.
     """
@@ -147,7 +147,7 @@ def could_take_part(rules: Rules, state: LedgerState, view: View) -> dict[PeerId
     """
     roster = state.roster
     assert roster is not None
-    ready = {each.peer: each for each in gathered(rules, state, view).contributors}
+    ready = {each.peer: each for each in readiness(rules, state, view).contributors}
     numbers = {each.peer: each for each in roster.participants} | ready
     gone = view.down | (suspicion_of(state, view).confessed - ready.keys())
     return {peer: part for peer, part in numbers.items() if peer not in gone and view.stays(peer)}

@@ -29,7 +29,7 @@ from p2ptrain.ledger.policy.close_reduce import while_reducing
 from p2ptrain.ledger.policy.grace import grace_after
 from p2ptrain.ledger.policy.incremental import ReadyTally, Tally, tally_of_reduce
 from p2ptrain.ledger.policy.open_reduce import while_gathering
-from p2ptrain.ledger.policy.participants import Gathered
+from p2ptrain.ledger.policy.participants import Readiness
 from p2ptrain.ledger.policy.reduce_order import Arrange, arranged
 from p2ptrain.ledger.policy.reduce_results import alone_too_long, failure_known, finished_update
 from p2ptrain.ledger.policy.reports import View
@@ -109,7 +109,7 @@ def what_to_propose(rules: Rules, state: LedgerState, view: View, now: float) ->
         heal = Heal(state.step, parting.height, parting.digest)
         return Wish(heal, "a chain that outranks this branch was found")
     if state.phase is Phase.GATHER:
-        have = participants.gathered(rules, state, view)
+        have = participants.readiness(rules, state, view)
         return while_gathering(rules, state, view, have, now)
     if state.phase is Phase.REDUCE:
         return while_reducing(rules, state, view, now)
@@ -127,7 +127,7 @@ def reconsider(
     if state.phase is Phase.GATHER:
         if view.gathering_since is None:
             view.gathering_since = now
-        have = participants.gathered(rules, state, view)
+        have = participants.readiness(rules, state, view)
         _note_enough(rules, state, view, have, now)
         wish = while_gathering(rules, state, view, have, now)
         return wish, ReadyTally.of(rules, state, have) if wish.value is None else None
@@ -140,7 +140,7 @@ def reconsider(
     return what_to_propose(rules, state, view, now), None
 
 
-def _note_enough(rules: Rules, state: LedgerState, view: View, have: Gathered, now: float) -> None:
+def _note_enough(rules: Rules, state: LedgerState, view: View, have: Readiness, now: float) -> None:
     if not have.enough:
         view.enough_since = None
     elif view.enough_since is None:

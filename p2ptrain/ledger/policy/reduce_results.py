@@ -6,7 +6,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.policy.reports import View
-from p2ptrain.ledger.policy.update_votes import Voices
+from p2ptrain.ledger.policy.update_votes import UpdateVotes
 
 ALONE_GRACES = 4
 """Multiple of grace_s after which a participant that averages alone and reports nothing has failed:
@@ -22,11 +22,11 @@ def finished_update(state: LedgerState, view: View) -> Digest | None:
     nodes do not believe a few participants (SPEC.md S12).
     """
     assert state.roster is not None
-    voices = voices_of(state, view)
-    update = voices.agreed()
+    votes = update_votes_of(state, view)
+    update = votes.agreed()
     if update is None:
         own = made_by(state, view, view.me)
-        return own if own is not None and voices.may_agree(own) else None
+        return own if own is not None and votes.may_agree(own) else None
     live = (peer for peer in state.roster.peers if peer not in view.down)
     can_be_had = update in view.held or any(made_by(state, view, peer) == update for peer in live)
     return update if can_be_had else None
@@ -34,7 +34,7 @@ def finished_update(state: LedgerState, view: View) -> Digest | None:
 
 def is_made(state: LedgerState, view: View, update: Digest) -> bool:
     """Return whether this node, or most participants, made `update` in the reduce under way."""
-    return update in (made_by(state, view, view.me), voices_of(state, view).agreed())
+    return update in (made_by(state, view, view.me), update_votes_of(state, view).agreed())
 
 
 def made_by(state: LedgerState, view: View, peer: PeerId) -> Digest | None:
@@ -46,17 +46,17 @@ def made_by(state: LedgerState, view: View, peer: PeerId) -> Digest | None:
     return report.update
 
 
-def voices_of(state: LedgerState, view: View) -> Voices:
+def update_votes_of(state: LedgerState, view: View) -> UpdateVotes:
     """Return which updates the participants say they made, also those that have gone down since."""
     assert state.roster is not None
-    voices = Voices(len(state.roster.peers))
+    votes = UpdateVotes(len(state.roster.peers))
     for peer in state.roster.peers:
         update = made_by(state, view, peer)
         if update is not None:
-            voices.add(peer, update)
+            votes.add(peer, update)
         elif peer not in view.down and not failed(state, view, peer):
-            voices.open.add(peer)
-    return voices
+            votes.open.add(peer)
+    return votes
 
 
 def result_is_stale(rules: Rules, view: View, now: float) -> bool:
@@ -92,7 +92,7 @@ def failure_known(state: LedgerState, view: View) -> bool:
     assert state.roster is not None
     live = [peer for peer in state.roster.peers if peer not in view.down]
     gave_up = any(failed(state, view, peer) for peer in live)
-    return not live or gave_up or voices_of(state, view).lost
+    return not live or gave_up or update_votes_of(state, view).lost
 
 
 def alone_too_long(rules: Rules, state: LedgerState, view: View, now: float) -> bool:

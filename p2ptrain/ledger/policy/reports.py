@@ -22,10 +22,10 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Entry, Roster, Terms
 from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.messages.peer_reports import (
-    Allowed,
-    Amendable,
+    AllowedPeers,
     AnyReport,
     Joining,
+    KnownAmendments,
     Leaving,
     PeerDown,
     PeerUp,
@@ -174,10 +174,10 @@ class View:
                 return _remember(self.held, update, None, HELD_MAX)
             case SnapshotTaken():
                 return self._note_snapshot(event)
-            case Allowed(peers):
+            case AllowedPeers(peers):
                 changed, self.allowed = self.allowed != peers, peers
                 return changed
-            case Amendable(terms):
+            case KnownAmendments(terms):
                 changed, self.terms = self.terms != terms, terms
                 return changed
             case _:
@@ -321,10 +321,10 @@ def _position(report: Ready | ReduceDone | ReduceFailed) -> tuple[int, int]:
 
 
 Key = TypeVar("Key", int, Digest, PeerId)
-Kept = TypeVar("Kept")
+ValueT = TypeVar("ValueT")
 
 
-def _remember(memory: dict[Key, Kept], key: Key, value: Kept, count_max: int) -> bool:
+def _remember(memory: dict[Key, ValueT], key: Key, value: ValueT, count_max: int) -> bool:
     if key in memory and memory[key] == value:
         return False
     memory[key] = value

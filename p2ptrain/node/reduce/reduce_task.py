@@ -29,8 +29,7 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.peers.heartbeat import ReduceReport
-from p2ptrain.ring import Reduce, ReduceRequest, owed_max, streams_for
-from p2ptrain.ring import ReduceReport as RingReport
+from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, residual_max, streams_for
 from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import Comparison, compare
@@ -234,7 +233,7 @@ async def _reduce(parts: Parts, roster: Roster, edges: Edges) -> Digest:
 
 async def _run(
     parts: Parts, roster: Roster, reduce: Reduce, residual: Residual | None
-) -> RingReport:
+) -> ReduceStatistics:
     """Run `reduce` for as long as the attempt matters.
 
     Raises ReduceAborted: the reduce failed.
@@ -249,7 +248,7 @@ async def _run(
                 update_blobs.codec_of(parts, roster.step),
                 parts.influence_max(roster.step),
             )
-            lost_max = owed_max(codec, len(roster.peers), most)
+            lost_max = residual_max(codec, len(roster.peers), most)
             await trio.to_thread.run_sync(residual.cut_short, lost_max)
         raise
     finally:

@@ -24,14 +24,14 @@ DURATION = "_s"
 the current time."""
 
 LEFT_OUT = frozenset(
-    "_timer _resend _fetch _wanted _due _catchup _said _witness _last_voted".split()
+    "_timer _resend _fetch _wanted _due _catchup _said _statement_log _last_voted".split()
 )
 """Attributes that do not enter a key.
 
 Most of them say when to send a message again, recompute something, or request something. They make
 no difference here: every sent message can arrive at any later time, and a round can time out at any
-time. `_witness` enters the key only if witnesses are explored. `_last_voted` matters only after a
-chain has lost entries, which does not happen here.
+time. `_statement_log` enters the key only if witnesses are explored. `_last_voted` matters only
+after a chain has lost entries, which does not happen here.
 """
 
 

@@ -14,7 +14,7 @@ from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.ledger.history import check_base
 from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
 from p2ptrain.ledger.policy import accept, membership, participants
-from p2ptrain.ledger.policy.participants import Gathered
+from p2ptrain.ledger.policy.participants import Readiness
 from p2ptrain.ledger.policy.reports import View
 from tests.simulation.defects.planting import Patch
 
@@ -61,12 +61,12 @@ def lease_lost_with_its_member(patch: Patch) -> None:
 
 
 def grace_ignored(patch: Patch) -> None:
-    def gathered(rules: Rules, at: LedgerState, view: View) -> Gathered:
+    def gathered(rules: Rules, at: LedgerState, view: View) -> Readiness:
         have = original(rules, at, view)
         return replace(have, awaited=()) if have.enough else have
 
-    original = participants.gathered
-    patch(participants, "gathered", gathered)
+    original = participants.readiness
+    patch(participants, "readiness", gathered)
 
 
 def claims_not_doubted(patch: Patch) -> None:
@@ -112,5 +112,5 @@ def amended_at_once(patch: Patch) -> None:
     def why_not(agreed: tuple[Terms, ...], step: int, new: Terms) -> str:
         return original(agreed, min(step, new.step - 1), new)
 
-    original = terms.why_not
-    patch(terms, "why_not", why_not)
+    original = terms.amendment_fault
+    patch(terms, "amendment_fault", why_not)
