@@ -67,6 +67,17 @@ def unpack(data: bytes | memoryview, *, bytes_max: int) -> object:
     return value
 
 
+def count(value: object, most: int, what: str) -> int:
+    """Return `value`, an integer from 0 to `most`. `what` is the kind of message, for the error.
+
+    Raises:
+        RemoteProtocolError: not an integer, or out of range. A bool does not count as an integer.
+    """
+    if type(value) is not int or not 0 <= value <= most:
+        raise RemoteProtocolError(f"{what} holds a count out of range")
+    return value
+
+
 def fields(value: object, **types: type | tuple[type, ...]) -> dict[str, object]:
     """Return `value` as a map that has exactly the fields `types`, each of its type.
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
+from typing import TypeVar
 
 from p2ptrain.ids import PeerId
 
@@ -253,3 +254,12 @@ class TrainerStalled(TrainerError):
 
 class TrainerDiverged(TrainerError):
     default_code = "NAN"
+
+
+ErrorT = TypeVar("ErrorT", bound=P2PTrainError)
+
+
+def first_error(group: BaseExceptionGroup[ErrorT]) -> ErrorT:
+    """Return the first error in a group of errors, which may hold groups."""
+    error = group.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

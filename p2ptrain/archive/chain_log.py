@@ -19,9 +19,9 @@ from p2ptrain.ledger.chain.canonical import (
     read_list,
     read_map,
 )
+from p2ptrain.ledger.chain.decode_values import certified_from_plain
 from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.history.base import BASE_BYTES_MAX, Base, Checkpoint, base_from_plain
-from p2ptrain.ledger.messages.decode_values import certified_from_plain
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
 
 ORIGIN_BYTES_MAX = BASE_BYTES_MAX + 256

@@ -16,8 +16,9 @@ from pathlib import Path
 from p2ptrain.archive.chain_log import ORIGIN_BYTES_MAX, Origin, entry_of, origin_of
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.identity import verify
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.history.base import Checkpoint

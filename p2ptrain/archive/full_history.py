@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import RunManifest
 from p2ptrain.store import Store
@@ -36,7 +36,7 @@ class History:
 
 
 def held_history(
-    store: Store, manifest: RunManifest, chain: Kept, *, disk_free: int, snapshot_bytes: int
+    store: Store, manifest: RunManifest, chain: KeptChain, *, disk_free: int, snapshot_bytes: int
 ) -> History:
     """Decide what a seed keeps of its run's history.
 

@@ -13,7 +13,7 @@ from p2ptrain.identity import Identity, verify
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
+from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
 from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.run import Run, RunManifest
 from p2ptrain.store import Disk, RecordLog
@@ -63,7 +63,7 @@ def open_ledger(
     identity: Identity,
     now: float,
     disk: Disk | None = None,
-    arrange: Arrange = as_they_come,
+    arrange: Arrange = in_given_order,
 ) -> tuple[Ledger, RecordLog, RecordLog]:
     """Open the ledger as it was when this node stopped. Return it with its two logs: chain and
     votes.

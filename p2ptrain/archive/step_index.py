@@ -17,7 +17,7 @@ from p2ptrain.ledger.chain.values import (
     Roster,
     Schedule,
 )
-from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.kept_chain import KeptChain
 
 
 class History:
@@ -25,7 +25,7 @@ class History:
     cut at its beginning.
     """
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: KeptChain) -> None:
         self._kept = kept
         self._closing: dict[int, Certified] = {}
         self._participants: dict[int, tuple[Participant, ...]] = {}

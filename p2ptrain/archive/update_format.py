@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +20,13 @@ from p2ptrain.ledger.chain.values import Roster, Schedule
 from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecSpec, RunManifest
 from p2ptrain.state import Layout
-from p2ptrain.store import BlobManifest, Store
+from p2ptrain.store import BlobReader, Store
 from p2ptrain.sync.fragments import Fragment, fragments
 from p2ptrain.trainer.formats.shapes import layout_of
 
 KIND = "update"
 
 Floats = NDArray[np.float32]
-
-
-class Blobs(Protocol):
-    """A store, or a read-only store. Both raise StoreError."""
-
-    def manifest(self, digest: Digest) -> BlobManifest: ...
-
-    def read_blob(self, digest: Digest) -> bytes: ...
-
 
 _RUN = 1 << 20
 """Elements that are decoded together: a few megabytes."""
@@ -95,7 +85,7 @@ class UpdateFormat:
         """Store the update as a blob and return its digest."""
         return store.put_blob(KIND, [payload], self.meta)
 
-    def check_manifest(self, blobs: Blobs, digest: Digest) -> None:
+    def check_manifest(self, blobs: BlobReader, digest: Digest) -> None:
         """Check that the blob is an update of this step. Raises RemoteProtocolError if not;
         StoreError.
         """
@@ -146,7 +136,7 @@ class UpdateFormat:
             largest = max(largest, float(part.max()), -float(part.min()))
         return largest
 
-    def read(self, blobs: Blobs, digest: Digest) -> bytes:
+    def read(self, blobs: BlobReader, digest: Digest) -> bytes:
         """Return the payload, which can be applied. Raises as `check_manifest` does."""
         self.check_manifest(blobs, digest)
         payload = blobs.read_blob(digest)
@@ -162,7 +152,7 @@ def published_formats(run: RunId, manifest: RunManifest) -> tuple[UpdateFormat, 
     """Return the formats of the first updates of `run`, one for each fragment, as published."""
     layout = layout_of(manifest.model)
     cut = fragments(layout, manifest.sync.fragments)
-    terms = manifest.codec, manifest.sync.merge, manifest.influence_max
+    terms = manifest.codec, manifest.influence_max
     return tuple(UpdateFormat(run, step, layout, each, *terms) for step, each in enumerate(cut))
 
 

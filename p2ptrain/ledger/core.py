@@ -18,25 +18,27 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.accountability.accuser import Accuser
 from p2ptrain.ledger.accountability.statement_log import statements_of
 from p2ptrain.ledger.branches.branch_proposal import BranchMessage
-from p2ptrain.ledger.branches.branch_sync import Parting
+from p2ptrain.ledger.branches.branch_sync import BranchSync
+from p2ptrain.ledger.chain.apply import apply
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply
+from p2ptrain.ledger.chain.signatures import Sign, Verify
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Certified
-from p2ptrain.ledger.chain.verify import Verify, check_certified
+from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.history.catchup import Catchup
-from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.messages.effects import (
     Announce,
     AskEntries,
     Decided,
     Effect,
-    IdentityInUse,
     Note,
     Rejoin,
     Send,
+    VotingStopped,
 )
-from p2ptrain.ledger.messages.events import Accused, Event, Heard, NotAlone, Received
+from p2ptrain.ledger.messages.events import Accused, CloneFound, Event, PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.evidence import Statement
 from p2ptrain.ledger.messages.messages import (
     Accusation,
@@ -52,19 +54,19 @@ from p2ptrain.ledger.messages.messages import (
     SignBranch,
     VoteMessage,
 )
-from p2ptrain.ledger.paxos.acceptor import Acceptor, last_voted, recall
-from p2ptrain.ledger.paxos.electorate import Electorate, Sign
+from p2ptrain.ledger.messages.peer_reports import AnyReport
+from p2ptrain.ledger.paxos.acceptor import Acceptor, last_voted, restored_acceptors
+from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.instance import Instance
-from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
 from p2ptrain.ledger.paxos.timers import earliest
 from p2ptrain.ledger.paxos.turns import Tardiness
-from p2ptrain.ledger.policy.policy import Counsel
-from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
+from p2ptrain.ledger.policy.policy import Policy, what_to_propose
+from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
 from p2ptrain.ledger.policy.reports import View
-from p2ptrain.ledger.queries import Account
+from p2ptrain.ledger.queries import LedgerStatus, Queries
 
 
-class Ledger(Account):
+class Ledger(Queries):
     """One peer's copy of the chain and its part in making it longer."""
 
     def __init__(
@@ -77,7 +79,7 @@ class Ledger(Account):
         records: Sequence[bytes] = (),
         now: float = 0.0,
         base: Base | None = None,
-        arrange: Arrange = as_they_come,
+        arrange: Arrange = in_given_order,
     ) -> None:
         """`chain` and `records` are what this node's own disk holds, exactly as it wrote them.
 
@@ -85,7 +87,7 @@ class Ledger(Account):
         """
         self.rules = rules
         self.me = me
-        self.kept = Kept(rules, base)
+        self.kept = KeptChain(rules, base)
         self.state = self.kept.start
         self.view = View.of(rules, me)
         self._sign = sign
@@ -95,16 +97,16 @@ class Ledger(Account):
         self._tardy = Tardiness()
         self._accuser = Accuser(rules, me, verify, self.view, self.state)
         self._catchup = Catchup()
-        self._parting: Parting | None = None
+        self._branches: BranchSync | None = None
         if rules.branches:
-            self._parting = Parting(rules, me, sign, verify, self.view, self._catchup, now)
+            self._branches = BranchSync(rules, me, sign, verify, self.view, self._catchup, now)
         self._know_members()
         for certified in (*(() if base is None else (base.commit,)), *chain):
             self._append(certified, apply(rules, self.state, certified.entry), now)
-        self._acceptors = recall(records, decided=self.state.decided)
+        self._acceptors = restored_acceptors(records, decided=self.state.decided)
         self._last_voted = last_voted(records)
         self._ahead: dict[PeerId, Message] = {}
-        self._wanted: Counsel | None = None
+        self._wanted: Policy | None = None
         self._due: float | None = now
         self._instance = self._next_instance()
 
@@ -116,27 +118,34 @@ class Ledger(Account):
         if self._over:
             return []
         news, moved = True, False
-        if self._parting is not None:
-            event, moved = self._parting.sift(event, self.state)
+        if self._branches is not None:
+            event, moved = self._branches.filter_event(event, self.state)
             if moved:
                 self._wanted = None
         match event:
             case Received(sender, message):
                 effects = self._receive(sender, message, now)
-            case Heard(peer, height):
-                self._catchup.heard(peer, height, self.state.height, now)
+            case PeerHeight(peer, height):
+                self._catchup.note_height(peer, height, self.state.height, now)
                 self._due = earliest(self._due, self._catchup.ask_at)
                 news = False
             case Accused(evidence):
                 effects = self._weigh(self._accuser.accuse(evidence))
-            case NotAlone(what):
+            case CloneFound(what):
                 effects = self._stop_voting(what)
+            case Tick():
+                news = False
             case _:
                 news = self._note(event, now)
         if news or moved or (self._due is not None and now >= self._due):
             effects += self._advance(now)
             self._due = self._next_due()
         return effects
+
+    def status(self, now: float) -> LedgerStatus:
+        wish = what_to_propose(self.rules, self.state, self.view, now)
+        branch = "" if self._branches is None else self._branches.words(self.state, now)
+        return self._status(wish, self._instance.round, branch)
 
     def next_deadline(self) -> float | None:
         """Return when to call `handle(Tick(), now)` if nothing else happens before."""
@@ -146,10 +155,10 @@ class Ledger(Account):
         if self._over or self._wanted is None:
             return None
         look_at = self._wanted.wish.look_again_at
-        part_at = None if self._parting is None else self._parting.wake_at
+        part_at = None if self._branches is None else self._branches.wake_at
         return earliest(self._instance.next_deadline(), look_at, self._catchup.ask_at, part_at)
 
-    def _note(self, event: Event, now: float) -> bool:
+    def _note(self, event: AnyReport, now: float) -> bool:
         """Take a report in. Return False if nothing can follow from it now."""
         self.view.note_time(event, now)
         if not self.view.note(event):
@@ -166,13 +175,13 @@ class Ledger(Account):
             case EntriesRequest(from_height):
                 return [Send(sender, self.page(from_height))]
             case Entries(height, certified):
-                return self._take_entries(sender, height, certified, now)
+                return self._receive_entries(sender, height, certified, now)
             case Pruned():
                 if not self._is_elsewhere(sender):
                     self._catchup.pruned(sender, message, self.state.height, now)
                 return []
             case Outcome(certified):
-                return self._take_entries(sender, message.height, (certified,), now, live=True)
+                return self._receive_entries(sender, message.height, (certified,), now, live=True)
             case Accusation(evidence):
                 return self._weigh(self._accuser.accuse(evidence))
             case ProposeBranch() | SignBranch() | RefuseBranch():
@@ -181,10 +190,10 @@ class Ledger(Account):
                 return self._receive_vote(sender, message, now)
 
     def _receive_branch(self, sender: PeerId, message: BranchMessage, now: float) -> list[Effect]:
-        if self._parting is None:
+        if self._branches is None:
             return [Note(f"{sender} speaks of a branch, and this run has none")]
         silent = self._must_not_vote()
-        return self._parting.receive(sender, message, self.state, now, silent=silent)
+        return self._branches.receive(sender, message, self.state, now, silent=silent)
 
     def _receive_vote(self, sender: PeerId, message: Message, now: float) -> list[Effect]:
         """Handle a message of consensus for the height under way, an earlier one or a later one."""
@@ -194,11 +203,11 @@ class Ledger(Account):
             return self._stop_voting(f"another process sent a {kind} as {self.me}")
         due = self.state.height + 1
         if message.height == due:
-            effects = self._listen(due, self._accuser.read(sender, message, due))
+            effects = self._log_signed(due, self._accuser.statements_of(sender, message, due))
             return effects + self._instance.receive(sender, message, now)
         if message.height < due:
             height = message.height
-            effects = self._listen(height, self._accuser.read(sender, message, height))
+            effects = self._log_signed(height, self._accuser.statements_of(sender, message, height))
             if isinstance(message, Prepare | Propose):
                 effects.append(Send(sender, self._news(height)))
             return effects
@@ -206,19 +215,14 @@ class Ledger(Account):
             return []
         if self.state.is_member(sender):
             self._ahead[sender] = message
-        self._catchup.heard(sender, message.height - 1, self.state.height, now)
+        self._catchup.note_height(sender, message.height - 1, self.state.height, now)
         return []
 
     def _is_elsewhere(self, peer: PeerId) -> bool:
         """Return whether `peer` is on another line than ours."""
-        return self._parting is not None and self._parting.is_elsewhere(peer, self.state)
+        return self._branches is not None and self._branches.is_elsewhere(peer, self.state)
 
-    def _news(self, height: int) -> Message:
-        """Return the entries for a proposer that is behind; with many voters only our height."""
-        many = len(self.state.voters) > LETTERS_MAX
-        return Entries(self.state.height, ()) if many else self.page(height)
-
-    def _take_entries(
+    def _receive_entries(
         self,
         sender: PeerId,
         height: int,
@@ -228,11 +232,11 @@ class Ledger(Account):
         live: bool = False,
     ) -> list[Effect]:
         effects, before = list[Effect](), self.state.height
-        if self._parting is not None:
-            taken = self._parting.take(sender, height, page, self.state, self.kept.at, now)
+        if self._branches is not None:
+            taken = self._branches.filter_page(sender, height, page, self.state, self.kept.at, now)
             effects, page = taken
         if not self._is_elsewhere(sender):
-            self._catchup.told(sender, height, self.state.height, now, shown=bool(page))
+            self._catchup.note_answer(sender, height, self.state.height, now, shown=bool(page))
         for certified in page:
             if certified.entry.height <= self.state.height:
                 effects += self._compare(sender, certified)
@@ -245,7 +249,7 @@ class Ledger(Account):
                     self._catchup.disproved(sender, self.state.height)
                     return [*effects, Note(f"{sender} sent a bad entry: {exc.what}")]
         if self.state.height > before:  # Otherwise do not ask this peer again at once.
-            self._catchup.grown(sender, self.state.height, now)
+            self._catchup.note_growth(sender, self.state.height, now)
         return effects
 
     def _compare(self, sender: PeerId, certified: Certified) -> list[Effect]:
@@ -262,24 +266,24 @@ class Ledger(Account):
         """
         state = check_certified(self.rules, self.state, certified, self._verify)
         if isinstance(certified.entry.value, Branch):
-            assert self._parting is not None, "without a policy for it no branch is valid"
-            self._parting.offer(certified)
+            assert self._branches is not None, "without a policy for it no branch is valid"
+            self._branches.offer(certified)
             return []
         votes = (it for it in statements_of(certified.certificate) if live or it[0] != self.me)
-        effects = self._listen(state.height, votes, genuine=True)
+        effects = self._log_signed(state.height, votes, genuine=True)
         return effects + self._move_on(certified, state, now)
 
     # ── accountability ───────────────────────────────────────────────────────────────────────────
 
-    def _listen(
+    def _log_signed(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool = False
     ) -> list[Effect]:
         """Take in statements that voters signed, this node's own included."""
         signed = list(said)
         mine = [statement for peer, statement in signed if peer == self.me]
-        effects = self._weigh(self._accuser.listen(height, signed, genuine=genuine))
+        effects = self._weigh(self._accuser.note(height, signed, genuine=genuine))
         for statement in mine:
-            effects += self._hear_myself(height, statement, genuine=genuine)
+            effects += self._check_own(height, statement, genuine=genuine)
         return effects
 
     def _weigh(self, accusations: list[Effect]) -> list[Effect]:
@@ -288,7 +292,7 @@ class Ledger(Account):
             self._wanted = None
         return accusations
 
-    def _hear_myself(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
+    def _check_own(self, height: int, statement: Statement, *, genuine: bool) -> list[Effect]:
         """Stop voting if a statement in this node's name is not in its records. Heights that are
         decided, or below those in its records, are not remembered and not checked.
         """
@@ -311,7 +315,7 @@ class Ledger(Account):
         acceptor = self._instance.acceptor
         self._acceptors[acceptor.line, acceptor.height] = acceptor
         self._instance = self._next_instance()
-        return [IdentityInUse(what)]
+        return [VotingStopped(what)]
 
     # ── time and knowledge ───────────────────────────────────────────────────────────────────────
 
@@ -319,8 +323,7 @@ class Ledger(Account):
         """Do everything that has become possible, height after height."""
         effects = self._part(now)
         while not self._over:
-            counsel = self._counsel(now)
-            effects += self._instance.step(counsel, now)
+            effects += self._instance.step(self._policy(now), now)
             outcome = self._instance.outcome
             if outcome is None:
                 break
@@ -332,9 +335,9 @@ class Ledger(Account):
     def _part(self, now: float) -> list[Effect]:
         """Leave this line if it is time to, for a branch or for a chain that outranks ours."""
         effects: list[Effect] = []
-        while self._parting is not None and not self._over:
+        while self._branches is not None and not self._over:
             before = self.view.outranked_by
-            follows = self._parting.step(self.state, now, silent=self._must_not_vote())
+            follows = self._branches.step(self.state, now, silent=self._must_not_vote())
             if self.view.outranked_by != before:
                 self._wanted = None
             self._over = any(isinstance(effect, Rejoin) for effect in follows.effects)
@@ -345,9 +348,9 @@ class Ledger(Account):
             effects += [*self._move_on(branch, state, now), *follows.effects]
         return effects
 
-    def _counsel(self, now: float) -> Counsel:
+    def _policy(self, now: float) -> Policy:
         if self._wanted is None or not self._wanted.holds(now):
-            self._wanted = Counsel.of(self.rules, self.state, self.view, self._arrange, now)
+            self._wanted = Policy.of(self.rules, self.state, self.view, self._arrange, now)
         return self._wanted
 
     def _ask(self, now: float) -> list[Effect]:
@@ -376,8 +379,8 @@ class Ledger(Account):
     def _append(self, certified: Certified, state: LedgerState, now: float) -> None:
         self.kept.append(certified)
         self._accuser.entered(certified.entry, state.voters)
-        if self._parting is not None:
-            self._parting.entered(self.state, state, now)
+        if self._branches is not None:
+            self._branches.entered(self.state, state, now)
         self.view.remember_attempt(self.state, state, now)
         self.state = state
         self._know_members()
@@ -392,9 +395,5 @@ class Ledger(Account):
         acceptor = self._acceptors.pop((line, height), Acceptor(line, height))
         return Instance(electorate, acceptor, self._tardy.at(height))
 
-    def _must_not_vote(self) -> bool:
-        """Return whether another process may use this node's vote, or a disk has lost entries. Then
-        the chain ends before heights that this node voted at, and their outcomes are unknown.
-        """
-        line, due = self.state.line, self.state.height + 1
-        return self._silent or any(of == line and height > due for of, height in self._acceptors)
+    def _undecided(self) -> list[Acceptor]:
+        return [*self._acceptors.values(), self._instance.acceptor]

@@ -86,7 +86,7 @@ class Detector:
     def forget(self, peer: PeerId) -> None:
         self._records.pop(peer, None)
 
-    def heard(self, peer: PeerId, now: float) -> None:
+    def note_arrival(self, peer: PeerId, now: float) -> None:
         """Note that a heartbeat (or any authenticated message) of `peer` arrived."""
         self._give_lost_time(now)
         record = self._records.get(peer)

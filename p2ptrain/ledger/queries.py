@@ -4,21 +4,20 @@ ledger.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.branches.branch_sync import Parting
-from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, LineId
 from p2ptrain.ledger.history.catchup import Catchup
-from p2ptrain.ledger.history.kept_chain import CommittedUpdate, Kept
-from p2ptrain.ledger.messages.messages import Entries, Pruned
+from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
+from p2ptrain.ledger.messages.messages import Entries, Message, Pruned
 from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors
-from p2ptrain.ledger.paxos.instance import Instance
-from p2ptrain.ledger.policy import propose
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.paxos.proposer import UNICASTS_MAX
+from p2ptrain.ledger.policy.wish import Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +39,19 @@ class LedgerStatus:
     branch: str
 
 
-class Account:
+class Queries(ABC):
     """The queries of `core.Ledger`, which sets all of these fields."""
 
-    rules: Rules
     state: LedgerState
-    kept: Kept
+    kept: KeptChain
     _last_voted: dict[LineId, Acceptor]
-    view: View
     _acceptors: Acceptors
+    _silent: bool
     _catchup: Catchup
-    _instance: Instance
-    _parting: Parting | None
+
+    @abstractmethod
+    def _undecided(self) -> list[Acceptor]:
+        """Return this node's acceptors of the heights that are not decided yet."""
 
     @property
     def chain(self) -> Sequence[Certified]:
@@ -69,16 +69,16 @@ class Account:
         They include the last height of each line that this node voted at, even if that height is
         decided. If the chain lost that height, nothing else would show that this vote was used.
         """
-        live = [*self._acceptors.values(), self._instance.acceptor]
-        kept = {(it.line, it.height): it for it in (*self._last_voted.values(), *live)}
+        known = (*self._last_voted.values(), *self._undecided())
+        kept = {(it.line, it.height): it for it in known}
         return [record for acceptor in kept.values() for record in acceptor.records()]
 
     def voted_for(self) -> tuple[Digest, ...]:
         """Return the updates that this node has promised to hold, of heights that are not decided
         yet.
         """
-        live = [*self._acceptors.values(), self._instance.acceptor]
-        values = [each.accepted.entry.value for each in live if each.accepted is not None]
+        accepted = [each.accepted for each in self._undecided()]
+        values = [each.entry.value for each in accepted if each is not None]
         return tuple(value.update for value in values if isinstance(value, Commit))
 
     def page(self, from_height: int) -> Entries | Pruned:
@@ -97,25 +97,33 @@ class Account:
         """
         return self._catchup.is_believed(peer, self.state.height, now)
 
-    def status(self, now: float) -> LedgerStatus:
+    def _news(self, height: int) -> Message:
+        """Return the entries for a proposer that is behind; with many voters only our height."""
+        many = len(self.state.voters) > UNICASTS_MAX
+        return Entries(self.state.height, ()) if many else self.page(height)
+
+    def _must_not_vote(self) -> bool:
+        """Return whether another process may be using this node's vote, or a disk has lost entries:
+        the chain then ends before heights that this node voted at, and how those were decided is
+        unknown.
+        """
+        line, due = self.state.line, self.state.height + 1
+        return self._silent or any(of == line and height > due for of, height in self._acceptors)
+
+    def _status(self, wish: Wish, round: int, branch: str) -> LedgerStatus:
         state = self.state
-        wish = propose.what_to_propose(self.rules, state, self.view, now)
         return LedgerStatus(
             height=state.height,
             head=state.head,
             step=state.step,
             phase=state.phase,
             attempt=state.attempt,
-            round=self._instance.round,
-            proposer=self._instance.electorate.proposer(self._instance.round),
+            round=round,
+            proposer=proposer(state.voters, state.height + 1, round),
             reason=wish.reason,
             waiting_for=wish.waiting_for,
-            branch=self._branch_words(now),
+            branch="; ".join(words for words in (branch_words(state), branch) if words),
         )
-
-    def _branch_words(self, now: float) -> str:
-        parted = [] if self._parting is None else [self._parting.words(self.state, now)]
-        return "; ".join(words for words in (branch_words(self.state), *parted) if words)
 
 
 def branch_words(state: LedgerState) -> str:

@@ -20,7 +20,7 @@ from p2ptrain.archive import start_count
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.errors import P2PTrainError
+from p2ptrain.errors import P2PTrainError, first_error
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
@@ -76,7 +76,7 @@ def run_node(
             main = partial(_main, trainers=trainers, dress=dress)
             trio.run(main, config, home, journal, strict_exception_groups=True)
         except* P2PTrainError as group:
-            error = _first(group)
+            error = first_error(group)
             journal.write("stopped", code=error.code, reason=error.what, evidence=error.evidence)
             raise error from None
         journal.write("stopped", code="", reason="")
@@ -271,8 +271,3 @@ def _say(quiet: bool, text: str) -> None:
     if not quiet:
         shown = "".join(letter if letter.isprintable() else "·" for letter in text)
         write_line(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown}")
-
-
-def _first(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -20,7 +20,7 @@ import trio
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.archive.replay import Account, Named, account_of, named_by
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater
+from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater, first_error
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.names import label
@@ -113,7 +113,7 @@ def _run(config: NodeConfig, work: Callable[[Parts], Awaitable[Result]], say: Sa
         try:
             return trio.run(observed, journal, strict_exception_groups=True)
         except* P2PTrainError as group:
-            raise _first(group) from None
+            raise first_error(group) from None
 
 
 async def _observe(
@@ -234,8 +234,3 @@ def _has_a_node(exc: IdentityInUse, home: Path) -> IdentityInUse:
         do=f"{to_paste(home, 'ckpt ls')} shows what it holds, {to_paste(home, 'ckpt pin')} keeps "
         "it; to fetch another one, stop the node, or give --home with another folder",
     )
-
-
-def _first(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

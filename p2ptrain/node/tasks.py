@@ -13,7 +13,7 @@ import trio
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
-from p2ptrain.ledger.messages.events import Ready
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.assembly import Made
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.control.isolation_warning import notice_isolation

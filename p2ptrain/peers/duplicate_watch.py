@@ -4,13 +4,13 @@ answers prove.
 Two processes share an identity if a home, or its key, was copied. Both would vote, and both would
 be evicted for it. So each process asks a few members every `LOOK_S`, with a nonce that it has just
 drawn. It answers every nonce that is not its own with a signed proof. Members only pass both on
-(`identity_desk`).
+(`identity_mailboxes`).
 
 A proof counts if our own key signed it, over a nonce that this process drew within the last
 `FRESH_S`, for an incarnation that is not ours. Nobody without the key can make one, however many
 peers lie together. One proof is enough, whoever passes it on. A liar can delay a start by
-`start_s`, make us ask once a second, and withhold a proof. A process that really has a duplicate
-then learns of it from the next honest member that it asks.
+`start_wait_s`, make us ask once a second, and withhold a proof. A process that really has a
+duplicate then learns of it from the next honest member that it asks.
 
 A process that is starting has not voted, so it ends if another one runs. Of two that run, or two
 that start, the one with the higher incarnation ends, since it started later. The other does not
@@ -32,19 +32,18 @@ from dataclasses import dataclass
 from random import Random
 
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.ledger.chain.signatures import Sign, Verify
 from p2ptrain.peers.identity_messages import (
     CHALLENGES_MAX,
     NONCE_BYTES,
     PROOFS_MAX,
-    Proof,
-    Question,
-    Reply,
-    Sign,
-    Verify,
+    IdentityProof,
+    IdentityQuestion,
+    IdentityReply,
     is_genuine,
-    made_mark,
-    made_proof,
-    vouches,
+    is_genuine_mark,
+    make_mark,
+    make_proof,
 )
 from p2ptrain.peers.incarnations import Mark
 
@@ -90,7 +89,7 @@ class Duplicate:
     ends_us: bool
 
 
-def start_s() -> float:
+def start_wait_s() -> float:
     """Return for how many seconds a start waits for the proof of another process, if one may be
     alive. It is the time until that process asks in turn and until its answer is fetched, with one
     turn to spare.
@@ -98,7 +97,7 @@ def start_s() -> float:
     return LOOK_S + 2 * ALARM_S
 
 
-def askable(
+def peers_to_ask(
     connected: Collection[PeerId],
     admitted: Callable[[PeerId], bool],
     voters: Collection[PeerId],
@@ -143,7 +142,7 @@ class DuplicateWatch:
         self.suspected = False
         self._own: set[int] = set()
         self._nonces: dict[bytes, float] = {}
-        self._challengers: dict[PeerId, tuple[Proof, ...]] = {}
+        self._challengers: dict[PeerId, tuple[IdentityProof, ...]] = {}
         """Proofs to send to members with the next question."""
         self._proved_s = float("-inf")
         """When this process drew the newest nonce that another process has signed. The other one
@@ -158,14 +157,14 @@ class DuplicateWatch:
         """
         self._ask_at = float("-inf")
         self._alarmed_s = float("-inf")
-        self.take_incarnation(incarnation)
+        self.use_incarnation(incarnation)
 
-    def take_incarnation(self, incarnation: int) -> None:
+    def use_incarnation(self, incarnation: int) -> None:
         """Use this incarnation from now on."""
         self.incarnation = incarnation
         self._own.add(incarnation)
         self._behind_s = float("inf")
-        self.mark = made_mark(self._run, incarnation, self._sign)
+        self.mark = make_mark(self._run, incarnation, self._sign)
 
     def is_ours(self, incarnation: int) -> bool:
         """Return whether this process uses this incarnation, or did so before it counted on."""
@@ -177,7 +176,7 @@ class DuplicateWatch:
 
     def ask(
         self, voters: Collection[PeerId], others: Collection[PeerId], now: float
-    ) -> list[tuple[PeerId, Question]]:
+    ) -> list[tuple[PeerId, IdentityQuestion]]:
         """Return the questions of this turn. `voters` and `others` are admitted members that are
         connected. Voters are asked first; members that wait for our proofs are asked as well.
 
@@ -195,21 +194,21 @@ class DuplicateWatch:
         asked = dict.fromkeys(self._chosen(voters, others))
         asked |= {peer: None for peer in answers if peer in reachable}
         return [
-            (peer, Question(nonce, self.incarnation, self.starting, answers.get(peer, ())))
+            (peer, IdentityQuestion(nonce, self.incarnation, self.starting, answers.get(peer, ())))
             for peer in asked
         ]
 
-    def hear_reply(self, member: PeerId, reply: Reply, now: float) -> None:
+    def note_reply(self, member: PeerId, reply: IdentityReply, now: float) -> None:
         """Take the reply of a member that was asked."""
         self.suspected |= reply.suspected
         for proof in reply.proofs:
             self._judge(member, proof, now)
-        self.hear_challenges(member, reply.challenges, now)
+        self.note_challenges(member, reply.challenges, now)
         mark = reply.mark
         if mark is not None and mark.incarnation > max(self._newest, self.incarnation):
             self._hear_mark(mark, now)
 
-    def hear_challenges(self, member: PeerId, nonces: Collection[bytes], now: float) -> None:
+    def note_challenges(self, member: PeerId, nonces: Collection[bytes], now: float) -> None:
         """Take nonces of others that asked with our identity, according to `member`. Send it our
         proofs with the next question, and ask soon.
 
@@ -226,9 +225,9 @@ class DuplicateWatch:
         self._challengers[member] = (*proofs, *self._challengers.get(member, ()))[:PROOFS_MAX]
         while len(self._challengers) > 2 * ASKED_AT_ONCE:
             del self._challengers[next(iter(self._challengers))]
-        self.hurry(now)
+        self.ask_soon(now)
 
-    def hurry(self, now: float) -> None:
+    def ask_soon(self, now: float) -> None:
         """Ask at once, but not more often out of turn than every `ALARM_S`."""
         due = max(now, self._alarmed_s + ALARM_S)
         if due < self._ask_at:
@@ -238,7 +237,7 @@ class DuplicateWatch:
         """Return whether another process has proved lately that it lives."""
         return now < self._proved_s + QUIET_S
 
-    def raise_to(self, now: float) -> int:
+    def incarnation_to_exceed(self, now: float) -> int:
         """Return the incarnation that ours must exceed for our heartbeats to count. Return 0 if
         ours is the newest that our key vouches for, or if another process may live with that one.
         """
@@ -265,10 +264,10 @@ class DuplicateWatch:
         """
         return self._random.sample(sorted(peers), len(peers))
 
-    def _proof(self, nonce: bytes) -> Proof:
-        return made_proof(self._run, nonce, self.incarnation, self._sign, starting=self.starting)
+    def _proof(self, nonce: bytes) -> IdentityProof:
+        return make_proof(self._run, nonce, self.incarnation, self._sign, starting=self.starting)
 
-    def _judge(self, member: PeerId, proof: Proof, now: float) -> None:
+    def _judge(self, member: PeerId, proof: IdentityProof, now: float) -> None:
         """Decide what a proof means. Cheap checks come first."""
         drawn_s = self._drawn_s(proof.nonce, now)
         if drawn_s is None or self.is_ours(proof.incarnation):
@@ -290,6 +289,6 @@ class DuplicateWatch:
         return None if drawn_s is None or now > drawn_s + FRESH_S else drawn_s
 
     def _hear_mark(self, mark: Mark, now: float) -> None:
-        if vouches(self._run, self.me, mark, self._verify):
+        if is_genuine_mark(self._run, self.me, mark, self._verify):
             self._newest = mark.incarnation
             self._behind_s = min(self._behind_s, now)

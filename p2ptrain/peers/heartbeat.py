@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
@@ -99,7 +99,7 @@ class ValidationReport:
 
     def __post_init__(self) -> None:
         counts = (self.step, self.first, self.stop, self.tokens)
-        if not all(0 <= count <= COUNT_MAX for count in counts) or self.tokens == 0:
+        if not all(0 <= each <= COUNT_MAX for each in counts) or self.tokens == 0:
             raise RemoteProtocolError("a validation report holds a count out of range")
         if not 0 < self.stop - self.first <= SHARE_BLOCKS_MAX:
             raise RemoteProtocolError("a validation report is about no share of blocks")
@@ -253,9 +253,7 @@ def decode(data: bytes) -> Heartbeat:
 
 
 def _count(value: object, most: int = COUNT_MAX) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise RemoteProtocolError("a heartbeat holds a count out of range")
-    return value
+    return count(value, most, "a heartbeat")
 
 
 def _bytes(value: object) -> bytes:

@@ -41,7 +41,7 @@ OF_EVERY_BEAT = frozenset({"incarnation", "serial"})
 
 
 @dataclass(frozen=True, slots=True)
-class FullBeat:
+class FullHeartbeat:
     """A heartbeat with its encoding `wire`, which it was decoded from."""
 
     heartbeat: Heartbeat
@@ -49,7 +49,7 @@ class FullBeat:
 
 
 @dataclass(frozen=True, slots=True)
-class SmallBeat:
+class HeartbeatDelta:
     """The difference from a full beat. `changed` are the fields, as on the wire, that differ from
     the full beat with serial `base`.
 
@@ -78,25 +78,25 @@ class SmallBeat:
         return (self.incarnation, self.serial) > (incarnation, serial)
 
 
-Beat = FullBeat | SmallBeat
+Beat = FullHeartbeat | HeartbeatDelta
 
 
 def counts_of(beat: Beat) -> tuple[int, int]:
     """Return the incarnation of the sender of `beat`, and the serial of `beat` within it."""
-    counted = beat.heartbeat if isinstance(beat, FullBeat) else beat
+    counted = beat.heartbeat if isinstance(beat, FullHeartbeat) else beat
     return counted.incarnation, counted.serial
 
 
-def read(payload: bytes) -> Beat:
+def decode_beat(payload: bytes) -> Beat:
     """Decode a beat. Raises RemoteProtocolError if it is not as we would have sent it."""
     value = unpack(payload, bytes_max=HEARTBEAT_BYTES_MAX)
     if not isinstance(value, dict) or "base" not in value:
-        return FullBeat(decode(payload), payload)
+        return FullHeartbeat(decode(payload), payload)
     wire = fields(value, incarnation=int, serial=int, base=int, changed=dict)
-    return SmallBeat(**wire)  # type: ignore[arg-type]
+    return HeartbeatDelta(**wire)  # type: ignore[arg-type]
 
 
-def whole(base: FullBeat, small: SmallBeat) -> Heartbeat:
+def full_heartbeat(base: FullHeartbeat, small: HeartbeatDelta) -> Heartbeat:
     """Return the full heartbeat that `small` and its base make together.
 
     Raises:
@@ -108,7 +108,7 @@ def whole(base: FullBeat, small: SmallBeat) -> Heartbeat:
 
 
 @dataclass(slots=True)
-class Saying:
+class HeartbeatSender:
     """The beats that one node sends, in the order of their serials."""
 
     full_next: bool = True
@@ -121,7 +121,7 @@ class Saying:
     _base: dict[str, object] = field(default_factory=dict)
     """The fields of the last full beat."""
 
-    def say(self, heartbeat: Heartbeat) -> bytes:
+    def encode_next(self, heartbeat: Heartbeat) -> bytes:
         """Return the bytes to send for `heartbeat`: a full beat if one is due, else a small one."""
         full = encode(heartbeat)
         said = _fields_of(full)

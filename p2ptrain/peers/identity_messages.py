@@ -12,13 +12,13 @@ This module knows bytes and bounds. It does not know when to ask, nor what follo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.ledger.chain.signatures import Sign, Verify
 from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark
 
 NONCE_BYTES = 16
@@ -40,12 +40,9 @@ NOTICE_BYTES_MAX = 512
 
 _DOMAIN = b"p2ptrain identity 1\n"
 
-Sign = Callable[[bytes], bytes]
-Verify = Callable[[PeerId, bytes, bytes], bool]
-
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class IdentityProof:
     """A signature of the process that took `incarnation`, over `nonce`, which it learned from
     somebody. `starting`: that process has not voted yet, and ends if it is the second one.
     """
@@ -57,7 +54,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class IdentityQuestion:
     """The question whether another process has the asker's identity. `proofs` answer challenges
     that the asked member passed on before.
     """
@@ -65,11 +62,11 @@ class Question:
     nonce: bytes
     incarnation: int
     starting: bool
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[IdentityProof, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class IdentityReply:
     """The answer of a member. `suspected`: the member has heard another incarnation lately, and
     passes the nonce on. `challenges` are nonces of others that asked with this identity. `mark` is
     the newest mark that the member knows.
@@ -77,48 +74,50 @@ class Reply:
 
     suspected: bool
     challenges: tuple[bytes, ...] = ()
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[IdentityProof, ...] = ()
     mark: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class IdentityNotice:
     """A message of a member to all members by gossip, about `peer`: a challenge (then `proof` is
     None), or a proof that answers one.
     """
 
     peer: PeerId
     nonce: bytes
-    proof: Proof | None = None
+    proof: IdentityProof | None = None
 
 
-def proved(run: RunId, nonce: bytes, incarnation: int, *, starting: bool) -> bytes:
+def proof_message(run: RunId, nonce: bytes, incarnation: int, *, starting: bool) -> bytes:
     """Return the bytes that a proof signs; with an empty nonce, those that a mark signs."""
     return _DOMAIN + pack([run, nonce, incarnation, starting])
 
 
-def made_proof(run: RunId, nonce: bytes, incarnation: int, sign: Sign, *, starting: bool) -> Proof:
-    message = proved(run, nonce, incarnation, starting=starting)
-    return Proof(nonce, incarnation, starting, sign(message))
+def make_proof(
+    run: RunId, nonce: bytes, incarnation: int, sign: Sign, *, starting: bool
+) -> IdentityProof:
+    message = proof_message(run, nonce, incarnation, starting=starting)
+    return IdentityProof(nonce, incarnation, starting, sign(message))
 
 
-def is_genuine(run: RunId, peer: PeerId, proof: Proof, verify: Verify) -> bool:
+def is_genuine(run: RunId, peer: PeerId, proof: IdentityProof, verify: Verify) -> bool:
     """Return whether a process with the key of `peer` made this proof."""
-    message = proved(run, proof.nonce, proof.incarnation, starting=proof.starting)
+    message = proof_message(run, proof.nonce, proof.incarnation, starting=proof.starting)
     return verify(peer, message, proof.signature)
 
 
-def made_mark(run: RunId, incarnation: int, sign: Sign) -> Mark:
-    return Mark(incarnation, sign(proved(run, b"", incarnation, starting=False)))
+def make_mark(run: RunId, incarnation: int, sign: Sign) -> Mark:
+    return Mark(incarnation, sign(proof_message(run, b"", incarnation, starting=False)))
 
 
-def vouches(run: RunId, peer: PeerId, mark: Mark, verify: Verify) -> bool:
+def is_genuine_mark(run: RunId, peer: PeerId, mark: Mark, verify: Verify) -> bool:
     """Return whether `peer` took the incarnation of this mark."""
-    message = proved(run, b"", mark.incarnation, starting=False)
+    message = proof_message(run, b"", mark.incarnation, starting=False)
     return verify(peer, message, mark.signature)
 
 
-def encode_question(question: Question) -> bytes:
+def encode_question(question: IdentityQuestion) -> bytes:
     return pack(
         {
             "nonce": question.nonce,
@@ -129,7 +128,7 @@ def encode_question(question: Question) -> bytes:
     )
 
 
-def decode_question(data: bytes) -> Question:
+def decode_question(data: bytes) -> IdentityQuestion:
     """Decode a question. Raises RemoteProtocolError for anything that `encode_question` does not
     make.
     """
@@ -140,15 +139,15 @@ def decode_question(data: bytes) -> Question:
         starting=bool,
         proofs=list,
     )
-    return Question(
+    return IdentityQuestion(
         _nonce(wire["nonce"]),
-        _incarnation(wire["incarnation"]),
+        count(wire["incarnation"], INCARNATION_MAX, "a proof of an identity"),
         wire["starting"] is True,
         _proofs(wire["proofs"]),
     )
 
 
-def encode_reply(reply: Reply) -> bytes:
+def encode_reply(reply: IdentityReply) -> bytes:
     mark = reply.mark
     return pack(
         {
@@ -160,7 +159,7 @@ def encode_reply(reply: Reply) -> bytes:
     )
 
 
-def decode_reply(data: bytes) -> Reply:
+def decode_reply(data: bytes) -> IdentityReply:
     """Decode a reply. Raises RemoteProtocolError for anything that `encode_reply` does not make."""
     wire = fields(
         unpack(data, bytes_max=REPLY_BYTES_MAX),
@@ -170,7 +169,7 @@ def decode_reply(data: bytes) -> Reply:
         mark=(list, type(None)),
     )
     challenges = _few(wire["challenges"], CHALLENGES_MAX)
-    return Reply(
+    return IdentityReply(
         wire["suspected"] is True,
         tuple(_nonce(each) for each in challenges),
         _proofs(wire["proofs"]),
@@ -178,12 +177,12 @@ def decode_reply(data: bytes) -> Reply:
     )
 
 
-def encode_notice(notice: Notice) -> bytes:
+def encode_notice(notice: IdentityNotice) -> bytes:
     proof = None if notice.proof is None else _plain(notice.proof)
     return pack({"peer": notice.peer, "nonce": notice.nonce, "proof": proof})
 
 
-def decode_notice(data: bytes) -> Notice:
+def decode_notice(data: bytes) -> IdentityNotice:
     """Decode a notice. Raises RemoteProtocolError for anything that `encode_notice` does not
     make.
     """
@@ -197,22 +196,27 @@ def decode_notice(data: bytes) -> Notice:
     proof = None if plain is None else _proof(plain)
     if proof is not None and proof.nonce != nonce:
         raise RemoteProtocolError("a notice's proof answers another nonce")
-    return Notice(PeerId(peer), nonce, proof)
+    return IdentityNotice(PeerId(peer), nonce, proof)
 
 
-def _plain(proof: Proof) -> list[object]:
+def _plain(proof: IdentityProof) -> list[object]:
     return [proof.nonce, proof.incarnation, proof.starting, proof.signature]
 
 
-def _proofs(value: object) -> tuple[Proof, ...]:
+def _proofs(value: object) -> tuple[IdentityProof, ...]:
     return tuple(_proof(each) for each in _few(value, PROOFS_MAX))
 
 
-def _proof(value: object) -> Proof:
+def _proof(value: object) -> IdentityProof:
     if not isinstance(value, list) or len(value) != 4 or not isinstance(value[2], bool):
         raise RemoteProtocolError("a proof of identity does not have four parts")
     nonce, incarnation, starting, signature = value
-    return Proof(_nonce(nonce), _incarnation(incarnation), starting, _signature(signature))
+    return IdentityProof(
+        _nonce(nonce),
+        count(incarnation, INCARNATION_MAX, "a proof of an identity"),
+        starting,
+        _signature(signature),
+    )
 
 
 def _mark(value: object) -> Mark | None:
@@ -220,7 +224,7 @@ def _mark(value: object) -> Mark | None:
         return None
     if not isinstance(value, list) or len(value) != 2:
         raise RemoteProtocolError("a mark does not have two parts")
-    return Mark(_incarnation(value[0]), _signature(value[1]))
+    return Mark(count(value[0], INCARNATION_MAX, "a mark"), _signature(value[1]))
 
 
 def _few(value: object, most: int) -> list[object]:
@@ -238,10 +242,4 @@ def _nonce(value: object) -> bytes:
 def _signature(value: object) -> bytes:
     if not isinstance(value, bytes) or len(value) != SIGNATURE_BYTES:
         raise RemoteProtocolError(f"a signature does not have {SIGNATURE_BYTES} bytes")
-    return value
-
-
-def _incarnation(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= INCARNATION_MAX:
-        raise RemoteProtocolError("an incarnation is out of range")
     return value

@@ -52,7 +52,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class IncarnationSpan:
     """When an incarnation was first heard, and when it last sent something new."""
 
     first_s: float
@@ -130,12 +130,14 @@ class Incarnations:
         known = self._newest.get(peer)
         return known is not None and incarnation == known.incarnation
 
-    def spoke(self, peer: PeerId) -> Span | None:
+    def heard_span(self, peer: PeerId) -> IncarnationSpan | None:
         """Return when the newest incarnation of `peer` was heard; None if none was."""
         known = self._newest.get(peer)
-        return None if known is None else Span(known.since_s, known.last_s)
+        return None if known is None else IncarnationSpan(known.since_s, known.last_s)
 
-    def hear(self, peer: PeerId, incarnation: int, serial: int, now: float, again_s: float) -> bool:
+    def note_arrival(
+        self, peer: PeerId, incarnation: int, serial: int, now: float, again_s: float
+    ) -> bool:
         """Note that a heartbeat of `peer` arrived; a live sender sends the next within `again_s`.
 
         Return False for a heartbeat that is not new: of an earlier start, late, or repeated.
@@ -149,7 +151,7 @@ class Incarnations:
         known.heard, known.last_s, known.due_s = serial, now, now + again_s
         return True
 
-    def take(self, peer: PeerId, incarnation: int, serial: int, now: float) -> bool:
+    def note_decoded(self, peer: PeerId, incarnation: int, serial: int, now: float) -> bool:
         """Note that a heartbeat was decoded. Return False if it must not count: its peer has
         started again since, or a later heartbeat of this start has counted.
         """
@@ -159,7 +161,7 @@ class Incarnations:
         known.taken = serial
         return True
 
-    def vouch(self, peer: PeerId, mark: Mark) -> None:
+    def keep_mark(self, peer: PeerId, mark: Mark) -> None:
         """Keep the newest mark of `peer`, for a process with this identity that has to know it."""
         known = self._newest.get(peer)
         if known is not None and known.incarnation == mark.incarnation:

@@ -26,7 +26,7 @@ takes three days to fill the journal.
 """
 
 
-class Complaints:
+class MisbehaviourLog:
     """A rate-limited writer to the journal. `now` may never go back."""
 
     def __init__(self, journal: Journal) -> None:

@@ -56,7 +56,7 @@ class Path:
 
 
 @dataclass(slots=True)
-class PathBook:
+class PathTable:
     """The known paths. `mine` are this node's own; `heard` those of others, by the peer that
     reported them. `page` are the paths in the heartbeats now.
     """
@@ -109,7 +109,7 @@ class PathBook:
         """
         return now >= self._turned_s + TURN_S and any(self._news())
 
-    def turn(self, now: float) -> None:
+    def choose_page(self, now: float) -> None:
         """Choose the next page: the paths that changed much, then those told the longest time
         ago.
         """
@@ -125,7 +125,7 @@ class PathBook:
         told = self._told
         return [peer for peer, path in self.mine.items() if path.differs(told.get(peer, Path()))]
 
-    def hear(
+    def note_report(
         self, peer: PeerId, page: Iterable[tuple[PeerId, Path]], of: Collection[PeerId]
     ) -> None:
         """Take what `peer` reports of its own paths to others of the members in `of`."""

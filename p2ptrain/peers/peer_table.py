@@ -16,7 +16,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.eviction import IsMember, nobody
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.heartbeat import HEARTBEAT_BYTES_MAX, LACKS_MAX, Heartbeat
-from p2ptrain.peers.heartbeat_delta import FullBeat, SmallBeat, whole
+from p2ptrain.peers.heartbeat_delta import FullHeartbeat, HeartbeatDelta, full_heartbeat
 
 PEERS_MAX = 4096
 OTHERS_MAX = 3072
@@ -24,7 +24,7 @@ OTHERS_MAX = 3072
 
 
 @dataclass(frozen=True, slots=True)
-class PeerView:
+class PeerRecord:
     """One peer as it describes itself. `heard_s` is our clock when its last heartbeat came.
 
     `base` is its last full beat, which its small ones need to be decoded. `unread` are the
@@ -35,26 +35,26 @@ class PeerView:
     heartbeat: Heartbeat
     endpoint: Endpoint | None
     heard_s: float
-    base: FullBeat | None = None
+    base: FullHeartbeat | None = None
     unread: tuple[int, int] | None = None
 
 
 class PeerTable:
     def __init__(self, is_member: IsMember = nobody) -> None:
         self._is_member = is_member
-        self._views: dict[PeerId, PeerView] = {}
+        self._views: dict[PeerId, PeerRecord] = {}
         self._lacking: dict[PeerId, None] = {}
 
     def __len__(self) -> int:
         return len(self._views)
 
-    def __iter__(self) -> Iterator[PeerView]:
+    def __iter__(self) -> Iterator[PeerRecord]:
         return iter(list(self._views.values()))
 
-    def get(self, peer: PeerId) -> PeerView | None:
+    def get(self, peer: PeerId) -> PeerRecord | None:
         return self._views.get(peer)
 
-    def read(self, peer: PeerId, beat: SmallBeat) -> Heartbeat | None:
+    def restore(self, peer: PeerId, beat: HeartbeatDelta) -> Heartbeat | None:
         """Decode a small beat of `peer`; None if its base was not taken here.
 
         Raises:
@@ -62,14 +62,14 @@ class PeerTable:
         """
         view = self._views.get(peer)
         if view is not None and view.base is not None and beat.rests_on(view.base.heartbeat):
-            return whole(view.base, beat)
+            return full_heartbeat(view.base, beat)
         if len(self._lacking) < PEERS_MAX:
             self._lacking[peer] = None
         return None
 
-    def take(
-        self, peer: PeerId, heartbeat: Heartbeat, now: float, base: FullBeat | None = None
-    ) -> PeerView | None:
+    def note_heartbeat(
+        self, peer: PeerId, heartbeat: Heartbeat, now: float, base: FullHeartbeat | None = None
+    ) -> PeerRecord | None:
         """Note a heartbeat. Return None if it is not new (late or repeated), or there is no room.
 
         If `base` is given, small beats are decoded with it from now on.
@@ -87,10 +87,10 @@ class PeerTable:
             self._lacking.pop(peer, None)
         elif known is not None:
             base = known.base
-        view = self._views[peer] = PeerView(peer, heartbeat, endpoint, now, base)
+        view = self._views[peer] = PeerRecord(peer, heartbeat, endpoint, now, base)
         return view
 
-    def note_alive(self, peer: PeerId, beat: SmallBeat, now: float) -> bool:
+    def note_alive(self, peer: PeerId, beat: HeartbeatDelta, now: float) -> bool:
         """Note that `peer` lives, by a beat that cannot be decoded. Return False if the beat is
         old, or no heartbeat of `peer` was ever taken.
         """
@@ -104,7 +104,7 @@ class PeerTable:
         self._views[peer] = replace(view, heard_s=now, unread=unread)
         return True
 
-    def take_lacking(self) -> tuple[PeerId, ...]:
+    def pop_lacking(self) -> tuple[PeerId, ...]:
         """Return some of the peers whose small beats could not be decoded. Each peer is returned
         once for each such beat. A peer that sends more is noted again, and one that is gone is not
         asked for ever.

@@ -41,7 +41,7 @@ def heartbeat_topic(run: RunId) -> str:
 
 
 def identity_topic(run: RunId) -> str:
-    """Return the topic of challenges and proofs that members pass on; see `identity_desk`."""
+    """Return the topic of challenges and proofs that members pass on; see `identity_mailboxes`."""
     return f"/p2ptrain/1/{run}/identity"
 
 

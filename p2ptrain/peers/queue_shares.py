@@ -10,13 +10,13 @@ eighth of the whole is for authors with nothing waiting there, one report each.
 """
 
 
-class Shares:
+class QueueShares:
     """How much each author has waiting in a queue that all share."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, int] = {}
 
-    def take(self, author: Hashable, free: int, size: int) -> bool:
+    def reserve(self, author: Hashable, free: int, size: int) -> bool:
         """Count one more item of `author`, if the queue has `free` of its `size` places left.
         Return False if the author has its share already.
         """
@@ -26,7 +26,7 @@ class Shares:
         self._waiting[author] = waiting + 1
         return True
 
-    def give_back(self, author: Hashable) -> None:
+    def release(self, author: Hashable) -> None:
         """Note that an item of `author` no longer waits. An item that was never counted is
         ignored.
         """

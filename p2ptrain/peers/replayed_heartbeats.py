@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
-from p2ptrain.peers.incarnations import SPREAD_S, Span
+from p2ptrain.peers.incarnations import SPREAD_S, IncarnationSpan
 
 APART_S = 10.0
 """Seconds between two counted replays: the longest time between two heartbeats in a run of a
@@ -29,15 +29,15 @@ FORWARDERS_MAX = 512
 
 
 @dataclass(slots=True)
-class Replays:
+class ReplayedHeartbeats:
     _counts: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
     """For each peer: how often it was counted, and when last."""
 
-    def names(
+    def note_replay(
         self,
         forwarder: PeerId,
         author: PeerId,
-        spoke: Span | None,
+        spoke: IncarnationSpan | None,
         forwarder_since_s: float | None,
         now: float,
     ) -> bool:

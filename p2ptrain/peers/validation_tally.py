@@ -29,7 +29,7 @@ WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ValidationShare:
     """The held-out blocks from `first` to before `stop`."""
 
     first: int
@@ -39,7 +39,7 @@ class Share:
         return f"blocks {self.first} to {self.stop - 1}"
 
 
-def divided(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerId, Share]:
+def divide_blocks(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerId, ValidationShare]:
     """Return which peer measures which of `blocks` held-out blocks, for θ of outer step `step`.
 
     Sizes differ by one at most. The first peer changes with the step. So if there are fewer blocks
@@ -50,7 +50,7 @@ def divided(blocks: int, peers: Sequence[PeerId], step: int) -> dict[PeerId, Sha
     turn = step % max(1, len(ordered))
     ordered = ordered[turn:] + ordered[:turn]
     cuts = [blocks * index // len(ordered) for index in range(len(ordered) + 1)] if ordered else []
-    shares = [Share(a, min(b, a + SHARE_BLOCKS_MAX)) for a, b in pairwise(cuts)]
+    shares = [ValidationShare(a, min(b, a + SHARE_BLOCKS_MAX)) for a, b in pairwise(cuts)]
     return {
         peer: share for peer, share in zip(ordered, shares, strict=True) if share.first < share.stop
     }
@@ -77,13 +77,13 @@ class Validation:
 
 @dataclass(slots=True)
 class _Step:
-    shares: Mapping[PeerId, Share]
+    shares: Mapping[PeerId, ValidationShare]
     begun_s: float
     reports: dict[PeerId, ValidationReport] = field(default_factory=dict)
     told: Validation | None = None
 
 
-class Tally:
+class ValidationTally:
     """The reports about the newest measured steps of a run with `blocks` held-out blocks."""
 
     def __init__(self, blocks: int, block_tokens: int) -> None:
@@ -93,7 +93,7 @@ class Tally:
         self.own: ValidationReport | None = None
         """The last report of this node, for its heartbeats."""
 
-    def begin(self, step: int, shares: Mapping[PeerId, Share], now: float) -> bool:
+    def begin(self, step: int, shares: Mapping[PeerId, ValidationShare], now: float) -> bool:
         """Take reports about θ of `step` from now on. Return False if it was begun before."""
         if step in self._steps:
             return False
@@ -102,7 +102,7 @@ class Tally:
             del self._steps[old]
         return True
 
-    def hear(self, peer: PeerId, report: ValidationReport) -> str:
+    def note_report(self, peer: PeerId, report: ValidationReport) -> str:
         """Take a report. Return in words why it is refused. A repeated report, or one about a step
         that is not kept, is no offence.
         """
@@ -113,7 +113,7 @@ class Tally:
         if share is None:
             return f"it has no share of the held-out blocks of outer step {report.step}"
         if (report.first, report.stop) != (share.first, share.stop):
-            return f"it measured {Share(report.first, report.stop)}; its share is {share}"
+            return f"it measured {ValidationShare(report.first, report.stop)}; its share is {share}"
         tokens = (share.stop - share.first) * self._block_tokens
         if report.tokens != tokens:
             return f"it counted {report.tokens} tokens where there are {tokens}"

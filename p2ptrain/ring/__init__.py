@@ -4,17 +4,18 @@ arrangement                     the order of the peers and the schedule (pure)
 plan                            the bytes that each peer sends, and to whom (pure)
 streams_for                     the number of connections between two neighbours (pure)
 ReduceRequest, Reduce           one attempt: `run` it in one thread, `abort` it from any thread
-ReduceReport                    timings and traffic of a completed reduce
-own_peak, mean_max, owed_max    the magnitude of the own contribution; bounds on means and residuals
+ReduceStatistics                timings and traffic of a completed reduce
+contribution_peak               the magnitude of the own contribution
+mean_max, residual_max          the bounds on means and residuals
 """
 
 from __future__ import annotations
 
 from p2ptrain.ring.arrangement import NEIGHBOURS_MAX, Arrangement, Paths, arrangement
-from p2ptrain.ring.influence import mean_max, owed_max, own_peak
-from p2ptrain.ring.plan import Plan, Segment, plan
+from p2ptrain.ring.influence import contribution_peak, mean_max, residual_max
+from p2ptrain.ring.plan import ReducePlan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
-from p2ptrain.ring.request import SILENCE_S, ReduceReport, ReduceRequest, Traffic
+from p2ptrain.ring.request import SILENCE_S, ReduceRequest, ReduceStatistics, Traffic
 from p2ptrain.ring.schedules import SCHEDULES, Route, Schedule, routes
 from p2ptrain.ring.streams import streams_for
 
@@ -25,19 +26,19 @@ __all__ = [
     "Arrangement",
     "Links",
     "Paths",
-    "Plan",
     "Reduce",
-    "ReduceReport",
+    "ReducePlan",
     "ReduceRequest",
+    "ReduceStatistics",
     "Route",
     "Schedule",
     "Segment",
     "Traffic",
     "arrangement",
+    "contribution_peak",
     "mean_max",
-    "owed_max",
-    "own_peak",
     "plan",
+    "residual_max",
     "routes",
     "streams_for",
 ]

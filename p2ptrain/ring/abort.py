@@ -36,7 +36,7 @@ turn. The limit keeps a neighbour that sends without end from delaying the other
 end."""
 
 
-def take_leave(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
+def tell_neighbours(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
     """Tell the neighbours the verdict, and wait until they know it too."""
     blame = attempt.verdict.blame
     assert blame is not None
@@ -60,7 +60,7 @@ def take_leave(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
         here = [leave for leave in here if leave.step()]
 
 
-def last_words(link: Link, unread: int, members: Collection[PeerId]) -> Blame | None:
+def abort_reason(link: Link, unread: int, members: Collection[PeerId]) -> Blame | None:
     """Return the reason that a neighbour gave before it ended its side of `link`; None if it gave
     none. The first `unread` bytes are the rest of a segment, and are discarded.
 

@@ -8,18 +8,18 @@ from p2ptrain.dataplane import Share
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.ring.arithmetic import Arithmetic
-from p2ptrain.ring.blame import Blame, Verdict
-from p2ptrain.ring.plan import Plan
+from p2ptrain.ring.blame import Blame, SharedVerdict
+from p2ptrain.ring.plan import ReducePlan
 from p2ptrain.ring.request import ReduceRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     request: ReduceRequest
-    plan: Plan
+    plan: ReducePlan
     tag: bytes
     arithmetic: Arithmetic
-    verdict: Verdict
+    verdict: SharedVerdict
     share: Share | None
     """The share of a capped uplink; None if the uplink is not capped."""
 

@@ -40,7 +40,7 @@ class Blamed(Exception):
         self.blame = blame
 
 
-class Verdict:
+class SharedVerdict:
     """The reason that the attempt ended; empty while it goes on. Thread-safe."""
 
     def __init__(self, on_settled: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ nobody sees whose numbers are wrong. The owner of a part may even send different
 then their results differ, and the ledger commits one of them. An accusation is only the word of the
 accuser: other peers cannot tell whether the accuser or the accused is at fault.
 
-It knows the plan's trees and the request. Only `own_peak` reads vectors.
+It knows the plan's trees and the request. Only `contribution_peak` reads vectors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Influence:
         self._numbers = {peer: number for number, peer in enumerate(request.peers)}
         self._growth = codec.growth * _FP32_ROUNDING
         self._per_weight = most * peers / sum(request.weights)
-        self._per_peer = _LEAST + (owed_max(codec, peers, most) if feedback else 0.0)
+        self._per_peer = _LEAST + (residual_max(codec, peers, most) if feedback else 0.0)
         self._sums: dict[tuple[int, PeerId], float] = {}
         self.bounded = most < UNBOUNDED
         self.own_max = self._at_first((request.me,)) * self._growth if self.bounded else math.inf
@@ -96,7 +96,7 @@ def mean_max(
     if influence_max >= UNBOUNDED:
         return math.inf
     roundings = route(schedule, peers, owner_of(schedule, peers, 0), 0).sum_hop + 1
-    owed = owed_max(codec, peers, influence_max) if feedback else 0.0
+    owed = residual_max(codec, peers, influence_max) if feedback else 0.0
     terms = influence_max + owed + _LEAST
     bound = terms
     for _ in range(roundings):
@@ -104,12 +104,12 @@ def mean_max(
     return bound
 
 
-def owed_max(codec: Codec, peers: int, influence_max: float) -> float:
+def residual_max(codec: Codec, peers: int, influence_max: float) -> float:
     """Return the bound on the earlier rounding errors that a participant may add to its work."""
     return codec.loss * influence_max * peers
 
 
-def own_peak(theta: Floats, local: Floats) -> float:
+def contribution_peak(theta: Floats, local: Floats) -> float:
     """Return the largest magnitude of θ − local; NaN or infinity if it is not finite. One pass over
     both.
 

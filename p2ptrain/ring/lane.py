@@ -18,15 +18,15 @@ from collections.abc import Mapping
 
 from p2ptrain.dataplane import SecureSocket, ShutDownHere
 from p2ptrain.errors import PeerError, RemoteProtocolError
-from p2ptrain.ring.abort import last_words, take_leave
+from p2ptrain.ring.abort import abort_reason, tell_neighbours
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blamed
-from p2ptrain.ring.lane_progress import Work
+from p2ptrain.ring.lane_progress import LaneProgress
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.request import Traffic
-from p2ptrain.ring.wait_for import Excuse, Excuses
-from p2ptrain.ring.watch import NEWS_S, SECOND_OPINION_S, Watch
+from p2ptrain.ring.wait_for import Wait, WaitForGraph
+from p2ptrain.ring.watch import NEWS_S, SECOND_OPINION_S, NeighbourWatch
 from p2ptrain.ring.wire import (
     ABORT_BYTES_MAX,
     HEADER_BYTES,
@@ -59,7 +59,7 @@ class Lane:
         self._attempt = attempt
         self._verdict = attempt.verdict
         self._silence_s = attempt.request.silence_s
-        self._work = Work(attempt, number)
+        self._progress = LaneProgress(attempt, number)
         self._neighbours = {
             peer: Neighbour(
                 peer,
@@ -74,8 +74,10 @@ class Lane:
             for connection in each.connections
         ]
         self._tickets_ahead = max(1, TICKETS_AHEAD // len(self._neighbours))
-        self._excuses = Excuses(attempt.request, attempt.plan, time.monotonic())
-        self._watch = Watch(attempt, self._work, self._neighbours, self._excuses, self._say)
+        self._waits = WaitForGraph(attempt.request, attempt.plan, time.monotonic())
+        self._watch = NeighbourWatch(
+            attempt, self._progress, self._neighbours, self._waits, self._say
+        )
         self.payload_bytes = 0
         self.arithmetic_s = 0.0
         self.waiting_s = 0.0
@@ -90,13 +92,13 @@ class Lane:
         try:
             while not self.finished and not self._verdict.settled:
                 moved = [self._turn(*edge) for edge in self._edges if self._may_move(*edge)]
-                self._watch.look()
+                self._watch.check()
                 if not any(moved):
                     self._wait(wake_fd)
         except Blamed as exc:
             self._verdict.settle(exc.blame)
         if self._verdict.settled:
-            take_leave(self._attempt, self._neighbours.values())
+            tell_neighbours(self._attempt, self._neighbours.values())
 
     def traffic(self) -> list[Traffic]:
         return [
@@ -118,18 +120,18 @@ class Lane:
 
     @property
     def finished(self) -> bool:
-        return self._work.finished and all(each.over for each in self._neighbours.values())
+        return self._progress.finished and all(each.over for each in self._neighbours.values())
 
     def _begin(self) -> None:
         now = time.monotonic()
         for neighbour in self._neighbours.values():
             neighbour.spoke_at = now
         self._watch.begin(now)
-        for send in self._work.at_start():
+        for send in self._progress.at_start():
             self._neighbours[send.to].ready.append(send)
         for neighbour in self._neighbours.values():
             heapq.heapify(neighbour.ready)
-        if self._work.scattered:
+        if self._progress.scattered:
             self.scattered_at = now
 
     def _may_move(self, neighbour: Neighbour, connection: Connection) -> bool:
@@ -142,7 +144,7 @@ class Lane:
             return False
         if connection.link.busy or neighbour.ready:
             return True
-        return not connection.said_done and self._work.left_to_go[neighbour.number] == 0
+        return not connection.said_done and self._progress.left_to_go[neighbour.number] == 0
 
     def _turn(self, neighbour: Neighbour, connection: Connection) -> bool:
         """Take one step on this connection in each direction; return whether anything moved."""
@@ -164,7 +166,7 @@ class Lane:
         if connection.held_back:
             self._make_place(connection)
         if connection.held_back and connection.gone:
-            self._hear_last_words(connection)
+            self._note_abort_reason(connection)
         if connection.held_back or not connection.readable:
             return
         link, before = connection.link, connection.link.received_bytes
@@ -186,22 +188,22 @@ class Lane:
         complete = connection.link.pull_body(place)
         count, now = connection.link.received_bytes - before, time.monotonic()
         if count:
-            self._excuses.came(neighbour.number, count, now, complete=complete)
+            self._waits.note_bytes(neighbour.number, count, now, complete=complete)
         if complete:
             self._arrived(connection)
 
-    def _hear_last_words(self, connection: Connection) -> None:
+    def _note_abort_reason(self, connection: Connection) -> None:
         """The neighbour left while it still owed us something. Read whether it gave a reason."""
         assert connection.arrival is not None
         unread = connection.arrival.segment.bytes
-        blame = last_words(connection.link, unread, self._attempt.request.peers)
+        blame = abort_reason(connection.link, unread, self._attempt.request.peers)
         connection.break_off("it left")
         if blame is not None:
             self._verdict.settle(self._watch.confirmed(blame))
 
     def _make_place(self, connection: Connection) -> None:
         if connection.arrival is not None:
-            connection.place = self._work.place(connection.arrival)
+            connection.place = self._progress.place(connection.arrival)
 
     def _heed(self, neighbour: Neighbour, connection: Connection, header: Header) -> None:
         """Find out what the frame with this header is for; refuse it if it is not for this
@@ -229,13 +231,13 @@ class Lane:
             if header.kind is Kind.DONE:
                 connection.heard_done = True
             else:
-                self._hear_excuse(neighbour, Excuse(header.part, header.index))
+                self._note_wait(neighbour, Wait(header.part, header.index))
         else:
-            connection.arrival = self._work.claim(header, neighbour.number)
+            connection.arrival = self._progress.claim(header, neighbour.number)
 
-    def _hear_excuse(self, neighbour: Neighbour, excuse: Excuse) -> None:
+    def _note_wait(self, neighbour: Neighbour, wait: Wait) -> None:
         now = time.monotonic()
-        if self._excuses.heard(neighbour.number, excuse, now):
+        if self._waits.note_wait(neighbour.number, wait, now):
             self._watch.look_at = min(self._watch.look_at, now + NEWS_S)
 
     def _receive_blame(self, connection: Connection, header: Header) -> None:
@@ -254,18 +256,18 @@ class Lane:
         connection.arrival = connection.place = None
         self.payload_bytes += arrival.segment.bytes
         begun = time.monotonic()
-        for send in self._work.arrived(arrival):
+        for send in self._progress.arrived(arrival):
             heapq.heappush(self._neighbours[send.to].ready, send)
         ended = time.monotonic()
         self.arithmetic_s += ended - begun
-        if self.scattered_at is None and arrival.kind is Kind.SUM and self._work.scattered:
+        if self.scattered_at is None and arrival.kind is Kind.SUM and self._progress.scattered:
             self.scattered_at = ended
 
     def _send(self, neighbour: Neighbour, connection: Connection) -> None:
         if not connection.link.busy:
             if neighbour.ready and self._rate_allows(neighbour):
                 self._start(neighbour, connection)
-            elif not connection.said_done and self._work.left_to_go[neighbour.number] == 0:
+            elif not connection.said_done and self._progress.left_to_go[neighbour.number] == 0:
                 connection.said_done = True
                 self._say(neighbour, connection, Kind.DONE)
         if connection.link.busy and connection.writable:
@@ -280,14 +282,14 @@ class Lane:
             if not neighbour.busy:
                 neighbour.sending_s += now - neighbour.busy_since
             if connection.going is not None:
-                self._work.gone(connection.going)
+                self._progress.gone(connection.going)
                 self.payload_bytes += connection.going.segment.bytes
                 connection.going = None
 
     def _start(self, neighbour: Neighbour, connection: Connection) -> None:
         send = heapq.heappop(neighbour.ready)
         begun = time.monotonic()
-        body = self._work.body(send)
+        body = self._progress.body(send)
         self.arithmetic_s += time.monotonic() - begun
         connection.going = send
         if neighbour.tickets:

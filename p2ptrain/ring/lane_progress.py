@@ -17,7 +17,7 @@ from p2ptrain.ring.wire import Header, Kind
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Send:
+class OutgoingSegment:
     """A segment that may leave. In a heap, the segment with the longest way ahead comes first."""
 
     hop: int
@@ -29,7 +29,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class IncomingSegment:
     """A segment that is about to come from neighbour number `sender`."""
 
     sender: int
@@ -37,7 +37,7 @@ class Arrival:
     segment: Segment
 
 
-class Work:
+class LaneProgress:
     """One peer's share of one lane. For one thread, but any thread may read the counts."""
 
     def __init__(self, attempt: Attempt, number: int) -> None:
@@ -77,7 +77,7 @@ class Work:
         """Whether all sums have come, so that only means are still to come."""
         return self._sums_left == 0
 
-    def at_start(self) -> list[Send]:
+    def at_start(self) -> list[OutgoingSegment]:
         """Return the own contributions to which nobody adds before they leave."""
         return [
             self._sum(route, segment)
@@ -86,7 +86,7 @@ class Work:
             if not route.sums_from and not route.owned
         ]
 
-    def claim(self, header: Header, sender: int) -> Arrival:
+    def claim(self, header: Header, sender: int) -> IncomingSegment:
         """Return the segment that `header` announces.
 
         Raises:
@@ -107,9 +107,9 @@ class Work:
         if header.kind is Kind.MEAN and (part, index) not in self._sums_gone:
             raise RemoteProtocolError("a mean came before the sum that it is made of had gone")
         self._claimed.add(claim)
-        return Arrival(sender, header.kind, segment)
+        return IncomingSegment(sender, header.kind, segment)
 
-    def place(self, arrival: Arrival) -> memoryview | None:
+    def place(self, arrival: IncomingSegment) -> memoryview | None:
         """Return the place for the bytes; None if other segments must come first."""
         segment, route = arrival.segment, self._routes[arrival.segment.part]
         if arrival.kind is Kind.MEAN:
@@ -122,7 +122,7 @@ class Work:
             return accumulator.place(segment)
         return None
 
-    def held_up_by(self, arrival: Arrival) -> int:
+    def held_up_by(self, arrival: IncomingSegment) -> int:
         """Return the peer that has to send before `arrival` gets a place. It is the sender of
         `arrival` itself if that sender has started with a later segment.
         """
@@ -136,7 +136,7 @@ class Work:
             if len(route.sums_from) > 1 and route.owned == owned and any(map(accumulator.due, run))
         )
 
-    def arrived(self, arrival: Arrival) -> list[Send]:
+    def arrived(self, arrival: IncomingSegment) -> list[OutgoingSegment]:
         """The bytes are in their place. Process them, and return what may leave now.
 
         Raises Blamed.
@@ -162,11 +162,11 @@ class Work:
         if arrival.kind is Kind.SUM and not route.owned:
             return [self._sum(route, segment)]
         return [
-            Send(route.mean_hop, segment.index, segment.part, to, Kind.MEAN, segment)
+            OutgoingSegment(route.mean_hop, segment.index, segment.part, to, Kind.MEAN, segment)
             for to in route.means_to
         ]
 
-    def body(self, send: Send) -> memoryview:
+    def body(self, send: OutgoingSegment) -> memoryview:
         """Return the bytes to send. A bare own contribution is made here, just before it leaves.
 
         Raises Blamed.
@@ -175,16 +175,18 @@ class Work:
             self._arithmetic.contribute(send.segment)
         return self._arithmetic.place(send.segment)
 
-    def gone(self, send: Send) -> None:
+    def gone(self, send: OutgoingSegment) -> None:
         """The last byte has left, so the mean may take the place."""
         self.left_to_go[send.to] -= 1
         self._left -= 1
         if send.kind is Kind.SUM:
             self._sums_gone.add((send.part, send.index))
 
-    def _sum(self, route: Route, segment: Segment) -> Send:
+    def _sum(self, route: Route, segment: Segment) -> OutgoingSegment:
         assert route.sum_to is not None
-        return Send(route.sum_hop, segment.index, segment.part, route.sum_to, Kind.SUM, segment)
+        return OutgoingSegment(
+            route.sum_hop, segment.index, segment.part, route.sum_to, Kind.SUM, segment
+        )
 
     def _comes_from(self, kind: Kind, part: int, sender: int) -> bool:
         route = self._routes[part]

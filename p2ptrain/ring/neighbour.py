@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from p2ptrain.dataplane import Ticket
 from p2ptrain.ids import PeerId
-from p2ptrain.ring.lane_progress import Arrival, Send
+from p2ptrain.ring.lane_progress import IncomingSegment, OutgoingSegment
 from p2ptrain.ring.link import Link
-from p2ptrain.ring.wait_for import Excuse
+from p2ptrain.ring.wait_for import Wait
 
 
 @dataclass(slots=True)
@@ -23,8 +23,8 @@ class Connection:
 
     stream: int
     link: Link
-    going: Send | None = None
-    arrival: Arrival | None = None
+    going: OutgoingSegment | None = None
+    arrival: IncomingSegment | None = None
     place: memoryview | None = None
     """Memory for the arrival; None until it may come."""
     readable: bool = True
@@ -70,13 +70,13 @@ class Neighbour:
     number: int
     peer: PeerId
     connections: list[Connection]
-    ready: list[Send] = field(default_factory=list)
+    ready: list[OutgoingSegment] = field(default_factory=list)
     """A heap of the segments that may be sent; the one with the longest way ahead comes first."""
     tickets: deque[Ticket] = field(default_factory=deque)
     """Tickets requested for the next segments, if the uplink is capped."""
     not_before: float = 0.0
     """Monotonic time of the next look at the first ticket."""
-    told: Excuse | None = None
+    told: Wait | None = None
     """The last waiting statement that we sent to this neighbour."""
     spoke_at: float = field(default_factory=time.monotonic)
     busy_since: float = 0.0

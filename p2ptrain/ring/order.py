@@ -35,7 +35,7 @@ Rates = Mapping[tuple[PeerId, PeerId], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RingOrder:
     peers: tuple[PeerId, ...]
     slowest: float
     """The rate of the slowest edge; infinite if there is no edge."""
@@ -44,7 +44,7 @@ class Order:
 
 def best_order(
     peers: Sequence[PeerId], rates: Rates, *, assumed: float, current: Sequence[PeerId] = ()
-) -> Order:
+) -> RingOrder:
     """Return `peers` in the order whose slowest edge is fastest, starting with the smallest name.
 
     `assumed` is the rate of pairs that are not in `rates`. The order `current` stays unless another
@@ -67,8 +67,10 @@ def best_order(
         standing = _slowest(matrix, kept)
         if slowest < BETTER_BY * standing or slowest == standing:
             present = tuple(names[at] for at in kept)
-            return Order(present, standing, "no order is much faster than the present one")
-    return Order(tuple(names[at] for at in found), slowest, "its slowest edge is the fastest known")
+            return RingOrder(present, standing, "no order is much faster than the present one")
+    return RingOrder(
+        tuple(names[at] for at in found), slowest, "its slowest edge is the fastest known"
+    )
 
 
 def _slowest(matrix: list[list[float]], order: list[int]) -> float:

@@ -31,7 +31,7 @@ SEGMENTS_HELD_MAX = 4
 """Memory of a lane for totals and for arriving sums, in segments of full size."""
 
 
-class Cut(Protocol):
+class BlockCodec(Protocol):
     """The part of a codec that a plan needs. A run of whole blocks is a slice of the payload."""
 
     @property
@@ -57,7 +57,7 @@ Runs = tuple[tuple[Segment, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReducePlan:
     """The traffic of one peer. By lane and part: the segments, which all take the same route."""
 
     me: int
@@ -103,10 +103,10 @@ def plan(
     peers: int,
     me: int,
     numel: int,
-    codec: Cut,
+    codec: BlockCodec,
     lanes: int,
     segment_bytes: int,
-) -> Plan:
+) -> ReducePlan:
     """Return the traffic of peer number `me` of `peers`.
 
     Every peer calls this with the same arguments except `me`; then each receive is matched by one
@@ -126,10 +126,10 @@ def plan(
     runs = tuple(
         tuple(cutter.segments(part, lane) for part in range(peers)) for lane in range(lanes)
     )
-    return Plan(me, routes(schedule, peers, me), runs)
+    return ReducePlan(me, routes(schedule, peers, me), runs)
 
 
-def _segment_blocks(schedule: Schedule, codec: Cut, segment_bytes: int) -> int:
+def _segment_blocks(schedule: Schedule, codec: BlockCodec, segment_bytes: int) -> int:
     block_bytes = codec.encoded_bytes(codec.block)
     if accumulates(schedule):
         # Each accumulator holds the sum in fp32 and the arriving bytes.
@@ -142,7 +142,7 @@ def _segment_blocks(schedule: Schedule, codec: Cut, segment_bytes: int) -> int:
 class _Cutter:
     peers: int
     numel: int
-    codec: Cut
+    codec: BlockCodec
     lanes: int
     segment_blocks: int
 

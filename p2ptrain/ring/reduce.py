@@ -23,9 +23,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring.abort import GRACE_S
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
-from p2ptrain.ring.blame import Blame, Blamed, Verdict
+from p2ptrain.ring.blame import Blame, Blamed, SharedVerdict
 from p2ptrain.ring.lane import Lane
-from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
+from p2ptrain.ring.request import ReduceRequest, ReduceStatistics, Traffic
 
 Links = Mapping[PeerId, Sequence[SecureSocket]]
 """For each neighbour one connection per stream, in the order of the streams."""
@@ -60,7 +60,7 @@ class Reduce:
         self._request = request
         self._links = links
         self._ended = threading.Event()
-        self._verdict = Verdict(self._stop)
+        self._verdict = SharedVerdict(self._stop)
         self._waker: socket.socket | None = None
         plan = request.plan()
         self._bytes_total = plan.bytes_moved
@@ -86,7 +86,7 @@ class Reduce:
         """Make `run` raise soon, here and on other peers. Call from any thread; does not block."""
         self._verdict.settle(Blame(suspects, reason))
 
-    def run(self) -> ReduceReport:
+    def run(self) -> ReduceStatistics:
         """Block until the payload is complete. All threads have ended when it returns or raises.
 
         Raises:
@@ -175,12 +175,12 @@ class Reduce:
             for each in sockets:
                 each.shutdown()
 
-    def _report(self, begun: float, cpu_s: float) -> ReduceReport:
+    def _report(self, begun: float, cpu_s: float) -> ReduceStatistics:
         lanes, count, ended = self._lanes, max(1, len(self._lanes)), time.monotonic()
         scattered_at = max((lane.scattered_at or ended for lane in lanes), default=ended)
         arithmetic_s = sum(lane.arithmetic_s for lane in lanes) / count
         waiting_s = sum(lane.waiting_s for lane in lanes) / count
-        return ReduceReport(
+        return ReduceStatistics(
             seconds=ended - begun,
             scatter_s=scattered_at - begun,
             arithmetic_s=arithmetic_s if lanes else cpu_s,

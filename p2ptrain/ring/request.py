@@ -12,7 +12,7 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import UNBOUNDED, Codec
-from p2ptrain.ring.plan import STREAMS_MAX, Plan, plan
+from p2ptrain.ring.plan import STREAMS_MAX, ReducePlan, plan
 from p2ptrain.ring.schedules import Schedule
 
 SILENCE_S = 8.0
@@ -77,7 +77,7 @@ class ReduceRequest:
         """The peers to which this peer needs one connection per stream."""
         return tuple(self.peers[number] for number in self.plan().neighbours)
 
-    def plan(self) -> Plan:
+    def plan(self) -> ReducePlan:
         return plan(
             self.schedule,
             len(self.peers),
@@ -120,7 +120,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceReport:
+class ReduceStatistics:
     """Timings and traffic of a completed reduce, seen from one peer. All times after the first two
     are means over the lanes, except `cpu_s`.
     """

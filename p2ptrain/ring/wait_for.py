@@ -31,14 +31,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ring.plan import Plan
+from p2ptrain.ring.plan import ReducePlan
 from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.schedules import route
 
 STALL_SILENCES = 1.5
 """12 s by default. This is longer than the silence limit, so that a silent neighbour is named
-first. It is short enough that a false excuse costs the others less than 15 s. Large segments have
-more time."""
+first. It is short enough that a false statement costs the others less than 15 s. Large segments
+have more time."""
 
 SLOWEST_BYTES_PER_S = 125_000
 """1 Mbit/s. Peers do not wait for slower links, neither for a whole reduce nor for a turn among
@@ -73,7 +73,7 @@ line of SLOWEST_BYTES_PER_S shared by all its neighbours and lanes. In a ring of
 
 
 @dataclass(frozen=True, slots=True)
-class Excuse:
+class Wait:
     """Peer number `waiting` waits for peer number `awaited`. They are equal if it holds back."""
 
     waiting: int
@@ -90,14 +90,14 @@ class _Neighbour:
     """Whether the rest of a segment is still to come, for which it needs nobody else."""
     begun_at: float | None = None
     """Monotonic time when a half-received frame that we read on was first seen, or None."""
-    excuse: Excuse | None = None
+    wait: Wait | None = None
     since: float = 0.0
 
 
-class Excuses:
+class WaitForGraph:
     """The waiting statements of one thread's neighbours. For one thread."""
 
-    def __init__(self, request: ReduceRequest, plan: Plan, now: float) -> None:
+    def __init__(self, request: ReduceRequest, plan: ReducePlan, now: float) -> None:
         self._request = request
         self.stall_s = max(STALL_SILENCES * request.silence_s, 2 * _turn_s(plan))
         crumb = min(CRUMB_BYTES, _segment_bytes_max(plan))
@@ -105,20 +105,20 @@ class Excuses:
         self.segment_s = max(request.silence_s, SEGMENT_SLACK * crumb_s)
         self._neighbours = {number: _Neighbour(now) for number in plan.neighbours}
 
-    def came(self, number: int, count: int, now: float, *, complete: bool) -> None:
+    def note_bytes(self, number: int, count: int, now: float, *, complete: bool) -> None:
         """Record that `count` bytes of a segment have come."""
         known = self._neighbours[number]
         known.crumbs += count
         known.midway = not complete
         if complete or known.crumbs >= CRUMB_BYTES:
-            self.moved(number, now)
+            self.note_progress(number, now)
 
-    def moved(self, number: int, now: float) -> None:
+    def note_progress(self, number: int, now: float) -> None:
         """Record that payload has come, or that we ourselves are not reading."""
         known = self._neighbours[number]
         known.moved_at, known.crumbs = now, 0
 
-    def under_way(self, number: int, now: float, *, begun: bool) -> None:
+    def note_frame(self, number: int, now: float, *, begun: bool) -> None:
         """Record whether part of a frame has come from this neighbour and we read on."""
         known = self._neighbours[number]
         if not begun:
@@ -147,35 +147,35 @@ class Excuses:
         begun_at = known.begun_at
         return begun_at is not None and now - max(begun_at, known.moved_at) >= self.segment_s / 2
 
-    def heard(self, number: int, excuse: Excuse, now: float) -> bool:
+    def note_wait(self, number: int, wait: Wait, now: float) -> bool:
         """Record what a neighbour said. Return whether it is new.
 
         Raises:
             RemoteProtocolError: the plan has no such link.
         """
-        if not self._planned(excuse):
+        if not self._planned(wait):
             raise RemoteProtocolError(
-                f"it says that peer {excuse.waiting} waits for peer {excuse.awaited}, "
+                f"it says that peer {wait.waiting} waits for peer {wait.awaited}, "
                 "which the plan does not have"
             )
         known = self._neighbours[number]
-        if known.excuse == excuse:
+        if known.wait == wait:
             return False
-        known.excuse, known.since = excuse, now
+        known.wait, known.since = wait, now
         return True
 
-    def to_say(self, owing: Collection[int], *, holds_back: bool) -> Excuse:
+    def own_wait(self, owing: Collection[int], *, holds_back: bool) -> Wait:
         """Return what we say. `owing` are the neighbours without which we cannot go on;
         `holds_back` says whether we have something that could go.
         """
         me = self._request.me
         if holds_back or not owing:
-            return Excuse(me, me)
+            return Wait(me, me)
         slowest, known = self._slowest(owing)
-        return Excuse(me, slowest) if known.midway else self._link(known) or Excuse(me, slowest)
+        return Wait(me, slowest) if known.midway else self._link(known) or Wait(me, slowest)
 
     def late(self, owing: Collection[int]) -> int | None:
-        """Return the peer at the end of the chain if it is known; `owing` as for `to_say`."""
+        """Return the peer at the end of the chain if it is known; `owing` as for `own_wait`."""
         if not owing:
             return None
         slowest, known = self._slowest(owing)
@@ -206,37 +206,37 @@ class Excuses:
         self, number: int, held_for: Collection[int], still_s: float, unmoved_s: float
     ) -> tuple[tuple[int, ...], str]:
         me = self._request.me
-        excuse = self._neighbours[number].excuse or Excuse(number, number)
-        if excuse.waiting == excuse.awaited == number:
+        wait = self._neighbours[number].wait or Wait(number, number)
+        if wait.waiting == wait.awaited == number:
             return (number,), f"it holds back what it owes for {still_s:.3g} s"
-        if excuse.awaited == me and excuse.waiting != me:
-            lies = excuse.waiting not in held_for
-            return ((excuse.waiting,) if lies else ()), "it waits for what it has been sent"
-        if unmoved_s < OTHERS_STALLS * self.stall_s or me in (excuse.waiting, excuse.awaited):
+        if wait.awaited == me and wait.waiting != me:
+            lies = wait.waiting not in held_for
+            return ((wait.waiting,) if lies else ()), "it waits for what it has been sent"
+        if unmoved_s < OTHERS_STALLS * self.stall_s or me in (wait.waiting, wait.awaited):
             return (), ""
-        both = tuple(dict.fromkeys((excuse.waiting, excuse.awaited)))
+        both = tuple(dict.fromkeys((wait.waiting, wait.awaited)))
         return both, f"one is said to wait for the other for {unmoved_s:.3g} s"
 
     def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
         slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))
         return slowest, self._neighbours[slowest]
 
-    def _link(self, known: _Neighbour) -> Excuse | None:
+    def _link(self, known: _Neighbour) -> Wait | None:
         """Return the link that it reported, if it concerns only other peers."""
-        me, said = self._request.me, known.excuse
+        me, said = self._request.me, known.wait
         return None if said is None or me in (said.waiting, said.awaited) else said
 
-    def _planned(self, excuse: Excuse) -> bool:
+    def _planned(self, wait: Wait) -> bool:
         schedule, peers = self._request.schedule, len(self._request.peers)
-        if max(excuse.waiting, excuse.awaited) >= peers:
+        if max(wait.waiting, wait.awaited) >= peers:
             return False
-        if excuse.waiting == excuse.awaited:
+        if wait.waiting == wait.awaited:
             return True
-        routes = (route(schedule, peers, excuse.waiting, part) for part in range(peers))
-        return any(excuse.awaited in (*each.sums_from, each.mean_from) for each in routes)
+        routes = (route(schedule, peers, wait.waiting, part) for part in range(peers))
+        return any(wait.awaited in (*each.sums_from, each.mean_from) for each in routes)
 
 
-def _turn_s(plan: Plan) -> float:
+def _turn_s(plan: ReducePlan) -> float:
     """Return how long the slowest acceptable sender takes to send a segment to each of its
     neighbours. It is assumed to have as many neighbours as we have.
     """
@@ -244,6 +244,6 @@ def _turn_s(plan: Plan) -> float:
     return turns * _segment_bytes_max(plan) / SLOWEST_BYTES_PER_S
 
 
-def _segment_bytes_max(plan: Plan) -> int:
+def _segment_bytes_max(plan: ReducePlan) -> int:
     sizes = (segment.bytes for runs in plan.lanes for run in runs for segment in run)
     return max(sizes, default=0)

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Blame
-from p2ptrain.ring.lane_progress import Work
+from p2ptrain.ring.lane_progress import LaneProgress
 from p2ptrain.ring.neighbour import Connection, Neighbour
-from p2ptrain.ring.wait_for import Excuses
+from p2ptrain.ring.wait_for import WaitForGraph
 from p2ptrain.ring.wire import Kind
 
 SECOND_OPINION_S = 0.2
@@ -31,23 +31,23 @@ Say = Callable[[Neighbour, Connection, Kind, int, int], None]
 """A function that starts to send a frame without a body."""
 
 
-class Watch:
+class NeighbourWatch:
     """The timers of one lane. For one thread."""
 
     def __init__(
         self,
         attempt: Attempt,
-        work: Work,
+        work: LaneProgress,
         neighbours: Mapping[int, Neighbour],
-        excuses: Excuses,
+        waits: WaitForGraph,
         say: Say,
     ) -> None:
         self._attempt = attempt
         self._verdict = attempt.verdict
         self._silence_s = attempt.request.silence_s
-        self._work = work
+        self._progress = work
         self._neighbours = neighbours
-        self._excuses = excuses
+        self._waits = waits
         self._say = say
         self.look_at = 0.0
         """Monotonic time of the next check."""
@@ -59,7 +59,7 @@ class Watch:
         self._give_time(now)
         self.look_at = now + self._silence_s / 8
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Tell each neighbour to which we owe something that we wait; suspect neighbours that do
         nothing.
 
@@ -74,14 +74,14 @@ class Watch:
         self.look_at = now + self._silence_s / 8
         owing = self._owing()
         could_send = any(each.ready or each.busy for each in self._neighbours.values())
-        self.late = None if could_send else self._excuses.late(owing)
+        self.late = None if could_send else self._waits.late(owing)
         for neighbour in self._neighbours.values():
             self._look_at_clock(neighbour, owing, now)
-        trickling = self._excuses.trickling(now)
+        trickling = self._waits.trickling(now)
         if trickling is not None:
             number, what = trickling
             self._verdict.settle(self._attempt.blame(self._attempt.peer(number), what))
-        numbers, why = self._excuses.at_fault(self._work.left_to_come, self._held_for(now), now)
+        numbers, why = self._waits.at_fault(self._progress.left_to_come, self._held_for(now), now)
         if numbers:
             self._verdict.settle(self._attempt.blame_all(numbers, why))
 
@@ -98,19 +98,19 @@ class Watch:
         return replace(blame, suspects=suspects, heard=False) if suspects else blame
 
     def _dawdles(self, neighbour: Neighbour, now: float) -> bool:
-        if not self._work.left_to_come[neighbour.number]:
+        if not self._progress.left_to_come[neighbour.number]:
             return False
         silent = neighbour.heard_at < now - self._silence_s / 2
-        return silent or self._excuses.is_amid_a_segment(neighbour.number, now)
+        return silent or self._waits.is_amid_a_segment(neighbour.number, now)
 
     def _owing(self) -> list[int]:
         """Return the neighbours without which we cannot go on. Prefer those from which something is
         to be passed on: a mean that ends here keeps nobody else waiting. Among these, prefer
         neighbours that are not ahead: one that is ahead is itself waiting for others.
         """
-        passed_on = [number for number, left in self._work.left_to_pass_on.items() if left]
+        passed_on = [number for number, left in self._progress.left_to_pass_on.items() if left]
         behind = [number for number in passed_on if not self._ahead(self._neighbours[number])]
-        come = [number for number, left in self._work.left_to_come.items() if left]
+        come = [number for number, left in self._progress.left_to_come.items() if left]
         return behind or passed_on or come
 
     def _ahead(self, neighbour: Neighbour) -> bool:
@@ -120,18 +120,18 @@ class Watch:
         """Return whether we leave its frame unread because another neighbour must send first."""
         if each.arrival is None or each.place is not None:
             return False
-        return self._work.held_up_by(each.arrival) != neighbour.number
+        return self._progress.held_up_by(each.arrival) != neighbour.number
 
     def _give_time(self, now: float) -> None:
         """Restart all timers. This process was stopped, and what came since is still unread."""
         for neighbour in self._neighbours.values():
             for each in neighbour.connections:
                 each.heard_at = each.took_at = now
-            self._excuses.moved(neighbour.number, now)
+            self._waits.note_progress(neighbour.number, now)
 
     def _held_for(self, now: float) -> list[int]:
         """Return the neighbours for which we have something, and which accept it."""
-        stuck_since = now - self._excuses.stall_s
+        stuck_since = now - self._waits.stall_s
         found = []
         for each in self._neighbours.values():
             begun = [other.begun_at for other in each.connections if other.going is not None]
@@ -141,13 +141,13 @@ class Watch:
 
     def _look_at_clock(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
         silent_since = now - self._silence_s
-        if self._work.left_to_go[neighbour.number] and not neighbour.busy:
+        if self._progress.left_to_go[neighbour.number] and not neighbour.busy:
             self._speak_up(neighbour, owing, now)
         begun = any(each.receiving for each in neighbour.connections)
-        self._excuses.under_way(neighbour.number, now, begun=begun)
+        self._waits.note_frame(neighbour.number, now, begun=begun)
         for each in neighbour.connections:
             self._look_at_connection(neighbour, each, now)
-        if self._work.left_to_come[neighbour.number] and neighbour.heard_at < silent_since:
+        if self._progress.left_to_come[neighbour.number] and neighbour.heard_at < silent_since:
             self._suspect(neighbour, f"it sent nothing for {self._silence_s:g} s")
 
     def _look_at_connection(self, neighbour: Neighbour, each: Connection, now: float) -> None:
@@ -158,7 +158,7 @@ class Watch:
         if each.held_back:
             each.heard_at = now
         if self._held_up(neighbour, each):
-            self._excuses.moved(neighbour.number, now)
+            self._waits.note_progress(neighbour.number, now)
         if not each.link.busy:
             each.took_at = now
         if max(each.took_at, each.heard_at) < now - self._silence_s:
@@ -166,14 +166,14 @@ class Watch:
 
     def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
         """Tell a neighbour whom we wait for, before it suspects us or when that has changed."""
-        excuse = self._excuses.to_say(owing, holds_back=bool(neighbour.ready))
-        quiet_s, news = now - neighbour.spoke_at, excuse != neighbour.told
+        wait = self._waits.own_wait(owing, holds_back=bool(neighbour.ready))
+        quiet_s, news = now - neighbour.spoke_at, wait != neighbour.told
         if quiet_s < self._silence_s / 4 and not (news and quiet_s >= NEWS_S):
             return
         whole = [each for each in neighbour.connections if each.broken_at is None]
         if whole:
-            neighbour.told = excuse
-            self._say(neighbour, whole[0], Kind.WAITING, excuse.waiting, excuse.awaited)
+            neighbour.told = wait
+            self._say(neighbour, whole[0], Kind.WAITING, wait.waiting, wait.awaited)
 
     def _suspect(self, neighbour: Neighbour, what: str) -> None:
         self._verdict.settle(self._attempt.blame(neighbour.peer, what))

@@ -10,8 +10,8 @@ from functools import lru_cache
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Certified, Terms
 from p2ptrain.ledger.history.base import Base
-from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.evidence import Evidence
+from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 
 
 @dataclass(slots=True)

@@ -24,25 +24,21 @@ from p2ptrain.ledger.messages.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages.events import (
-    Accused,
-    Amendable,
-    Event,
-    Heard,
+from p2ptrain.ledger.messages.events import Accused, Event, PeerHeight, Received, Tick
+from p2ptrain.ledger.messages.messages import EntriesRequest, Message
+from p2ptrain.ledger.messages.peer_reports import (
     Joining,
+    KnownAmendments,
     Leaving,
     PeerDown,
     PeerUp,
     Ready,
-    Received,
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
     Staying,
-    Tick,
     UpdateHeld,
 )
-from p2ptrain.ledger.messages.messages import EntriesRequest, Message
 from p2ptrain.simulation.clock import Action, NodeClock
 from p2ptrain.simulation.disk import Disk, signer, theta_after, verify
 from p2ptrain.simulation.heartbeat import Heartbeat
@@ -151,7 +147,7 @@ class SimNode:
     def begin(self) -> None:
         self._give_up_reduce()
         if self.disk.terms:
-            self.handle(Amendable(frozenset(self.disk.terms)))
+            self.handle(KnownAmendments(frozenset(self.disk.terms)))
         for evidence in self.disk.evidence:
             self.handle(Accused(evidence))
         if self.disk.snapshot is not None:
@@ -173,7 +169,7 @@ class SimNode:
     def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
         if isinstance(payload, Heartbeat):
             now = self.clock.now
-            self.detector.heard(payload.peer, now)
+            self.detector.note_arrival(payload.peer, now)
             if payload.peer in self._unwell or now >= self._look_at:
                 self.look_around()
             for event in payload.events:
@@ -305,7 +301,7 @@ class SimNode:
     def amended(self, terms: Terms) -> None:
         """Handle a new amendment. It is stored before the ledger is told."""
         self.disk.terms.add(terms)
-        self.handle(Amendable(frozenset(self.disk.terms)))
+        self.handle(KnownAmendments(frozenset(self.disk.terms)))
 
     def trained(self) -> None:
         self._training = False
@@ -381,7 +377,7 @@ class SimNode:
         self._beats += 1
         line = self.state.line if self._rules.branches else None
         news = [report for report in self._said if whole or report not in said]
-        return Heartbeat(self.me, (Heard(self.me, self.state.height, line), *news))
+        return Heartbeat(self.me, (PeerHeight(self.me, self.state.height, line), *news))
 
     def _reports(self) -> list[Event]:
         reports: list[Event] = []

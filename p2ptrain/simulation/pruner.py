@@ -13,9 +13,9 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Certificate, Certified, Commit, vote_message
-from p2ptrain.ledger.history import base as bases
+from p2ptrain.ledger.history import check_base
 from p2ptrain.ledger.history.base import Base
-from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.history.pruning import base_at, prunable_to
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.disk import signature_of, verify
@@ -88,7 +88,7 @@ class Pruner(SimNode):
             raise ProcessDied
 
 
-def base_for_newcomer(rules: Rules, kept: Kept, random: Random) -> Base | None:
+def base_for_newcomer(rules: Rules, kept: KeptChain, random: Random) -> Base | None:
     """Return the base at which a newcomer begins whose user knows the newest checkpoint of
     `kept`."""
     heights = [
@@ -102,7 +102,7 @@ def base_for_newcomer(rules: Rules, kept: Kept, random: Random) -> Base | None:
     offered = [forged(rules, true)] if random.random() < FORGED else []
     for base in (*offered, true):
         try:
-            bases.check_base(rules, base, true.checkpoint, verify)
+            check_base.check_base(rules, base, true.checkpoint, verify)
         except RemoteProtocolError:
             continue
         return base

@@ -9,7 +9,7 @@ from __future__ import annotations
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
-from p2ptrain.ledger.messages.events import Ready
+from p2ptrain.ledger.messages.peer_reports import Ready
 
 
 class Trainer:

@@ -8,12 +8,14 @@ from functools import partial
 from random import Random
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.apply import apply, genesis
+from p2ptrain.ledger.chain.branch_rank import rank_of
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip
 from p2ptrain.ledger.messages import wire
-from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
+from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import Amending
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
 from p2ptrain.simulation.checkers.founders_watch import checkers_of_open_runs
@@ -36,9 +38,7 @@ from p2ptrain.simulation.rings import Rings
 from p2ptrain.simulation.trace import Trace, spelled_value
 
 TRAIN_S = (0.8, 1.6)
-"""Seconds of an inner phase: shorter than real ones, so that faults of all kinds hit every part of
-a step.
-"""
+"""Seconds of an inner phase. It is short, so that faults hit every part of an outer step."""
 
 FETCH_S = (0.02, 0.2)
 FETCH_AGAIN_S = 0.5
@@ -330,7 +330,7 @@ class SimWorld:
     def _is_further(self, state: LedgerState) -> bool:
         if not self.rules.branches:
             return state.height > self.latest.height
-        return state.phase is not Phase.HEALED and state.rank > self.latest.rank
+        return state.phase is not Phase.HEALED and rank_of(state) > rank_of(self.latest)
 
     def _check_state(self, node: SimNode) -> None:
         for checker in self.checkers:
@@ -355,8 +355,7 @@ class SimWorld:
 
     def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None:
         mine = next(each for each in roster.participants if each.peer == node.me)
-        blocks = node.trainer.trained[: mine.blocks]
-        incarnation = node.incarnation
+        blocks, incarnation = node.trainer.trained[: mine.blocks], node.incarnation
 
         def finish(update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
             if node.incarnation == incarnation:

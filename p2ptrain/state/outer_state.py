@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
@@ -27,7 +26,7 @@ from p2ptrain.ids import Digest, RunId
 from p2ptrain.kernels import Codec
 from p2ptrain.state.frozen import Frozen
 from p2ptrain.state.shared_vector import BYTES_PER_ELEMENT, Float32Vector, SharedVector
-from p2ptrain.store import BlobManifest, Leisure, Store, describe
+from p2ptrain.store import BlobManifest, BlobReader, Leisure, Store, describe
 from p2ptrain.sync.fragments import Fragment
 
 SNAPSHOT = "snapshot"
@@ -46,14 +45,6 @@ def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, obj
     """
     named = {} if run is None else {"run": run}
     return {**named, "step": step, "layout": layout}
-
-
-class Blobs(Protocol):
-    """A source of snapshots: a Store or a StoreReader."""
-
-    def manifest(self, digest: Digest) -> BlobManifest: ...
-
-    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest: ...
 
 
 class OuterState:
@@ -199,7 +190,7 @@ class OuterState:
             regions = (self.theta_vector.bytes_view, self._momentum.bytes_view)
             return describe(SNAPSHOT, regions, chunk_bytes, {"numel": self.numel, **meta})
 
-    def check_manifest(self, store: Blobs, digest: Digest) -> None:
+    def check_manifest(self, store: BlobReader, digest: Digest) -> None:
         """Check that a blob has a snapshot's kind and size. Only its manifest needs to be here.
 
         Raises ChunkMissing or ChunkCorrupt for the manifest's own bytes, and ManifestInvalid.
@@ -210,7 +201,7 @@ class OuterState:
                 f"{digest} is a {manifest.kind} of {manifest.size} bytes, not a snapshot of {size}"
             )
 
-    def load_snapshot(self, store: Blobs, digest: Digest) -> BlobManifest:
+    def load_snapshot(self, store: BlobReader, digest: Digest) -> BlobManifest:
         """Set θ and m to a snapshot that the store holds completely; return its manifest.
 
         Raises ChunkMissing or ChunkCorrupt. Then θ and m hold a mixture: fetch what is missing and

@@ -15,7 +15,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from blake3 import blake3
 
@@ -143,6 +143,16 @@ class BlobManifest:
             return _parsed(unpack(memoryview(data), bytes_max=MANIFEST_BYTES_MAX))
         except ProtocolError as exc:
             raise ManifestInvalid(f"not a manifest: {exc.what}") from exc
+
+
+class BlobReader(Protocol):
+    """A source of blobs: a Store or a StoreReader. Both raise StoreError."""
+
+    def manifest(self, digest: Digest) -> BlobManifest: ...
+
+    def read_blob(self, digest: Digest) -> bytes: ...
+
+    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest: ...
 
 
 def looks_like_manifest(data: Buffer) -> bool:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit, Entry
 from p2ptrain.observe.journal import read_journal
 from p2ptrain.observe.trained import Trained, check_trained

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
@@ -37,7 +38,7 @@ from p2ptrain.ledger.messages.effects import (
     Rejoin,
     Send,
 )
-from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
+from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     Accepted,
     EntriesRequest,
@@ -45,7 +46,8 @@ from p2ptrain.ledger.messages.messages import (
     PromiseProof,
     Propose,
 )
-from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
+from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
 from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000
@@ -160,7 +162,7 @@ class Group:
     mail: list[Letter] = field(default_factory=list)
     notes: list[tuple[PeerId, str]] = field(default_factory=list)
     fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
-    arrange: Arrange = as_they_come
+    arrange: Arrange = in_given_order
 
     def __post_init__(self) -> None:
         self.names = self.names or self.rules.founders

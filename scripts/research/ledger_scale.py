@@ -7,6 +7,9 @@ after one delay; in a sparser mesh each further hop would add one.
 
 CPU time is measured at a few peers only. Both proposers, which do the most work, are among them.
 For the other peers, results of signature checks are cached.
+
+With `--recompute`, these few peers work out anew after each report what to propose. The difference
+is what `ledger/policy/incremental.py` saves.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from p2ptrain.ledger.chain.values import Commit, Roster
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.messages import wire
 from p2ptrain.ledger.messages.effects import Announce, Decided, Effect, Send
-from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, UpdateHeld
+from p2ptrain.ledger.messages.events import Event, Received
 from p2ptrain.ledger.messages.messages import Message
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
+from p2ptrain.ledger.policy.policy import Policy
 from p2ptrain.simulation.clock import Clock
 
 DELAY_S = 0.1
@@ -70,6 +75,15 @@ class Cost:
     everywhere_delays: float
 
 
+class RecomputingLedger(Ledger):
+    """A ledger that works out anew after each report what to propose."""
+
+    def _policy(self, now: float) -> Policy:
+        policy = super()._policy(now)
+        policy.tally = None
+        return policy
+
+
 @dataclass(slots=True)
 class Scale:
     """One simulated outer step.
@@ -80,6 +94,7 @@ class Scale:
 
     rules: Rules
     identities: dict[PeerId, Identity]
+    recompute: bool = False
     clock: Clock = field(default_factory=Clock)
     ledgers: dict[PeerId, Ledger] = field(default_factory=dict)
     meters: dict[PeerId, Meter] = field(default_factory=dict)
@@ -91,8 +106,10 @@ class Scale:
         founders = self.rules.founders
         self.watched = tuple(dict.fromkeys(founders[index % len(founders)] for index in (1, 2, 3)))
         for peer in founders:
-            check = verify if peer in self.watched else self._check_once
-            self.ledgers[peer] = Ledger(self.rules, peer, self.identities[peer].sign, check)
+            is_watched = peer in self.watched
+            check = verify if is_watched else self._check_once
+            kind = RecomputingLedger if self.recompute and is_watched else Ledger
+            self.ledgers[peer] = kind(self.rules, peer, self.identities[peer].sign, check)
             self.meters[peer] = Meter()
 
     def run(self) -> None:
@@ -188,7 +205,7 @@ class Scale:
         self.meters[peer].bytes_received += size
 
 
-def measure(members: int) -> Cost:
+def measure(members: int, *, recompute: bool = False) -> Cost:
     """Measure one outer step with this number of members."""
     identities = [Identity.from_seed(number.to_bytes(32, "big")) for number in range(members)]
     rules = Rules(
@@ -199,7 +216,7 @@ def measure(members: int) -> Cost:
         blocks_per_lease=1,
         tokens_per_block=TOKENS_PER_BLOCK,
     )
-    scale = Scale(rules, {identity.peer: identity for identity in identities})
+    scale = Scale(rules, {identity.peer: identity for identity in identities}, recompute)
     scale.run()
     meters = scale.meters
     cpu = [meters[peer].cpu_s for peer in scale.watched]
@@ -277,14 +294,17 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("members", nargs="*", type=int, help="such as 10 100; 10 to 1000 if none")
     parser.add_argument("--svg", action="store_true", help="the picture instead of the page")
+    parser.add_argument(
+        "--recompute", action="store_true", help="work out after each report what to propose"
+    )
     given = parser.parse_args(arguments)
     out, sizes = sys.stdout, given.members or [10, 30, 100, 300, 1000]
     if given.svg:
-        out.write(picture([measure(members) for members in sizes]))
+        out.write(picture([measure(members, recompute=given.recompute) for members in sizes]))
         return
     out.write(HEAD.format(delay=DELAY_S * 1e3) + "\n")
     for members in sizes:
-        out.write(row(measure(members)) + "\n")
+        out.write(row(measure(members, recompute=given.recompute)) + "\n")
         out.flush()
 
 

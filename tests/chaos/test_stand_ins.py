@@ -10,7 +10,7 @@ import trio
 
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.peers.heartbeat import ReadyReport, ReduceReport
-from p2ptrain.peers.heartbeat_delta import FULL_AT_FIRST, Saying
+from p2ptrain.peers.heartbeat_delta import FULL_AT_FIRST, HeartbeatSender
 from p2ptrain.peers.protocol_names import heartbeat_topic
 from tests.chaos.harness.gate import Gate
 from tests.chaos.harness.stand_ins import Wires
@@ -31,7 +31,7 @@ def test_reports_in_small_heartbeats_pass_the_gate_like_those_in_full_ones() -> 
     state = SimpleNamespace(height=0, voters=(PeerId("a"), PeerId("b")))
     parts: Any = SimpleNamespace(run=RUN, ledger=SimpleNamespace(state=state, me=PeerId("b")))
     ours, theirs = socket.socketpair()
-    network, saying = Published(), Saying()
+    network, saying = Published(), HeartbeatSender()
     beats = [heartbeat(RUN, serial=serial, endpoint=bytes(600)) for serial in range(FULL_AT_FIRST)]
     beats += [
         heartbeat(RUN, serial=5, endpoint=bytes(600), ready=ReadyReport(0, 16, 1)),
@@ -40,7 +40,7 @@ def test_reports_in_small_heartbeats_pass_the_gate_like_those_in_full_ones() -> 
     with ours, theirs:
         wires = Wires(network, Gate(theirs), parts)
         for beat in beats:
-            trio.run(wires.publish, heartbeat_topic(RUN), saying.say(beat))
+            trio.run(wires.publish, heartbeat_topic(RUN), saying.encode_next(beat))
         told = ours.recv(1 << 12).decode().split("\n")[:-1]
         ours.shutdown(socket.SHUT_RDWR)
     assert 2 * max(network.sizes[-2:]) <= min(network.sizes[:-2]), "the last two are small"

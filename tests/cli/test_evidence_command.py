@@ -11,7 +11,7 @@ from p2ptrain.archive.chain_log import entry_bytes
 from p2ptrain.archive.home import Home
 from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ledger.chain.state import apply, genesis
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.values import Roster, vote_message
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, encode_evidence
 from p2ptrain.run import Run

@@ -12,7 +12,8 @@ from p2ptrain.archive.chain_reader import ReadingDisk
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.apply import apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,

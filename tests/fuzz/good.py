@@ -16,8 +16,8 @@ from p2ptrain.dataplane.certificates import Credentials
 from p2ptrain.encoding import pack
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.chain.state import genesis
-from p2ptrain.ledger.chain.state_bytes import encode_state
+from p2ptrain.ledger.chain.apply import genesis
+from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import kad
 from p2ptrain.net.gossip.frames import rpc_pb2
@@ -90,7 +90,7 @@ def endpoint() -> bytes:
     return pack(wire)
 
 
-PROOF = identity_messages.Proof(NONCE, 7, False, bytes(64))
+PROOF = identity_messages.IdentityProof(NONCE, 7, False, bytes(64))
 
 GOOD: dict[str, bytes] = {
     "ledger-state": encode_state(genesis(rules_of(run()))),
@@ -104,13 +104,13 @@ GOOD: dict[str, bytes] = {
     ),
     "base-request": base_server.encode_named(Checkpoint(7, DIGEST)),
     "identity-question": identity_messages.encode_question(
-        identity_messages.Question(NONCE, 7, False, (PROOF,))
+        identity_messages.IdentityQuestion(NONCE, 7, False, (PROOF,))
     ),
     "identity-reply": identity_messages.encode_reply(
-        identity_messages.Reply(True, (NONCE,), (PROOF,), None)
+        identity_messages.IdentityReply(True, (NONCE,), (PROOF,), None)
     ),
     "identity-notice": identity_messages.encode_notice(
-        identity_messages.Notice(MEMBERS[0], NONCE, PROOF)
+        identity_messages.IdentityNotice(MEMBERS[0], NONCE, PROOF)
     ),
     "donation-offer": pack(
         {"run": run().id, "layout": DIGEST, "step": 1, "count": 1, "digest": DIGEST}

@@ -65,7 +65,7 @@ DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
     canonical.parse.__code__: _argument("ledger-canonical", "data"),
     chain_log.entry_of.__code__: _argument("ledger-chain", "record"),
     heartbeat.decode.__code__: _argument("heartbeat", "data"),
-    heartbeat_delta.read.__code__: _argument("beat", "payload"),
+    heartbeat_delta.decode_beat.__code__: _argument("beat", "payload"),
     hello_messages.decode_request.__code__: _argument("hello-request", "data"),
     hello_messages.decode_reply.__code__: _argument("hello-reply", "data"),
     Signed.__post_init__.__code__: _document,

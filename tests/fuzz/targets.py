@@ -182,7 +182,7 @@ TARGETS: dict[str, Target] = {
     "ledger-canonical": Target(lambda data: canonical.parse(data, bytes_max=1 << 20)),
     "ledger-chain": Target(lambda data: chain_log.read_chain(data.split(b"\n"))),
     "heartbeat": Target(heartbeat.decode),
-    "beat": Target(heartbeat_delta.read),
+    "beat": Target(heartbeat_delta.decode_beat),
     "hello-request": Target(hello_messages.decode_request),
     "hello-reply": Target(hello_messages.decode_reply),
     "base-request": Target(base_server.decode_named),

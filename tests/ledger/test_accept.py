@@ -18,10 +18,10 @@ from p2ptrain.ledger.chain.values import (
     Terms,
     Value,
 )
-from p2ptrain.ledger.messages.events import (
-    Allowed,
-    Amendable,
-    Event,
+from p2ptrain.ledger.messages.events import Event
+from p2ptrain.ledger.messages.peer_reports import (
+    AllowedPeers,
+    KnownAmendments,
     Leaving,
     PeerDown,
     Ready,
@@ -30,9 +30,10 @@ from p2ptrain.ledger.messages.events import (
     SnapshotTaken,
     UpdateHeld,
 )
-from p2ptrain.ledger.policy.accept import Answer, Verdict, holders_of, may_accept
+from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
+from p2ptrain.ledger.policy.accept import holders_of, may_accept
 from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED
-from p2ptrain.ledger.policy.close_reduce import survivors
+from p2ptrain.ledger.policy.participants import survivors
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
@@ -57,26 +58,26 @@ def verdict(
     forced: bool = False,
     doubtful: bool = False,
     late: bool = False,
-) -> Verdict:
+) -> Judgement:
     view = View(A, done_since=0.0)
     for event in events:
         view.note(event)
     return may_accept(RULES, state, view, value, now, forced=forced, doubtful=doubtful, late=late)
 
 
-YES = Verdict(Answer.YES, "it fits what this node knows")
+YES = Judgement(Answer.YES, "it fits what this node knows")
 
 
 MADE = (ReduceDone(B, 0, 0, U), ReduceDone(C, 0, 0, U))
 
 
 def test_a_commit_needs_the_bytes() -> None:
-    lacks = Verdict(Answer.LATER, "this node does not hold the update yet", U)
+    lacks = Judgement(Answer.LATER, "this node does not hold the update yet", U)
     assert verdict(REDUCING, Commit(0, 0, U), *MADE) == lacks
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, UpdateHeld(U)) == YES
 
 
-UNMADE = Verdict(Answer.LATER, "most participants are not known to have made that update")
+UNMADE = Judgement(Answer.LATER, "most participants are not known to have made that update")
 
 
 def test_a_commit_needs_the_word_of_most_participants_or_this_node_s_own() -> None:
@@ -103,10 +104,10 @@ def test_even_a_forced_commit_needs_the_bytes() -> None:
 
 def test_a_roster_that_names_an_amendment_needs_it_forced_or_not() -> None:
     terms = Terms(1, 1, digest("amendment"))
-    have = Amendable(frozenset({terms}))
-    other = Amendable(frozenset({replace(terms, blocks=9)}))
+    have = KnownAmendments(frozenset({terms}))
+    other = KnownAmendments(frozenset({replace(terms, blocks=9)}))
     amending = replace(OPENING, terms=terms)
-    later = Verdict(Answer.LATER, "this node does not have amendment 1 yet")
+    later = Judgement(Answer.LATER, "this node does not have amendment 1 yet")
     assert verdict(GENESIS, amending, *ALL_READY) == later
     assert verdict(GENESIS, amending, *ALL_READY, other) == later
     assert verdict(GENESIS, amending, forced=True) == later
@@ -130,7 +131,7 @@ def test_a_result_of_another_attempt_is_no_contradiction() -> None:
 
 S = digest("s")
 SNAPPED = Commit(0, 0, U, SnapshotRef(0, S), REDUCING.digest)
-UNVOUCHED = Verdict(Answer.LATER, f"no quorum is known to have snapshot {S[:8]}")
+UNVOUCHED = Judgement(Answer.LATER, f"no quorum is known to have snapshot {S[:8]}")
 
 
 def test_a_voter_with_another_snapshot_refuses() -> None:
@@ -170,28 +171,28 @@ def test_a_snapshot_that_nobody_vouches_for_is_accepted_if_it_may_have_been_chos
 def test_an_invalid_value_is_refused_forced_or_not() -> None:
     for forced in (False, True):
         got = verdict(GENESIS, Commit(0, 0, U), UpdateHeld(U), forced=forced)
-        assert got == Verdict(Answer.NO, "no reduce is under way that could be committed")
+        assert got == Judgement(Answer.NO, "no reduce is under way that could be committed")
 
 
 def test_a_voter_does_not_let_itself_be_dropped_while_it_is_here() -> None:
     without_me = Roster(0, 0, (B, C), (), EVERYBODY[1:])
     assert verdict(GENESIS, without_me).answer is Answer.NO
     assert verdict(GENESIS, without_me, Leaving(A), *ALL_READY) == YES
-    assert verdict(GENESIS, without_me, Allowed(frozenset({B, C})), *ALL_READY) == YES
+    assert verdict(GENESIS, without_me, AllowedPeers(frozenset({B, C})), *ALL_READY) == YES
     assert verdict(GENESIS, without_me, forced=True) == YES
 
 
 WITHOUT_C = Roster(0, 0, (A, B), (), EVERYBODY[:2])
-C_IS_HERE = Verdict(Answer.LATER, "it drops c, which is here for all that this node knows")
+C_IS_HERE = Judgement(Answer.LATER, "it drops c, which is here for all that this node knows")
 
 
 def test_nobody_is_dropped_who_is_here() -> None:
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY) == C_IS_HERE
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, PeerDown(C)) == YES
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Leaving(C)) == YES
-    assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Allowed(frozenset({A, B}))) == YES
+    assert verdict(GENESIS, WITHOUT_C, *ALL_READY, AllowedPeers(frozenset({A, B}))) == YES
     learner = chain_of(RULES, [Roster(0, 0, (A, B, C), (D,))])[1]
-    drops_d = Verdict(Answer.LATER, "it drops d, which is here for all that this node knows")
+    drops_d = Judgement(Answer.LATER, "it drops d, which is here for all that this node knows")
     assert verdict(learner, OPENING, *ALL_READY) == drops_d
 
 
@@ -201,7 +202,7 @@ def test_who_fell_silent_in_the_reduce_may_be_dropped_on_the_word_of_two() -> No
     open_state = chain_of(small_rules("a b c d"), [everybody])[1]
     without_d = Roster(0, 1, (A, B, C), (), EVERYBODY)
     said = [ReduceFailed(peer, 0, 0, (D,)) for peer in (A, B)]
-    here = Verdict(Answer.LATER, "it drops d, which is here for all that this node knows")
+    here = Judgement(Answer.LATER, "it drops d, which is here for all that this node knows")
     assert verdict(open_state, without_d, said[0]) == here
     assert verdict(open_state, without_d, *said, ME_READY) == YES
     assert verdict(open_state, without_d, *said, ME_READY, ReduceFailed(D, 0, 0)) == here
@@ -224,7 +225,7 @@ def test_nobody_averages_without_most_of_those_who_could_take_part() -> None:
     view = View(A)
     for peer in (A, B, C):
         view.note(Ready(peer, 0, 200, 2))
-    later = Verdict(Answer.LATER, "it leaves out 2 of 3 that could take part")
+    later = Judgement(Answer.LATER, "it leaves out 2 of 3 that could take part")
     assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == later
     view.down.add(C)
     assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == YES
@@ -239,7 +240,7 @@ def test_few_voices_do_not_make_an_attempt_of_a_few() -> None:
     view = View(A)
     view.note(ReduceFailed(names[4], 0, 0, names[:3]))
     again = Roster(0, 1, names, (), everybody[3:])
-    later = Verdict(Answer.LATER, "it leaves out 3 of 5 that could take part")
+    later = Judgement(Answer.LATER, "it leaves out 3 of 5 that could take part")
     assert may_accept(rules, opened, view, again, 0.0, forced=False) == later
     assert survivors(rules, opened, view) == everybody[:4], "who accuses many is doubted most"
     for peer in (A, B, D):
@@ -263,7 +264,7 @@ def test_a_reduce_is_not_opened_among_those_who_claim_to_be_ready_first() -> Non
     two = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY[:1], *EVERYBODY[2:]))
     four = chain_of(small_rules("a b c d"), [])[1]
     some = (ME_READY, OTHERS_READY[1])
-    hasty = Verdict(Answer.LATER, "it opens a reduce though no quorum is ready")
+    hasty = Judgement(Answer.LATER, "it opens a reduce though no quorum is ready")
     assert verdict(four, two, OTHERS_READY[1]) == hasty
     view = View(B)
     for event in some:
@@ -284,13 +285,13 @@ def test_nobody_opens_step_after_step_to_have_them_skipped() -> None:
     rests_s = 2 * RULES.grace_s
     too_soon = "the last 3 outer steps were skipped, and it opens the next too soon"
     judged = partial(may_accept, RULES, GENESIS, view, OPENING, forced=False)
-    assert judged(100.0 + rests_s / 2 - 0.01) == Verdict(Answer.LATER, too_soon)
+    assert judged(100.0 + rests_s / 2 - 0.01) == Judgement(Answer.LATER, too_soon)
     assert judged(100.0 + rests_s / 2) == YES
 
 
 def test_nobody_s_work_is_given_other_numbers_than_it_said() -> None:
     bent = replace(OPENING, participants=(*EVERYBODY[:2], Participant(C, 199, 2)))
-    unsaid = Verdict(Answer.LATER, "c is not known here to have trained 199 tokens")
+    unsaid = Judgement(Answer.LATER, "c is not known here to have trained 199 tokens")
     assert verdict(GENESIS, bent, *ALL_READY) == unsaid
     assert verdict(GENESIS, bent, *ALL_READY, forced=True, doubtful=True) == unsaid
     assert verdict(GENESIS, bent, *ALL_READY, Ready(C, 0, 199, 2)) == YES
@@ -302,9 +303,9 @@ def test_nobody_s_work_is_given_other_numbers_than_it_said() -> None:
 
 def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
     admits = Roster(0, 0, (A, B, C), (D,))
-    got = verdict(GENESIS, admits, Allowed(frozenset({A, B, C})))
-    assert got == Verdict(Answer.LATER, "d may not be a member, by what this node knows")
-    assert verdict(GENESIS, admits, Allowed(frozenset({A, B, C, D}))) == YES
+    got = verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C})))
+    assert got == Judgement(Answer.LATER, "d may not be a member, by what this node knows")
+    assert verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C, D}))) == YES
 
 
 @pytest.mark.parametrize(
@@ -325,7 +326,7 @@ def test_a_roster_may_only_use_this_node_as_it_reported(
 
 
 def test_a_reduce_is_not_given_up_before_a_failure_is_known_here() -> None:
-    waits = Verdict(Answer.LATER, "no failure of the reduce is known here")
+    waits = Judgement(Answer.LATER, "no failure of the reduce is known here")
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C)) == waits
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C), ReduceFailed(B, 0, 0)) == YES
 
@@ -347,7 +348,7 @@ def test_a_result_of_its_own_that_too_few_can_have_made_is_given_up_at_once() ->
 def test_a_skip_is_accepted_only_when_nothing_else_is_left() -> None:
     all_failed = [ReduceFailed(peer, 0, 0) for peer in (A, B, C)]
     assert verdict(REDUCING, Skip(0)).answer is Answer.LATER
-    again = Verdict(Answer.LATER, "3 could try again")
+    again = Judgement(Answer.LATER, "3 could try again")
     assert verdict(REDUCING, Skip(0), *all_failed) == again
     assert verdict(REDUCING, Skip(0), *all_failed, PeerDown(B), PeerDown(C)) == YES
 
@@ -376,7 +377,7 @@ def test_a_peer_that_was_ready_is_not_left_out_for_ever() -> None:
     view.blame.kept_out[C] = LEFT_OUT_REFUSED
     later = f"it leaves out {C}, which was ready for each of the last {LEFT_OUT_REFUSED} commits"
     judged = may_accept(rules, GENESIS, view, without_c, 0.0, forced=False)
-    assert judged == Verdict(Answer.LATER, later)
+    assert judged == Judgement(Answer.LATER, later)
     assert may_accept(rules, GENESIS, view, without_c, 0.0, forced=False, late=True) == YES
 
 

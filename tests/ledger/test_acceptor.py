@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ledger.chain.values import Entry, Skip
 from p2ptrain.ledger.messages.messages import Accepted
-from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
+from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
 from p2ptrain.testing.ledgers import digest
 
 LINE = digest("a line")
@@ -58,9 +58,14 @@ def test_records_rebuild_the_voter_whatever_it_did(moves: list[tuple[bool, int, 
             records.append(acceptor.promise(round))
         elif not promises and acceptor.may_accept(round, entry):
             records.append(acceptor.accept(round, entry, SIGNED))
-        assert recall(records, decided={LINE: 4}).get((LINE, 5), Acceptor(LINE, 5)) == acceptor
         assert (
-            recall(acceptor.records(), decided={LINE: 4}).get((LINE, 5), Acceptor(LINE, 5))
+            restored_acceptors(records, decided={LINE: 4}).get((LINE, 5), Acceptor(LINE, 5))
+            == acceptor
+        )
+        assert (
+            restored_acceptors(acceptor.records(), decided={LINE: 4}).get(
+                (LINE, 5), Acceptor(LINE, 5)
+            )
             == acceptor
         )
         assert len(acceptor.records()) <= 2
@@ -69,10 +74,10 @@ def test_records_rebuild_the_voter_whatever_it_did(moves: list[tuple[bool, int, 
 def test_records_of_decided_heights_are_forgotten() -> None:
     old, new = Acceptor(LINE, 5), Acceptor(LINE, 6)
     records = [old.promise(2), new.promise(1)]
-    assert recall(records, decided={LINE: 5}) == {(LINE, 6): new}
+    assert restored_acceptors(records, decided={LINE: 5}) == {(LINE, 6): new}
 
 
 @pytest.mark.parametrize("record", [b"", b"{}", b'{"height":1,"round":0}', b"\x00" * 40])
 def test_a_voter_that_cannot_read_its_promises_does_not_vote(record: bytes) -> None:
     with pytest.raises(LocalProtocolError):
-        recall([record], decided={})
+        restored_acceptors([record], decided={})

@@ -10,18 +10,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Commit, Entry, Roster, Skip, Vote
 from p2ptrain.ledger.messages.effects import Announce, Decided, FetchUpdate, Note, Persist, Send
-from p2ptrain.ledger.messages.events import (
-    Event,
-    Joining,
-    Leaving,
-    PeerDown,
-    PeerUp,
-    Ready,
-    Received,
-    ReduceDone,
-    ReduceFailed,
-    Tick,
-)
+from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     Accept,
     Accepted,
@@ -31,6 +20,15 @@ from p2ptrain.ledger.messages.messages import (
     PromiseProof,
     Propose,
     Refused,
+)
+from p2ptrain.ledger.messages.peer_reports import (
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
 )
 from p2ptrain.ledger.paxos.electorate import PROPOSALS_KEPT, proof_of
 from p2ptrain.ledger.paxos.instance import Stage
@@ -54,8 +52,8 @@ def reducing(founders: str = "a b c", **rules: int) -> Group:
     return some
 
 
-def kinds(letters: list[Letter]) -> list[str]:
-    return [f"{it.sender}→{it.receiver} {type(it.message).__name__}" for it in letters]
+def kinds(messages: list[Letter]) -> list[str]:
+    return [f"{it.sender}→{it.receiver} {type(it.message).__name__}" for it in messages]
 
 
 # ── without faults ───────────────────────────────────────────────────────────────────────────────

@@ -1,15 +1,16 @@
-"""Many voters are asked by gossip, few by letters, and it makes no difference to what is agreed."""
+"""Many voters are asked by gossip, few by unicast, and it makes no difference to what is agreed."""
 
 from __future__ import annotations
 
 import pytest
 
-from p2ptrain.ledger import core
+from p2ptrain.ledger import queries
 from p2ptrain.ledger.messages.effects import Accuse, Announce, Effect, Send
-from p2ptrain.ledger.messages.events import Joining, PeerDown, Received
+from p2ptrain.ledger.messages.events import Received
 from p2ptrain.ledger.messages.messages import Entries, Outcome, Prepare, Propose
+from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown
 from p2ptrain.ledger.paxos import proposer as leading
-from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
+from p2ptrain.ledger.paxos.proposer import UNICASTS_MAX
 from p2ptrain.simulation import simulate
 from p2ptrain.testing.ledgers import Group, Letter, peers, small_rules
 from tests.exploration.harness.search import Bound, explore
@@ -21,8 +22,8 @@ A, B, C, D = peers("a b c d")
 @pytest.fixture
 def gossip(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if more than one voter were many."""
-    monkeypatch.setattr(leading, "LETTERS_MAX", 1)
-    monkeypatch.setattr(core, "LETTERS_MAX", 1)
+    monkeypatch.setattr(leading, "UNICASTS_MAX", 1)
+    monkeypatch.setattr(queries, "UNICASTS_MAX", 1)
 
 
 def crowd(voters: int) -> Group:
@@ -32,20 +33,20 @@ def crowd(voters: int) -> Group:
     return some
 
 
-@pytest.mark.parametrize("others", [LETTERS_MAX, LETTERS_MAX + 1])
+@pytest.mark.parametrize("others", [UNICASTS_MAX, UNICASTS_MAX + 1])
 def test_what_many_must_hear_is_announced(others: int) -> None:
     some = crowd(others + 1)
     proposer = some["v000"]._instance.electorate.proposer(0)
-    said = [type(effect) for effect in some[proposer]._instance._leading.to_silent()]
-    assert said == ([Send] * others if others == LETTERS_MAX else [Announce])
+    said = [type(effect) for effect in some[proposer]._instance._proposer.to_silent()]
+    assert said == ([Send] * others if others == UNICASTS_MAX else [Announce])
     some.deliver()
     assert set(some.heights().values()) == {1}
 
 
 def test_what_few_have_missed_is_told_them_by_letter() -> None:
-    some = crowd(LETTERS_MAX + 9)
+    some = crowd(UNICASTS_MAX + 9)
     proposer = some["v000"]._instance.electorate.proposer(0)
-    deaf = [name for name in some.names if name != proposer][:LETTERS_MAX]
+    deaf = [name for name in some.names if name != proposer][:UNICASTS_MAX]
     some.deliver(lambda letter: letter.receiver not in deaf)
     assert some[proposer].state.height == 0
     asked: set[str] = set()
@@ -106,7 +107,7 @@ def test_a_round_whose_announcement_is_lost_is_led_by_the_next(gossip: None) -> 
 
 
 @pytest.mark.parametrize(("profile", "seeds"), [("chaos", 6), ("liars", 15)])
-def test_no_world_can_tell_gossip_from_letters(gossip: None, profile: str, seeds: int) -> None:
+def test_gossip_and_unicast_lead_to_the_same_ledger(gossip: None, profile: str, seeds: int) -> None:
     reports = [simulate(seed, peers=5, steps=8, profile=profile) for seed in range(seeds)]
     assert [it for it in reports if not it.good] == []
 

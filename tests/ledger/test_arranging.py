@@ -8,9 +8,9 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.decode_values import value_from_plain
 from p2ptrain.ledger.chain.values import SCHEDULES, Commit, Participant, Roster, Schedule
-from p2ptrain.ledger.messages.decode_values import value_from_plain
-from p2ptrain.ledger.policy.reduce_order import arranged, as_they_come
+from p2ptrain.ledger.policy.reduce_order import arranged, in_given_order
 from p2ptrain.ring.schedules import SCHEDULES as RUN_BY_THE_RING
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
 
@@ -25,7 +25,7 @@ def backwards(those: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
 def test_the_participants_keep_their_weights_in_whatever_order_they_stand() -> None:
     turned = (Participant(C, 3, 2), Participant(A, 1, 1))
     assert arranged(OPENING, backwards) == Roster(0, 0, (A, B), (C,), turned, "grid")
-    assert arranged(OPENING, as_they_come) == OPENING
+    assert arranged(OPENING, in_given_order) == OPENING
 
 
 @pytest.mark.parametrize("value", [Roster(0, 0, (A, B), (C,)), Commit(0, 0, digest("u"))])

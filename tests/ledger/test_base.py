@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.canonical import canonical
-from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,
@@ -27,11 +28,12 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.history.base import Base, Checkpoint, check_base, decode_base, encode_base
-from p2ptrain.ledger.history.kept_chain import CommittedUpdate, Kept
+from p2ptrain.ledger.history.base import Base, Checkpoint, decode_base, encode_base
+from p2ptrain.ledger.history.check_base import check_base
+from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
 from p2ptrain.ledger.history.pruning import base_after, base_at, entries_up_to, prunable_to
 from p2ptrain.ledger.messages.effects import AskEntries, Decided, Note
-from p2ptrain.ledger.messages.events import Accused, Heard, Received, Tick
+from p2ptrain.ledger.messages.events import Accused, PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.evidence import Evidence, Statement
 from p2ptrain.ledger.messages.messages import Entries, EntriesRequest, Outcome, Pruned
 from p2ptrain.simulation.disk import signature_of, signer, verify
@@ -58,8 +60,8 @@ def history(steps: int, *, snapshot_every: int = 2) -> list[Certified]:
 CHAIN = history(10)
 
 
-def kept_chain(chain: list[Certified] = CHAIN) -> Kept:
-    kept = Kept(RULES)
+def kept_chain(chain: list[Certified] = CHAIN) -> KeptChain:
+    kept = KeptChain(RULES)
     for certified in chain:
         kept.append(certified)
     return kept
@@ -278,9 +280,9 @@ def asked(ledger: Ledger, event: object, now: float) -> list[str]:
 
 def test_who_is_told_that_it_is_pruned_asks_somebody_else_at_once() -> None:
     ledger = newcomer()
-    assert asked(ledger, Heard(A, 20), 0.0) == [A]
+    assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert ledger.out_of_reach() == {}
-    assert asked(ledger, Heard(B, 20), 0.1) == []
+    assert asked(ledger, PeerHeight(B, 20), 0.1) == []
     assert asked(ledger, Received(A, PRUNED), 0.2) == [B]
     assert ledger.out_of_reach() == {}
     assert asked(ledger, Tick(), 5.0) == [B]
@@ -288,13 +290,13 @@ def test_who_is_told_that_it_is_pruned_asks_somebody_else_at_once() -> None:
 
 def test_where_nobody_keeps_the_old_entries_nobody_is_asked_and_it_is_known() -> None:
     ledger = newcomer()
-    assert asked(ledger, Heard(A, 20), 0.0) == [A]
-    assert asked(ledger, Heard(B, 20), 0.0) == []
+    assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
+    assert asked(ledger, PeerHeight(B, 20), 0.0) == []
     assert asked(ledger, Received(A, PRUNED), 0.2) == [B]
     assert asked(ledger, Received(B, PRUNED), 0.4) == []
     assert ledger.out_of_reach() == {A: PRUNED, B: PRUNED}
-    assert asked(ledger, Heard(A, 21), 9.0) == []
-    assert asked(ledger, Heard(C, 20), 10.0) == [C]
+    assert asked(ledger, PeerHeight(A, 21), 9.0) == []
+    assert asked(ledger, PeerHeight(C, 20), 10.0) == [C]
     assert ledger.out_of_reach() == {}
 
 
@@ -302,8 +304,8 @@ def test_a_peer_that_says_so_unasked_is_not_heard() -> None:
     """Or one message would make all who train believe that they are far behind."""
     ledger = newcomer()
     assert asked(ledger, Received(A, PRUNED), 0.0) == []
-    assert asked(ledger, Heard(A, 20), 1.0) == [A]
-    assert asked(ledger, Heard(B, 20), 1.0) == []
+    assert asked(ledger, PeerHeight(A, 20), 1.0) == [A]
+    assert asked(ledger, PeerHeight(B, 20), 1.0) == []
     assert asked(ledger, Received(B, PRUNED), 1.1) == []
     assert asked(ledger, Tick(), 3.0) == [B]
     assert ledger.out_of_reach() == {}
@@ -311,7 +313,7 @@ def test_a_peer_that_says_so_unasked_is_not_heard() -> None:
 
 def test_how_long_its_chain_is_nobody_is_told_by_such_an_answer() -> None:
     ledger = newcomer()
-    assert asked(ledger, Heard(A, 20), 0.0) == [A]
+    assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, Received(A, Pruned(10**9, 10**9, Digest("e" * 64))), 0.1) == []
     assert ledger.out_of_reach().keys() == {A}
     assert asked(ledger, Received(B, Entries(20, tuple(CHAIN))), 0.2) == []
@@ -321,7 +323,7 @@ def test_how_long_its_chain_is_nobody_is_told_by_such_an_answer() -> None:
 def test_what_is_pruned_before_the_next_entry_does_not_matter() -> None:
     """Who says so again and again is not asked the more often for that."""
     ledger = ledger_from_base([])
-    assert asked(ledger, Heard(B, 20), 0.0) == [B]
+    assert asked(ledger, PeerHeight(B, 20), 0.0) == [B]
     assert asked(ledger, Received(B, PRUNED), 0.1) == []
     assert ledger.out_of_reach() == {}
     assert asked(ledger, Tick(), 2.0) == [B]
@@ -329,8 +331,8 @@ def test_what_is_pruned_before_the_next_entry_does_not_matter() -> None:
 
 def test_a_late_answer_counts_and_hurries_nobody() -> None:
     ledger = newcomer()
-    assert asked(ledger, Heard(A, 20), 0.0) == [A]
-    assert asked(ledger, Heard(B, 20), 0.1) == []
+    assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
+    assert asked(ledger, PeerHeight(B, 20), 0.1) == []
     assert asked(ledger, Tick(), 2.0) == [B]
     assert asked(ledger, Received(A, PRUNED), 2.1) == []
     assert asked(ledger, Received(B, PRUNED), 2.2) == []
@@ -351,13 +353,13 @@ def test_what_a_peer_on_another_line_has_pruned_is_not_of_ours() -> None:
     """It was asked as a rival, whose chain may outrank ours."""
     ledger = on_a_branch()
     run, line = ledger.rules.run, ledger.state.line
-    assert asked(ledger, Heard(B, 20, run), 0.0) == [B]
+    assert asked(ledger, PeerHeight(B, 20, run), 0.0) == [B]
     assert asked(ledger, Received(B, PRUNED), 0.1) == []
     assert ledger.out_of_reach() == {}
-    assert asked(ledger, Heard(B, 20, line), 1.0) == [B]
-    assert asked(ledger, Heard(B, 20, run), 2.0) == [B]
+    assert asked(ledger, PeerHeight(B, 20, line), 1.0) == [B]
+    assert asked(ledger, PeerHeight(B, 20, run), 2.0) == [B]
     assert asked(ledger, Received(B, PRUNED), 2.1) == []
-    assert asked(ledger, Heard(B, 21, line), 4.0) == [B]
+    assert asked(ledger, PeerHeight(B, 21, line), 4.0) == [B]
     assert ledger.out_of_reach() == {}
 
 

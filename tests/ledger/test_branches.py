@@ -8,11 +8,12 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.branches.branch_proposal import Branching, Presence, may_branch
+from p2ptrain.ledger.branches.branch_proposal import BranchProposer, Presence, may_branch
 from p2ptrain.ledger.branches.rival_chains import Rivals, Winner
+from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
-from p2ptrain.ledger.chain.branch_rank import STRETCHES_MAX, Stretch, rank
-from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis, why_invalid
+from p2ptrain.ledger.chain.branch_rank import Rank, rank_of
+from p2ptrain.ledger.chain.state import STRETCHES_MAX, LedgerState, Phase, Stretch
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,
@@ -27,17 +28,7 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.chain.verify import check_certified, replay
 from p2ptrain.ledger.messages.effects import AskEntries, Decided, Effect, Rejoin, Send
-from p2ptrain.ledger.messages.events import (
-    Heard,
-    Joining,
-    NotAlone,
-    PeerDown,
-    PeerUp,
-    Ready,
-    Received,
-    ReduceDone,
-    Tick,
-)
+from p2ptrain.ledger.messages.events import CloneFound, PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     Entries,
     Message,
@@ -48,7 +39,9 @@ from p2ptrain.ledger.messages.messages import (
     Refused,
     SignBranch,
 )
-from p2ptrain.ledger.policy.accept import Answer, may_accept
+from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown, PeerUp, Ready, ReduceDone
+from p2ptrain.ledger.paxos.height_policy import Answer
+from p2ptrain.ledger.policy.accept import may_accept
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
@@ -150,8 +143,8 @@ def test_a_healed_branch_has_no_next_entry_and_an_ended_run_only_a_branch_or_a_h
 # ── B3: when ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def branching(me: PeerId = A, now: float = 0.0) -> Branching:
-    return Branching(RULES, me, signer(me), verify, now)
+def branching(me: PeerId = A, now: float = 0.0) -> BranchProposer:
+    return BranchProposer(RULES, me, signer(me), verify, now)
 
 
 PRESENT = Presence((A, B), ())
@@ -159,24 +152,24 @@ PRESENT = Presence((A, B), ())
 
 def test_b3_not_before_the_time_and_from_the_start_after_a_quorum_was_seen() -> None:
     it = branching()
-    it.look(START, PRESENT, 30.0)
+    it.note_presence(START, PRESENT, 30.0)
     assert (it.due_at, it.is_due(59.0), it.is_due(60.0)) == (60.0, False, True)
-    it.look(START, Presence((A, B, C), ()), 59.0)
+    it.note_presence(START, Presence((A, B, C), ()), 59.0)
     assert (it.due_at, it.is_due(99.0), it.next_deadline(99.0)) == (None, False, None)
-    it.look(START, PRESENT, 70.0)
+    it.note_presence(START, PRESENT, 70.0)
     assert it.next_deadline(71.0) == 130.0
 
 
 def test_b3_a_quorum_of_too_few_to_average_is_none() -> None:
     rules = small_rules("a b", participants_min=2, branch_after_s=60.0)
-    it = Branching(rules, A, signer(A), verify, 0.0)
-    it.look(genesis(rules), Presence((A,), ()), 1.0)
+    it = BranchProposer(rules, A, signer(A), verify, 0.0)
+    it.note_presence(genesis(rules), Presence((A,), ()), 1.0)
     assert it.due_at == 60.0
     assert it.propose(genesis(rules), Presence((A,), ()), 61.0) == []
     assert it.outcome() is None
 
 
-def asked(it: Branching, entry: Entry, sender: PeerId = A, now: float = 61.0) -> Message:
+def asked(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float = 61.0) -> Message:
     (*_, said) = it.receive(sender, ProposeBranch(entry), START, now)
     assert isinstance(said, Send)
     return said.message
@@ -196,7 +189,7 @@ def test_b3_what_a_voter_does_not_sign() -> None:
         said = asked(it, proposal, sender, now)
         assert isinstance(said, RefuseBranch)
         assert said.reason.startswith(reason)
-    it.look(START, Presence((A, B, C), ()), 61.0)
+    it.note_presence(START, Presence((A, B, C), ()), 61.0)
     assert asked(it, entry) == RefuseBranch(1, "a quorum is here")
 
 
@@ -227,7 +220,7 @@ def three_of_seven(silent: str) -> Group:
     """The other four are gone for good. The `silent` are heard, but say nothing of branches."""
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
     some = Group(rules, names=(A, B, C))
-    some.tell_all(*(Heard(peer, 0, rules.run) for peer in (A, B, C)))
+    some.tell_all(*(PeerHeight(peer, 0, rules.run) for peer in (A, B, C)))
     for peer in peers(silent):
         some.crash(peer)
     return some
@@ -260,7 +253,7 @@ def test_b3_who_began_later_is_waited_for() -> None:
     some = three_of_seven("c")
     some.wait(AFTER_S / 2)
     some.start("c")
-    some.tell("c", *(Heard(peer, 0, some.rules.run) for peer in (A, B)))
+    some.tell("c", *(PeerHeight(peer, 0, some.rules.run) for peer in (A, B)))
     some.wait(AFTER_S + 5.0)
     assert some["c"].chain[0].entry.value == Branch(0, (A, B, C))
 
@@ -268,7 +261,7 @@ def test_b3_who_began_later_is_waited_for() -> None:
 def test_b3_who_has_signed_before_is_not_taken_for_silent() -> None:
     """B signs at once; C never does, until it is left out; D comes and goes."""
     rules = small_rules("a b c d e f g h i", branch_after_s=AFTER_S)
-    state, it = genesis(rules), Branching(rules, A, signer(A), verify, 0.0)
+    state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
 
     def named(now: float, *here: PeerId) -> tuple[PeerId, ...]:
         for effect in it.propose(state, Presence((A, *here), ()), now):
@@ -291,9 +284,11 @@ def test_b3_who_has_signed_before_is_not_taken_for_silent() -> None:
 NAMES = "a b c d e f g h i"
 
 
-def proposal(it: Branching, state: LedgerState, here: Presence, now: float) -> tuple[PeerId, ...]:
+def proposal(
+    it: BranchProposer, state: LedgerState, here: Presence, now: float
+) -> tuple[PeerId, ...]:
     """Whom `it` proposes to go on with, at any time when it looks."""
-    it.look(state, here, now)
+    it.note_presence(state, here, now)
     it.propose(state, here, now)
     assert it._entry is not None
     assert isinstance(it._entry.value, Branch)
@@ -303,7 +298,7 @@ def proposal(it: Branching, state: LedgerState, here: Presence, now: float) -> t
 def test_b3_who_was_away_and_came_back_is_asked_afresh() -> None:
     """B never signs; C was asked, went away, and came back just before its time would be over."""
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
-    state, it = genesis(rules), Branching(rules, A, signer(A), verify, 0.0)
+    state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     assert proposal(it, state, Presence((A, B, C), ()), 60.0) == (A, B, C)
     for now in (70.0, 70.5, 100.0):
         assert proposal(it, state, Presence((A, B), ()), now) == (A, B)
@@ -316,7 +311,7 @@ def test_b3_who_was_away_and_came_back_is_asked_afresh() -> None:
 def test_b3_who_comes_and_goes_and_never_signs_delays_a_branch_only() -> None:
     """Away for less time than the others would need to sign without it, it gains none."""
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
-    state, it = genesis(rules), Branching(rules, A, signer(A), verify, 0.0)
+    state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     for now in (60.0, 80.0, 100.0):
         assert proposal(it, state, Presence((A, B, C), ()), now) == (A, B, C)
         assert proposal(it, state, Presence((A, B), ()), now + 10.0) == (A, B)
@@ -327,12 +322,12 @@ def test_b3_who_comes_and_goes_and_never_signs_delays_a_branch_only() -> None:
 def test_b3_a_proposal_that_is_void_by_now_is_neither_repeated_nor_woken_for() -> None:
     """A quorum is back, but too few to average: nothing is to be done, until they go again."""
     rules = small_rules("a b c d e", participants_min=4, branch_after_s=AFTER_S)
-    state, it = genesis(rules), Branching(rules, A, signer(A), verify, 0.0)
+    state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     state = replace(state, learners=(PeerId("x"), PeerId("y")))
     few = Presence((A, B), state.learners)
     assert proposal(it, state, few, 60.0) == (A, B)
     too_few = Presence((A, B, C), ())
-    it.look(state, too_few, 61.0)
+    it.note_presence(state, too_few, 61.0)
     assert it.propose(state, too_few, 61.0) == []
     assert (it.outcome(), it.next_deadline(61.0)) == (None, None)
     assert proposal(it, state, few, 200.0) == (A, B)
@@ -347,30 +342,35 @@ def test_b3_who_is_named_follows_and_who_is_not_waits() -> None:
         it.offer(signed(START, Branch(0, (D,))))
         assert (it.adoptable(1.0) is not None) is at_once
         assert it.adoptable(61.0) == signed(START, PAIR)
-        it.look(START, Presence((A, B, C), ()), 62.0)
+        it.note_presence(START, Presence((A, B, C), ()), 62.0)
         assert it.adoptable(200.0) is None
 
 
 # ── B4: which chain outranks which ───────────────────────────────────────────────────────────────
 
 
+def rank(past: list[Stretch], line: str, height: int, tokens: int) -> Rank:
+    at = {"past": tuple(past), "line": line, "height": height, "tokens": tokens}
+    return rank_of(replace(START, **at))  # type: ignore[arg-type]
+
+
 def test_b4_the_order_of_chains() -> None:
     run, low, high = (char * 64 for char in "abc")
     base = Stretch(run, 5, 2, 100, ())  # type: ignore[arg-type]
-    branch = rank([base], low, 9, 300)  # type: ignore[arg-type]
-    assert rank([], run, 6, 100) > branch  # type: ignore[arg-type]
-    assert rank([base], high, 8, 301) > branch  # type: ignore[arg-type]
-    assert rank([base], high, 99, 300) < branch  # type: ignore[arg-type]
-    assert rank([], run, 5, 100) < branch  # type: ignore[arg-type]
+    branch = rank([base], low, 9, 300)
+    assert rank([], run, 6, 100) > branch
+    assert rank([base], high, 8, 301) > branch
+    assert rank([base], high, 99, 300) < branch
+    assert rank([], run, 5, 100) < branch
 
 
 def test_b6_three_chains_do_not_outrank_each_other_in_a_circle() -> None:
     run, a, b, a_1 = (char * 64 for char in "0abc")
     base = Stretch(run, 5, 2, 0, ())  # type: ignore[arg-type]
     left = Stretch(a, 7, 3, 5, ())  # type: ignore[arg-type]
-    on_a = rank([base], a, 9, 10)  # type: ignore[arg-type]
-    on_b = rank([base], b, 9, 20)  # type: ignore[arg-type]
-    on_a_1 = rank([base, left], a_1, 20, 30)  # type: ignore[arg-type]
+    on_a = rank([base], a, 9, 10)
+    on_b = rank([base], b, 9, 20)
+    on_a_1 = rank([base, left], a_1, 20, 30)
     assert on_b > on_a > on_a_1
     assert on_b > on_a_1
 
@@ -391,7 +391,7 @@ MAIN_STATE = after(START, MAIN)
 
 def test_b5_a_branch_heals_only_towards_what_this_node_has_verified() -> None:
     some = group("a", signed(START, Branch(0, (A,))))
-    (ask,) = some.tell("a", Heard(C, 1, RULES.run))
+    (ask,) = some.tell("a", PeerHeight(C, 1, RULES.run))
     assert ask == AskEntries(C, 1)
     effects = some.tell("a", Received(C, Entries(1, (MAIN,))))
     (decided,) = (each for each in effects if isinstance(each, Decided))
@@ -411,7 +411,7 @@ def test_b5_a_branch_heals_only_towards_what_this_node_has_verified() -> None:
 def test_b5_a_ledger_that_is_over_says_nothing_more() -> None:
     some = group("a", signed(START, Branch(0, (A,))))
     over = some["a"]
-    some.tell("a", Heard(C, 1, RULES.run))
+    some.tell("a", PeerHeight(C, 1, RULES.run))
     some.tell("a", Received(C, Entries(1, (MAIN,))))
     assert over is not some["a"]
     assert over.handle(PeerDown(B), 5.0) == []
@@ -421,14 +421,14 @@ def test_b5_a_ledger_that_is_over_says_nothing_more() -> None:
 def test_b5_a_chain_that_does_not_verify_or_ends_in_a_heal_is_not_followed() -> None:
     forged = replace(MAIN, certificate=replace(MAIN.certificate, votes=((A, b"x"),)))
     some = group("a", signed(START, Branch(0, (A,))))
-    some.tell("a", Heard(C, 1, RULES.run))
+    some.tell("a", PeerHeight(C, 1, RULES.run))
     some.tell("a", Received(C, Entries(1, (forged,))))
     assert "c shows a bad chain" in some.notes[-1][1]
     theirs = signed(START, Branch(0, (C, D)))
     state = after(START, theirs)
     heal = certify(RULES, state, Heal(0, 1, digest("elsewhere")))
     some.now = 10.0
-    some.tell("a", Heard(C, 2, state.line))
+    some.tell("a", PeerHeight(C, 2, state.line))
     some.tell("a", Received(C, Entries(2, (theirs, heal))))
     assert some["a"].state.height == 1
 
@@ -436,7 +436,7 @@ def test_b5_a_chain_that_does_not_verify_or_ends_in_a_heal_is_not_followed() -> 
 def test_a_peer_on_another_line_is_as_good_as_down_and_its_reports_are_not_ours() -> None:
     some = group("a")
     elsewhere = ON_A_BRANCH.line
-    some.tell("a", Heard(B, 1, elsewhere))
+    some.tell("a", PeerHeight(B, 1, elsewhere))
     view = some["a"].view
     assert view.down == {B}
     for report in (Ready(B, 0, 200, 2), Joining(B), ReduceDone(B, 0, 0, digest("u")), PeerUp(B)):
@@ -444,8 +444,8 @@ def test_a_peer_on_another_line_is_as_good_as_down_and_its_reports_are_not_ours(
     assert (view.ready, view.done, view.joining, view.down) == ({}, {}, {}, {B})
     some.tell("a", Received(B, Prepare(5, 1)))
     assert some["a"].next_deadline() is not None
-    some.tell("a", Heard(B, 0, RULES.run), PeerDown(B), Heard(B, 1, elsewhere))
-    some.tell("a", Heard(B, 0, RULES.run))
+    some.tell("a", PeerHeight(B, 0, RULES.run), PeerDown(B), PeerHeight(B, 1, elsewhere))
+    some.tell("a", PeerHeight(B, 0, RULES.run))
     assert view.down == {B}
     some.tell("a", PeerUp(B))
     assert view.down == set()
@@ -454,7 +454,7 @@ def test_a_peer_on_another_line_is_as_good_as_down_and_its_reports_are_not_ours(
 def test_an_entry_of_another_line_is_no_bad_entry() -> None:
     some = group("a", MAIN)
     branch = signed(START, Branch(0, (D, E)))
-    some.tell("a", Heard(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
+    some.tell("a", PeerHeight(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
     assert some["a"].state == MAIN_STATE
 
 
@@ -480,7 +480,7 @@ def test_b3_a_branch_of_our_own_branch_is_followed_after_the_time() -> None:
     first = signed(START, PAIR)
     second = signed(ON_A_BRANCH, Branch(0, (B,)))
     some = group("a", first)
-    some.tell("a", Heard(C, 2, second.entry.digest))
+    some.tell("a", PeerHeight(C, 2, second.entry.digest))
     some.tell("a", Received(C, Entries(2, (first, second))))
     assert some["a"].state == ON_A_BRANCH
     some.now = 61.0
@@ -490,7 +490,7 @@ def test_b3_a_branch_of_our_own_branch_is_followed_after_the_time() -> None:
 
 def test_who_does_not_vote_signs_no_branch() -> None:
     some = group("b")
-    some.tell("b", NotAlone("a copy was seen"))
+    some.tell("b", CloneFound("a copy was seen"))
     entry = Entry(1, START.head, PAIR)
     some.now = 61.0
     (said,) = (
@@ -522,12 +522,12 @@ def test_b1_who_comes_back_to_a_line_stands_by_what_it_promised_there() -> None:
 
 def test_where_strangers_are_is_kept_of_a_bounded_number() -> None:
     some = group("a")
-    parting = some["a"]._parting
+    parting = some["a"]._branches
     assert parting is not None
     for number in range(PEERS_MAX):
-        some.tell("a", Heard(PeerId(f"x{number}"), 0, RULES.run))
+        some.tell("a", PeerHeight(PeerId(f"x{number}"), 0, RULES.run))
     last, late = PeerId(f"x{PEERS_MAX - 1}"), PeerId("late")
-    some.tell("a", *(Heard(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
+    some.tell("a", *(PeerHeight(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
     here = [parting.is_elsewhere(peer, START) for peer in (late, B, last)]
     assert (here, some["a"].view.down) == ([False, True, True], {B, last})
     assert len(parting._places) == PEERS_MAX
@@ -535,7 +535,7 @@ def test_where_strangers_are_is_kept_of_a_bounded_number() -> None:
 
 def test_status_has_no_word_of_branches_while_a_quorum_is_here() -> None:
     some = group("a")
-    some.tell("a", Heard(B, 0, RULES.run), Heard(C, 0, RULES.run))
+    some.tell("a", PeerHeight(B, 0, RULES.run), PeerHeight(C, 0, RULES.run))
     assert some["a"].status(1.0).branch == ""
     some.tell("a", PeerDown(B))
     assert some["a"].status(1.0).branch.startswith("no quorum for 1 s")
@@ -553,7 +553,7 @@ def shown(ours: Certified, theirs: Certified, *, height: int = 1) -> tuple[Rival
     rivals.branched(START)
     place = {C: (theirs.entry.digest, height)}
     assert rivals.ask(place, state, set(), 0.0) == [AskEntries(C, 1)]
-    return rivals, rivals.take(height, [theirs], state, {1: ours}.get, 0.1)
+    return rivals, rivals.receive_entries(height, [theirs], state, {1: ours}.get, 0.1)
 
 
 def test_b4_who_grows_beyond_the_chain_that_outranked_it_does_not_follow_it() -> None:
@@ -592,7 +592,7 @@ def test_turns_and_places_are_remembered_of_as_many_rivals_as_there_is_room_for(
     line = digest("another line")
     for n in range(PEERS_MAX + 1):
         rivals.ask({PeerId(f"x{n}"): (line, 0)}, state, set(), 10.0 * n)
-        rivals.take(0, [], state, {1: LOW}.get, 10.0 * n)
+        rivals.receive_entries(0, [], state, {1: LOW}.get, 10.0 * n)
     assert (len(rivals._turns), len(rivals._seen)) == (PEERS_MAX, PEERS_MAX)
 
 
@@ -605,7 +605,7 @@ def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
     commit = certify(RULES, reducing, Commit(0, 0, digest("u")))
     page = [roster, commit]
     assert rivals.expects(C, page)
-    rivals.take(3, page, after(START, LOW), {1: LOW}.get, 0.2)
+    rivals.receive_entries(3, page, after(START, LOW), {1: LOW}.get, 0.2)
     assert rivals.winner == Winner(0, (HIGH, *page), after(reducing, commit))
 
 
@@ -614,9 +614,9 @@ def test_b7_who_was_cut_off_asks_for_other_chains_as_soon_as_somebody_is_back() 
     but the peer's return says that there is something to ask for.
     """
     some = group("a", signed(START, Branch(0, (A,))))
-    assert some.tell("a", Heard(C, 1, RULES.run)) == [AskEntries(C, 1)]
+    assert some.tell("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]
     some.now = 10.0
-    assert some.tell("a", PeerDown(C), Tick(), Heard(C, 1, RULES.run)) == []
+    assert some.tell("a", PeerDown(C), Tick(), PeerHeight(C, 1, RULES.run)) == []
     some.now = 40.0
     assert some.tell("a", PeerUp(C)) == [AskEntries(C, 1)]
 

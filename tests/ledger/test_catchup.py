@@ -18,7 +18,7 @@ from p2ptrain.ledger.history.catchup import (
     page_from,
 )
 from p2ptrain.ledger.messages.effects import Accuse, AskEntries, Decided, Note
-from p2ptrain.ledger.messages.events import Heard, Received, ReduceDone, Tick
+from p2ptrain.ledger.messages.events import PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.messages import (
     PAGE_BYTES_MAX,
     PAGE_ENTRIES_MAX,
@@ -28,6 +28,7 @@ from p2ptrain.ledger.messages.messages import (
     Prepare,
     Pruned,
 )
+from p2ptrain.ledger.messages.peer_reports import ReduceDone
 from p2ptrain.ledger.messages.wire import encode
 from p2ptrain.testing.ledgers import Group, Letter, certify, chain_of, digest, peers, small_rules
 
@@ -63,7 +64,7 @@ def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
             pages.append(len(letter.message.certified))
         return True
 
-    some.tell("d", Heard(A, 200), Tick())
+    some.tell("d", PeerHeight(A, 200), Tick())
     some.wait(1, watch)
     assert some["d"].state == some["a"].state
     assert some.disks[D].chain == CHAIN
@@ -72,10 +73,10 @@ def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
 
 def test_one_missing_entry_gets_a_moment_more_are_asked_for_at_once() -> None:
     some = old_and_new()
-    some.tell("d", Heard(A, 1), Tick())
+    some.tell("d", PeerHeight(A, 1), Tick())
     assert some.mail == []
     assert some["d"].next_deadline() == SETTLE_S
-    some.tell("d", Heard(A, 2), Tick())
+    some.tell("d", PeerHeight(A, 2), Tick())
     assert some.mail == []
     some.wait(SETTLE_S)
     assert some["d"].state.height == 200
@@ -83,8 +84,8 @@ def test_one_missing_entry_gets_a_moment_more_are_asked_for_at_once() -> None:
 
 def test_a_lost_question_is_put_to_somebody_else() -> None:
     catchup = Catchup()
-    catchup.heard(A, 9, 0, now=0.0)
-    catchup.heard(B, 7, 0, now=0.0)
+    catchup.note_height(A, 9, 0, now=0.0)
+    catchup.note_height(B, 7, 0, now=0.0)
     asked = [catchup.whom_to_ask(0, set(), now=ANSWER_S * n) for n in range(4)]
     assert asked == [A, B, A, B]
     assert catchup.whom_to_ask(0, {A}, now=ANSWER_S * 4) == B
@@ -94,7 +95,7 @@ def test_silent_peers_keep_nobody_from_being_asked() -> None:
     """Nor do two who claim the longest chains: the turn goes round."""
     catchup = Catchup()
     for peer, height in ((A, 2**53), (B, 2**53), (C, 9), (D, 9)):
-        catchup.heard(peer, height, 0, now=0.0)
+        catchup.note_height(peer, height, 0, now=0.0)
     asked = [catchup.whom_to_ask(0, set(), now=ANSWER_S * n) for n in range(8)]
     assert asked == [A, B, C, D, A, B, C, D]
 
@@ -110,18 +111,18 @@ def test_strangers_whose_entries_are_bad_fill_no_memory() -> None:
 def test_a_member_is_asked_though_strangers_claimed_before_it() -> None:
     catchup = Catchup(members=frozenset({A}))
     for n in range(PEERS_MAX):
-        catchup.heard(PeerId(f"x{n}"), 0, 0, now=0.0)
-    catchup.heard(B, 9, 0, now=0.0)
-    catchup.heard(A, 9, 0, now=0.0)
+        catchup.note_height(PeerId(f"x{n}"), 0, 0, now=0.0)
+    catchup.note_height(B, 9, 0, now=0.0)
+    catchup.note_height(A, 9, 0, now=0.0)
     assert (catchup.whom_to_ask(0, set(), now=0.0), len(catchup.heights)) == (A, PEERS_MAX)
 
 
 def test_every_other_question_goes_to_a_member_however_many_names_claim_more() -> None:
     catchup = Catchup(members=frozenset({A, B}))
     for n in range(300):
-        catchup.heard(PeerId(f"x{n}"), 2**53, 0, now=0.0)
+        catchup.note_height(PeerId(f"x{n}"), 2**53, 0, now=0.0)
     for peer in (A, B):
-        catchup.heard(peer, 9, 0, now=0.0)
+        catchup.note_height(peer, 9, 0, now=0.0)
     asked = [catchup.whom_to_ask(0, set(), now=ANSWER_S * n) for n in range(6)]
     assert (asked[::2], len(set(asked[1::2]))) == ([A, B, A], 3)
 
@@ -130,26 +131,26 @@ def test_turns_are_remembered_of_as_many_as_there_is_room_for() -> None:
     catchup = Catchup(members=frozenset({A}))
     for n in range(PEERS_MAX + 1):
         peer = PeerId(f"x{n}")
-        catchup.heard(peer, 9, 0, now=0.0)
+        catchup.note_height(peer, 9, 0, now=0.0)
         assert catchup.whom_to_ask(0, set(), now=ANSWER_S * n) == peer
         catchup.pruned(peer, Pruned(1, 5, digest("c")), 0, now=ANSWER_S * n)
         del catchup.heights[peer]
         catchup.ask_at = None
-    known = (catchup.asked, catchup.floors, catchup.unshown)
+    known = (catchup.asked, catchup.floors, catchup.unproven)
     assert [len(each) for each in known] == [PEERS_MAX] * 3
     assert all(PeerId("x0") not in each for each in known)
 
 
 def test_nobody_is_asked_by_who_lacks_nothing() -> None:
     catchup = Catchup()
-    catchup.heard(A, 9, 0, now=0.0)
+    catchup.note_height(A, 9, 0, now=0.0)
     assert catchup.whom_to_ask(9, set(), now=0.0) is None
     assert catchup.ask_at is None
 
 
 def test_a_peer_that_cannot_show_what_it_claims_is_not_asked_for_ever() -> None:
     some = old_and_new()
-    effects = some.tell("d", Heard(A, 200), Tick())
+    effects = some.tell("d", PeerHeight(A, 200), Tick())
     assert AskEntries(A, 1) in effects
     some.mail = []
     forged = replace(CHAIN[0], certificate=replace(CHAIN[0].certificate, votes=()))
@@ -168,7 +169,7 @@ def test_a_peer_that_cannot_show_what_it_claims_is_not_asked_for_ever() -> None:
 
 def test_who_shows_nothing_is_not_asked_again_at_once() -> None:
     some = old_and_new()
-    assert AskEntries(B, 1) in some.tell("d", Heard(B, 2**53), Tick())
+    assert AskEntries(B, 1) in some.tell("d", PeerHeight(B, 2**53), Tick())
     for page in ((), (), CHAIN[5:6]):
         effects = some.tell("d", Received(B, Entries(2**53, tuple(page))))
         assert not [each for each in effects if isinstance(each, AskEntries)]
@@ -186,21 +187,21 @@ def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -
 
 def test_who_never_shows_what_it_claims_is_not_believed_after_a_time() -> None:
     catchup = Catchup()
-    catchup.heard(A, 2**53, 5, now=0.0)
+    catchup.note_height(A, 2**53, 5, now=0.0)
     now = asked_for(catchup, 5, 0.0, SHOW_S)
     assert catchup.is_believed(A, 5, SHOW_S - 0.1)
     assert not catchup.is_believed(A, 5, now)
-    catchup.heard(A, 0, 5, now)
-    catchup.told(A, 0, 5, now, shown=False)
+    catchup.note_height(A, 0, 5, now)
+    catchup.note_answer(A, 0, 5, now, shown=False)
     assert not catchup.is_believed(A, 6, now)
     assert catchup.is_believed(B, 5, now)
 
 
 def test_who_shows_entries_is_believed_again() -> None:
     catchup = Catchup()
-    catchup.heard(A, 200, 5, now=0.0)
+    catchup.note_height(A, 200, 5, now=0.0)
     now = asked_for(catchup, 5, 0.0, SHOW_S)
-    catchup.grown(A, 69, now)
+    catchup.note_growth(A, 69, now)
     assert catchup.is_believed(A, 69, now)
 
 
@@ -209,23 +210,23 @@ def test_who_claimed_what_has_come_since_by_others_is_believed_again() -> None:
     catchup = Catchup()
     for height in range(6, 6 + 2 * QUESTIONS_MIN):
         now = SHOW_S * height
-        catchup.heard(A, height, height - 1, now)
+        catchup.note_height(A, height, height - 1, now)
         assert catchup.whom_to_ask(height - 1, set(), now + SETTLE_S) == A
-        catchup.grown(B, height, now + SETTLE_S)
+        catchup.note_growth(B, height, now + SETTLE_S)
         assert catchup.is_believed(A, height, now + SETTLE_S)
     assert catchup.is_believed(A, height - 1, now + SETTLE_S)
 
 
 def test_a_few_lost_questions_make_nobody_a_liar() -> None:
     catchup = Catchup()
-    catchup.heard(A, 9, 5, now=0.0)
+    catchup.note_height(A, 9, 5, now=0.0)
     asked_for(catchup, 5, 0.0, ANSWER_S * (QUESTIONS_MIN - 1))
     assert catchup.is_believed(A, 5, 10 * SHOW_S)
 
 
 def test_that_entries_are_pruned_must_not_be_believed_for_ever_either() -> None:
     catchup = Catchup()
-    catchup.heard(A, 2**53, 5, now=0.0)
+    catchup.note_height(A, 2**53, 5, now=0.0)
     assert catchup.whom_to_ask(5, set(), 0.0) == A
     catchup.pruned(A, Pruned(2**53, 2**52, digest("none")), 5, 0.1)
     assert catchup.is_believed(A, 5, SHOW_S - 0.1)
@@ -234,7 +235,7 @@ def test_that_entries_are_pruned_must_not_be_believed_for_ever_either() -> None:
 
 def test_a_ledger_says_whose_height_it_believes() -> None:
     some = old_and_new()
-    some.tell("d", Heard(A, 200), Heard(B, 2**53), Tick())
+    some.tell("d", PeerHeight(A, 200), PeerHeight(B, 2**53), Tick())
     some.wait(2 * SHOW_S)
     assert some["d"].state.height == 200
     assert some["d"].believes(A, some.now)

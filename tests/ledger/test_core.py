@@ -10,22 +10,16 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate
-from p2ptrain.ledger.messages.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.messages.effects import Decided, Persist, Send
-from p2ptrain.ledger.messages.events import (
-    Heard,
-    Leaving,
-    Ready,
-    Received,
-    ReduceFailed,
-    Tick,
-)
+from p2ptrain.ledger.messages.events import PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
-from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
+from p2ptrain.ledger.messages.peer_reports import Leaving, Ready, ReduceFailed
+from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
 from p2ptrain.ledger.queries import LedgerStatus
 from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import Group, accepted, certify, chain_of, digest, peers, small_rules
@@ -84,7 +78,9 @@ def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
     assert some["a"].records() == some.disks[A].records[-1:], "how it voted last, though decided"
     assert len(some.disks[A].records) == 6
     some.tell("a", Received(C, Prepare(7, 1)))
-    assert recall(some["a"].records(), decided={LINE: 6}) == {(LINE, 7): Acceptor(LINE, 7, 1)}
+    assert restored_acceptors(some["a"].records(), decided={LINE: 6}) == {
+        (LINE, 7): Acceptor(LINE, 7, 1)
+    }
 
 
 def test_who_has_lost_entries_that_it_helped_to_decide_does_not_vote_until_it_has_them() -> None:
@@ -153,7 +149,7 @@ def test_updates_say_where_each_step_was_committed() -> None:
 def test_repeated_reports_cost_no_word() -> None:
     some = Group(small_rules())
     first = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0))
-    again = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), Heard(A, 0))
+    again = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), PeerHeight(A, 0))
     assert (first, again) == ([], [])
 
 
@@ -194,7 +190,7 @@ def test_refusals_of_rounds_not_reached_or_absurd_are_ignored() -> None:
 def test_heights_of_more_peers_than_there_can_be_are_not_kept() -> None:
     some = Group(small_rules())
     for n in range(2 * PEERS_MAX):
-        some.tell("a", Heard(PeerId(f"p{n}"), 0))
+        some.tell("a", PeerHeight(PeerId(f"p{n}"), 0))
     assert len(some["a"]._catchup.heights) == PEERS_MAX
 
 

@@ -14,7 +14,7 @@ GREEN, YELLOW, RED = Colour.GREEN, Colour.YELLOW, Colour.RED
 
 def beating(detector: Detector, peer: PeerId, times: list[float]) -> Detector:
     for now in times:
-        detector.heard(peer, now)
+        detector.note_arrival(peer, now)
         detector.changes(now)
     return detector
 
@@ -42,7 +42,7 @@ def test_silence_turns_a_peer_yellow_and_then_red() -> None:
 def test_who_is_heard_again_is_green_again() -> None:
     detector = regular()
     watch_from(detector, 20.0, 40.0)
-    detector.heard(A, 41.0)
+    detector.note_arrival(A, 41.0)
     assert detector.changes(41.0) == [(A, GREEN)]
 
 
@@ -57,9 +57,9 @@ def test_an_echo_of_what_a_lost_peer_said_before_is_no_sign_of_life() -> None:
     detector = regular()
     detector.hint_lost(A, 20.5)
     detector.changes(20.5)
-    detector.heard(A, 20.6)
+    detector.note_arrival(A, 20.6)
     assert detector.changes(20.6) == []
-    detector.heard(A, 22.0)
+    detector.note_arrival(A, 22.0)
     assert detector.changes(22.0) == [(A, GREEN)]
 
 
@@ -72,7 +72,7 @@ def test_a_stop_of_this_process_says_nothing_about_others() -> None:
 
 def test_a_peer_that_lives_stays_green_through_a_stop_of_this_process() -> None:
     detector = regular()
-    detector.heard(A, 80.0)
+    detector.note_arrival(A, 80.0)
     assert detector.changes(80.0) == []
 
 
@@ -100,7 +100,7 @@ def test_but_not_more_than_a_bound() -> None:
     detector = Detector(1.0)
     for second in range(401):
         if second % 100 == 0:
-            detector.heard(A, float(second))
+            detector.note_arrival(A, float(second))
         detector.changes(float(second))
     assert watch_from(detector, 400.0, 500.0) == [(408.0, A, YELLOW), (416.0, A, RED)]
 
@@ -123,6 +123,6 @@ def test_many_fresh_peers_change_nothing_until_they_are_silent() -> None:
     detector = Detector(2.0)
     names = [PeerId(f"p{n}") for n in range(1000)]
     for name in names:
-        detector.heard(name, 0.0)
+        detector.note_arrival(name, 0.0)
     assert detector.changes(3.9) == []
     assert len(detector.changes(4.0)) == 1000

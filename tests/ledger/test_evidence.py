@@ -12,28 +12,21 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, STATEMENTS_MAX, Witness
+from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, STATEMENTS_MAX, StatementLog
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import genesis
 from p2ptrain.ledger.chain.values import Certified, Entry, Roster, Skip, Vote
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.messages.effects import (
     Accuse,
     Announce,
     Effect,
-    IdentityInUse,
     Note,
     Persist,
     Send,
+    VotingStopped,
 )
-from p2ptrain.ledger.messages.events import (
-    Accused,
-    Joining,
-    NotAlone,
-    PeerDown,
-    Received,
-    ReduceFailed,
-)
+from p2ptrain.ledger.messages.events import Accused, CloneFound, Received
 from p2ptrain.ledger.messages.evidence import (
     Evidence,
     Statement,
@@ -53,8 +46,9 @@ from p2ptrain.ledger.messages.messages import (
     PromiseProof,
     Propose,
 )
+from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown, ReduceFailed
 from p2ptrain.ledger.messages.wire import decode, encode
-from p2ptrain.ledger.paxos.acceptor import Acceptor, recall
+from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
 from p2ptrain.ledger.paxos.electorate import forced_by
 from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import (
@@ -140,7 +134,9 @@ def test_an_honest_voter_never_contradicts_itself(
             unsaid = Statement(round, None, None, b"")
             said.append(unsaid if last is None else promised_after(round, last))
         if index in crashes:
-            acceptor = recall(records, decided={LINE: 0}).get((LINE, 1), Acceptor(LINE, 1))
+            acceptor = restored_acceptors(records, decided={LINE: 0}).get(
+                (LINE, 1), Acceptor(LINE, 1)
+            )
         assert all(acceptor.may_have_said(each) for each in said)
     assert not any(contradict(one, other) for one, other in combinations(said, 2))
 
@@ -224,7 +220,7 @@ def test_ill_formed_evidence_is_refused_by_its_rule(field: str, value: object, r
     assert rule in raised.value.what
 
 
-# ── the witness ──────────────────────────────────────────────────────────────────────────────────
+# ── the log ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_witness_checks_no_signature_before_there_is_something_to_compare() -> None:
@@ -234,20 +230,20 @@ def test_the_witness_checks_no_signature_before_there_is_something_to_compare() 
         checked.append(peer)
         return verify(peer, message, signature)
 
-    witness = Witness(LINE, counting)
+    log = StatementLog(LINE, counting)
     for _ in range(3):
-        assert witness.hear(1, B, signed(B, vote(0, "x"))) is None
+        assert log.note(1, B, signed(B, vote(0, "x"))) is None
     assert checked == []
-    evidence = witness.hear(1, B, signed(B, vote(0, "y")))
+    evidence = log.note(1, B, signed(B, vote(0, "y")))
     assert (evidence, checked) == (evidence_against(B), [B, B])
 
 
 def test_forged_statements_neither_accuse_nor_hide() -> None:
-    witness = Witness(LINE, verify)
-    assert witness.hear(1, B, vote(0, "x")) is None
-    assert witness.hear(1, B, signed(B, vote(0, "y"))) is None
-    assert witness.hear(1, B, Statement(None, 0, X, b"forged")) is None
-    assert witness.hear(1, B, signed(B, vote(0, "x"))) is not None
+    log = StatementLog(LINE, verify)
+    assert log.note(1, B, vote(0, "x")) is None
+    assert log.note(1, B, signed(B, vote(0, "y"))) is None
+    assert log.note(1, B, Statement(None, 0, X, b"forged")) is None
+    assert log.note(1, B, signed(B, vote(0, "x"))) is not None
 
 
 def signed_by(voters: str, value: Skip | Roster) -> Certified:
@@ -260,19 +256,19 @@ def signed_by(voters: str, value: Skip | Roster) -> Certified:
 def test_only_voters_that_signed_both_of_two_entries_are_accused() -> None:
     ours = signed_by("a b", Roster(0, 0, (A, B, C), ()))
     theirs = signed_by("b c", Roster(0, 0, (B, C), ()))
-    found = Witness(LINE, verify).compare(ours, theirs)
+    found = StatementLog(LINE, verify).compare(ours, theirs)
     assert [each.peer for each in found] == [B]
 
 
 def test_the_witness_remembers_a_bounded_number() -> None:
-    witness = Witness(LINE, verify)
+    log = StatementLog(LINE, verify)
     for round in range(3 * STATEMENTS_MAX):
-        witness.hear(1, B, signed(B, vote(round)))
-    assert len(witness._memory[1][B]) == STATEMENTS_MAX
+        log.note(1, B, signed(B, vote(round)))
+    assert len(log._memory[1][B]) == STATEMENTS_MAX
     for height in range(1, 10):
-        witness.hear(height, B, signed(B, vote(0), height))
-        witness.entered(height)
-    assert sorted(witness._memory) == list(range(10 - HEIGHTS_KEPT, 10))
+        log.note(height, B, signed(B, vote(0), height))
+        log.entered(height)
+    assert sorted(log._memory) == list(range(10 - HEIGHTS_KEPT, 10))
 
 
 # ── among ledgers ────────────────────────────────────────────────────────────────────────────────
@@ -395,7 +391,7 @@ def test_evidence_is_accepted_again_after_a_restart_and_kept_once() -> None:
 
 
 def in_use(effects: list[Effect]) -> list[str]:
-    return [effect.what for effect in effects if isinstance(effect, IdentityInUse)]
+    return [effect.what for effect in effects if isinstance(effect, VotingStopped)]
 
 
 def test_a_message_from_oneself_means_that_somebody_else_is_oneself() -> None:
@@ -517,8 +513,8 @@ def leads_round_1(letter: Letter) -> bool:
 
 def test_whoever_is_told_of_a_namesake_votes_no_more_until_it_is_started_again() -> None:
     some = Group(RULES)
-    assert in_use(some.tell("a", NotAlone("b hears two of a"))) == ["b hears two of a"]
-    assert in_use(some.tell("a", NotAlone("c hears two of a"))) == []
+    assert in_use(some.tell("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
+    assert in_use(some.tell("a", CloneFound("c hears two of a"))) == []
     some.ready("a b c")
     assert all(letter.sender != A for letter in some.mail)
     some.deliver()

@@ -8,15 +8,17 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import founders
+from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
 from p2ptrain.ledger.chain.founders import founders_of, survives_a_loss
 from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
-from p2ptrain.ledger.chain.state import LedgerState, why_invalid
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
 from p2ptrain.ledger.messages.effects import Announce, Effect, Send
-from p2ptrain.ledger.messages.events import (
-    Accused,
-    Event,
+from p2ptrain.ledger.messages.events import Accused, Event
+from p2ptrain.ledger.messages.evidence import Evidence, Statement
+from p2ptrain.ledger.messages.messages import Accusation
+from p2ptrain.ledger.messages.peer_reports import (
     Joining,
     Leaving,
     PeerDown,
@@ -25,13 +27,11 @@ from p2ptrain.ledger.messages.events import (
     ReduceFailed,
     Staying,
 )
-from p2ptrain.ledger.messages.evidence import Evidence, Statement
-from p2ptrain.ledger.messages.messages import Accusation
-from p2ptrain.ledger.policy.accept import Answer, Verdict, may_accept
+from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
+from p2ptrain.ledger.policy.accept import may_accept
 from p2ptrain.ledger.policy.membership import keeps_its_vote
-from p2ptrain.ledger.policy.policy import Counsel
-from p2ptrain.ledger.policy.propose import reconsider, what_to_propose
-from p2ptrain.ledger.policy.reduce_order import as_they_come
+from p2ptrain.ledger.policy.policy import Policy, reconsider, what_to_propose
+from p2ptrain.ledger.policy.reduce_order import in_given_order
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import Group, Letter, chain_of, digest, peers, small_rules
 
@@ -69,7 +69,7 @@ def judged(
     forced: bool = False,
     late: bool = False,
     accused: tuple[PeerId, ...] = (),
-) -> Verdict:
+) -> Judgement:
     view = heard(rules, *events)
     view.accused |= {peer: lies_of(rules, peer) for peer in accused}
     return may_accept(rules, state, view, value, 0.0, forced=forced, late=late)
@@ -206,11 +206,11 @@ def test_a_founder_that_leaves_need_not_wait() -> None:
 def test_a_proposer_sends_the_evidence_for_which_it_drops_a_founder() -> None:
     view = heard(RULES)
     lies = view.accused[C] = lies_of(RULES, C)
-    counsel = Counsel.of(RULES, START, view, as_they_come, 0.0)
-    assert counsel.causes(membership(A, B)) == (lies,)
-    assert counsel.causes(membership(A, B, C)) == ()
-    assert counsel.causes(Skip(0)) == ()
-    assert Counsel.of(small_rules(), START, View(A), as_they_come, 0.0).causes(Skip(0)) == ()
+    policy = Policy.of(RULES, START, view, in_given_order, 0.0)
+    assert policy.causes(membership(A, B)) == (lies,)
+    assert policy.causes(membership(A, B, C)) == ()
+    assert policy.causes(Skip(0)) == ()
+    assert Policy.of(small_rules(), START, View(A), in_given_order, 0.0).causes(Skip(0)) == ()
 
 
 # ── F4 ───────────────────────────────────────────────────────────────────────────────────────────

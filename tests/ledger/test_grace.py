@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Roster
-from p2ptrain.ledger.messages.events import Ready, ReduceDone, ReduceFailed
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed
 from p2ptrain.ledger.policy.grace import CREDIT_SHARE, FLOOR, LAGS_KEPT, LAGS_MIN, grace_after
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules

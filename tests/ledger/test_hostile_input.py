@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.apply import genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Commit,
     Entry,
@@ -22,19 +23,7 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.messages.effects import Decided, Effect, Persist, Send
-from p2ptrain.ledger.messages.events import (
-    Event,
-    Joining,
-    Leaving,
-    PeerDown,
-    PeerUp,
-    Ready,
-    Received,
-    ReduceDone,
-    ReduceFailed,
-    Tick,
-    UpdateHeld,
-)
+from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.evidence import Evidence, Statement
 from p2ptrain.ledger.messages.messages import (
     Accept,
@@ -49,6 +38,16 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
     Pruned,
     Refused,
+)
+from p2ptrain.ledger.messages.peer_reports import (
+    Joining,
+    Leaving,
+    PeerDown,
+    PeerUp,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    UpdateHeld,
 )
 from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.simulation.checkers.lines import Lines

@@ -10,9 +10,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
-from p2ptrain.ledger.messages.events import (
-    Allowed,
-    Event,
+from p2ptrain.ledger.messages.events import Event
+from p2ptrain.ledger.messages.peer_reports import (
+    AllowedPeers,
     Joining,
     Leaving,
     PeerDown,
@@ -24,10 +24,10 @@ from p2ptrain.ledger.messages.events import (
     Staying,
     UpdateHeld,
 )
-from p2ptrain.ledger.policy.close_reduce import confessed
-from p2ptrain.ledger.policy.open_reduce import Wish
-from p2ptrain.ledger.policy.propose import what_to_propose
+from p2ptrain.ledger.policy.policy import what_to_propose
+from p2ptrain.ledger.policy.reduce_results import confessed
 from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.wish import Wish
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D, E = peers("a b c d e")
@@ -126,7 +126,7 @@ def test_who_asks_to_join_is_admitted_at_once_as_a_learner() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        [Allowed(frozenset({A, B, C})), Joining(D)],
+        [AllowedPeers(frozenset({A, B, C})), Joining(D)],
         [Joining(D), PeerDown(D)],
         [Joining(D), Leaving(D)],
     ],
@@ -155,7 +155,7 @@ def test_a_learner_that_says_goodbye_is_let_go_so_that_it_can_come_back() -> Non
 
 
 def test_a_member_that_is_not_allowed_any_more_is_dropped() -> None:
-    got = wish(GENESIS, [*ready(A, B), Allowed(frozenset({A, B}))])
+    got = wish(GENESIS, [*ready(A, B), AllowedPeers(frozenset({A, B}))])
     assert got.value == opening((A, B), voters=(A, B))
 
 

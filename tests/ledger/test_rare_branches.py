@@ -7,11 +7,12 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.history.catchup import Catchup
-from p2ptrain.ledger.messages.events import Leaving, PeerDown, PeerUp, Received, ReduceDone, Tick
+from p2ptrain.ledger.messages.events import Received, Tick
 from p2ptrain.ledger.messages.messages import Prepare, Promise
+from p2ptrain.ledger.messages.peer_reports import Leaving, PeerDown, PeerUp, ReduceDone
 from p2ptrain.ledger.messages.wire import decode
 from p2ptrain.ledger.paxos.instance import Stage
-from p2ptrain.ledger.policy.propose import what_to_propose
+from p2ptrain.ledger.policy.policy import what_to_propose
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
@@ -20,7 +21,7 @@ U = digest("u")
 
 def test_entries_that_nobody_asked_for_do_not_start_a_question() -> None:
     catchup = Catchup(heights={A: 9})
-    catchup.grown(B, 4, now=1.0)
+    catchup.note_growth(B, 4, now=1.0)
     assert catchup.ask_at is None
 
 
@@ -50,7 +51,7 @@ def test_a_promise_that_comes_twice_counts_once() -> None:
     assert isinstance(promise, Promise)
     some.tell("c", Received(A, promise), Received(A, promise))
     assert some["c"].state.height == 0
-    assert not some["c"]._instance._leading.is_promised
+    assert not some["c"]._instance._proposer.is_promised
 
 
 def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
@@ -71,7 +72,7 @@ def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
     some.tell("d", PeerDown(C))
     some.deliver()
     leading = some["d"]._instance
-    assert (leading.round, leading.stage, leading._leading.is_promised) == (
+    assert (leading.round, leading.stage, leading._proposer.is_promised) == (
         1,
         Stage.PREPARING,
         True,

@@ -8,15 +8,17 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import apply, genesis, why_invalid
+from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
 from p2ptrain.ledger.chain.values import Commit, Entry, Roster, SnapshotRef
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.history.base import Checkpoint, check_base
+from p2ptrain.ledger.history.base import Checkpoint
+from p2ptrain.ledger.history.check_base import check_base
 from p2ptrain.ledger.history.pruning import base_at
 from p2ptrain.ledger.messages.effects import Effect, Note, Persist, Send
-from p2ptrain.ledger.messages.events import Received, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.messages.events import Received
 from p2ptrain.ledger.messages.messages import Accept, Outcome, Prepare, Refused
+from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import Group, accepted, asked, certify, digest, peers, small_rules

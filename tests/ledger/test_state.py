@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
 from p2ptrain.ledger.chain.leases import Leases
-from p2ptrain.ledger.chain.state import LedgerState, Phase, apply, genesis, why_invalid
+from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import (
     Commit,
     Entry,

@@ -14,8 +14,8 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.messages.effects import Effect
-from p2ptrain.ledger.messages.events import (
-    Event,
+from p2ptrain.ledger.messages.events import Event, Tick
+from p2ptrain.ledger.messages.peer_reports import (
     Joining,
     Leaving,
     PeerDown,
@@ -24,13 +24,12 @@ from p2ptrain.ledger.messages.events import (
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
-    Tick,
     UpdateHeld,
 )
-from p2ptrain.ledger.policy import propose
+from p2ptrain.ledger.policy import policy
 from p2ptrain.ledger.policy.incremental import CommitTally
-from p2ptrain.ledger.policy.open_reduce import Wish
 from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.wish import Wish
 from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
@@ -74,7 +73,7 @@ def test_counting_changes_no_decision(
     name: str, values: tuple[Roster, ...], story: list[tuple[Event, float]]
 ) -> None:
     quick = told(name, values, story)
-    with mock.patch.object(propose, "reconsider", uncounted):
+    with mock.patch.object(policy, "reconsider", uncounted):
         assert told(name, values, story) == quick
 
 
@@ -82,7 +81,7 @@ def uncounted(rules: Rules, state: LedgerState, view: View, now: float) -> tuple
     return reconsider(rules, state, view, now)[0], None
 
 
-reconsider = propose.reconsider
+reconsider = policy.reconsider
 
 
 def told(
@@ -126,7 +125,7 @@ def considered(
 ) -> int:
     """How often it was worked out from all reports what to propose."""
     now = since
-    with mock.patch.object(propose, "reconsider", side_effect=reconsider) as worked_out:
+    with mock.patch.object(policy, "reconsider", side_effect=reconsider) as worked_out:
         for event in events:
             ledger.handle(event, now)
             now += between_s

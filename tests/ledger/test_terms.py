@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ledger.chain.state import Phase, why_invalid
-from p2ptrain.ledger.chain.state_bytes import encode_state
-from p2ptrain.ledger.chain.terms import amended, in_force, lease_blocks, why_not
+from p2ptrain.ledger.chain.apply import why_invalid
+from p2ptrain.ledger.chain.decode_values import value_from_plain
+from p2ptrain.ledger.chain.state import Phase, encode_state
+from p2ptrain.ledger.chain.terms import amended, amendment_fault, in_force, lease_blocks
 from p2ptrain.ledger.chain.values import TERMS_MAX, Commit, Participant, Roster, Skip, Terms
 from p2ptrain.ledger.history.decode_state import decode_state
-from p2ptrain.ledger.messages.decode_values import value_from_plain
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B = peers("a b")
@@ -46,12 +46,12 @@ AGREED = (terms(1, 2, blocks=5), terms(2, 4), terms(4, 6, blocks=3))
 def test_numbers_and_steps_rise_and_only_later_steps_are_amended(
     step: int, new: Terms, fault: str
 ) -> None:
-    assert why_not(AGREED, step, new) == fault
+    assert amendment_fault(AGREED, step, new) == fault
 
 
 def test_a_run_has_only_so_many_amendments() -> None:
     many = tuple(terms(each, each) for each in range(1, TERMS_MAX + 1))
-    assert why_not(many, 1, terms(100, 100)) == f"a run has at most {TERMS_MAX} amendments"
+    assert amendment_fault(many, 1, terms(100, 100)) == f"a run has at most {TERMS_MAX} amendments"
 
 
 def test_what_holds_in_a_step_and_how_large_a_lease_is_then() -> None:

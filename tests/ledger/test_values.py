@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.canonical import canonical, parse
+from p2ptrain.ledger.chain.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import genesis
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Commit,
@@ -25,7 +26,6 @@ from p2ptrain.ledger.chain.values import (
     promise_message,
     vote_message,
 )
-from p2ptrain.ledger.messages.decode_values import certified_from_plain, entry_from_plain
 from p2ptrain.testing.ledgers import certify, digest, peers, small_rules
 
 A, B, C = peers("a b c")

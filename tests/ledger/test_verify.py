@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import genesis
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.values import Certificate, Certified, Commit, Entry, Participant, Roster
 from p2ptrain.ledger.chain.verify import check_certified, replay
 from p2ptrain.simulation.disk import signature_of, verify

@@ -7,11 +7,11 @@ import pytest
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
-from p2ptrain.ledger.messages.events import (
-    Allowed,
-    Amendable,
-    Event,
+from p2ptrain.ledger.messages.events import Event, Tick
+from p2ptrain.ledger.messages.peer_reports import (
+    AllowedPeers,
     Joining,
+    KnownAmendments,
     Leaving,
     PeerDown,
     PeerUp,
@@ -19,7 +19,6 @@ from p2ptrain.ledger.messages.events import (
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
-    Tick,
     UpdateHeld,
 )
 from p2ptrain.ledger.policy.reports import HELD_MAX, SNAPSHOTS_MAX, View
@@ -36,8 +35,8 @@ REPORTS: tuple[Event, ...] = (
     PeerDown(B),
     Joining(D),
     Leaving(B),
-    Allowed(frozenset({A})),
-    Amendable(frozenset({Terms(1, 2, digest("amendment"))})),
+    AllowedPeers(frozenset({A})),
+    KnownAmendments(frozenset({Terms(1, 2, digest("amendment"))})),
 )
 
 

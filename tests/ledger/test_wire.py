@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import genesis
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.values import (
     MEMBERS_MAX,
     Branch,

@@ -9,7 +9,8 @@ from p2ptrain.archive.chain_log import entry_bytes
 from p2ptrain.archive.home import Home
 from p2ptrain.archive.ledger_on_disk import open_ledger, rules_of
 from p2ptrain.identity import Identity, load_or_create
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.apply import apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,

@@ -20,8 +20,9 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
@@ -31,7 +32,7 @@ from p2ptrain.ledger.chain.values import (
     Value,
     vote_message,
 )
-from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.messages.events import Event
 from p2ptrain.node.assembly import assembled
 from p2ptrain.node.state.context import Parts
@@ -186,7 +187,7 @@ class Growing:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.kept = Kept(rules)
+        self.kept = KeptChain(rules)
         self.state = genesis(rules)
         self.history = History(self.kept)
 
@@ -246,8 +247,8 @@ class Neighbour:
         r.parts.listener.trust(endpoint.certificate_der)
         other.parts.listener.trust(r.parts.endpoint.certificate_der)
         beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
-        r.parts.peers.take(endpoint.peer, beat, r.parts.now())
-        r.parts.detector.heard(endpoint.peer, r.parts.now())
+        r.parts.peers.note_heartbeat(endpoint.peer, beat, r.parts.now())
+        r.parts.detector.note_arrival(endpoint.peer, r.parts.now())
         self.endpoint: Endpoint = endpoint
 
 

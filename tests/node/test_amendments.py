@@ -16,7 +16,7 @@ from p2ptrain.errors import LocalProtocolError, PeerUnreachable, RemoteProtocolE
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
-from p2ptrain.ledger.messages.events import Amendable
+from p2ptrain.ledger.messages.peer_reports import KnownAmendments
 from p2ptrain.node.control.control_socket import _reload_amendments
 from p2ptrain.node.gossip import amendment_gossip
 from p2ptrain.node.gossip.amendment_gossip import in_words, keep_amended, take_amendments
@@ -145,7 +145,7 @@ async def test_what_is_heard_is_kept_told_to_the_ledger_and_passed_on(tmp_path: 
         one = of(r)
         await take_amendments(r.parts, ANN.peer, listed(one))
         await take_amendments(r.parts, BOB.peer, listed(one))
-        assert r.heard() == [Amendable(frozenset({one.terms}))]
+        assert r.heard() == [KnownAmendments(frozenset({one.terms}))]
         assert r.network.published == [(amendments_topic(r.run.id), listed(one))]
         forged = SignedAmendment.publish(
             Identity.from_seed(b"x" * 32), Amendment(r.run.id, 2, 9, lr=0.1), r.run
@@ -160,7 +160,7 @@ async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
         save_amendments(r.parts.home.amendments, [of(r)])
         assert await _reload_amendments(r.parts) == {"newer": True, "step": 0, "agreed": []}
         assert await _reload_amendments(r.parts) == {"newer": False, "step": 0, "agreed": []}
-        assert r.heard() == [Amendable(frozenset({of(r).terms}))]
+        assert r.heard() == [KnownAmendments(frozenset({of(r).terms}))]
 
 
 async def test_what_was_agreed_is_asked_for_until_somebody_has_it(

@@ -26,11 +26,11 @@ from p2ptrain.peers.heartbeat import (
 from p2ptrain.peers.heartbeat_delta import (
     FULL_AT_FIRST,
     FULL_EVERY,
-    FullBeat,
-    Saying,
-    SmallBeat,
-    read,
-    whole,
+    FullHeartbeat,
+    HeartbeatDelta,
+    HeartbeatSender,
+    decode_beat,
+    full_heartbeat,
 )
 from p2ptrain.peers.peer_table import PeerTable
 from tests.node.rig import ANN, BOB, heartbeat, somebody
@@ -45,27 +45,27 @@ AT_WORK = heartbeat(RUN, serial=FIRST, endpoint=ENDPOINT, addresses=ADDRESSES)
 
 
 def said(*heartbeats: Heartbeat) -> list[bytes]:
-    saying = Saying()
-    return [saying.say(each) for each in heartbeats]
+    saying = HeartbeatSender()
+    return [saying.encode_next(each) for each in heartbeats]
 
 
-def small(payload: bytes) -> SmallBeat:
-    beat = read(payload)
-    assert isinstance(beat, SmallBeat)
+def small(payload: bytes) -> HeartbeatDelta:
+    beat = decode_beat(payload)
+    assert isinstance(beat, HeartbeatDelta)
     return beat
 
 
 def hear(table: PeerTable, payload: bytes, now: float = 0.0) -> Heartbeat | None:
     """Take in what ANN said, as `gossip` does. Returns what it was understood as."""
-    beat = read(payload)
-    if isinstance(beat, FullBeat):
-        table.take(ANN.peer, beat.heartbeat, now, beat)
+    beat = decode_beat(payload)
+    if isinstance(beat, FullHeartbeat):
+        table.note_heartbeat(ANN.peer, beat.heartbeat, now, beat)
         return beat.heartbeat
-    understood = table.read(ANN.peer, beat)
+    understood = table.restore(ANN.peer, beat)
     if understood is None:
         table.note_alive(ANN.peer, beat, now)
     else:
-        table.take(ANN.peer, understood, now)
+        table.note_heartbeat(ANN.peer, understood, now)
     return understood
 
 
@@ -81,17 +81,17 @@ def test_a_small_beat_holds_what_changed_and_says_that_a_field_became_empty() ->
     ready = replace(AT_WORK, ready=ReadyReport(0, 32, 2))
     later = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
     full, beat = said(ready, later)
-    assert read(full) == FullBeat(ready, full)
-    assert small(beat) == SmallBeat(1, FIRST + 1, FIRST, {"inner_step": 2, "ready": None})
+    assert decode_beat(full) == FullHeartbeat(ready, full)
+    assert small(beat) == HeartbeatDelta(1, FIRST + 1, FIRST, {"inner_step": 2, "ready": None})
 
 
 def test_a_small_beat_rests_on_the_last_full_one_and_not_on_the_one_before() -> None:
     training = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
     ready = replace(AT_WORK, serial=FIRST + 2, ready=ReadyReport(0, 32, 2))
     full, _lost, beat = said(AT_WORK, training, ready)
-    base = read(full)
-    assert isinstance(base, FullBeat)
-    assert whole(base, small(beat)) == ready
+    base = decode_beat(full)
+    assert isinstance(base, FullHeartbeat)
+    assert full_heartbeat(base, small(beat)) == ready
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_everything_is_said_again_upon_rare_and_large_changes_and_now_and_then(
 
 
 def test_a_node_that_starts_or_is_asked_says_everything() -> None:
-    saying = Saying()
+    saying = HeartbeatSender()
     beats = [replace(AT_WORK, serial=serial) for serial in range(FIRST + 3)]
-    payloads = [saying.say(each) for each in beats[:-1]]
-    full = [isinstance(read(payload), FullBeat) for payload in payloads]
+    payloads = [saying.encode_next(each) for each in beats[:-1]]
+    full = [isinstance(decode_beat(payload), FullHeartbeat) for payload in payloads]
     assert full == [True] * FIRST + [False, False]
     saying.full_next = True
-    assert saying.say(beats[-1]) == encode(beats[-1])
+    assert saying.encode_next(beats[-1]) == encode(beats[-1])
     assert not saying.full_next
 
 
@@ -168,10 +168,10 @@ def test_who_missed_the_base_guesses_nothing_and_names_the_sender_once_for_each_
     full, beat, again = said(*(replace(AT_WORK, serial=FIRST + n) for n in range(3)))
     assert hear(table, beat) is None
     assert table.get(ANN.peer) is None
-    assert (table.take_lacking(), table.take_lacking()) == ((ANN.peer,), ())
+    assert (table.pop_lacking(), table.pop_lacking()) == ((ANN.peer,), ())
     assert hear(table, again) is None
     assert hear(table, full) == AT_WORK
-    assert table.take_lacking() == ()
+    assert table.pop_lacking() == ()
 
 
 def test_a_beat_that_cannot_be_read_tells_that_its_sender_lives_if_it_is_new() -> None:
@@ -225,14 +225,14 @@ def test_a_late_full_beat_does_not_become_the_base() -> None:
 
 def test_few_are_named_at_a_time_and_the_rest_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PEERS_MAX", LACKS_MAX + 2)
-    table, beat = PeerTable(), SmallBeat(1, 9, 8, {})
+    table, beat = PeerTable(), HeartbeatDelta(1, 9, 8, {})
     crowd = [somebody(number).peer for number in range(LACKS_MAX + 9)]
     for peer in crowd:
-        assert table.read(peer, beat) is None
+        assert table.restore(peer, beat) is None
         assert not table.note_alive(peer, beat, 1.0)
-    assert table.take_lacking() == tuple(crowd[:LACKS_MAX])
+    assert table.pop_lacking() == tuple(crowd[:LACKS_MAX])
     table.forget(crowd[LACKS_MAX])
-    assert table.take_lacking() == (crowd[LACKS_MAX + 1],)
+    assert table.pop_lacking() == (crowd[LACKS_MAX + 1],)
 
 
 def spoiled(**changes: object) -> bytes:
@@ -263,7 +263,7 @@ def test_a_small_beat_out_of_form_is_refused_by_its_rule(
     changes: dict[str, object], rule: str
 ) -> None:
     with pytest.raises(RemoteProtocolError) as raised:
-        read(spoiled(**changes))
+        decode_beat(spoiled(**changes))
     assert rule in raised.value.what
 
 
@@ -293,7 +293,7 @@ def test_base_and_difference_pass_the_decoder_of_full_beats(
 @given(st.binary(max_size=300))
 def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        read(noise)
+        decode_beat(noise)
 
 
 # ── whatever happens on the way ──────────────────────────────────────────────────────────────────

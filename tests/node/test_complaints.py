@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.peers.misbehaviour_log import COMPLAINTS_MAX, LINES_BURST, NOTES_BURST, Complaints
+from p2ptrain.peers.misbehaviour_log import (
+    COMPLAINTS_MAX,
+    LINES_BURST,
+    NOTES_BURST,
+    MisbehaviourLog,
+)
 from tests.node.swarm import Diary
 
 ANN, BOB = PeerId("ann"), PeerId("bob")
@@ -20,7 +25,7 @@ def diary(tmp_path: Path) -> Diary:
 
 def test_a_fault_is_told_at_once_and_its_repetitions_are_counted(diary: Diary) -> None:
     with diary:
-        complaints = Complaints(diary)
+        complaints = MisbehaviourLog(diary)
         for now in (0.0, 1.0, 9.0, 10.0, 11.0):
             complaints.complain("late", ANN, {"by_s": now}, now)
         complaints.complain("late", BOB, {}, 11.0)
@@ -31,7 +36,7 @@ def test_a_fault_is_told_at_once_and_its_repetitions_are_counted(diary: Diary) -
 
 def test_of_faults_of_ever_new_peers_so_many_are_told_and_remembered(diary: Diary) -> None:
     with diary:
-        complaints = Complaints(diary)
+        complaints = MisbehaviourLog(diary)
         for number in range(2 * COMPLAINTS_MAX):
             complaints.complain("rude", f"peer {number}", {}, 0.0)
         complaints.complain("late", ANN, {}, 0.0)
@@ -41,7 +46,7 @@ def test_of_faults_of_ever_new_peers_so_many_are_told_and_remembered(diary: Diar
 
 def test_notes_that_a_peer_causes_are_kept_back_and_our_own_are_not(diary: Diary) -> None:
     with diary:
-        complaints = Complaints(diary)
+        complaints = MisbehaviourLog(diary)
         for _ in range(2 * NOTES_BURST):
             complaints.note(ANN, "a bad vote", 0.0)
         complaints.note(BOB, "a vote", 0.0)

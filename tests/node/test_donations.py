@@ -68,8 +68,8 @@ def keep_state(
 
 def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
     for peer in peers:
-        r.parts.peers.take(peer, heartbeat(r.run.id, **changes), r.parts.now())
-        r.parts.detector.heard(peer, r.parts.now())
+        r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, **changes), r.parts.now())
+        r.parts.detector.note_arrival(peer, r.parts.now())
 
 
 def answering(r: Rig, answers: dict[PeerId, bytes]) -> None:

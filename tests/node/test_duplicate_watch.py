@@ -17,25 +17,25 @@ from p2ptrain.peers.duplicate_watch import (
     QUIET_S,
     Duplicate,
     DuplicateWatch,
-    askable,
+    peers_to_ask,
 )
-from p2ptrain.peers.identity_desk import KEPT_S, QUESTIONS_BURST, IdentityDesk
+from p2ptrain.peers.identity_mailboxes import KEPT_S, QUESTIONS_BURST, IdentityMailboxes
 from p2ptrain.peers.identity_messages import (
     CHALLENGES_MAX,
     NONCE_BYTES,
     PROOFS_MAX,
-    Notice,
-    Proof,
-    Question,
-    Reply,
+    IdentityNotice,
+    IdentityProof,
+    IdentityQuestion,
+    IdentityReply,
     decode_notice,
     decode_question,
     decode_reply,
     encode_notice,
     encode_question,
     encode_reply,
-    made_mark,
-    made_proof,
+    make_mark,
+    make_proof,
 )
 from p2ptrain.peers.incarnations import INCARNATION_MAX, Incarnations, Mark, incarnation_of
 from tests.node.rig import ANN, BOB, CAI, somebody
@@ -59,12 +59,14 @@ def asked(watch: DuplicateWatch, now: float = 0.0) -> bytes:
     return question.nonce
 
 
-def proof_by(signer: Identity, nonce: bytes, incarnation: int, *, starting: bool = False) -> Proof:
-    return made_proof(RUN, nonce, incarnation, signer.sign, starting=starting)
+def proof_by(
+    signer: Identity, nonce: bytes, incarnation: int, *, starting: bool = False
+) -> IdentityProof:
+    return make_proof(RUN, nonce, incarnation, signer.sign, starting=starting)
 
 
-def told(watch: DuplicateWatch, *proofs: Proof, now: float = 1.0) -> Duplicate | None:
-    watch.hear_reply(BOB.peer, Reply(True, (), proofs), now)
+def told(watch: DuplicateWatch, *proofs: IdentityProof, now: float = 1.0) -> Duplicate | None:
+    watch.note_reply(BOB.peer, IdentityReply(True, (), proofs), now)
     return watch.duplicate
 
 
@@ -82,9 +84,11 @@ def test_nothing_else_is_a_proof() -> None:
     assert told(watch, proof_by(BOB, nonce, NEWER)) is None
     assert told(watch, proof_by(ANN, OTHER_NONCE, NEWER)) is None
     assert told(watch, proof_by(ANN, nonce, OLDER)) is None, "it is ours"
-    forged = Proof(nonce, NEWER, False, proof_by(ANN, nonce, NEWER, starting=True).signature)
+    forged = IdentityProof(
+        nonce, NEWER, False, proof_by(ANN, nonce, NEWER, starting=True).signature
+    )
     assert told(watch, forged) is None
-    of_other_run = made_proof(RunId("b" * 64), nonce, NEWER, ANN.sign, starting=False)
+    of_other_run = make_proof(RunId("b" * 64), nonce, NEWER, ANN.sign, starting=False)
     assert told(watch, of_other_run) is None
     assert told(watch, proof_by(ANN, nonce, NEWER), now=FRESH_S + 1) is None
     assert not watch.lives_elsewhere(1.0)
@@ -108,14 +112,14 @@ def test_a_challenge_is_answered_to_its_member_and_makes_us_ask() -> None:
     watch = process(OLDER)
     own = asked(watch)
     due_s = watch.next_ask_s()
-    watch.hear_challenges(CAI.peer, [own], 0.5)
+    watch.note_challenges(CAI.peer, [own], 0.5)
     assert watch.next_ask_s() == due_s, "our own nonce came back"
-    watch.hear_challenges(CAI.peer, [NONCE], 0.5)
+    watch.note_challenges(CAI.peer, [NONCE], 0.5)
     assert watch.next_ask_s() == 0.5
     questions = dict(watch.ask({BOB.peer}, {CAI.peer}, 0.5))
     assert questions[CAI.peer].proofs == (proof_by(ANN, NONCE, OLDER),)
     assert questions[BOB.peer].proofs == ()
-    watch.hear_challenges(CAI.peer, [NONCE], 0.6)
+    watch.note_challenges(CAI.peer, [NONCE], 0.6)
     assert watch.next_ask_s() > 0.6, "it was answered"
 
 
@@ -124,7 +128,7 @@ def test_a_flood_of_challenges_costs_a_bounded_number_of_questions() -> None:
     random, times = Random(1), 0
     for tick in range(200):
         now = tick / 20
-        watch.hear_challenges(somebody(tick % 50).peer, [random.randbytes(16)] * 20, now)
+        watch.note_challenges(somebody(tick % 50).peer, [random.randbytes(16)] * 20, now)
         if now >= watch.next_ask_s():
             times += 1
             questions = watch.ask({BOB.peer}, {somebody(each).peer for each in range(50)}, now)
@@ -138,7 +142,7 @@ def test_members_are_asked_voters_first_and_at_random_and_strangers_never() -> N
     voters = {somebody(number).peer for number in range(30, 40)}
     others = {somebody(number).peer for number in range(40, 50)}
     members = voters | others
-    found = askable(strangers | members, members.__contains__, voters, members)
+    found = peers_to_ask(strangers | members, members.__contains__, voters, members)
     assert found == (voters, members)
     watch = process(OLDER)
     seen: set[PeerId] = set()
@@ -155,78 +159,86 @@ def test_members_are_asked_voters_first_and_at_random_and_strangers_never() -> N
 def test_strangers_alone_are_nobody_to_ask() -> None:
     strangers = {somebody(number).peer for number in range(1, 21)}
     watch = process(OLDER)
-    assert watch.ask(*askable(strangers, lambda peer: False, (), ()), 5.0) == []
+    assert watch.ask(*peers_to_ask(strangers, lambda peer: False, (), ()), 5.0) == []
     assert watch.next_ask_s() == 5.0 + duplicate_watch.ALARM_S
     # Admitted peers that are no members yet may carry a proof.
-    assert askable({CAI.peer}, lambda peer: True, {BOB.peer}, {BOB.peer}) == (set(), {CAI.peer})
+    assert peers_to_ask({CAI.peer}, lambda peer: True, {BOB.peer}, {BOB.peer}) == (
+        set(),
+        {CAI.peer},
+    )
 
 
 def test_a_process_that_is_behind_counts_on_only_when_no_other_lives() -> None:
-    watch, mark = process(OLDER), made_mark(RUN, NEWER, ANN.sign)
+    watch, mark = process(OLDER), make_mark(RUN, NEWER, ANN.sign)
     asked(watch)
-    watch.hear_reply(BOB.peer, Reply(False, mark=Mark(NEWER + 1, mark.signature)), 0.0)
-    watch.hear_reply(BOB.peer, Reply(False, mark=made_mark(RUN, NEWER, BOB.sign)), 0.0)
-    assert watch.raise_to(QUIET_S) == 0, "these are no marks of ours"
-    watch.hear_reply(BOB.peer, Reply(False, mark=mark), 0.0)
-    assert watch.raise_to(QUIET_S - 1) == 0
-    assert watch.raise_to(QUIET_S) == NEWER
+    watch.note_reply(BOB.peer, IdentityReply(False, mark=Mark(NEWER + 1, mark.signature)), 0.0)
+    watch.note_reply(BOB.peer, IdentityReply(False, mark=make_mark(RUN, NEWER, BOB.sign)), 0.0)
+    assert watch.incarnation_to_exceed(QUIET_S) == 0, "these are no marks of ours"
+    watch.note_reply(BOB.peer, IdentityReply(False, mark=mark), 0.0)
+    assert watch.incarnation_to_exceed(QUIET_S - 1) == 0
+    assert watch.incarnation_to_exceed(QUIET_S) == NEWER
     nonce = asked(watch, QUIET_S)
     told(watch, proof_by(ANN, nonce, NEWER), now=QUIET_S + 1)
-    assert watch.raise_to(2 * QUIET_S - 1) == 0, "another process lives with it"
-    assert watch.raise_to(2 * QUIET_S) == NEWER
-    watch.take_incarnation(incarnation_of(3, 5))
-    assert watch.raise_to(9 * QUIET_S) == 0
-    assert watch.mark == made_mark(RUN, incarnation_of(3, 5), ANN.sign)
+    assert watch.incarnation_to_exceed(2 * QUIET_S - 1) == 0, "another process lives with it"
+    assert watch.incarnation_to_exceed(2 * QUIET_S) == NEWER
+    watch.use_incarnation(incarnation_of(3, 5))
+    assert watch.incarnation_to_exceed(9 * QUIET_S) == 0
+    assert watch.mark == make_mark(RUN, incarnation_of(3, 5), ANN.sign)
 
 
 def test_a_start_from_an_old_backup_counts_on_at_once() -> None:
     watch = process(OLDER, starting=True)
     asked(watch)
-    watch.hear_reply(BOB.peer, Reply(False, mark=made_mark(RUN, NEWER, ANN.sign)), 0.0)
-    assert watch.raise_to(0.0) == NEWER
+    watch.note_reply(BOB.peer, IdentityReply(False, mark=make_mark(RUN, NEWER, ANN.sign)), 0.0)
+    assert watch.incarnation_to_exceed(0.0) == NEWER
 
 
 # with members between
 
 
-def exchange(one: DuplicateWatch, other: DuplicateWatch, desk: IdentityDesk, turns: int) -> None:
+def exchange(
+    one: DuplicateWatch, other: DuplicateWatch, desk: IdentityMailboxes, turns: int
+) -> None:
     for turn in range(turns):
         for watch in (one, other):
             now = float(turn)
             ((_, question),) = watch.ask({BOB.peer}, (), now)
             reply = desk.answer(ANN.peer, decode_question(encode_question(question)), now)
             assert reply is not None
-            watch.hear_reply(BOB.peer, decode_reply(encode_reply(reply)), now)
+            watch.note_reply(BOB.peer, decode_reply(encode_reply(reply)), now)
 
 
 def test_two_processes_find_each_other_through_one_member() -> None:
     older, newer = process(OLDER), process(NEWER)
-    exchange(older, newer, IdentityDesk(Incarnations()), 3)
+    exchange(older, newer, IdentityMailboxes(Incarnations()), 3)
     assert older.duplicate == Duplicate(NEWER, BOB.peer, False)
     assert newer.duplicate == Duplicate(OLDER, BOB.peer, True)
 
 
 def test_two_that_ask_different_members_find_each_other_by_notices() -> None:
     older, newer = process(OLDER), process(NEWER)
-    desks = {BOB.peer: IdentityDesk(Incarnations()), CAI.peer: IdentityDesk(Incarnations())}
-    desks[BOB.peer].incarnations.hear(ANN.peer, NEWER, 1, 0.0, 2.5)  # The first suspicion.
+    desks = {
+        BOB.peer: IdentityMailboxes(Incarnations()),
+        CAI.peer: IdentityMailboxes(Incarnations()),
+    }
+    desks[BOB.peer].incarnations.note_arrival(ANN.peer, NEWER, 1, 0.0, 2.5)  # The first suspicion.
     for turn in range(12):
         now = float(turn)
         for watch, member in ((older, BOB.peer), (newer, CAI.peer)):
             ((_, question),) = watch.ask({member}, (), now)
             reply = desks[member].answer(ANN.peer, question, now)
             assert reply is not None
-            watch.hear_reply(member, reply, now)
+            watch.note_reply(member, reply, now)
         for member, other in ((BOB.peer, CAI.peer), (CAI.peer, BOB.peer)):
-            for notice in desks[member].take_notices():
+            for notice in desks[member].pop_notices():
                 told_again = decode_notice(encode_notice(notice))
-                desks[other].take_notice(member, told_again, now)
+                desks[other].note_notice(member, told_again, now)
     assert older.duplicate == Duplicate(NEWER, BOB.peer, False)
     assert newer.duplicate == Duplicate(OLDER, CAI.peer, True)
 
 
 def test_a_restarted_process_is_alone_though_its_last_nonce_is_still_about() -> None:
-    desk, before, after = IdentityDesk(Incarnations()), process(OLDER), process(NEWER)
+    desk, before, after = IdentityMailboxes(Incarnations()), process(OLDER), process(NEWER)
     ((_, question),) = before.ask({BOB.peer}, (), 0.0)
     desk.answer(ANN.peer, question, 0.0)
     for turn in range(1, 40):
@@ -234,56 +246,56 @@ def test_a_restarted_process_is_alone_though_its_last_nonce_is_still_about() -> 
         reply = desk.answer(ANN.peer, question, float(turn))
         assert reply is not None
         assert reply.suspected is (turn < 8)
-        after.hear_reply(BOB.peer, reply, float(turn))
+        after.note_reply(BOB.peer, reply, float(turn))
     assert after.duplicate is None
 
 
 def test_liars_cannot_crowd_an_honest_member_s_notice_out() -> None:
-    desk, random = IdentityDesk(Incarnations()), Random(1)
-    desk.take_notice(BOB.peer, Notice(ANN.peer, NONCE), 0.0)
+    desk, random = IdentityMailboxes(Incarnations()), Random(1)
+    desk.note_notice(BOB.peer, IdentityNotice(ANN.peer, NONCE), 0.0)
     for _ in range(100):
-        desk.take_notice(CAI.peer, Notice(ANN.peer, random.randbytes(16)), 1.0)
-    reply = desk.answer(ANN.peer, Question(OTHER_NONCE, OLDER, False), 2.0)
+        desk.note_notice(CAI.peer, IdentityNotice(ANN.peer, random.randbytes(16)), 1.0)
+    reply = desk.answer(ANN.peer, IdentityQuestion(OTHER_NONCE, OLDER, False), 2.0)
     assert reply is not None
     assert NONCE in reply.challenges
     assert len(reply.challenges) == 3
 
 
 def test_a_desk_is_bounded_and_forgets() -> None:
-    desk, random = IdentityDesk(Incarnations()), Random(1)
+    desk, random = IdentityMailboxes(Incarnations()), Random(1)
     replies = []
     for number in range(200):
         proofs = tuple(proof_by(ANN, random.randbytes(16), NEWER) for _ in range(2))
-        question = Question(random.randbytes(16), OLDER + number, False, proofs)
+        question = IdentityQuestion(random.randbytes(16), OLDER + number, False, proofs)
         replies.append(desk.answer(ANN.peer, question, 0.0))
-        desk.take_notice(somebody(number).peer, Notice(ANN.peer, random.randbytes(16)), 0.0)
+        desk.note_notice(somebody(number).peer, IdentityNotice(ANN.peer, random.randbytes(16)), 0.0)
     answered = [reply for reply in replies if reply is not None]
     assert len(answered) == QUESTIONS_BURST
     assert all(len(encode_reply(reply)) < 2048 for reply in answered)
     assert max(len(reply.challenges) for reply in answered) == CHALLENGES_MAX
-    assert len(desk.take_notices()) <= 16
-    later = desk.answer(ANN.peer, Question(NONCE, OLDER, False), KEPT_S + 1)
-    assert later == Reply(False)
+    assert len(desk.pop_notices()) <= 16
+    later = desk.answer(ANN.peer, IdentityQuestion(NONCE, OLDER, False), KEPT_S + 1)
+    assert later == IdentityReply(False)
 
 
 # on the wire
 
 PROOF = proof_by(ANN, NONCE, NEWER)
-MARK = made_mark(RUN, NEWER, ANN.sign)
+MARK = make_mark(RUN, NEWER, ANN.sign)
 
 
 def test_messages_survive_the_wire() -> None:
     for question in (
-        Question(NONCE, INCARNATION_MAX, True),
-        Question(NONCE, 0, False, (PROOF,) * PROOFS_MAX),
+        IdentityQuestion(NONCE, INCARNATION_MAX, True),
+        IdentityQuestion(NONCE, 0, False, (PROOF,) * PROOFS_MAX),
     ):
         assert decode_question(encode_question(question)) == question
     for reply in (
-        Reply(False),
-        Reply(True, (NONCE,) * CHALLENGES_MAX, (PROOF,) * PROOFS_MAX, MARK),
+        IdentityReply(False),
+        IdentityReply(True, (NONCE,) * CHALLENGES_MAX, (PROOF,) * PROOFS_MAX, MARK),
     ):
         assert decode_reply(encode_reply(reply)) == reply
-    for notice in (Notice(ANN.peer, NONCE), Notice(ANN.peer, NONCE, PROOF)):
+    for notice in (IdentityNotice(ANN.peer, NONCE), IdentityNotice(ANN.peer, NONCE, PROOF)):
         assert decode_notice(encode_notice(notice)) == notice
 
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
 from p2ptrain.peers.heartbeat import SHARE_BLOCKS_MAX, ValidationReport
-from p2ptrain.peers.validation_tally import STEPS_KEPT, WAIT_S, Share, Tally, Validation, divided
+from p2ptrain.peers.validation_tally import (
+    STEPS_KEPT,
+    WAIT_S,
+    Validation,
+    ValidationShare,
+    ValidationTally,
+    divide_blocks,
+)
 
 A, B, C, D = (PeerId(name) for name in "abcd")
 BLOCKS, BLOCK_TOKENS = 8, 16
@@ -20,66 +27,68 @@ peers = st.lists(st.integers(0, 400).map(lambda n: PeerId(f"p{n:03}")), min_size
 def test_shares_are_disjoint_cover_all_and_differ_by_one_at_most(
     blocks: int, who: list[PeerId], step: int
 ) -> None:
-    shares = divided(blocks, who, step)
+    shares = divide_blocks(blocks, who, step)
     taken = [block for share in shares.values() for block in range(share.first, share.stop)]
     assert sorted(taken) == list(range(blocks))
     sizes = [share.stop - share.first for share in shares.values()]
     assert max(sizes) - min(sizes) <= 1
     assert len(shares) == min(blocks, len(set(who)))
-    assert divided(blocks, list(reversed(who)), step) == shares
+    assert divide_blocks(blocks, list(reversed(who)), step) == shares
 
 
 def test_who_has_no_share_and_whose_is_which_changes_with_the_step() -> None:
-    assert divided(2, [A, B, C], 0) == {B: Share(0, 1), C: Share(1, 2)}
-    assert divided(2, [A, B, C], 1) == {C: Share(0, 1), A: Share(1, 2)}
-    assert divided(2, [A, B, C], 2) == {A: Share(0, 1), B: Share(1, 2)}
-    assert divided(8, [], 0) == {}
+    assert divide_blocks(2, [A, B, C], 0) == {B: ValidationShare(0, 1), C: ValidationShare(1, 2)}
+    assert divide_blocks(2, [A, B, C], 1) == {C: ValidationShare(0, 1), A: ValidationShare(1, 2)}
+    assert divide_blocks(2, [A, B, C], 2) == {A: ValidationShare(0, 1), B: ValidationShare(1, 2)}
+    assert divide_blocks(8, [], 0) == {}
 
 
 def test_a_share_is_no_longer_than_an_order_and_the_rest_is_nobodys() -> None:
-    assert divided(3 * SHARE_BLOCKS_MAX, [A, B], 0) == {
-        A: Share(0, SHARE_BLOCKS_MAX),
-        B: Share(3 * SHARE_BLOCKS_MAX // 2, 5 * SHARE_BLOCKS_MAX // 2),
+    assert divide_blocks(3 * SHARE_BLOCKS_MAX, [A, B], 0) == {
+        A: ValidationShare(0, SHARE_BLOCKS_MAX),
+        B: ValidationShare(3 * SHARE_BLOCKS_MAX // 2, 5 * SHARE_BLOCKS_MAX // 2),
     }
 
 
-def report(step: int, share: Share, loss: float) -> ValidationReport:
+def report(step: int, share: ValidationShare, loss: float) -> ValidationReport:
     tokens = (share.stop - share.first) * BLOCK_TOKENS
     return ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
 
 
 @pytest.fixture
-def tally() -> Tally:
+def tally() -> ValidationTally:
     """θ of step 6 is measured by three, two of whom have three blocks."""
-    tally = Tally(BLOCKS, BLOCK_TOKENS)
+    tally = ValidationTally(BLOCKS, BLOCK_TOKENS)
     assert tally.begin(6, SHARES, 100.0)
     return tally
 
 
-SHARES = divided(BLOCKS, [A, B, C], 6)
+SHARES = divide_blocks(BLOCKS, [A, B, C], 6)
 """A has 2 blocks, B and C have 3 each."""
 
 
-def test_the_mean_is_by_tokens_over_what_has_come_and_says_over_how_much(tally: Tally) -> None:
+def test_the_mean_is_by_tokens_over_what_has_come_and_says_over_how_much(
+    tally: ValidationTally,
+) -> None:
     assert tally.newest is None
     assert str(tally.validation(6)) == "none of 8 held-out blocks"
-    assert tally.hear(A, report(6, SHARES[A], 2.0)) == ""
-    assert tally.hear(B, report(6, SHARES[B], 4.0)) == ""
+    assert tally.note_report(A, report(6, SHARES[A], 2.0)) == ""
+    assert tally.note_report(B, report(6, SHARES[B], 4.0)) == ""
     assert tally.newest == Validation(6, 3.2, 80, 5, 8, (C,))
     assert str(tally.newest) == "3.200 over 5 of 8 held-out blocks"
-    assert tally.hear(C, report(6, SHARES[C], 4.8)) == ""
+    assert tally.note_report(C, report(6, SHARES[C], 4.8)) == ""
     assert tally.newest == Validation(6, pytest.approx(3.8), 128, 8, 8, ())
     assert str(tally.newest) == "3.800 over all 8 held-out blocks"
 
 
-def test_the_mean_does_not_depend_on_who_was_heard_first(tally: Tally) -> None:
-    other = Tally(BLOCKS, BLOCK_TOKENS)
+def test_the_mean_does_not_depend_on_who_was_heard_first(tally: ValidationTally) -> None:
+    other = ValidationTally(BLOCKS, BLOCK_TOKENS)
     other.begin(6, SHARES, 0.0)
     reports = {A: 0.1, B: 999.9, C: 0.3}
     for peer, loss in reports.items():
-        tally.hear(peer, report(6, SHARES[peer], loss))
+        tally.note_report(peer, report(6, SHARES[peer], loss))
     for peer, loss in reversed(reports.items()):
-        other.hear(peer, report(6, SHARES[peer], loss))
+        other.note_report(peer, report(6, SHARES[peer], loss))
     assert tally.newest == other.newest
 
 
@@ -88,37 +97,41 @@ def test_the_mean_does_not_depend_on_who_was_heard_first(tally: Tally) -> None:
     [
         (D, report(6, SHARES[A], 2.0), "no share"),
         (B, report(6, SHARES[A], 2.0), "its share is blocks 2 to 4"),
-        (B, report(6, Share(0, 8), 2.0), "measured blocks 0 to 7"),
-        (B, report(6, Share(2, 4), 2.0), "measured blocks 2 to 3"),
+        (B, report(6, ValidationShare(0, 8), 2.0), "measured blocks 0 to 7"),
+        (B, report(6, ValidationShare(2, 4), 2.0), "measured blocks 2 to 3"),
         (B, ValidationReport(6, 2, 5, 49, 10.0), "49 tokens where there are 48"),
         (B, ValidationReport(6, 2, 5, 1, 10.0), "1 tokens where there are 48"),
         (A, report(6, SHARES[A], 2.5), "something else of outer step 6 before"),
     ],
 )
 def test_a_report_that_is_not_its_senders_to_make_changes_nothing(
-    tally: Tally, peer: PeerId, said: ValidationReport, refusal: str
+    tally: ValidationTally, peer: PeerId, said: ValidationReport, refusal: str
 ) -> None:
-    assert SHARES[B] == Share(2, 5)
-    tally.hear(A, report(6, SHARES[A], 2.0))
+    assert SHARES[B] == ValidationShare(2, 5)
+    tally.note_report(A, report(6, SHARES[A], 2.0))
     before = tally.validation(6)
-    assert refusal in tally.hear(peer, said)
+    assert refusal in tally.note_report(peer, said)
     assert tally.validation(6) == before
 
 
-def test_a_repeated_report_counts_once_and_one_of_another_step_not_at_all(tally: Tally) -> None:
+def test_a_repeated_report_counts_once_and_one_of_another_step_not_at_all(
+    tally: ValidationTally,
+) -> None:
     once = report(6, SHARES[A], 2.0)
-    assert [tally.hear(A, each) for each in (once, once, report(7, SHARES[A], 9.0))] == [""] * 3
+    assert [tally.note_report(A, each) for each in (once, once, report(7, SHARES[A], 9.0))] == [
+        ""
+    ] * 3
     assert tally.newest == Validation(6, 2.0, 32, 2, 8, (B, C))
 
 
-def test_only_the_newest_few_steps_are_kept(tally: Tally) -> None:
+def test_only_the_newest_few_steps_are_kept(tally: ValidationTally) -> None:
     assert not tally.begin(6, SHARES, 0.0)
     for step in range(7, 7 + STEPS_KEPT):
-        assert tally.begin(step, divided(BLOCKS, [A], step), 0.0)
-    tally.hear(A, report(6, SHARES[A], 2.0))
+        assert tally.begin(step, divide_blocks(BLOCKS, [A], step), 0.0)
+    tally.note_report(A, report(6, SHARES[A], 2.0))
     assert tally.newest is None
-    tally.hear(A, report(7, Share(0, 8), 2.0))
-    tally.hear(A, report(9, Share(0, 8), 3.0))
+    tally.note_report(A, report(7, ValidationShare(0, 8), 2.0))
+    tally.note_report(A, report(9, ValidationShare(0, 8), 3.0))
     assert tally.newest == Validation(9, 3.0, 128, 8, 8, ())
 
 
@@ -126,34 +139,34 @@ def nobody(_: PeerId) -> bool:
     return False
 
 
-def test_a_whole_measurement_is_told_once_and_at_once(tally: Tally) -> None:
+def test_a_whole_measurement_is_told_once_and_at_once(tally: ValidationTally) -> None:
     for peer in (A, B, C):
         assert tally.settled(100.0, nobody) == []
-        tally.hear(peer, report(6, SHARES[peer], 2.0))
+        tally.note_report(peer, report(6, SHARES[peer], 2.0))
     assert tally.settled(100.0, nobody) == [Validation(6, 2.0, 128, 8, 8, ())]
     assert tally.settled(100.0 + 2 * WAIT_S, nobody) == []
 
 
-def test_the_dead_are_not_waited_for_and_leave_a_hole_that_is_told(tally: Tally) -> None:
-    tally.hear(A, report(6, SHARES[A], 2.0))
-    tally.hear(B, report(6, SHARES[B], 2.0))
+def test_the_dead_are_not_waited_for_and_leave_a_hole_that_is_told(tally: ValidationTally) -> None:
+    tally.note_report(A, report(6, SHARES[A], 2.0))
+    tally.note_report(B, report(6, SHARES[B], 2.0))
     assert tally.settled(101.0, nobody) == []
     holed = Validation(6, 2.0, 80, 5, 8, (C,))
     assert tally.settled(101.0, lambda peer: peer == C) == [holed]
     assert tally.settled(102.0, lambda peer: peer == C) == []
     # It was not dead after all.
-    tally.hear(C, report(6, SHARES[C], 2.0))
+    tally.note_report(C, report(6, SHARES[C], 2.0))
     assert tally.settled(103.0, nobody) == [Validation(6, 2.0, 128, 8, 8, ())]
 
 
 def test_who_lives_and_says_nothing_is_waited_for_until_the_next_measurement_or_for_long(
-    tally: Tally,
+    tally: ValidationTally,
 ) -> None:
-    tally.hear(A, report(6, SHARES[A], 2.0))
+    tally.note_report(A, report(6, SHARES[A], 2.0))
     holed = Validation(6, 2.0, 32, 2, 8, (B, C))
     assert tally.settled(99.9 + WAIT_S, nobody) == []
     assert tally.settled(100.1 + WAIT_S, nobody) == [holed]
-    tally.begin(8, divided(BLOCKS, [A], 8), 200.0)
-    tally.begin(10, divided(BLOCKS, [A], 10), 201.0)
+    tally.begin(8, divide_blocks(BLOCKS, [A], 8), 200.0)
+    tally.begin(10, divide_blocks(BLOCKS, [A], 10), 201.0)
     nothing = Validation(8, None, 0, 0, 8, (A,))
     assert tally.settled(201.0, nobody) == [nothing]

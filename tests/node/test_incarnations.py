@@ -12,19 +12,19 @@ from p2ptrain.ledger.chain.values import Skip
 from p2ptrain.node.gossip.outdated_heartbeats import is_older_than_chain, is_outdated, is_wanted
 from p2ptrain.peers import incarnations as module
 from p2ptrain.peers.heartbeat import encode
-from p2ptrain.peers.heartbeat_delta import FullBeat, SmallBeat
+from p2ptrain.peers.heartbeat_delta import FullHeartbeat, HeartbeatDelta
 from p2ptrain.peers.incarnations import (
     DRAW_BITS,
     INCARNATION_MAX,
     STARTS_MAX,
     Incarnations,
+    IncarnationSpan,
     Mark,
-    Span,
     draw_of,
     incarnation_of,
     starts_of,
 )
-from p2ptrain.peers.replayed_heartbeats import APART_S, FORWARDERS_MAX, TIMES, Replays
+from p2ptrain.peers.replayed_heartbeats import APART_S, FORWARDERS_MAX, TIMES, ReplayedHeartbeats
 from tests.node.rig import ANN, BOB, CAI, heartbeat, rig, signed, somebody
 
 OLD, NEW = incarnation_of(3, 900), incarnation_of(4, 7)
@@ -39,11 +39,13 @@ def test_a_later_start_is_a_greater_number_and_both_halves_come_back() -> None:
 
 def test_heartbeats_of_an_earlier_start_never_count_again() -> None:
     found = Incarnations()
-    assert [found.take(ANN.peer, OLD, serial, 0.0) for serial in (1, 2, 2, 5, 4)] == [
+    assert [found.note_decoded(ANN.peer, OLD, serial, 0.0) for serial in (1, 2, 2, 5, 4)] == [
         *(True, True, False, True, False)
     ]
-    assert found.take(ANN.peer, NEW, 0, 10.0)
-    assert [found.take(ANN.peer, OLD, serial, 11.0) for serial in (5, 6, 1000)] == [False] * 3
+    assert found.note_decoded(ANN.peer, NEW, 0, 10.0)
+    assert [found.note_decoded(ANN.peer, OLD, serial, 11.0) for serial in (5, 6, 1000)] == [
+        False
+    ] * 3
     assert found.is_stale(ANN.peer, OLD)
     assert not found.is_stale(ANN.peer, NEW)
     assert found.is_known(ANN.peer, NEW)
@@ -52,32 +54,32 @@ def test_heartbeats_of_an_earlier_start_never_count_again() -> None:
 
 def test_an_old_heartbeat_does_not_make_a_peer_alive() -> None:
     found = Incarnations()
-    assert found.hear(ANN.peer, NEW, 1, 0.0, AGAIN_S)
-    assert not found.hear(ANN.peer, NEW, 1, 1.0, AGAIN_S)
-    assert not found.hear(ANN.peer, OLD, 50, 2.0, AGAIN_S)
-    assert found.spoke(ANN.peer) == Span(0.0, 0.0)
+    assert found.note_arrival(ANN.peer, NEW, 1, 0.0, AGAIN_S)
+    assert not found.note_arrival(ANN.peer, NEW, 1, 1.0, AGAIN_S)
+    assert not found.note_arrival(ANN.peer, OLD, 50, 2.0, AGAIN_S)
+    assert found.heard_span(ANN.peer) == IncarnationSpan(0.0, 0.0)
 
 
 def test_another_start_is_suspected_while_it_is_due_to_speak_again() -> None:
     found = Incarnations()
-    found.hear(ANN.peer, OLD, 1, 0.0, AGAIN_S)
+    found.note_arrival(ANN.peer, OLD, 1, 0.0, AGAIN_S)
     assert not found.is_other_due(ANN.peer, OLD, 1.0)
     assert found.is_other_due(ANN.peer, NEW, 1.0)
     assert not found.is_other_due(ANN.peer, NEW, AGAIN_S)
-    found.hear(ANN.peer, NEW, 1, 3.0, AGAIN_S)
+    found.note_arrival(ANN.peer, NEW, 1, 3.0, AGAIN_S)
     assert found.is_other_due(ANN.peer, OLD, 4.0)
     assert not found.is_other_due(ANN.peer, NEW, 4.0)
-    found.hear(ANN.peer, OLD, 2, 5.0, AGAIN_S)  # The older one says something new.
+    found.note_arrival(ANN.peer, OLD, 2, 5.0, AGAIN_S)  # The older one says something new.
     assert found.is_other_due(ANN.peer, NEW, 6.0)
-    found.hear(ANN.peer, OLD, 2, 9.0, AGAIN_S)  # Somebody repeats it.
+    found.note_arrival(ANN.peer, OLD, 2, 9.0, AGAIN_S)  # Somebody repeats it.
     assert not found.is_other_due(ANN.peer, NEW, 9.0)
 
 
 def test_only_the_newest_mark_is_kept() -> None:
     found = Incarnations()
-    found.take(ANN.peer, NEW, 0, 0.0)
+    found.note_decoded(ANN.peer, NEW, 0, 0.0)
     for incarnation in (OLD, NEW, NEW + 1):
-        found.vouch(ANN.peer, Mark(incarnation, b"signature"))
+        found.keep_mark(ANN.peer, Mark(incarnation, b"signature"))
     assert found.mark(ANN.peer) == Mark(NEW, b"signature")
     assert found.mark(BOB.peer) is None
 
@@ -85,11 +87,11 @@ def test_only_the_newest_mark_is_kept() -> None:
 def test_however_many_speak_a_member_s_old_words_stay_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PEERS_MAX", 3)
     found = Incarnations({ANN.peer}.__contains__)
-    assert found.take(ANN.peer, NEW, 5, 0.0)
+    assert found.note_decoded(ANN.peer, NEW, 5, 0.0)
     for number in range(10):
-        assert found.take(somebody(number).peer, OLD, 1, 0.0)
+        assert found.note_decoded(somebody(number).peer, OLD, 1, 0.0)
     assert len(found) == 3
-    assert not found.take(ANN.peer, OLD, 9, 1.0)
+    assert not found.note_decoded(ANN.peer, OLD, 9, 1.0)
 
 
 # the count in the home
@@ -115,35 +117,55 @@ def test_a_damaged_count_begins_anew(tmp_path: Path, text: str) -> None:
 
 
 def test_a_peer_is_named_that_goes_on_bringing_what_is_outdated() -> None:
-    replays, spoke = Replays(), Span(0.0, 200.0)
+    replays, spoke = ReplayedHeartbeats(), IncarnationSpan(0.0, 200.0)
     times = [100.0 + APART_S * each for each in range(TIMES)]
-    named = [replays.names(CAI.peer, ANN.peer, spoke, 0.0, now) for now in times]
+    named = [replays.note_replay(CAI.peer, ANN.peer, spoke, 0.0, now) for now in times]
     assert named == [False] * (TIMES - 1) + [True]
 
 
 @pytest.mark.parametrize(
     ("forwarder", "spoke", "since_s", "apart_s"),
     [
-        (CAI.peer, Span(0.0, 200.0), 0.0, APART_S / 10),  # All at once: it did not know yet.
-        (CAI.peer, Span(95.0, 105.0), 0.0, APART_S),  # The author has only just started again.
-        (CAI.peer, Span(0.0, 60.0), 50.0, APART_S),  # It came when the author was almost gone.
-        (CAI.peer, Span(0.0, 200.0), None, APART_S),  # It was never heard itself.
+        (
+            CAI.peer,
+            IncarnationSpan(0.0, 200.0),
+            0.0,
+            APART_S / 10,
+        ),  # All at once: it did not know yet.
+        (
+            CAI.peer,
+            IncarnationSpan(95.0, 105.0),
+            0.0,
+            APART_S,
+        ),  # The author has only just started again.
+        (
+            CAI.peer,
+            IncarnationSpan(0.0, 60.0),
+            50.0,
+            APART_S,
+        ),  # It came when the author was almost gone.
+        (CAI.peer, IncarnationSpan(0.0, 200.0), None, APART_S),  # It was never heard itself.
         (CAI.peer, None, 0.0, APART_S),
-        (ANN.peer, Span(0.0, 200.0), 0.0, APART_S),  # Its own: a restored home, or a copy.
+        (
+            ANN.peer,
+            IncarnationSpan(0.0, 200.0),
+            0.0,
+            APART_S,
+        ),  # Its own: a restored home, or a copy.
     ],
 )
 def test_a_peer_that_may_not_have_known_is_not_named(
-    forwarder: str, spoke: Span | None, since_s: float | None, apart_s: float
+    forwarder: str, spoke: IncarnationSpan | None, since_s: float | None, apart_s: float
 ) -> None:
-    replays = Replays()
+    replays = ReplayedHeartbeats()
     times = [100.0 + apart_s * each for each in range(TIMES)]
-    assert not any(replays.names(forwarder, ANN.peer, spoke, since_s, now) for now in times)  # type: ignore[arg-type]
+    assert not any(replays.note_replay(forwarder, ANN.peer, spoke, since_s, now) for now in times)  # type: ignore[arg-type]
 
 
 def test_invented_forwarders_use_no_memory() -> None:
-    replays = Replays()
+    replays = ReplayedHeartbeats()
     for number in range(FORWARDERS_MAX + 5):
-        replays.names(f"peer {number}", ANN.peer, Span(0.0, 99.0), 0.0, 99.0)  # type: ignore[arg-type]
+        replays.note_replay(f"peer {number}", ANN.peer, IncarnationSpan(0.0, 99.0), 0.0, 99.0)  # type: ignore[arg-type]
     assert len(replays._counts) == FORWARDERS_MAX
 
 
@@ -181,10 +203,10 @@ async def test_an_outdated_heartbeat_is_neither_taken_nor_passed_on_and_its_brin
         wire = encode(old)
         assert is_wanted(parts, CAI.peer, ANN.peer, wire)
         for peer, incarnation in ((ANN.peer, NEW), (CAI.peer, OLD)):
-            incarnations.hear(peer, incarnation, 1, -100.0, AGAIN_S)
-            incarnations.hear(peer, incarnation, 2, parts.now(), AGAIN_S)
-        small = SmallBeat(OLD, 6, 5, {})
-        assert is_outdated(parts, ANN.peer, FullBeat(old, wire))
+            incarnations.note_arrival(peer, incarnation, 1, -100.0, AGAIN_S)
+            incarnations.note_arrival(peer, incarnation, 2, parts.now(), AGAIN_S)
+        small = HeartbeatDelta(OLD, 6, 5, {})
+        assert is_outdated(parts, ANN.peer, FullHeartbeat(old, wire))
         assert is_outdated(parts, ANN.peer, small)
         parts.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
         assert not is_wanted(parts, CAI.peer, ANN.peer, wire)
@@ -198,7 +220,7 @@ async def test_our_own_old_heartbeats_are_not_passed_on_and_newer_ones_make_us_a
 ) -> None:
     async with rig(tmp_path) as r:
         parts, watch = r.parts, r.parts.identities.watch
-        watch.take_incarnation(NEW)
+        watch.use_incarnation(NEW)
         watch.ask({ANN.peer}, (), parts.now())
         due_s = watch.next_ask_s()
         for incarnation, wanted in ((OLD, False), (NEW, True)):

@@ -17,7 +17,7 @@ from p2ptrain.errors import ConfigError, IdentityInUse, NetworkUnreachable, Stor
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.ledger.history import catchup
-from p2ptrain.ledger.messages.events import Heard, Received
+from p2ptrain.ledger.messages.events import PeerHeight, Received
 from p2ptrain.ledger.messages.messages import Pruned
 from p2ptrain.names import label
 from p2ptrain.node import data_plane, observer
@@ -139,8 +139,8 @@ async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
     nursery.start_soon(agree, r.parts, r.events)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]
-        r.parts.peers.take(peer, heartbeat(r.run.id, height=height), r.parts.now())
-        await r.parts.tell(Heard(peer, height))
+        r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, height=height), r.parts.now())
+        await r.parts.tell(PeerHeight(peer, height))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from p2ptrain.peers.path_table import (
     TOLD_MAX,
     TURN_S,
     Path,
-    PathBook,
+    PathTable,
 )
 from p2ptrain.ring import Paths
 
@@ -22,7 +22,7 @@ MB = 1_000_000
 
 
 def test_a_transfer_counts_by_half_beside_what_was_known() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     book.moved(ANN, 100 * MB, 1.0)
     assert book.mine == {ANN: Path(100_000)}
     book.moved(ANN, 50 * MB, 1.0)
@@ -30,14 +30,14 @@ def test_a_transfer_counts_by_half_beside_what_was_known() -> None:
 
 
 def test_what_may_only_have_filled_a_buffer_is_no_measurement() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     book.moved(ANN, BYTES_MIN - 1, 0.0001)
     book.at_least(BOB, BYTES_MIN - 1, 0.0001)
     assert book.mine == {}
 
 
 def test_what_is_fetched_beside_others_shows_only_that_a_path_is_not_slower() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     book.at_least(ANN, 20 * MB, 1.0)
     assert book.mine[ANN].rate == 20_000
     book.at_least(ANN, 19 * MB, 1.0)
@@ -47,14 +47,14 @@ def test_what_is_fetched_beside_others_shows_only_that_a_path_is_not_slower() ->
 
 
 def test_the_shortest_time_to_connect_tells_the_delay() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     for seconds in (0.3, 0.6, 0.24):
         book.connected(ANN, seconds)
     assert book.mine == {ANN: Path(0, 40)}
 
 
 def test_what_was_measured_is_never_nothing_and_never_endless() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     book.found_rate(ANN, 1, 1e9)
     book.found_rate(BOB, 1 << 60, 0.0)
     book.found_delay(ANN, 0.0)
@@ -66,11 +66,11 @@ def test_what_was_measured_is_never_nothing_and_never_endless() -> None:
 
 
 def test_only_what_has_changed_much_is_news_and_not_too_often() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     assert not book.has_news(TURN_S)
     book.found_rate(ANN, 100 * MB, 1.0)
     assert book.has_news(TURN_S)
-    book.turn(TURN_S)
+    book.choose_page(TURN_S)
     assert book.page == ((ANN, Path(100_000)),)
     book.mine[ANN] = Path(round(100_000 * CHANGED_BY))
     assert not book.has_news(3 * TURN_S)
@@ -80,33 +80,33 @@ def test_only_what_has_changed_much_is_news_and_not_too_often() -> None:
 
 
 def test_a_page_is_short_and_in_time_everything_is_on_one() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     peers = [PeerId(f"peer-{n:02}") for n in range(2 * TOLD_MAX + 1)]
     for peer in peers:
         book.found_rate(peer, MB, 1.0)
     pages = []
     for turn in range(3):
-        book.turn(turn * TURN_S)
+        book.choose_page(turn * TURN_S)
         pages.append([peer for peer, _ in book.page])
     assert [len(page) for page in pages] == [TOLD_MAX] * 3
     assert {peer for page in pages for peer in page} == set(peers)
     book.found_rate(peers[5], 100 * MB, 1.0)
-    book.turn(4 * TURN_S)
+    book.choose_page(4 * TURN_S)
     assert peers[5] in dict(book.page)
 
 
 def test_a_peer_is_believed_about_its_own_paths_to_members() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     stranger = PeerId("stranger")
-    book.hear(ANN, [(BOB, Path(5)), (ANN, Path(6)), (stranger, Path(7))], ALL)
-    book.hear(stranger, [(BOB, Path(8))], ALL)
+    book.note_report(ANN, [(BOB, Path(5)), (ANN, Path(6)), (stranger, Path(7))], ALL)
+    book.note_report(stranger, [(BOB, Path(8))], ALL)
     assert book.heard == {ANN: {BOB: Path(5)}}
 
 
 def test_what_a_peer_says_is_bounded_in_size_and_number() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     many = {PeerId(f"peer-{n:04}") for n in range(HEARD_MAX + 5)} | {ANN}
-    book.hear(ANN, [(peer, Path(1 << 53, 1 << 53)) for peer in sorted(many)], many)
+    book.note_report(ANN, [(peer, Path(1 << 53, 1 << 53)) for peer in sorted(many)], many)
     assert len(book.heard[ANN]) == HEARD_MAX
     assert set(book.heard[ANN].values()) == {Path(RATE_MAX, DELAY_MAX_MS)}
 
@@ -115,11 +115,11 @@ def test_what_a_peer_says_is_bounded_in_size_and_number() -> None:
 
 
 def test_of_two_ends_the_slower_one_is_believed() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     book.found_rate(ANN, 10 * MB, 1.0)
     book.found_delay(ANN, 0.02)
-    book.hear(ANN, [(ME, Path(99_000, 30)), (BOB, Path(7000, 0))], ALL)
-    book.hear(BOB, [(ANN, Path(8000, 5))], ALL)
+    book.note_report(ANN, [(ME, Path(99_000, 30)), (BOB, Path(7000, 0))], ALL)
+    book.note_report(BOB, [(ANN, Path(8000, 5))], ALL)
     assert book.between([CAI, BOB, ME, ANN], ()) == Paths(
         {(ANN, ME): 10e6, (ANN, BOB): 7e6}, {(ANN, ME): 0.02, (ANN, BOB): 0.005}
     )
@@ -128,20 +128,20 @@ def test_of_two_ends_the_slower_one_is_believed() -> None:
 
 
 def test_two_that_cannot_be_dialled_have_no_path_whatever_they_say() -> None:
-    book = PathBook(ME)
-    book.hear(ANN, [(BOB, Path(7000))], ALL)
+    book = PathTable(ME)
+    book.note_report(ANN, [(BOB, Path(7000))], ALL)
     assert book.between([ANN, BOB, CAI], {ANN, BOB}).rates == {(ANN, BOB): 0.0}
     assert book.between([ANN, BOB, CAI], {ANN}).rates == {(ANN, BOB): 7e6}
 
 
 def test_who_is_no_member_any_more_is_forgotten() -> None:
-    book = PathBook(ME)
+    book = PathTable(ME)
     book.found_rate(ANN, MB, 1.0)
     book.found_rate(BOB, MB, 1.0)
-    book.hear(ANN, [(BOB, Path(1)), (CAI, Path(2))], ALL)
-    book.hear(BOB, [(CAI, Path(2))], ALL)
-    book.turn(0.0)
+    book.note_report(ANN, [(BOB, Path(1)), (CAI, Path(2))], ALL)
+    book.note_report(BOB, [(CAI, Path(2))], ALL)
+    book.choose_page(0.0)
     book.keep_only({ME, ANN, CAI})
     assert (book.mine, book.heard) == ({ANN: Path(1000)}, {ANN: {CAI: Path(2)}})
-    book.turn(TURN_S)
+    book.choose_page(TURN_S)
     assert book.page == ((ANN, Path(1000)),)

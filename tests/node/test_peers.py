@@ -19,14 +19,16 @@ ENDPOINT = Endpoint(ANN.peer, "127.0.0.1", 4000, CERTIFICATE)
 
 def test_the_newest_heartbeat_of_a_peer_is_what_counts() -> None:
     table = PeerTable()
-    assert table.take(ANN.peer, heartbeat(RUN, serial=3, endpoint=pack(ENDPOINT.to_wire())), 1.0)
-    assert table.take(ANN.peer, heartbeat(RUN, serial=3), 2.0) is None
-    assert table.take(ANN.peer, heartbeat(RUN, serial=2), 2.0) is None
+    assert table.note_heartbeat(
+        ANN.peer, heartbeat(RUN, serial=3, endpoint=pack(ENDPOINT.to_wire())), 1.0
+    )
+    assert table.note_heartbeat(ANN.peer, heartbeat(RUN, serial=3), 2.0) is None
+    assert table.note_heartbeat(ANN.peer, heartbeat(RUN, serial=2), 2.0) is None
     view = table.get(ANN.peer)
     assert view is not None
     assert (view.heard_s, view.endpoint) == (1.0, ENDPOINT)
     assert table.endpoint(ANN.peer) == ENDPOINT
-    assert table.take(ANN.peer, heartbeat(RUN, incarnation=2, serial=0), 3.0)
+    assert table.note_heartbeat(ANN.peer, heartbeat(RUN, incarnation=2, serial=0), 3.0)
     assert table.endpoint(ANN.peer) is None
 
 
@@ -43,14 +45,14 @@ def test_the_newest_heartbeat_of_a_peer_is_what_counts() -> None:
 def test_a_malformed_endpoint_is_refused(wire: bytes) -> None:
     table = PeerTable()
     with pytest.raises(RemoteProtocolError):
-        table.take(ANN.peer, heartbeat(RUN, endpoint=wire), 1.0)
+        table.note_heartbeat(ANN.peer, heartbeat(RUN, endpoint=wire), 1.0)
     assert table.get(ANN.peer) is None
 
 
 def test_nobody_can_give_somebody_elses_endpoint() -> None:
     table = PeerTable()
     with pytest.raises(RemoteProtocolError, match="another peer's endpoint") as caught:
-        table.take(BOB.peer, heartbeat(RUN, endpoint=pack(ENDPOINT.to_wire())), 1.0)
+        table.note_heartbeat(BOB.peer, heartbeat(RUN, endpoint=pack(ENDPOINT.to_wire())), 1.0)
     assert caught.value.peer == BOB.peer
     assert table.endpoint(BOB.peer) is None
 
@@ -60,12 +62,14 @@ def test_the_table_is_bounded_and_those_in_it_stay_up_to_date(
 ) -> None:
     monkeypatch.setattr(module, "OTHERS_MAX", 3)
     table = PeerTable()
-    taken = [table.take(somebody(n).peer, heartbeat(RUN), 1.0) is not None for n in range(5)]
+    taken = [
+        table.note_heartbeat(somebody(n).peer, heartbeat(RUN), 1.0) is not None for n in range(5)
+    ]
     assert taken == [True, True, True, False, False]
-    assert table.take(somebody(0).peer, heartbeat(RUN, serial=2), 2.0)
+    assert table.note_heartbeat(somebody(0).peer, heartbeat(RUN, serial=2), 2.0)
     table.forget(somebody(1).peer)
     table.forget(PeerId("never met"))
-    assert table.take(somebody(4).peer, heartbeat(RUN), 2.0)
+    assert table.note_heartbeat(somebody(4).peer, heartbeat(RUN), 2.0)
     assert len(table) == 3
     assert {view.peer for view in table} == {somebody(n).peer for n in (0, 2, 4)}
 
@@ -77,7 +81,7 @@ def test_there_is_room_for_members_however_many_others_speak(
     monkeypatch.setattr(module, "PEERS_MAX", 4)
     table = PeerTable({ANN.peer, BOB.peer}.__contains__)
     for number in range(5):
-        table.take(somebody(number).peer, heartbeat(RUN), 1.0)
+        table.note_heartbeat(somebody(number).peer, heartbeat(RUN), 1.0)
     assert len(table) == 3
-    assert table.take(ANN.peer, heartbeat(RUN), 1.0)
-    assert table.take(BOB.peer, heartbeat(RUN), 1.0) is None
+    assert table.note_heartbeat(ANN.peer, heartbeat(RUN), 1.0)
+    assert table.note_heartbeat(BOB.peer, heartbeat(RUN), 1.0) is None

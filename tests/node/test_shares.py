@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from p2ptrain.peers.queue_shares import Shares
+from p2ptrain.peers.queue_shares import QueueShares
 
 
 def test_one_author_leaves_most_of_a_queue_to_the_others() -> None:
-    shares, free = Shares(), 4096
-    while shares.take("mal", free, 4096):
+    shares, free = QueueShares(), 4096
+    while shares.reserve("mal", free, 4096):
         free -= 1
     assert 3600 < free < 4096 - 256
-    assert shares.take("ann", free, 4096)
+    assert shares.reserve("ann", free, 4096)
 
 
 def test_however_many_flood_who_has_nothing_waiting_finds_a_place() -> None:
-    shares, free = Shares(), 4096
+    shares, free = QueueShares(), 4096
     for flooder in range(500):
-        while shares.take(flooder, free, 4096):
+        while shares.reserve(flooder, free, 4096):
             free -= 1
-    assert shares.take("ann", free, 4096)
+    assert shares.reserve("ann", free, 4096)
 
 
 def test_what_waits_no_longer_makes_room_for_its_author() -> None:
-    shares = Shares()
-    assert [shares.take("ann", free, 16) for free in (12, 11, 10)] == [True, True, False]
-    shares.give_back("bob")
-    shares.give_back("ann")
-    assert shares.take("ann", 11, 16)
-    assert not shares.take("ann", 10, 16)
-    assert not shares.take("bob", 0, 16)
+    shares = QueueShares()
+    assert [shares.reserve("ann", free, 16) for free in (12, 11, 10)] == [True, True, False]
+    shares.release("bob")
+    shares.release("ann")
+    assert shares.reserve("ann", 11, 16)
+    assert not shares.reserve("ann", 10, 16)
+    assert not shares.reserve("bob", 0, 16)

@@ -16,8 +16,9 @@ import trio.testing
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.ledger.messages.events import Event, Ready, Received, ReduceDone, Tick, UpdateHeld
+from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import Message, Outcome
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus.outbox import Outboxes
 from p2ptrain.testing.ledgers import Group, digest, small_rules

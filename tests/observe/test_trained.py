@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.apply import apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Entry, Participant, Roster, Value
 from p2ptrain.observe.trained import Fault, Trained, check_trained
 from p2ptrain.testing.ledgers import digest, peers, small_rules

@@ -28,7 +28,7 @@ from p2ptrain.errors import ReduceAborted
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule
+from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, Schedule
 
 RUN = RunId("ab" * 32)
 DEADLINE_S = 120.0
@@ -40,7 +40,7 @@ SILENCE_S = 60.0
 Pair = tuple[PeerSocket, PeerSocket]
 Connect = Callable[[PeerId, PeerId], Pair]
 Hostile = Callable[["Ring", int], None]
-Outcome = ReduceReport | ReduceAborted
+Outcome = ReduceStatistics | ReduceAborted
 
 
 def tcp_pair(left: PeerId, right: PeerId) -> Pair:
@@ -130,7 +130,7 @@ class Ring:
                 pair[1].close()
 
 
-def _outcome_of(running: Future[ReduceReport]) -> Outcome:
+def _outcome_of(running: Future[ReduceStatistics]) -> Outcome:
     try:
         return running.result(DEADLINE_S)
     except ReduceAborted as exc:

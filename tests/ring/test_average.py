@@ -11,7 +11,7 @@ import pytest
 from p2ptrain.dataplane import Uplink, plain_pair
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.kernels import CODECS, reference
-from p2ptrain.ring import SCHEDULES, ReduceReport, routes
+from p2ptrain.ring import SCHEDULES, ReduceStatistics, routes
 
 WEIGHTS = [(3,), (1, 1), (5, 3), (1, 2, 4), (7, 7, 7, 7), (100, 1, 50, 1, 20_000_000)]
 
@@ -91,7 +91,7 @@ def test_all_peers_hold_the_bytes_of_the_dumb_average(
     ring = build(weights, numel, schedule=schedule)
     before = ring.theta.tobytes(), [local.tobytes() for local in ring.locals]
     outcomes = ring.run()
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
     assert (ring.theta.tobytes(), [local.tobytes() for local in ring.locals]) == before
 
@@ -101,7 +101,7 @@ def test_all_peers_hold_the_bytes_of_the_dumb_average(
 def test_every_codec_goes_every_way(build: Callable, schedule: str, codec: str) -> None:
     ring = build((5, 1, 9, 4, 2), 30_001, schedule=schedule, codec=codec)
     outcomes = ring.run()
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
@@ -123,7 +123,7 @@ def test_what_rounding_loses_comes_back_with_error_feedback(
         ring.residuals_out = {me: np.empty(numel, np.float32) for me in range(peers)}
         before = {me: residual.tobytes() for me, residual in residuals.items()}
         outcomes = ring.run()
-        assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+        assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
         assert {me: residual.tobytes() for me, residual in residuals.items()} == before
         residuals = ring.residuals_out
         mean = np.empty(numel, np.float32)
@@ -185,7 +185,7 @@ def test_a_vector_much_larger_than_the_socket_buffers_gets_through(
 ) -> None:
     ring = build((1, 2, 3, 1, 1), 2_000_000, schedule=schedule, segment_bytes=1 << 16)
     outcomes = ring.run()
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
     first, *others = ring.payloads
     assert all(np.array_equal(first, other) for other in others)
 
@@ -194,7 +194,7 @@ def test_a_vector_much_larger_than_the_socket_buffers_gets_through(
 def test_a_reduce_runs_over_tls(build: Callable, tls: Callable, schedule: str) -> None:
     ring = build((4, 1, 2, 3), 300_000, schedule=schedule, connect=tls)
     outcomes = ring.run()
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
@@ -206,7 +206,7 @@ def test_the_report_counts_the_bytes_and_progress_ends_at_all_of_them(
     assert ring.reduce(2).progress() == (0, ring.requests[2].plan().bytes_moved)
     outcomes = ring.run()
     for me, report in outcomes.items():
-        assert isinstance(report, ReduceReport)
+        assert isinstance(report, ReduceStatistics)
         done, total = ring.reduce(me).progress()
         assert done == total
         assert total <= report.sent_bytes + report.received_bytes <= total * 1.03
@@ -230,7 +230,7 @@ def test_the_report_counts_the_bytes_and_progress_ends_at_all_of_them(
 def test_a_peer_alone_reports_no_traffic(build: Callable) -> None:
     ring = build((3,), 100_000)
     report = ring.run()[0]
-    assert isinstance(report, ReduceReport)
+    assert isinstance(report, ReduceStatistics)
     assert (report.traffic, report.sent_bytes, report.waiting_s) == ((), 0, 0.0)
 
 
@@ -250,7 +250,7 @@ def test_a_rate_limit_is_kept_by_all_streams_together(
     ring.limits = {me: Uplink(rate, burst_bytes=burst) for me in range(3)}
     outcomes = ring.run()
     due_s = (sent - burst) / rate
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
     assert due_s <= stopwatch()  # that none of it is lost says tests/dataplane/test_pacing
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
@@ -263,7 +263,7 @@ def test_a_slow_sender_is_no_silent_one(build: Callable) -> None:
     segment_bytes = ring.requests[0].plan().bytes_to(1) // 4
     ring.limits = {0: Uplink(segment_bytes / 1.15, burst_bytes=0)}
     outcomes = ring.run()
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 

@@ -16,7 +16,7 @@ from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import SCHEDULES, ReduceReport, Segment, abort, lane, watch
+from p2ptrain.ring import SCHEDULES, ReduceStatistics, Segment, abort, lane, watch
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 
@@ -334,7 +334,7 @@ def test_a_process_that_was_stopped_for_long_blames_nobody_for_it(
         leap_s = 10 * ring.requests[0].silence_s
 
     outcomes = ring.run(meanwhile=stop)
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -10,7 +10,7 @@ from p2ptrain.kernels import CodecName, codec
 from p2ptrain.ring import SCHEDULES
 from p2ptrain.state import Residual
 from scripts.research.learning.averaging import Contribution, average
-from tests.ring.test_work import Crowd
+from tests.ring.test_lane_progress import Crowd
 
 NUMEL, MEMBERS, STEPS = 300, 5, 40
 

@@ -103,9 +103,9 @@ def waits(*for_whom: Callable[[Hostile], int]) -> Script:
     def script(hostile: Hostile) -> None:
         header = replace(hostile.header, kind=Kind.WAITING, part=HOSTILE, length=0)
         left, never = hostile.ring.sockets(HOSTILE), threading.Event()
-        excuses = cycle([replace(header, index=each(hostile)).encode() for each in for_whom])
+        waits = cycle([replace(header, index=each(hostile)).encode() for each in for_whom])
         while left:
-            left = hostile.said(next(excuses), *left)
+            left = hostile.said(next(waits), *left)
             never.wait(SILENCE_S / 8)
 
     return script
@@ -167,7 +167,7 @@ DEEDS = {
     ),
     "waits for itself": Deed(waits(itself), "holds back", STALL_S),
     "says it waits": Deed(waits(a_neighbour), "it waits for what it has been sent", STALL_S),
-    "changes its excuse": Deed(
+    "changes its wait": Deed(
         waits(itself, a_neighbour), "in the reduce: it ", (NEWS_STALLS + 1) * STALL_S
     ),
     "begins with what comes later": Deed(what_comes_later, "in the reduce: it ", STALL_S),

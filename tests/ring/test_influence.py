@@ -14,7 +14,7 @@ from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CODECS, UNBOUNDED
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, ReduceReport, ReduceRequest, own_peak, routes
+from p2ptrain.ring import SCHEDULES, ReduceRequest, ReduceStatistics, contribution_peak, routes
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.blame import Blame, Blamed
 from p2ptrain.ring.influence import Influence
@@ -53,7 +53,7 @@ def test_peers_who_all_go_to_the_bound_are_never_accused(
         ring.residuals = {me: owed.astype(np.float32) for me in range(5)}
         ring.residuals_out = {me: np.empty(3000, np.float32) for me in range(5)}
     outcomes = ring.run()
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
     limit = Influence(ring.requests[0], feedback=feedback).mean_max
     assert BOUND * 0.99 < codec_of(codec, 64).peak(ring.payloads[0], 3000) <= limit
 
@@ -241,14 +241,14 @@ def test_without_a_bound_only_the_codecs_is_left() -> None:
 
 
 @pytest.mark.parametrize("numel", [0, 1, 65_536, 65_537, 200_000])
-def test_the_own_peak_is_found_wherever_it_is(numel: int) -> None:
+def test_the_peak_of_the_contribution_is_found_wherever_it_is(numel: int) -> None:
     theta, local = np.zeros(numel, np.float32), np.zeros(numel, np.float32)
-    assert own_peak(theta, local) == 0.0
+    assert contribution_peak(theta, local) == 0.0
     for at in {0, numel // 2, numel - 1} if numel else set():
         local[at] = 3.0
-        assert own_peak(theta, local) == own_peak(local, theta) == 3.0
+        assert contribution_peak(theta, local) == contribution_peak(local, theta) == 3.0
         local[at] = np.nan
-        assert math.isnan(own_peak(theta, local))
+        assert math.isnan(contribution_peak(theta, local))
         local[at] = -np.inf
-        assert own_peak(theta, local) == math.inf
+        assert contribution_peak(theta, local) == math.inf
         local[at] = 0.0

@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ring import abort
-from p2ptrain.ring.abort import take_leave
+from p2ptrain.ring.abort import tell_neighbours
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Connection, Neighbour
@@ -52,5 +52,5 @@ def test_a_neighbour_that_sends_without_end_is_left_in_time_and_the_others_are_t
         Neighbour(number, peer, [Connection(0, Link(socket))])  # type: ignore[arg-type]
         for number, (peer, socket) in enumerate(sockets.items())
     ]
-    take_leave(attempt, neighbours)  # type: ignore[arg-type]
+    tell_neighbours(attempt, neighbours)  # type: ignore[arg-type]
     assert all(socket.told for socket in sockets.values())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ring.order import BETTER_BY, Order, Rates, _exact, _searched, _slowest, best_order
+from p2ptrain.ring.order import BETTER_BY, Rates, RingOrder, _exact, _searched, _slowest, best_order
 
 
 def named(count: int) -> list[PeerId]:
@@ -111,7 +111,7 @@ def test_a_present_order_of_other_peers_does_not_bind() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_ring_without_an_edge_has_no_slowest(count: int) -> None:
-    assert best_order(named(count), {}, assumed=1.0) == Order(
+    assert best_order(named(count), {}, assumed=1.0) == RingOrder(
         tuple(named(count)), float("inf"), "its slowest edge is the fastest known"
     )
 

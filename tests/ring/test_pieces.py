@@ -13,7 +13,7 @@ from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
 from p2ptrain.ring import ReduceRequest
-from p2ptrain.ring.blame import Blame, Verdict
+from p2ptrain.ring.blame import Blame, SharedVerdict
 from p2ptrain.ring.wire import (
     ABORT_BYTES_MAX,
     HEADER_BYTES,
@@ -144,7 +144,7 @@ def test_a_request_that_is_none_cannot_be_made(change: dict[str, object]) -> Non
 
 def test_the_first_verdict_stands() -> None:
     calls: list[str] = []
-    verdict = Verdict(lambda: calls.append("settled"))
+    verdict = SharedVerdict(lambda: calls.append("settled"))
     assert (verdict.settled, verdict.blame) == (False, None)
     first = Blame((PEERS[0],), "first")
     assert verdict.settle(first)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, Plan, Route, Segment, plan, routes
+from p2ptrain.ring import SCHEDULES, ReducePlan, Route, Segment, plan, routes
 
 cuts = st.tuples(
     st.sampled_from(SCHEDULES),
@@ -29,7 +29,7 @@ CODEC = codec_of("int8", 256)
 
 def plans(
     schedule: str, peers: int, numel: int, block: int, streams: int, segment_bytes: int
-) -> list[Plan]:
+) -> list[ReducePlan]:
     codec = codec_of("int8", block)
     return [plan(schedule, peers, me, numel, codec, streams, segment_bytes) for me in range(peers)]
 

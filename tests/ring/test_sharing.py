@@ -16,7 +16,7 @@ from p2ptrain.dataplane import PeerShares, PeerSocket, Rank, Uplink
 from p2ptrain.dataplane.pacing import FLOOR
 from p2ptrain.errors import PeerError, ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import ReduceReport
+from p2ptrain.ring import ReduceStatistics
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store
 from p2ptrain.swarm import ChunkServer
 from p2ptrain.swarm.wire import receive_response, send_request
@@ -98,7 +98,7 @@ def test_ring_and_swarm_together_keep_to_the_cap_and_the_ring_goes_first(
         outcomes = ring.run()
         taken_s, swarm_bytes = clock() - begun, sum(got) - before
         uplink.close()
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
     ring_bytes = outcomes[0].sent_bytes
     total, cap = ring_bytes + swarm_bytes, RATE * taken_s
     assert 0.85 * cap <= total <= 1.05 * cap, (ring_bytes, swarm_bytes, taken_s)
@@ -164,7 +164,7 @@ def test_three_reduces_at_once_get_equal_bytes(build: Callable, tcp: Callable) -
         outcomes = [*short.run().values()]
         for other in others:
             outcomes.extend(other.result(DEADLINE_S).values())
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes), outcomes
     assert sent[1:] == pytest.approx([sent[0]] * 2, rel=0.25)
 
 
@@ -219,4 +219,4 @@ def test_a_slow_line_is_not_taken_for_a_trickle(build: Callable) -> None:
             segment_bytes=1 << 20, silence_s=4.0,
         )  # fmt: skip
         outcomes = ring.run()
-    assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
+    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes

@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.leases import Leases
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certified,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.apply import apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Value, Vote
-from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept
+from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
 from p2ptrain.simulation.checkers.fairness import (
     STARVED_COMMITS,

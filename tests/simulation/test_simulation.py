@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Roster
-from p2ptrain.ledger.messages.events import ReduceFailed
+from p2ptrain.ledger.messages.peer_reports import ReduceFailed
 from p2ptrain.simulation import PROFILES, SimReport, simulate
 from p2ptrain.simulation.run import world_of
 

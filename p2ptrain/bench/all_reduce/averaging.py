@@ -32,7 +32,7 @@ from p2ptrain.dataplane import (
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CodecName
-from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule
+from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, Schedule
 
 RUN = RunId("be" * 32)
 CONNECT_S = 120.0
@@ -92,7 +92,7 @@ def average(setting: Setting, me: int, host: str, meeting: Path) -> Measured:
 
 
 def _measured(
-    seconds: list[float], cpu_s: list[float], report: ReduceReport, out: NDArray[np.uint8]
+    seconds: list[float], cpu_s: list[float], report: ReduceStatistics, out: NDArray[np.uint8]
 ) -> Measured:
     digest = blake3(out.tobytes()).hexdigest()
     return Measured(tuple(seconds), tuple(cpu_s), report.sent_bytes, asdict(report), digest)

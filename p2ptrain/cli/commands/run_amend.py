@@ -204,7 +204,7 @@ def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
 
     Raises TryLater: an agreed amendment is not held here.
     """
-    from p2ptrain.ledger.chain.terms import why_not
+    from p2ptrain.ledger.chain.terms import amendment_fault
     from p2ptrain.run import Leg
 
     by_digest = {each.digest: each for each in held}
@@ -216,7 +216,7 @@ def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
         counted.append(by_digest[digest])
         agreed += (by_digest[digest].terms,)
     for each in sorted(held, key=lambda each: (each.amendment.number, each.digest)):
-        if not why_not(agreed, course.step, each.terms):
+        if not amendment_fault(agreed, course.step, each.terms):
             counted.append(each)
             agreed += (each.terms,)
     leg = Leg(run.manifest)

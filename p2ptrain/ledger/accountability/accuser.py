@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, Witness, statements_in
+from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, StatementLog, statements_in
 from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Certified, Entry, LineId, Roster
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.effects import Accuse, Announce, Effect, Note
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, check_evidence
 from p2ptrain.ledger.messages.messages import Accusation, Message
@@ -35,23 +35,23 @@ class Accuser:
         self._me = me
         self._verify = verify
         self._view = view
-        self._witness = Witness(state.line, verify)
+        self._statement_log = StatementLog(state.line, verify)
         self._voters_ever = {*rules.founders, *state.voters, *state.tokens_by_peer}
         self._voters_at = {state.height + 1: state.voters}
         self._lines: set[LineId] = {rules.run, state.line, *(each.line for each in state.past)}
 
     def entered(self, entry: Entry, voters: tuple[PeerId, ...]) -> None:
         """Note that `entry` was appended to the chain; `voters` decide the height after it."""
-        self._witness.entered(entry.height)
+        self._statement_log.entered(entry.height)
         self._voters_at[entry.height + 1] = voters
         self._voters_at.pop(entry.height + 1 - HEIGHTS_KEPT, None)
         if isinstance(entry.value, Branch):
             self._lines.add(entry.digest)
-            self._witness = Witness(entry.digest, self._verify)
+            self._statement_log = StatementLog(entry.digest, self._verify)
         if isinstance(entry.value, Roster):
             self._voters_ever.update(entry.value.voters)
 
-    def read(
+    def statements_of(
         self, sender: PeerId, message: Message, height: int
     ) -> Iterator[tuple[PeerId, Statement]]:
         """Yield the signed statements in a message about the height under way, or about a recent
@@ -61,7 +61,7 @@ class Accuser:
         if voters is not None:
             yield from statements_in(sender, message, partial(proposer, voters, height))
 
-    def listen(
+    def note(
         self, height: int, said: Iterable[tuple[PeerId, Statement]], *, genuine: bool
     ) -> list[Effect]:
         """Note statements that others signed. Accuse before everybody a peer that contradicts
@@ -70,14 +70,14 @@ class Accuser:
         effects: list[Effect] = []
         for peer, statement in said:
             if peer != self._me and self._may_accuse(peer):
-                evidence = self._witness.hear(height, peer, statement, genuine=genuine)
+                evidence = self._statement_log.note(height, peer, statement, genuine=genuine)
                 effects += [] if evidence is None else self.accuse(evidence, found=True)
         return effects
 
     def compare(self, ours: Certified, theirs: Certified) -> list[Effect]:
         """Accuse every voter that signed both our entry and another one of the same height."""
         effects: list[Effect] = []
-        for evidence in self._witness.compare(ours, theirs):
+        for evidence in self._statement_log.compare(ours, theirs):
             effects += self.accuse(evidence, found=True)
         return effects
 

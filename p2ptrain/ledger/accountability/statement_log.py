@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.values import Certificate, Certified, LineId
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, contradict
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseProof, Propose
 from p2ptrain.ledger.paxos.electorate import proof_of
@@ -28,23 +28,23 @@ STATEMENTS_MAX = 16
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Logged:
     statement: Statement
     genuine: bool
 
 
-Memory = dict[int, dict[PeerId, list[_Heard]]]
+_Statements = dict[int, dict[PeerId, list[_Logged]]]
 
 
 @dataclass(slots=True)
-class Witness:
+class StatementLog:
     """The statements heard about one line. Statements about an earlier line no longer matter."""
 
     line: LineId
     verify: Verify
-    _memory: Memory = field(default_factory=dict)
+    _memory: _Statements = field(default_factory=dict)
 
-    def hear(
+    def note(
         self, height: int, peer: PeerId, statement: Statement, *, genuine: bool = False
     ) -> Evidence | None:
         """Store a statement. Return evidence if it contradicts an earlier one of `peer`.
@@ -54,7 +54,7 @@ class Witness:
         heard = self._memory.setdefault(height, {}).setdefault(peer, [])
         if any(each.statement == statement for each in heard):
             return None
-        said = _Heard(statement, genuine)
+        said = _Logged(statement, genuine)
         if heard:
             heard[:] = [each for each in heard if self._is_genuine(height, peer, each)]
             if not self._is_genuine(height, peer, said):
@@ -75,7 +75,7 @@ class Witness:
         for peer, statement in statements_of(theirs.certificate):
             if peer not in mine or not contradict(mine[peer], statement):
                 continue
-            if not self._is_genuine(height, peer, _Heard(statement, genuine=False)):
+            if not self._is_genuine(height, peer, _Logged(statement, genuine=False)):
                 break
             found.append(Evidence(self.line, height, peer, mine[peer], statement))
         return found
@@ -85,19 +85,19 @@ class Witness:
         for old in [each for each in self._memory if each + HEIGHTS_KEPT <= height]:
             del self._memory[old]
 
-    def _is_genuine(self, height: int, peer: PeerId, heard: _Heard) -> bool:
+    def _is_genuine(self, height: int, peer: PeerId, heard: _Logged) -> bool:
         if not heard.genuine:
             message = heard.statement.message(self.line, height)
             heard.genuine = self.verify(peer, message, heard.statement.signature)
         return heard.genuine
 
 
-Proposer = Callable[[int], PeerId]
+ProposerOf = Callable[[int], PeerId]
 """proposer(round) returns the proposer of that round, at the height that a message is about."""
 
 
 def statements_in(
-    sender: PeerId, message: Message, proposer: Proposer
+    sender: PeerId, message: Message, proposer: ProposerOf
 ) -> Iterator[tuple[PeerId, Statement]]:
     """Yield the signed statements in a message of consensus. A proposal contains its proposer's
     vote, whoever passes it on.
@@ -116,7 +116,7 @@ def statements_in(
 
 
 def _promised(
-    round: int, proof: PromiseProof, proposer: Proposer
+    round: int, proof: PromiseProof, proposer: ProposerOf
 ) -> Iterator[tuple[PeerId, Statement]]:
     last, entry, proposed = proof.accepted_round, proof.accepted, proof.proposed
     yield proof.voter, Statement(round, last, entry, proof.signature)

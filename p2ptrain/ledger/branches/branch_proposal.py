@@ -26,8 +26,10 @@ from typing import assert_never
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, Phase, why_invalid
+from p2ptrain.ledger.chain.signatures import Sign, Verify
+from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,
@@ -36,10 +38,8 @@ from p2ptrain.ledger.chain.values import (
     LineId,
     branch_message,
 )
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.effects import Effect, Note, Send
 from p2ptrain.ledger.messages.messages import ProposeBranch, RefuseBranch, SignBranch
-from p2ptrain.ledger.paxos.electorate import Sign
 from p2ptrain.ledger.paxos.timers import Repeater, earliest
 
 BranchMessage = ProposeBranch | SignBranch | RefuseBranch
@@ -60,7 +60,7 @@ class Presence:
         )
 
 
-class Branching:
+class BranchProposer:
     """The part of this node in making branches.
 
     - `alone_since`: the time since which no quorum was here; None while a quorum is here.
@@ -95,7 +95,7 @@ class Branching:
         ahead = [at for at in (self.due_at, self._turn_at) if at is not None and now < at]
         return earliest(*ahead, self._resend.due_at)
 
-    def look(self, state: LedgerState, presence: Presence, now: float) -> None:
+    def note_presence(self, state: LedgerState, presence: Presence, now: float) -> None:
         """Note whether a quorum is here that has enough members to average. A quorum with too few
         members does not count: it makes no progress, possibly for ever, while its former members go
         on in a branch.
@@ -155,7 +155,7 @@ class Branching:
             self._signatures = {self._me: self._sign(branch_message(state.line, entry))}
             self._resend.start(now)
             return [self._account(voters, now), *self._to_silent(branch)]
-        if not self._resend.take(now):
+        if not self._resend.fires(now):
             return []
         self._forget_absent(presence)
         return self._to_silent(branch)

@@ -13,18 +13,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.branches.branch_proposal import Branching, BranchMessage, Presence, may_branch
+from p2ptrain.ledger.branches.branch_proposal import (
+    BranchMessage,
+    BranchProposer,
+    Presence,
+    may_branch,
+)
 from p2ptrain.ledger.branches.rival_chains import Place, Rivals
 from p2ptrain.ledger.chain.bounded_table import make_room
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Sign, Verify
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.history.catchup import Catchup
 from p2ptrain.ledger.messages.effects import Announce, Effect, Note, Rejoin, Send
-from p2ptrain.ledger.messages.events import (
-    Event,
-    Heard,
+from p2ptrain.ledger.messages.events import Event, PeerHeight, Tick
+from p2ptrain.ledger.messages.messages import Outcome, ProposeBranch, RefuseBranch
+from p2ptrain.ledger.messages.peer_reports import (
     Joining,
     PeerDown,
     PeerUp,
@@ -32,10 +37,7 @@ from p2ptrain.ledger.messages.events import (
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
-    Tick,
 )
-from p2ptrain.ledger.messages.messages import Outcome, ProposeBranch, RefuseBranch
-from p2ptrain.ledger.paxos.electorate import Sign
 from p2ptrain.ledger.paxos.timers import earliest
 from p2ptrain.ledger.policy.reports import View
 
@@ -51,7 +53,7 @@ _REPORTS = Ready | ReduceDone | ReduceFailed | SnapshotTaken | Joining
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class BranchStep:
     """The result of a step: `certified` is our next entry, if any. A `Rejoin` among the effects
     ends this ledger.
     """
@@ -60,7 +62,7 @@ class Next:
     certified: Certified | None = None
 
 
-class Parting:
+class BranchSync:
     """The part of a ledger that knows about branches. `wake_at` is the time when `step` has
     something to do even if no message arrives.
     """
@@ -77,7 +79,7 @@ class Parting:
     ) -> None:
         self.rivals = Rivals(rules, verify)
         self.wake_at: float | None = None
-        self._branching = Branching(rules, me, sign, verify, now)
+        self._branch_proposer = BranchProposer(rules, me, sign, verify, now)
         self._me = me
         self._view = view
         self._catchup = catchup
@@ -91,12 +93,12 @@ class Parting:
         place = self._places.get(peer)
         return place is not None and place[0] != state.line
 
-    def sift(self, event: Event, state: LedgerState) -> tuple[Event, bool]:
+    def filter_event(self, event: Event, state: LedgerState) -> tuple[Event, bool]:
         """Return the part of `event` that concerns our line, and whether it shows that something
         changed.
         """
         match event:
-            case Heard(peer, height, line) if line is not None and peer != self._me:
+            case PeerHeight(peer, height, line) if line is not None and peer != self._me:
                 news = self._place(peer, (line, height), state)
                 return (Tick() if self.is_elsewhere(peer, state) else event), news
             case PeerDown(peer):
@@ -138,7 +140,7 @@ class Parting:
 
     def entered(self, before: LedgerState, state: LedgerState, now: float) -> None:
         """Note that a new entry holds."""
-        self._branching.entered(before, state, now)
+        self._branch_proposer.entered(before, state, now)
         self.rivals.entered(before, state)
         if state.line == before.line:
             return
@@ -146,39 +148,41 @@ class Parting:
         for peer, (line, height) in self._places.items():
             self._mark(peer, state)
             if line == state.line:
-                self._catchup.heard(peer, height, state.height, now)
+                self._catchup.note_height(peer, height, state.height, now)
 
-    def step(self, state: LedgerState, now: float, *, silent: bool) -> Next:
+    def step(self, state: LedgerState, now: float, *, silent: bool) -> BranchStep:
         """Do what is due. If the result contains an entry, append it and call again."""
         presence = self._presence(state, silent=silent)
-        self._branching.look(state, presence, now)
-        self._view.outranked_by = None if (won := self.rivals.winner) is None else won.parting
+        self._branch_proposer.note_presence(state, presence, now)
+        self._view.outranked_by = (
+            None if (won := self.rivals.winner) is None else won.first_difference
+        )
         follows = state.phase is Phase.HEALED or silent or self._me not in state.voters
         if won is not None and follows:
             words = f"following the chain that outranks ours, from height {won.height + 1} on"
-            return Next((Note(words), Rejoin(won.height, won.entries)))
+            return BranchStep((Note(words), Rejoin(won.height, won.entries)))
         branched = self._branch(state, presence, now, outranked=won is not None)
         if branched.certified is None:
             asked = self._ask(state, now)
-            self.wake_at = earliest(self._branching.next_deadline(now), self.rivals.ask_at)
-            return Next((*branched.effects, *asked))
+            self.wake_at = earliest(self._branch_proposer.next_deadline(now), self.rivals.ask_at)
+            return BranchStep((*branched.effects, *asked))
         return branched
 
     def _branch(
         self, state: LedgerState, presence: Presence, now: float, *, outranked: bool
-    ) -> Next:
-        offered = self._branching.adoptable(now)
+    ) -> BranchStep:
+        offered = self._branch_proposer.adoptable(now)
         if offered is not None:
-            return Next((Note("following a branch that others made"),), offered)
+            return BranchStep((Note("following a branch that others made"),), offered)
         if not may_branch(state, outranked=outranked):
-            return Next()
-        effects = self._branching.propose(state, presence, now)
-        made = self._branching.outcome()
+            return BranchStep()
+        effects = self._branch_proposer.propose(state, presence, now)
+        made = self._branch_proposer.outcome()
         told = () if made is None else (Announce(Outcome(made)),)
-        return Next((*effects, *told), made)
+        return BranchStep((*effects, *told), made)
 
     def _ask(self, state: LedgerState, now: float) -> list[Effect]:
-        if self.rivals.base is None and self._branching.alone_since is None:
+        if self.rivals.base is None and self._branch_proposer.alone_since is None:
             self.rivals.ask_at = None
             return []
         others = {peer: it for peer, it in self._places.items() if it[0] != state.line}
@@ -186,7 +190,7 @@ class Parting:
 
     def offer(self, certified: Certified) -> None:
         """Take a Branch with valid signatures that could be our next entry."""
-        self._branching.offer(certified)
+        self._branch_proposer.offer(certified)
 
     def receive(
         self,
@@ -202,10 +206,10 @@ class Parting:
             if not isinstance(message, ProposeBranch):
                 return [said]
             return [said, Send(sender, RefuseBranch(message.entry.height, NO_VOTE))]
-        self._branching.look(state, self._presence(state, silent=silent), now)
-        return self._branching.receive(sender, message, state, now)
+        self._branch_proposer.note_presence(state, self._presence(state, silent=silent), now)
+        return self._branch_proposer.receive(sender, message, state, now)
 
-    def take(
+    def filter_page(
         self,
         sender: PeerId,
         height: int,
@@ -216,7 +220,7 @@ class Parting:
     ) -> tuple[list[Effect], Sequence[Certified]]:
         """Look at entries that `sender` shows. Return those that may continue our own chain."""
         if self.rivals.expects(sender, page):
-            effects = self.rivals.take(height, page, state, at, now)
+            effects = self.rivals.receive_entries(height, page, state, at, now)
             return effects, self.rivals.continuation(state)
         if not self.is_elsewhere(sender, state):
             return [], page
@@ -228,7 +232,7 @@ class Parting:
         """Say for how long no quorum has been here, and what happens next; empty if a quorum is
         here.
         """
-        since, due_at = self._branching.alone_since, self._branching.due_at
+        since, due_at = self._branch_proposer.alone_since, self._branch_proposer.due_at
         if since is None or due_at is None or state.phase in (Phase.ENDED, Phase.HEALED):
             return ""
         left = f"in {due_at - now:.0f} s" if now < due_at else "now"

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
+from p2ptrain.ledger.chain.branch_rank import rank_of
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Certified, Entry, LineId
-from p2ptrain.ledger.chain.verify import Verify, check_certified
+from p2ptrain.ledger.chain.verify import check_certified
 from p2ptrain.ledger.messages.effects import AskEntries, Effect, Note
 
 ASK_EVERY_S = 2.0
@@ -45,7 +47,7 @@ class Rival:
     state: LedgerState
     entries: list[Certified] = field(default_factory=list)
 
-    def parting(self, at: Callable[[int], Certified | None]) -> int | None:
+    def first_difference(self, at: Callable[[int], Certified | None]) -> int | None:
         """Return the index of the first entry that differs from ours at the same height; None if
         there is none.
         """
@@ -69,7 +71,7 @@ class Winner:
     state: LedgerState
 
     @property
-    def parting(self) -> Entry:
+    def first_difference(self) -> Entry:
         return self.entries[0].entry
 
 
@@ -107,7 +109,7 @@ class Rivals:
             self.branched(before)
             self._rival = None
             self._seen.clear()
-        if self.winner is not None and self.winner.state.rank <= state.rank:
+        if self.winner is not None and rank_of(self.winner.state) <= rank_of(state):
             self.winner = None
 
     def ask(
@@ -149,7 +151,7 @@ class Rivals:
         last = self.base if self._rival is None else self._rival.state
         return page[0].entry.height == last.height + 1
 
-    def take(
+    def receive_entries(
         self,
         height: int,
         page: Sequence[Certified],
@@ -202,9 +204,9 @@ class Rivals:
         return tuple(self._rival.entries[heads.index(own.head) + 1 :]) if own.head in heads else ()
 
     def _judge(self, rival: Rival, own: LedgerState, at: Callable[[int], Certified | None]) -> None:
-        index = rival.parting(at)
+        index = rival.first_difference(at)
         healed = rival.state.phase is Phase.HEALED
-        if index is None or healed or rival.state.rank <= own.rank:
+        if index is None or healed or rank_of(rival.state) <= rank_of(own):
             return
         entries = tuple(rival.entries[index:])
         self.winner = Winner(entries[0].entry.height - 1, entries, rival.state)

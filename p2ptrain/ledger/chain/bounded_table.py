@@ -15,10 +15,10 @@ from p2ptrain.ledger.chain.values import MEMBERS_MAX
 PEERS_MAX = 2 * MEMBERS_MAX
 """Entries that a table holds at most: twice the possible number of members."""
 
-Kept = TypeVar("Kept")
+ValueT = TypeVar("ValueT")
 
 
-def make_room(table: dict[PeerId, Kept], peer: PeerId, members: Container[PeerId]) -> bool:
+def make_room(table: dict[PeerId, ValueT], peer: PeerId, members: Container[PeerId]) -> bool:
     """Return whether `table` has room for `peer`. In a full table a member replaces the oldest
     entry of a peer that is no member.
     """

@@ -17,40 +17,15 @@ branch of a branch may have more than the line that it left.) Every entry raises
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.values import LineId
-
-STRETCHES_MAX = 1024
-"""Most branches that one chain may go through. Each costs its voters branch_after_s, so honest
-chains stay far below; a chain with more is refused.
-"""
+from p2ptrain.ledger.chain.state import LedgerState
 
 Rank = tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The part of a chain on one line, up to where the chain left that line. `height` and `step`
-    are the last ones there, `tokens` is the total committed by then. `gone` are the voters that the
-    branch goes on without.
+def rank_of(state: LedgerState) -> Rank:
+    """Return the rank of the chain that leads to `state`. Of two chains, follow the one with the
+    greater rank.
     """
-
-    line: LineId
-    height: int
-    step: int
-    tokens: int
-    gone: tuple[PeerId, ...]
-
-    def plain(self) -> list[object]:
-        return [self.line, self.height, self.step, self.tokens, list(self.gone)]
-
-
-def rank(past: Iterable[Stretch], line: LineId, height: int, tokens: int) -> Rank:
-    """Return the rank of a chain that is on `line` after the stretches of `past`. Of two chains,
-    follow the one with the greater rank.
-    """
-    ends = [(each.tokens, each.line, each.height) for each in past]
-    return tuple((won, -int(name, 16), at) for won, name, at in [*ends, (tokens, line, height)])
+    ends = [(each.tokens, each.line, each.height) for each in state.past]
+    ends.append((state.tokens, state.line, state.height))
+    return tuple((won, -int(name, 16), at) for won, name, at in ends)

@@ -104,5 +104,5 @@ def read_signature(value: object, field: str) -> bytes:
         raise RemoteProtocolError(f"{field} must be a signature in base64") from exc
 
 
-def spell_signature(signature: bytes) -> str:
+def encode_signature(signature: bytes) -> str:
     return binascii.b2a_base64(signature, newline=False).decode("ascii")

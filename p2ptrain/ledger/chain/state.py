@@ -1,41 +1,51 @@
-"""The state that a chain of entries leads to: a pure function, so equal heads mean equal states.
+"""The state of the run after some entries of the chain, and its encoding.
 
-    GATHER ──roster with participants──► REDUCE ──commit or skip──► GATHER of the next step … ENDED
-      └─ roster without: membership          └─ roster with the next attempt
-    any ──branch──► GATHER of the same step, on another line ──heal──► HEALED
-
-`why_invalid` says in words why a value does not fit here. It uses nothing but rules and state, so
-all members agree about it. `policy/propose.py` says what a member proposes, `policy/accept.py` what
-it may refuse.
+A Commit that certifies a snapshot names the digest of the state that it applies to. A node that
+trusts this Commit can therefore check a state without the entries before it. Each field of
+`LedgerState` has an encoder in `ENCODERS` here and a decoder in `history/decode_state.py`. A state
+with a field that has no encoder cannot be encoded at all, since two different states would share a
+digest. `chain/apply.py` says which state follows from an entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any
 
-from p2ptrain.errors import RemoteProtocolError
+from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain import leases, quorum, terms
-from p2ptrain.ledger.chain.branch_rank import STRETCHES_MAX, Rank, Stretch, rank
-from p2ptrain.ledger.chain.founders import founders_of, roster_fault
+from p2ptrain.ledger.chain.canonical import canonical, digest_of
 from p2ptrain.ledger.chain.leases import Leases
-from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state_bytes import digest_state
-from p2ptrain.ledger.chain.values import (
-    Branch,
-    Commit,
-    Entry,
-    Heal,
-    LineId,
-    Roster,
-    Skip,
-    SnapshotRef,
-    Terms,
-    Value,
-)
+from p2ptrain.ledger.chain.values import LineId, Roster, SnapshotRef, Terms
+
+STATE_BYTES_MAX = 8 << 20
+"""Largest encoded state in bytes. A thousand members with their leases take 0.3 MB; the rest is for
+all former contributors.
+"""
+
+STRETCHES_MAX = 1024
+"""Most branches that one chain may go through. Each costs its voters branch_after_s, so honest
+chains stay far below; a chain with more is refused.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The part of a chain on one line, up to where the chain left that line. `height` and `step`
+    are the last ones there, `tokens` is the total committed by then. `gone` are the voters that the
+    branch goes on without.
+    """
+
+    line: LineId
+    height: int
+    step: int
+    tokens: int
+    gone: tuple[PeerId, ...]
+
+    def plain(self) -> list[object]:
+        return [self.line, self.height, self.step, self.tokens, list(self.gone)]
 
 
 class Phase(StrEnum):
@@ -91,11 +101,6 @@ class LedgerState:
         return self._digest
 
     @property
-    def rank(self) -> Rank:
-        """Rank of this chain. Of chains that parted, follow the one whose state ranks higher."""
-        return rank(self.past, self.line, self.height, self.tokens)
-
-    @property
     def decided(self) -> Mapping[LineId, int]:
         """The height up to which each line of this chain was decided."""
         return {**{each.line: each.height for each in self.past}, self.line: self.height}
@@ -118,266 +123,87 @@ class LedgerState:
         return self.lease_book.held
 
 
-def genesis(rules: Rules) -> LedgerState:
-    """Return the state before the first entry: the founders are members and hold their first
-    leases.
+Encoder = Callable[[Any], object]
+
+
+def plain_state(state: LedgerState) -> dict[str, object]:
+    """Return the state as a value that canonical JSON can encode."""
+    return {name: encode(getattr(state, name)) for name, encode in ENCODERS.items()}
+
+
+def encoded_fields(state: type[LedgerState]) -> set[str]:
+    """Return the fields that are part of a state. Cached fields take no part in comparison and are
+    left out.
     """
-    return LedgerState(
-        line=rules.run,
-        past=(),
-        height=0,
-        head=Digest(rules.run),
-        step=0,
-        phase=Phase.GATHER,
-        attempt=0,
-        tried_before=0,
-        roster=None,
-        voters=rules.founders,
-        learners=(),
-        since=dict.fromkeys(rules.founders, 0),
-        proven=frozenset(),
-        lease_book=leases.top_up(Leases({}), rules.founders, rules.blocks_per_lease),
-        tokens_by_peer={},
-        tokens=0,
-        snapshot=None,
-        terms=(),
-    )
+    return {each.name for each in fields(state) if each.compare}
 
 
-def apply(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
-    """Return the state after one more entry. Raises RemoteProtocolError if the entry does not
-    fit.
+def encode_state(state: LedgerState) -> bytes:
+    """Encode a state canonically. Raises LocalProtocolError if it is larger than peers accept."""
+    data = canonical(plain_state(state))
+    if len(data) > STATE_BYTES_MAX:
+        raise LocalProtocolError(f"a state of {len(data)} bytes is more than peers accept")
+    return data
+
+
+def digest_state(state: LedgerState) -> Digest:
+    """Return the digest of a state: equal digests mean equal states. It takes time in proportion to
+    the number of members, so `LedgerState.digest` caches it.
     """
-    if entry.height != state.height + 1 or entry.parent != state.head:
-        raise RemoteProtocolError(f"entry {entry.height} does not follow head {state.head[:8]}")
-    reason = why_invalid(rules, state, entry.value)
-    if reason:
-        raise RemoteProtocolError(f"entry {entry.height} is not valid: {reason}")
-    match entry.value:
-        case Roster():
-            return _after_roster(rules, state, entry, entry.value)
-        case Commit():
-            return _after_commit(rules, state, entry, entry.value)
-        case Skip():
-            return _after_skip(rules, state, entry)
-        case Branch():
-            return _after_branch(state, entry, entry.value)
-        case Heal():
-            return _after_heal(state, entry)
-        case _:
-            assert_never(entry.value)
+    assert encoded_fields(type(state)) == ENCODERS.keys(), "every field must be part of the digest"
+    return digest_of(b"p2ptrain-state/1", plain_state(state))
 
 
-def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
-    """Return in words why `value` cannot come next; empty if it can."""
-    if state.phase is Phase.HEALED:
-        return "this branch has healed"
-    if state.phase is Phase.ENDED and not isinstance(value, Branch | Heal):
-        return "the run has ended"
-    if value.step != state.step:
-        return f"it is for outer step {value.step}, but {state.step} is under way"
-    match value:
-        case Roster():
-            return _roster_fault(rules, state, value)
-        case Commit():
-            return _commit_fault(state, value)
-        case Skip():
-            return (
-                ""
-                if state.phase is Phase.REDUCE
-                else "no reduce is under way that could be skipped"
-            )
-        case Branch():
-            return _branch_fault(rules, state, value)
-        case Heal():
-            return "" if state.past else "this is no branch that could heal"
-        case _:
-            assert_never(value)
+def _same(value: object) -> object:
+    return value
 
 
-def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
-    if roster.attempt != state.attempt:
-        return f"it has attempt {roster.attempt}, but {state.attempt} comes next"
-    if roster.terms is not None and (fault := terms.why_not(state.terms, state.step, roster.terms)):
-        return fault
-    if not roster.participants:
-        return _membership_only_fault(state, roster) or _membership_fault(rules, state, roster)
-    if state.tries >= rules.attempts_max:
-        return f"all {rules.attempts_max} attempts are used up"
-    if len(roster.participants) < rules.participants_min:
-        return f"it has {len(roster.participants)} participants of {rules.participants_min} needed"
-    return _membership_fault(rules, state, roster) or _participants_fault(rules, state, roster)
+def _plain(value: Any) -> object:
+    return None if value is None else value.plain()
 
 
-def _membership_only_fault(state: LedgerState, roster: Roster) -> str:
-    if state.phase is not Phase.GATHER:
-        return "membership alone does not change during a reduce"
-    if roster.voters == state.voters and roster.learners == state.learners:
-        return "it changes nothing"
-    return ""
+def _plain_book(book: Leases) -> dict[str, object]:
+    return {
+        "held": {peer: runs_of(blocks) for peer, blocks in book.held.items()},
+        "returned": runs_of(book.returned),
+        "next_block": book.next_block,
+    }
 
 
-def _membership_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
-    names = set(roster.voters)
-    kept = tuple(voter for voter in state.voters if voter in names)
-    added = roster.voters[len(kept) :]
-    if roster.voters[: len(kept)] != kept:
-        return "the voters that stay must keep their ranks, before the new ones"
-    if not kept:
-        return "no voter stays"
-    if len(added) > len(kept):
-        return f"it has {len(added)} new voters and keeps only {len(kept)}"
-    if (founders := founders_of(rules)) is not None:
-        return roster_fault(founders, roster)
-    for voter in added:
-        if voter not in state.proven:
-            return f"{voter} would be a voter before it took part in a committed update"
-    demoted = set(roster.learners).intersection(state.voters)
-    return f"{min(demoted)} is a voter and cannot become a learner" if demoted else ""
-
-
-def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
-    for each in roster.participants:
-        held = len(state.leases.get(each.peer, ()))
-        if each.blocks > held:
-            return f"{each.peer} would commit {each.blocks} blocks and holds {held}"
-        if each.tokens > each.blocks * rules.tokens_per_block:
-            return f"{each.peer} claims {each.tokens} tokens from {each.blocks} blocks"
-    return ""
-
-
-def _commit_fault(state: LedgerState, commit: Commit) -> str:
-    if state.roster is None:
-        return "no reduce is under way that could be committed"
-    if commit.attempt != state.roster.attempt:
-        return f"it commits attempt {commit.attempt}, but {state.roster.attempt} is under way"
-    if commit.snapshot is None:
-        return ""
-    if commit.snapshot.step > state.step:
-        return f"its snapshot is of outer step {commit.snapshot.step}, which is not reached"
-    if state.snapshot is not None and commit.snapshot.step <= state.snapshot.step:
-        return f"its snapshot of outer step {commit.snapshot.step} is not newer than the last"
-    return _state_fault(state, commit)
-
-
-def _state_fault(state: LedgerState, commit: Commit) -> str:
-    if commit.state != state.digest:
-        return "the state that it names is not the one that it applies to"
-    return ""
-
-
-def _branch_fault(rules: Rules, state: LedgerState, branch: Branch) -> str:
-    if not rules.branches:
-        return "this run waits for its quorum"
-    if len(state.past) >= STRETCHES_MAX:
-        return f"it would be more than {STRETCHES_MAX} branches deep"
-    names, learning = set(branch.voters), set(branch.learners)
-    if branch.voters != tuple(voter for voter in state.voters if voter in names):
-        return "its voters are not some of those there are, with their ranks"
-    if branch.learners != tuple(peer for peer in state.learners if peer in learning):
-        return "its learners are not some of those there are"
-    if quorum.reached(rules.quorum, state.voters, branch.voters):
-        return "its voters are a quorum and need no branch"
-    return ""
-
-
-def _after_branch(state: LedgerState, entry: Entry, branch: Branch) -> LedgerState:
-    """Abandon the reduce under way. Its number is not used again, since somebody may hold its
-    result.
+def runs_of(blocks: tuple[int, ...]) -> list[list[int]]:
+    """Return block ids as [first, count] pairs, in their order. A lease consists of one such run,
+    or few.
     """
-    remaining = set(branch.members)
-    gone = tuple(voter for voter in state.voters if voter not in remaining)
-    stretch = Stretch(state.line, state.height, state.step, state.tokens, gone)
-    left = [member for member in state.members if member not in remaining]
-    return replace(
-        state,
-        height=entry.height,
-        head=entry.digest,
-        line=entry.digest,
-        past=(*state.past, stretch),
-        phase=Phase.ENDED if state.phase is Phase.ENDED else Phase.GATHER,
-        tried_before=state.attempt,
-        roster=None,
-        voters=branch.voters,
-        learners=branch.learners,
-        since={member: state.since[member] for member in branch.members},
-        proven=state.proven.intersection(branch.learners),
-        lease_book=leases.give_back(state.lease_book, left),
-    )
+    if not blocks:
+        return []
+    if blocks == tuple(range(blocks[0], blocks[0] + len(blocks))):
+        return [[blocks[0], len(blocks)]]
+    runs: list[list[int]] = []
+    for block in blocks:
+        if runs and block == sum(runs[-1]):
+            runs[-1][1] += 1
+        else:
+            runs.append([block, 1])
+    return runs
 
 
-def _after_heal(state: LedgerState, entry: Entry) -> LedgerState:
-    return replace(state, height=entry.height, head=entry.digest, phase=Phase.HEALED, roster=None)
-
-
-def _after_roster(rules: Rules, state: LedgerState, entry: Entry, roster: Roster) -> LedgerState:
-    remaining = set(roster.members)
-    gone = [member for member in state.members if member not in remaining]
-    book = leases.top_up(
-        leases.give_back(state.lease_book, gone),
-        [member for member in roster.members if not state.is_member(member)],
-        terms.lease_blocks(state.terms, state.step, rules.blocks_per_lease),
-    )
-    opens = bool(roster.participants)
-    return replace(
-        state,
-        height=entry.height,
-        head=entry.digest,
-        phase=Phase.REDUCE if opens else state.phase,
-        attempt=state.attempt + 1 if opens else state.attempt,
-        roster=roster if opens else None,
-        voters=roster.voters,
-        learners=roster.learners,
-        since={member: state.since.get(member, state.step) for member in roster.members},
-        proven=state.proven.intersection(roster.learners),
-        lease_book=book,
-        terms=state.terms if roster.terms is None else (*state.terms, roster.terms),
-    )
-
-
-def _after_commit(rules: Rules, state: LedgerState, entry: Entry, commit: Commit) -> LedgerState:
-    assert state.roster is not None
-    participants = state.roster.participants
-    tokens_by_peer = dict(state.tokens_by_peer)
-    for each in participants:
-        tokens_by_peer[each.peer] = tokens_by_peer.get(each.peer, 0) + each.tokens
-    took_part = {each.peer for each in participants}
-    done = leases.commit(state.lease_book, [(each.peer, each.blocks) for each in participants])
-    return _next_step(
-        rules,
-        state,
-        entry,
-        leases.top_up(done, state.members, _lease_to_come(rules, state)),
-        proven=state.proven.union(peer for peer in state.learners if peer in took_part),
-        tokens_by_peer=tokens_by_peer,
-        tokens=state.tokens + sum(each.tokens for each in participants),
-        snapshot=commit.snapshot or state.snapshot,
-    )
-
-
-def _after_skip(rules: Rules, state: LedgerState, entry: Entry) -> LedgerState:
-    book = leases.extend(state.lease_book, state.members, _lease_to_come(rules, state))
-    return _next_step(rules, state, entry, book)
-
-
-def _lease_to_come(rules: Rules, state: LedgerState) -> int:
-    return terms.lease_blocks(state.terms, state.step + 1, rules.blocks_per_lease)
-
-
-def _next_step(
-    rules: Rules, state: LedgerState, entry: Entry, book: Leases, **accounts: Any
-) -> LedgerState:
-    """Begin the next outer step. `accounts` are further fields that a commit changes."""
-    ended = state.step + 1 >= rules.outer_steps
-    return replace(
-        state,
-        height=entry.height,
-        head=entry.digest,
-        step=state.step + 1,
-        phase=Phase.ENDED if ended else Phase.GATHER,
-        attempt=0,
-        tried_before=0,
-        roster=None,
-        lease_book=book,
-        **accounts,
-    )
+ENCODERS: Mapping[str, Encoder] = {
+    "line": _same,
+    "past": lambda past: [each.plain() for each in past],
+    "height": _same,
+    "head": _same,
+    "step": _same,
+    "phase": lambda phase: phase.value,
+    "attempt": _same,
+    "tried_before": _same,
+    "roster": _plain,
+    "voters": list,
+    "learners": list,
+    "since": dict,
+    "proven": sorted,
+    "lease_book": _plain_book,
+    "tokens_by_peer": dict,
+    "tokens": _same,
+    "snapshot": _plain,
+    "terms": lambda terms: [each.plain() for each in terms],
+}

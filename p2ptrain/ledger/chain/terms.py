@@ -19,7 +19,7 @@ from dataclasses import replace
 from p2ptrain.ledger.chain.values import TERMS_MAX, Roster, Terms, Value
 
 
-def why_not(agreed: tuple[Terms, ...], step: int, terms: Terms) -> str:
+def amendment_fault(agreed: tuple[Terms, ...], step: int, terms: Terms) -> str:
     """Return in words why `terms` cannot be agreed in outer step `step`, after those in `agreed`;
     empty if they can.
 
@@ -53,7 +53,7 @@ def amended(value: Value, agreed: tuple[Terms, ...], known: Collection[Terms]) -
     """Add the next amendment that this node knows to a roster; return any other value unchanged."""
     if not isinstance(value, Roster):
         return value
-    fit = [each for each in known if not why_not(agreed, value.step, each)]
+    fit = [each for each in known if not amendment_fault(agreed, value.step, each)]
     if not fit:
         return value
     return replace(value, terms=min(fit, key=lambda each: (each.number, each.digest)))

@@ -1,6 +1,6 @@
 """The values of the ledger: rosters, commits, skips, branches, entries, votes, certificates.
 
-All are frozen and checked on construction, so an ill-formed value cannot exist. `state.why_invalid`
+All are frozen and checked on construction, so an ill-formed value cannot exist. `apply.why_invalid`
 says whether a value fits the chain, and `verify` whether a certificate is genuine. `plain` returns
 a value that canonical JSON can encode; `messages/decode_values.py` decodes it.
 """
@@ -15,7 +15,7 @@ from p2ptrain.ids import Digest, PeerId, RunId, is_digest
 from p2ptrain.ledger.chain.canonical import (
     canonical,
     digest_of,
-    spell_signature,
+    encode_signature,
 )
 
 LineId = RunId | Digest
@@ -292,7 +292,7 @@ class Certificate:
         return frozenset(voter for voter, _ in self.votes)
 
     def plain(self) -> dict[str, object]:
-        votes = [[voter, spell_signature(signature)] for voter, signature in self.votes]
+        votes = [[voter, encode_signature(signature)] for voter, signature in self.votes]
         return {"height": self.height, "round": self.round, "entry": self.entry, "votes": votes}
 
 

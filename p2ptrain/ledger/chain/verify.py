@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.signatures import Verify
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Branch,
     Certificate,
@@ -17,9 +18,6 @@ from p2ptrain.ledger.chain.values import (
     branch_message,
     vote_message,
 )
-
-Verify = Callable[[PeerId, bytes, bytes], bool]
-"""verify(peer, message, signature) returns whether the peer signed the message."""
 
 
 def check_certified(

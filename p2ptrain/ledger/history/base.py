@@ -15,13 +15,10 @@ from dataclasses import dataclass
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, is_digest
 from p2ptrain.ledger.chain.canonical import canonical, parse, read_map
-from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.state_bytes import STATE_BYTES_MAX, plain_state
+from p2ptrain.ledger.chain.decode_values import certified_from_plain
+from p2ptrain.ledger.chain.state import STATE_BYTES_MAX, LedgerState, plain_state
 from p2ptrain.ledger.chain.values import Certified, Commit
-from p2ptrain.ledger.chain.verify import Verify, check_certified
 from p2ptrain.ledger.history.decode_state import state_from_plain
-from p2ptrain.ledger.messages.decode_values import certified_from_plain
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
 
 BASE_BYTES_MAX = STATE_BYTES_MAX + MESSAGE_BYTES_MAX
@@ -98,13 +95,3 @@ def base_from_plain(plain: object) -> Base:
         return Base(state, commit)
     except ValueError as exc:
         raise RemoteProtocolError(str(exc)) from exc
-
-
-def check_base(rules: Rules, base: Base, named: Checkpoint, verify: Verify) -> None:
-    """Check that `base` is the one that `named` identifies, and that it fits the run.
-
-    Raises RemoteProtocolError, which states the difference.
-    """
-    if base.checkpoint != named:
-        raise RemoteProtocolError(f"this is the base {base.checkpoint}, not {named}")
-    check_certified(rules, base.state, base.commit, verify)

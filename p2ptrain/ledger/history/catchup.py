@@ -38,7 +38,7 @@ QUESTIONS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Unshown:
+class UnprovenClaim:
     """An unproven claim. A peer claimed up to `height` entries and has shown none that we lacked
     since `since`, when the first of `questions` questions was put to it.
     """
@@ -60,7 +60,7 @@ class Catchup:
       longer in `heights` are kept here, too, so that no peer gets an earlier turn by coming and
       going.
     - `questions`: how many questions this node has put.
-    - `unshown`: the claims of peers that have not shown entries when asked. A claim stays here
+    - `unproven`: the claims of peers that have not shown entries when asked. A claim stays here
       until those entries arrive or its peer shows more, so claiming less for a moment does not
       restore belief.
     - `members`: the members, for whose claims there is always room.
@@ -71,10 +71,10 @@ class Catchup:
     ask_at: float | None = None
     asked: dict[PeerId, int] = field(default_factory=dict)
     questions: int = 0
-    unshown: dict[PeerId, Unshown] = field(default_factory=dict)
+    unproven: dict[PeerId, UnprovenClaim] = field(default_factory=dict)
     members: frozenset[PeerId] = frozenset()
 
-    def heard(self, peer: PeerId, height: int, own_height: int, now: float) -> None:
+    def note_height(self, peer: PeerId, height: int, own_height: int, now: float) -> None:
         known = self.heights.get(peer)
         if not make_room(self.heights, peer, self.members):
             return
@@ -83,13 +83,15 @@ class Catchup:
         if height > own_height and self.ask_at is None:
             self.ask_at = now if height > own_height + 1 else now + SETTLE_S
 
-    def told(self, peer: PeerId, height: int, own_height: int, now: float, *, shown: bool) -> None:
+    def note_answer(
+        self, peer: PeerId, height: int, own_height: int, now: float, *, shown: bool
+    ) -> None:
         """Note the height that `peer` itself states, and whether it shows entries. Its chain may
         have become shorter, since branches are abandoned.
         """
         if not shown and peer in self.heights:
             self.heights[peer] = height
-        self.heard(peer, height, own_height, now)
+        self.note_height(peer, height, own_height, now)
 
     def disproved(self, peer: PeerId, height: int) -> None:
         """Note that `peer` could not show the entries that it claimed."""
@@ -127,22 +129,22 @@ class Catchup:
     def forget_claims(self) -> None:
         """Forget all claims, which are about another line than ours is now."""
         self.heights.clear()
-        self.unshown.clear()
+        self.unproven.clear()
 
     def is_believed(self, peer: PeerId, own_height: int, now: float) -> bool:
         """Return whether to believe the height that `peer` claims beyond our chain, given what it
         has shown.
         """
-        doubt = self.unshown.get(peer)
+        doubt = self.unproven.get(peer)
         if doubt is None or doubt.height <= own_height or now < doubt.since + SHOW_S:
             return True
         return doubt.questions < QUESTIONS_MIN and self._keeps(peer, own_height + 1)
 
-    def grown(self, peer: PeerId, own_height: int, now: float) -> None:
+    def note_growth(self, peer: PeerId, own_height: int, now: float) -> None:
         """Note that entries came from `peer`. Ask again at once unless the rest will soon come by
         itself.
         """
-        self.unshown.pop(peer, None)
+        self.unproven.pop(peer, None)
         most = max(self.heights.values(), default=0)
         if most <= own_height:
             self.ask_at = None
@@ -182,16 +184,16 @@ class Catchup:
         self.asked[peer] = self.questions
         if len(self.asked) > PEERS_MAX:
             eldest = next(iter(self.asked))
-            for known in (self.asked, self.floors, self.unshown):
+            for known in (self.asked, self.floors, self.unproven):
                 known.pop(eldest, None)
 
     def _doubt(self, peer: PeerId, own_height: int, now: float) -> None:
         """Count a question to `peer` until it shows entries."""
-        doubt = self.unshown.get(peer)
+        doubt = self.unproven.get(peer)
         if doubt is None or doubt.height <= own_height:
-            doubt = Unshown(now, 0, 0)
+            doubt = UnprovenClaim(now, 0, 0)
         height = max(doubt.height, self.heights[peer])
-        self.unshown[peer] = Unshown(doubt.since, doubt.questions + 1, height)
+        self.unproven[peer] = UnprovenClaim(doubt.since, doubt.questions + 1, height)
 
 
 def page_from(chain: Sequence[Certified], from_height: int) -> Entries | Pruned:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.branch_rank import STRETCHES_MAX, Stretch
 from p2ptrain.ledger.chain.canonical import (
     canonical,
     parse,
@@ -22,15 +21,21 @@ from p2ptrain.ledger.chain.canonical import (
     read_map,
     read_peer,
 )
-from p2ptrain.ledger.chain.leases import Leases
-from p2ptrain.ledger.chain.state import LedgerState, Phase
-from p2ptrain.ledger.chain.state_bytes import STATE_BYTES_MAX, plain_state
-from p2ptrain.ledger.chain.values import MEMBERS_MAX, TERMS_MAX, Roster, SnapshotRef, Terms
-from p2ptrain.ledger.messages.decode_values import (
+from p2ptrain.ledger.chain.decode_values import (
     snapshot_from_plain,
     terms_from_plain,
     value_from_plain,
 )
+from p2ptrain.ledger.chain.leases import Leases
+from p2ptrain.ledger.chain.state import (
+    STATE_BYTES_MAX,
+    STRETCHES_MAX,
+    LedgerState,
+    Phase,
+    Stretch,
+    plain_state,
+)
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, TERMS_MAX, Roster, SnapshotRef, Terms
 
 PEERS_EVER_MAX = 1 << 17
 """Most peers that ever contributed. So many names fill the bytes that a state may have."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest
+from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.ledger.history.base import Base
 from p2ptrain.ledger.history.catchup import page_from
@@ -26,7 +27,7 @@ class CommittedUpdate:
     update: Digest
 
 
-class Kept:
+class KeptChain:
     """The kept part of the chain.
 
     `start` is the state before the first of `entries`. With a base, that first entry is the base's

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from p2ptrain.ledger.chain.apply import apply
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, apply
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.ledger.history.base import Base
-from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.kept_chain import KeptChain
 
 
 def prunable_to(entries: Sequence[Certified], *, keep_entries: int, step_max: int) -> int | None:
@@ -40,7 +41,7 @@ def _newest_snapshot(entries: Sequence[Certified]) -> int:
     return -1
 
 
-def base_at(rules: Rules, kept: Kept, height: int) -> Base | None:
+def base_at(rules: Rules, kept: KeptChain, height: int) -> Base | None:
     """Return the base whose Commit is the entry at `height`; None if that entry cannot end a base
     or is not kept.
     """
@@ -48,7 +49,7 @@ def base_at(rules: Rules, kept: Kept, height: int) -> Base | None:
     return None if found is None else base_after(rules, kept.start, *found)
 
 
-def entries_up_to(kept: Kept, height: int) -> tuple[list[Certified], Certified] | None:
+def entries_up_to(kept: KeptChain, height: int) -> tuple[list[Certified], Certified] | None:
     """Return the kept entries before the Commit at `height`, and that Commit.
 
     Return None if that entry cannot end a base or is not kept. The list is a copy, which

@@ -91,7 +91,7 @@ class Accuse:
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityInUse:
+class VotingStopped:
     """A message in this node's name is not in its records: another process uses the same identity,
     or this one lost its records. From now on the ledger follows but does not vote until the process
     is restarted. Tell the operator.
@@ -116,6 +116,6 @@ Effect = (
     | FetchUpdate
     | AskEntries
     | Accuse
-    | IdentityInUse
+    | VotingStopped
     | Note
 )

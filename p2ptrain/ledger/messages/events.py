@@ -1,19 +1,28 @@
 """The events that a node reports to its ledger. All but Tick may come late, twice, out of order, or
 never.
 
-The `peer` of a report is the author that the network has authenticated, or this node itself.
-Reports reach others by gossip, with each heartbeat and at once upon change.
+Most events are reports (`peer_reports`). The others are messages of other ledgers, events that
+concern this ledger itself, and the passing of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 
-from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.values import LineId, Terms
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.values import LineId
 from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.messages.messages import Message
+from p2ptrain.ledger.messages.peer_reports import (
+    AnyReport,
+    Joining,
+    Leaving,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+    Staying,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,114 +34,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
-    """`peer` has a recent enough state and asks to become a member."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """`peer` has a contribution for outer step `step`: it trained the first `blocks` of its lease.
-
-    A node that does not train (a seed) reports Ready with no tokens and no blocks.
-    """
-
-    peer: PeerId
-    step: int
-    tokens: int
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceDone:
-    """`peer` finished the reduce and holds its result, stored durably."""
-
-    peer: PeerId
-    step: int
-    attempt: int
-    update: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class ReduceFailed:
-    """`peer` abandoned this attempt. `suspects` are the peers that may be at fault, perhaps
-    nobody.
-    """
-
-    peer: PeerId
-    step: int
-    attempt: int
-    suspects: tuple[PeerId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateHeld:
-    """This node has the update's bytes durably on disk and can serve them. They were found to be
-    within the bounds of `reduce`, an outer step and attempt; None if the bounds do not matter.
-    """
-
-    update: Digest
-    reduce: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotTaken:
-    """`peer` wrote the snapshot of θ and m before outer step `step`, from its own state."""
-
-    peer: PeerId
-    step: int
-    digest: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class PeerDown:
-    """The failure detector considers `peer` down."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class PeerUp:
-    """`peer` is heard again."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """`peer` said goodbye. It stays a voter until a roster without it is agreed."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Staying:
-    """`peer` says that it does not leave. An earlier goodbye was taken back, or is an old one that
-    somebody has sent again.
-    """
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """The peers that may be members from now on: those on the allowlist, or in an open run all
-    peers, a question that this package cannot decide. None if any peer that asks may be a member.
-    """
-
-    peers: Container[PeerId] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Amendable:
-    """All amendments that this node has on disk."""
-
-    terms: frozenset[Terms]
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
+class PeerHeight:
     """`peer` says in a heartbeat that its chain has `height` entries and is on `line` (None in a
     run without branches). A peer's reports are about the line that it was last heard on.
     """
@@ -150,7 +52,7 @@ class Accused:
 
 
 @dataclass(frozen=True, slots=True)
-class NotAlone:
+class CloneFound:
     """Another live process has proved that it has this node's identity (E6 in SPEC.md). `what`
     describes the proof in words.
     """
@@ -163,25 +65,7 @@ class Tick:
     """Nothing happened but the passing of time."""
 
 
-Event = (
-    Received
-    | Joining
-    | Ready
-    | ReduceDone
-    | ReduceFailed
-    | UpdateHeld
-    | SnapshotTaken
-    | PeerDown
-    | PeerUp
-    | Leaving
-    | Staying
-    | Allowed
-    | Amendable
-    | Heard
-    | Accused
-    | NotAlone
-    | Tick
-)
+Event = Received | AnyReport | PeerHeight | Accused | CloneFound | Tick
 
 
 def author_of(event: Event) -> PeerId | None:
@@ -190,7 +74,7 @@ def author_of(event: Event) -> PeerId | None:
         case Received(sender):
             return sender
         case (
-            Heard(peer)
+            PeerHeight(peer)
             | Joining(peer)
             | Ready(peer)
             | ReduceDone(peer)

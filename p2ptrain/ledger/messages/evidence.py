@@ -21,6 +21,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.canonical import (
     canonical,
+    encode_signature,
     parse,
     read_digest,
     read_int,
@@ -28,10 +29,9 @@ from p2ptrain.ledger.chain.canonical import (
     read_map,
     read_peer,
     read_signature,
-    spell_signature,
 )
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
-from p2ptrain.ledger.chain.verify import Verify
 
 EVIDENCE_BYTES_MAX = 4096
 """Largest encoded evidence: two statements of a few hundred bytes each, and the names around them.
@@ -73,7 +73,7 @@ class Statement:
         return vote_message(line, height, self.round, self.entry)
 
     def plain(self) -> list[object]:
-        return [self.promised, self.round, self.entry, spell_signature(self.signature)]
+        return [self.promised, self.round, self.entry, encode_signature(self.signature)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.chain.canonical import spell_signature
+from p2ptrain.ledger.chain.canonical import encode_signature
 from p2ptrain.ledger.chain.values import Certified, Entry, Vote
 from p2ptrain.ledger.messages.evidence import Evidence
 
@@ -51,7 +51,7 @@ class Accepted:
     signature: bytes
 
     def plain(self) -> list[object]:
-        return [self.round, self.entry.plain(), spell_signature(self.signature)]
+        return [self.round, self.entry.plain(), encode_signature(self.signature)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import assert_never
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ledger.chain.canonical import (
     canonical,
+    encode_signature,
     parse,
     read_digest,
     read_int,
@@ -15,21 +16,20 @@ from p2ptrain.ledger.chain.canonical import (
     read_map,
     read_peer,
     read_signature,
-    spell_signature,
 )
-from p2ptrain.ledger.chain.values import MEMBERS_MAX, Vote
-from p2ptrain.ledger.messages.decode_values import (
-    accepted_from_plain,
+from p2ptrain.ledger.chain.decode_values import (
     certified_from_plain,
     entry_from_plain,
     read_exactly,
 )
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, Vote
 from p2ptrain.ledger.messages.evidence import evidence_from_plain
 from p2ptrain.ledger.messages.messages import (
     MESSAGE_BYTES_MAX,
     PAGE_ENTRIES_MAX,
     REASON_CHARACTERS_MAX,
     Accept,
+    Accepted,
     Accusation,
     Entries,
     EntriesRequest,
@@ -91,7 +91,7 @@ def _plain(message: Message) -> dict[str, object]:
         case ProposeBranch(entry):
             return {"kind": "propose-branch", "entry": entry.plain()}
         case SignBranch(height, digest, signature):
-            signed = spell_signature(signature)
+            signed = encode_signature(signature)
             return {"kind": "sign-branch", "height": height, "entry": digest, "signature": signed}
         case RefuseBranch(height, reason):
             text = reason[:REASON_CHARACTERS_MAX]
@@ -107,7 +107,7 @@ def _promise_plain(promise: Promise) -> dict[str, object]:
         "height": promise.height,
         "round": promise.round,
         "accepted": None if accepted is None else accepted.plain(),
-        "signature": spell_signature(promise.signature),
+        "signature": encode_signature(promise.signature),
     }
 
 
@@ -116,7 +116,7 @@ def _propose_plain(proposal: Propose) -> dict[str, object]:
         "kind": "propose",
         "round": proposal.round,
         "entry": proposal.entry.plain(),
-        "signature": spell_signature(proposal.signature),
+        "signature": encode_signature(proposal.signature),
         "promises": [_proof_plain(proof) for proof in proposal.promises],
     }
 
@@ -124,8 +124,8 @@ def _propose_plain(proposal: Propose) -> dict[str, object]:
 def _proof_plain(proof: PromiseProof) -> list[object]:
     accepted: list[object] | None = None
     if proof.proposed is not None:
-        accepted = [proof.accepted_round, proof.accepted, spell_signature(proof.proposed)]
-    return [proof.voter, accepted, spell_signature(proof.signature)]
+        accepted = [proof.accepted_round, proof.accepted, encode_signature(proof.proposed)]
+    return [proof.voter, accepted, encode_signature(proof.signature)]
 
 
 def vote_plain(vote: Vote) -> dict[str, object]:
@@ -135,7 +135,7 @@ def vote_plain(vote: Vote) -> dict[str, object]:
         "round": vote.round,
         "entry": vote.entry,
         "voter": vote.voter,
-        "signature": spell_signature(vote.signature),
+        "signature": encode_signature(vote.signature),
     }
 
 
@@ -151,6 +151,12 @@ def _read_promise(fields: Fields) -> Message:
     accepted = None if said is None else accepted_from_plain(said)
     height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
     return Promise(height, round, accepted, read_signature(fields["signature"], "signature"))
+
+
+def accepted_from_plain(plain: object) -> Accepted:
+    number, entry, signature = read_exactly(plain, 3, "what was accepted")
+    signed = read_signature(signature, "signature")
+    return Accepted(read_int(number, "round"), entry_from_plain(entry), signed)
 
 
 def _read_propose(fields: Fields) -> Message:

@@ -1,7 +1,8 @@
 """The promises and votes of a voter about one height, and the records that keep them durable.
 
 Each change returns a record. The caller makes it durable before it sends anything about the change
-(SPEC.md R1). `recall` rebuilds the acceptors of all undecided heights from the records on disk.
+(SPEC.md R1). `restored_acceptors` rebuilds the acceptors of all undecided heights from the records
+on disk.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ledger.chain.canonical import canonical, parse, read_digest, read_int, read_map
 from p2ptrain.ledger.chain.values import Entry, LineId
-from p2ptrain.ledger.messages.decode_values import accepted_from_plain
 from p2ptrain.ledger.messages.evidence import Statement
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX, Accepted
+from p2ptrain.ledger.messages.wire import accepted_from_plain
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ Acceptors = dict[tuple[LineId, int], Acceptor]
 """Acceptors by line and height."""
 
 
-def recall(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
+def restored_acceptors(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
     """Rebuild the acceptors of undecided heights from `records`.
 
     `decided` is the height up to which each line of our chain is decided. For other lines, which
@@ -110,7 +111,9 @@ def recall(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Accept
 
 def last_voted(records: Iterable[bytes]) -> dict[LineId, Acceptor]:
     """Return, for each line, the acceptor of the last height in the records, decided or not."""
-    return {line: acceptor for (line, _), acceptor in recall(records, decided={}).items()}
+    return {
+        line: acceptor for (line, _), acceptor in restored_acceptors(records, decided={}).items()
+    }
 
 
 def _read(record: bytes) -> tuple[LineId, int, int, Accepted | None]:

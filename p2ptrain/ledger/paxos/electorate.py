@@ -5,13 +5,14 @@ valid.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Sign, Verify
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
@@ -21,10 +22,7 @@ from p2ptrain.ledger.chain.values import (
     promise_message,
     vote_message,
 )
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.messages import Accepted, Promise, PromiseProof, Propose
-
-Sign = Callable[[bytes], bytes]
 
 PROPOSALS_KEPT = 64
 """Proposals of one height that are remembered as correctly signed. Beyond that the memory is

@@ -7,7 +7,7 @@
 
 SPEC.md R1–R6 are implemented here, in `acceptor` (durable promises and votes) and in `proposer`
 (promises and votes that a proposer collects). This module does not know what entries mean: a
-Counsel says what to propose and what to accept.
+HeightPolicy says what to propose and what to accept.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.ledger.paxos.electorate import Electorate, forced_by
-from p2ptrain.ledger.paxos.proposer import Leading, Promises, author_of
+from p2ptrain.ledger.paxos.height_policy import Answer, HeightPolicy, Judgement
+from p2ptrain.ledger.paxos.proposer import Promises, Proposer, author_of
 from p2ptrain.ledger.paxos.timers import Repeater, earliest, rounds_s
 from p2ptrain.ledger.paxos.turns import Turns
-from p2ptrain.ledger.policy.accept import Answer, Verdict
-from p2ptrain.ledger.policy.policy import Counsel
 
 ROUND_JUMP_MAX = 1 << 20
 """Longest jump to a later round: a peer that names an absurd round must not use all rounds up."""
@@ -68,7 +67,7 @@ class Instance:
         self.outcome: Certified | None = None
         self.pending: Propose | None = None
         self.turns = Turns(electorate, tardy)
-        self._leading = Leading(electorate, self.round)
+        self._proposer = Proposer(electorate, self.round)
         self._resend = Repeater()
         self._fetch = Repeater()
         self._said = ""
@@ -121,7 +120,7 @@ class Instance:
     def _on_promise(self, sender: PeerId, promise: Promise) -> list[Effect]:
         if self.stage is not Stage.PREPARING or promise.round != self.round:
             return []
-        fault = self._leading.take_promise(sender, promise)
+        fault = self._proposer.add_promise(sender, promise)
         return [Note(f"a promise of {sender} does not count: {fault}")] if fault else []
 
     def _on_propose(self, message: Propose) -> list[Effect]:
@@ -162,8 +161,8 @@ class Instance:
         return [Send(proposer, Accept(vote))]
 
     def _on_accept(self, sender: PeerId, message: Accept) -> list[Effect]:
-        fault = self._leading.take_vote(sender, message.vote)
-        self.outcome = self.outcome or self._leading.outcome()
+        fault = self._proposer.add_vote(sender, message.vote)
+        self.outcome = self.outcome or self._proposer.outcome()
         return [Note(f"a vote of {sender} does not count: {fault}")] if fault else []
 
     def _on_refused(self, sender: PeerId, message: Refused) -> list[Effect]:
@@ -184,24 +183,24 @@ class Instance:
 
     # ── what this node does ──────────────────────────────────────────────────────────────────────
 
-    def step(self, counsel: Counsel, now: float) -> list[Effect]:
+    def step(self, policy: HeightPolicy, now: float) -> list[Effect]:
         """Do what time and new messages allow: vote, lead a round, go on to the next, repeat."""
         if not self.electorate.votes_here or self.outcome is not None:
             return []
-        if counsel.wish.value is None:
+        if policy.wanted is None:
             self._wanting_since = None
         elif self._wanting_since is None:
             self._wanting_since = now
-        effects = self._consider_pending(counsel, now)
-        self._heed_refusals(counsel.down)
-        if self.is_due(counsel):
-            self._follow_rounds(counsel.down, now)
+        effects = self._consider_pending(policy, now)
+        self._heed_refusals(policy.down)
+        if self.is_due(policy):
+            self._follow_rounds(policy.down, now)
             if self.electorate.proposer(self.round) == self.electorate.me:
-                effects += self._lead(counsel, now)
+                effects += self._lead(policy, now)
         else:
             self.turns.stop()
-        if self._resend.take(now):
-            effects += self._leading.to_silent()
+        if self._resend.fires(now):
+            effects += self._proposer.to_silent()
         if self._fetch.due_at is not None and self._fetch.due_at <= now:
             self._fetch.stop()  # This node no longer waits for those bytes.
         return effects
@@ -209,47 +208,47 @@ class Instance:
     def next_deadline(self) -> float | None:
         return earliest(self.turns.ends_at, self._resend.due_at, self._fetch.due_at)
 
-    def is_due(self, counsel: Counsel) -> bool:
+    def is_due(self, policy: HeightPolicy) -> bool:
         """Return whether there is anything to decide. If not, `step` at most repeats messages."""
         begun = self.pending is not None or self.acceptor.accepted is not None
-        return begun or counsel.wish.value is not None
+        return begun or policy.wanted is not None
 
-    def _consider_pending(self, counsel: Counsel, now: float) -> list[Effect]:
+    def _consider_pending(self, policy: HeightPolicy, now: float) -> list[Effect]:
         proposal = self.pending
         if proposal is None:
             return []
         proposer = self.electorate.proposer(proposal.round)
-        verdict = self._judged(proposal.entry, proposal.promises, counsel, now, proposer)
-        if verdict.answer is Answer.LATER:
-            return self._wait(verdict, proposer, counsel, now)
+        judgement = self._judged(proposal.entry, proposal.promises, policy, now, proposer)
+        if judgement.answer is Answer.LATER:
+            return self._wait(judgement, proposer, policy, now)
         self.pending = None
         self._fetch.stop()
-        if verdict.answer is Answer.NO:
-            return self._refuse(proposer, proposal.round, verdict)
+        if judgement.answer is Answer.NO:
+            return self._refuse(proposer, proposal.round, judgement)
         record = self.acceptor.accept(proposal.round, proposal.entry, proposal.signature)
         vote = self.electorate.vote(proposal.round, proposal.entry)
         return [Persist(record), Send(proposer, Accept(vote))]
 
-    def _refuse(self, proposer: PeerId, round: int, verdict: Verdict) -> list[Effect]:
-        effects: list[Effect] = [self._refusal(proposer, round, verdict.reason)]
-        if verdict.evidence is not None:
-            effects.append(Send(proposer, Accusation(verdict.evidence)))
-        return [*effects, Note(f"no vote for {proposer}'s proposal: {verdict.reason}")]
+    def _refuse(self, proposer: PeerId, round: int, judgement: Judgement) -> list[Effect]:
+        effects: list[Effect] = [self._refusal(proposer, round, judgement.reason)]
+        if judgement.evidence is not None:
+            effects.append(Send(proposer, Accusation(judgement.evidence)))
+        return [*effects, Note(f"no vote for {proposer}'s proposal: {judgement.reason}")]
 
     def _wait(
-        self, verdict: Verdict, proposer: PeerId, counsel: Counsel, now: float
+        self, judgement: Judgement, proposer: PeerId, policy: HeightPolicy, now: float
     ) -> list[Effect]:
         effects: list[Effect] = []
-        if verdict.reason != self._said:
-            self._said = verdict.reason
-            effects.append(Note(f"no vote yet: {verdict.reason}"))
-        if verdict.fetch is None:
+        if judgement.reason != self._said:
+            self._said = judgement.reason
+            effects.append(Note(f"no vote yet: {judgement.reason}"))
+        if judgement.fetch is None:
             self._fetch.stop()
-        elif self._fetch.due_at is None or self._fetch.take(now):
+        elif self._fetch.due_at is None or self._fetch.fires(now):
             if self._fetch.due_at is None:
                 self._fetch.start(now)
-            holders = counsel.holders(verdict.fetch, proposer)
-            effects.append(FetchUpdate(verdict.fetch, holders))
+            holders = policy.holders(judgement.fetch, proposer)
+            effects.append(FetchUpdate(judgement.fetch, holders))
         return effects
 
     def _heed_refusals(self, down: AbstractSet[PeerId]) -> None:
@@ -283,7 +282,7 @@ class Instance:
             return
         self.round = round
         self.stage = Stage.IDLE
-        self._leading = Leading(self.electorate, round)
+        self._proposer = Proposer(self.electorate, round)
         self._refusals = {}
         self.turns.stop()
         self._resend.stop()
@@ -296,12 +295,12 @@ class Instance:
             self.pending = None
         return record
 
-    def _lead(self, counsel: Counsel, now: float) -> list[Effect]:
+    def _lead(self, policy: HeightPolicy, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if self.stage is Stage.IDLE:
             effects += self._start_leading(now)
-        if self.stage is Stage.PREPARING and self._leading.is_promised:
-            effects += self._propose_something(counsel, now)
+        if self.stage is Stage.PREPARING and self._proposer.is_promised:
+            effects += self._propose_something(policy, now)
         return effects
 
     def _start_leading(self, now: float) -> list[Effect]:
@@ -314,66 +313,66 @@ class Instance:
         record = self._promise(self.round)
         self.stage = Stage.PREPARING
         mine = self.electorate.promise(self.round, self.acceptor.accepted)
-        self._leading.count_promise(self.electorate.me, mine)
+        self._proposer.count_promise(self.electorate.me, mine)
         self._resend.start(now)
-        return [Persist(record), *self._leading.to_silent()]
+        return [Persist(record), *self._proposer.to_silent()]
 
-    def _propose_something(self, counsel: Counsel, now: float) -> list[Effect]:
+    def _propose_something(self, policy: HeightPolicy, now: float) -> list[Effect]:
         def unusable(entry: Entry, promises: Promises) -> bool:
-            verdict = self._judged(entry, promises, counsel, now, self.electorate.me)
-            return verdict.answer is not Answer.YES
+            judgement = self._judged(entry, promises, policy, now, self.electorate.me)
+            return judgement.answer is not Answer.YES
 
         accepted = self.acceptor.accepted
         if self.round == 0 and accepted is not None:
-            return self._propose(self.electorate.proposal(0, accepted.entry), counsel, now)
-        forced, promises = self._leading.choice(unusable)
-        entry = self._entry(counsel) if forced is None else forced
+            return self._propose(self.electorate.proposal(0, accepted.entry), policy, now)
+        forced, promises = self._proposer.choice(unusable)
+        entry = self._entry(policy) if forced is None else forced
         if entry is None:
             return []
-        return self._propose(self.electorate.proposal(self.round, entry, promises), counsel, now)
+        return self._propose(self.electorate.proposal(self.round, entry, promises), policy, now)
 
-    def _entry(self, counsel: Counsel) -> Entry | None:
-        value = counsel.wish.value
+    def _entry(self, policy: HeightPolicy) -> Entry | None:
+        value = policy.wanted
         if value is None:
             return None
-        return Entry(self.electorate.height, self.electorate.parent, counsel.complete(value))
+        return Entry(self.electorate.height, self.electorate.parent, policy.complete(value))
 
-    def _propose(self, proposal: Propose, counsel: Counsel, now: float) -> list[Effect]:
+    def _propose(self, proposal: Propose, policy: HeightPolicy, now: float) -> list[Effect]:
         """Accept the proposal here, durably, and only then ask others to (SPEC.md R4)."""
         effects: list[Effect] = []
         mine = Accepted(proposal.round, proposal.entry, proposal.signature)
         if self.acceptor.accepted != mine:
-            known = (proposal.entry, proposal.promises, counsel, now)
-            verdict = self._judged(*known, self.electorate.me)
-            if verdict.answer is not Answer.YES:
-                return self._wait(verdict, self.electorate.me, counsel, now)
+            known = (proposal.entry, proposal.promises, policy, now)
+            judgement = self._judged(*known, self.electorate.me)
+            if judgement.answer is not Answer.YES:
+                return self._wait(judgement, self.electorate.me, policy, now)
             effects.append(Persist(self.acceptor.accept(mine.round, mine.entry, mine.signature)))
         self._fetch.stop()
         self.stage = Stage.PROPOSED
-        self._leading.propose(proposal, self.electorate.me)
+        self._proposer.propose(proposal, self.electorate.me)
         self._resend.start(now)
-        self.outcome = self._leading.outcome()
+        self.outcome = self._proposer.outcome()
         others = [voter for voter in self.electorate.voters if voter != self.electorate.me]
-        for evidence in counsel.causes(proposal.entry.value):
+        for evidence in policy.causes(proposal.entry.value):
             effects += [Send(voter, Accusation(evidence)) for voter in others]
-        return [*effects, *self._leading.to_silent()]
+        return [*effects, *self._proposer.to_silent()]
 
     def _judged(
-        self, entry: Entry, promises: Promises, counsel: Counsel, now: float, proposer: PeerId
-    ) -> Verdict:
+        self, entry: Entry, promises: Promises, policy: HeightPolicy, now: float, proposer: PeerId
+    ) -> Judgement:
         """Judge `entry`, proposed by `proposer` in this round with these promises.
 
         The promises that force it are doubtful if a quorum of them had accepted nothing (then
         nothing was chosen), or, for some time, if they leave out a voter that is up.
         """
-        late = self._is_late(now)
-        forced = forced_by(promises) is not None
+        late, forced = self._is_late(now), forced_by(promises) is not None
         free = {proof.voter for proof in promises if proof.accepted is None}
-        left_out = self.electorate.names - counsel.down - {proof.voter for proof in promises}
+        left_out = self.electorate.names - policy.down - {proof.voter for proof in promises}
         doubtful = self.electorate.reached(free) or (bool(left_out) and not late)
         author = author_of(self.electorate, promises, proposer)
-        known = (entry.value, now)
-        return counsel.judge(*known, forced=forced, doubtful=doubtful, late=late, proposer=author)
+        return policy.judge(
+            entry.value, now, forced=forced, doubtful=doubtful, late=late, proposer=author
+        )
 
     def _is_late(self, now: float) -> bool:
         """Return whether every voter has had a turn since this node knew something to decide.

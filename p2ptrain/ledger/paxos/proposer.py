@@ -25,7 +25,7 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.paxos.electorate import Electorate, forced_by, proof_of
 
-LETTERS_MAX = 32
+UNICASTS_MAX = 32
 """Most voters that get a unicast message each, which takes one delay; more voters get the message
 by gossip. A roster names all members, so unicast messages cost the proposer bytes by the square of
 their number: 130 kB for 32 voters, 124 MB for 1,000. Gossip costs everybody about six copies.
@@ -47,7 +47,7 @@ def author_of(electorate: Electorate, promises: Promises, proposer: PeerId) -> P
     return electorate.proposer(max(rounds)) if rounds else proposer
 
 
-class Leading:
+class Proposer:
     """The state of one round that this node leads."""
 
     def __init__(self, electorate: Electorate, round: int) -> None:
@@ -66,7 +66,7 @@ class Leading:
         """Whether enough voters have promised this round to propose something."""
         return self.round == 0 or self._electorate.reached(self._promises.keys())
 
-    def take_promise(self, sender: PeerId, promise: Promise) -> str:
+    def add_promise(self, sender: PeerId, promise: Promise) -> str:
         """Count a promise. Return in words why it does not count; empty if it does."""
         if self.proposal is not None or sender in self._promises:
             return ""
@@ -114,7 +114,7 @@ class Leading:
         self.proposal = proposal
         self._votes = {me: proposal.signature}
 
-    def take_vote(self, sender: PeerId, vote: Vote) -> str:
+    def add_vote(self, sender: PeerId, vote: Vote) -> str:
         """Count a vote. Return in words why it does not count; empty if it does."""
         if self.proposal is None or vote.round != self.round or sender in self._votes:
             return ""
@@ -139,6 +139,6 @@ class Leading:
         message: Message = self.proposal or Prepare(self._electorate.height, self.round)
         answered = self._promises.keys() if self.proposal is None else self._votes.keys()
         silent = [voter for voter in self._electorate.voters if voter not in answered]
-        if len(silent) > LETTERS_MAX:
+        if len(silent) > UNICASTS_MAX:
             return [Announce(message)]
         return [Send(voter, message) for voter in silent]

@@ -75,7 +75,7 @@ class Repeater:
     def stop(self) -> None:
         self.due_at = None
 
-    def take(self, now: float) -> bool:
+    def fires(self, now: float) -> bool:
         """Return whether it is time to repeat. If so, set the next time."""
         if self.due_at is None or now < self.due_at:
             return False

@@ -11,53 +11,34 @@ more than a wrong roster, which costs one attempt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.founders import founders_of
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.chain.state import LedgerState, Phase, why_invalid
+from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster, Terms, Value
-from p2ptrain.ledger.messages.evidence import Evidence
+from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
 from p2ptrain.ledger.policy.blame import DOUBT_MIN
-from p2ptrain.ledger.policy.close_reduce import (
-    alone_too_long,
+from p2ptrain.ledger.policy.membership import dropped_for_nothing, too_few_left, unasked
+from p2ptrain.ledger.policy.participants import (
     could_take_part,
+    first_participants,
+    readiness,
+    survivors,
+    suspicion_of,
+)
+from p2ptrain.ledger.policy.reduce_results import (
+    alone_too_long,
     failure_known,
     finished_update,
     is_made,
     result_is_stale,
-    survivors,
-    suspicion_of,
 )
-from p2ptrain.ledger.policy.membership import dropped_for_nothing, too_few_left, unasked
-from p2ptrain.ledger.policy.open_reduce import gathered, openers, rested_at_least_until
 from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.rest import rested_at_least_until
 from p2ptrain.ledger.policy.snapshot_votes import is_vouched_for
 
-
-class Answer(Enum):
-    YES = "yes"
-    LATER = "later"
-    NO = "no"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """An answer with its reason.
-
-    `fetch` is the update whose bytes would make a Commit acceptable, if they are missing.
-    `evidence` is evidence that the proposer seems not to know.
-    """
-
-    answer: Answer
-    reason: str
-    fetch: Digest | None = None
-    evidence: Evidence | None = None
-
-
-_YES = Verdict(Answer.YES, "it fits what this node knows")
+_YES = Judgement(Answer.YES, "it fits what this node knows")
 
 
 def may_accept(
@@ -71,7 +52,7 @@ def may_accept(
     doubtful: bool = False,
     late: bool = False,
     proposer: PeerId | None = None,
-) -> Verdict:
+) -> Judgement:
     """Decide whether this node may accept `value` now.
 
     - `forced`: the promises leave the proposer no choice.
@@ -84,54 +65,54 @@ def may_accept(
     """
     fault = why_invalid(rules, state, value)
     if fault:
-        return Verdict(Answer.NO, fault)
+        return Judgement(Answer.NO, fault)
     if isinstance(value, Branch):
-        return Verdict(Answer.NO, "nobody votes on a branch: all of its voters sign it")
+        return Judgement(Answer.NO, "nobody votes on a branch: all of its voters sign it")
     if isinstance(value, Heal):
         return _judge_heal(view, value, forced=forced)
     if isinstance(value, Commit):
         return _judge_commit(rules, state, view, value, forced=forced and not doubtful)
     if isinstance(value, Roster) and (missing := _terms_missing(view, value)) is not None:
-        return Verdict(Answer.LATER, f"this node does not have amendment {missing.number} yet")
+        return Judgement(Answer.LATER, f"this node does not have amendment {missing.number} yet")
     if isinstance(value, Roster):
         if few := _too_few_left(rules, state, view, value):
-            return Verdict(Answer.LATER, few)
+            return Judgement(Answer.LATER, few)
         fault = _dropped_for_nothing(rules, state, view, value)
         fault = fault or ("" if forced else _unasked(rules, state, view, value))
         fault = fault or ("" if late else _usurped(rules, state, view, value, now))
         fault = fault or ("" if late else _self_serving(rules, state, view, value, proposer))
         if forced:
-            return Verdict(Answer.LATER, fault) if fault and doubtful else _YES
+            return Judgement(Answer.LATER, fault) if fault and doubtful else _YES
         return _judge_roster(rules, state, view, value, now, fault)
     if forced:
         return _YES
     return _judge_skip(rules, state, view, now)
 
 
-def _judge_heal(view: View, heal: Heal, *, forced: bool) -> Verdict:
+def _judge_heal(view: View, heal: Heal, *, forced: bool) -> Judgement:
     """Judge a Heal. A voter that accepts it has verified a chain that outranks this branch; see
     SPEC.md B6. If it is forced, any such chain will do: the one that it names may have healed into
     another since.
     """
     parting = view.outranked_by
     if parting is None or not (forced or parting.digest == heal.entry):
-        return Verdict(Answer.LATER, "this node has not verified that chain")
+        return Judgement(Answer.LATER, "this node has not verified that chain")
     return _YES
 
 
 def _judge_commit(
     rules: Rules, state: LedgerState, view: View, commit: Commit, *, forced: bool
-) -> Verdict:
+) -> Judgement:
     reason = "" if forced else _contradicted(view, commit)
     if reason:
-        return Verdict(Answer.NO, reason)
+        return Judgement(Answer.NO, reason)
     if not forced and not is_made(state, view, commit.update):
-        return Verdict(Answer.LATER, "most participants are not known to have made that update")
+        return Judgement(Answer.LATER, "most participants are not known to have made that update")
     if commit.update not in view.held:
-        return Verdict(Answer.LATER, "this node does not hold the update yet", commit.update)
+        return Judgement(Answer.LATER, "this node does not hold the update yet", commit.update)
     named = commit.snapshot
     if not forced and named is not None and not is_vouched_for(rules, state, view, named):
-        return Verdict(Answer.LATER, f"no quorum is known to have snapshot {named.digest[:8]}")
+        return Judgement(Answer.LATER, f"no quorum is known to have snapshot {named.digest[:8]}")
     return _YES
 
 
@@ -182,7 +163,7 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
     able = set(
         could_take_part(rules, state, view)
         if opened is not None
-        else (part.peer for part in gathered(rules, state, view).contributors)
+        else (part.peer for part in readiness(rules, state, view).contributors)
     )
     if 2 * len(able - taking) > len(able):
         return f"it leaves out {len(able - taking)} of {len(able)} that could take part"
@@ -211,7 +192,7 @@ def _self_serving(
     if view.blame.against(proposer, frozenset(roster.peers), under_way) < DOUBT_MIN:
         return ""
     own = (
-        openers(rules, gathered(rules, state, view))
+        first_participants(rules, readiness(rules, state, view))
         if state.roster is None
         else survivors(rules, state, view)
     )
@@ -226,7 +207,7 @@ def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
     the first peer to claim that it is ready could average alone without having trained, and open
     step after step only for them to be skipped.
     """
-    have = gathered(rules, state, view)
+    have = readiness(rules, state, view)
     if have.awaited and not have.enough:
         return "it opens a reduce though no quorum is ready"
     if now < rested_at_least_until(rules, view):
@@ -250,18 +231,18 @@ def _misquoted(state: LedgerState, view: View, roster: Roster) -> str:
 
 def _judge_roster(
     rules: Rules, state: LedgerState, view: View, roster: Roster, now: float, usurped: str
-) -> Verdict:
+) -> Judgement:
     me = view.me
     if state.is_member(me) and me not in roster.members and view.stays(me):
-        return Verdict(Answer.NO, f"it drops {me}, which is here")
+        return Judgement(Answer.NO, f"it drops {me}, which is here")
     for peer in roster.members:
         evidence = view.accused.get(peer)
         if evidence is not None:
-            return Verdict(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
+            return Judgement(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
         if not state.is_member(peer) and not view.allows(peer):
-            return Verdict(Answer.LATER, f"{peer} may not be a member, by what this node knows")
+            return Judgement(Answer.LATER, f"{peer} may not be a member, by what this node knows")
     if usurped:
-        return Verdict(Answer.LATER, usurped)
+        return Judgement(Answer.LATER, usurped)
     own = _judge_own_part(state, view, roster)
     if own is not None:
         return own
@@ -275,38 +256,40 @@ def _terms_missing(view: View, roster: Roster) -> Terms | None:
     return None if roster.terms in view.terms else roster.terms
 
 
-def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Verdict | None:
+def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Judgement | None:
     for part in roster.participants:
         if part.peer == view.me:
             ready = view.ready.get(view.me)
             if ready is None or ready.step != state.step:
-                return Verdict(Answer.LATER, "it has this node take part, which is not ready")
+                return Judgement(Answer.LATER, "it has this node take part, which is not ready")
             if (ready.tokens, ready.blocks) != (part.tokens, part.blocks):
-                return Verdict(Answer.NO, f"this node has {ready.tokens} tokens, not {part.tokens}")
+                return Judgement(
+                    Answer.NO, f"this node has {ready.tokens} tokens, not {part.tokens}"
+                )
     return None
 
 
-def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Verdict:
+def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Judgement:
     """Decide whether the reduce under way may be abandoned."""
     if result_is_stale(rules, view, now):
         return _YES
     update = finished_update(state, view)
     if update is not None and update in view.held:
-        return Verdict(Answer.LATER, "the reduce is done and this node holds the result")
+        return Judgement(Answer.LATER, "the reduce is done and this node holds the result")
     known = failure_known(state, view) or alone_too_long(rules, state, view, now)
     if view.failed_since is None and not known:
-        return Verdict(Answer.LATER, "no failure of the reduce is known here")
+        return Judgement(Answer.LATER, "no failure of the reduce is known here")
     return _YES
 
 
-def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Verdict:
+def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Judgement:
     given_up = _judge_again(rules, state, view, now)
     if given_up.answer is not Answer.YES:
         return given_up
     if state.tries < rules.attempts_max:
         left = survivors(rules, state, view)
         if len(left) >= rules.participants_min:
-            return Verdict(Answer.LATER, f"{len(left)} could try again")
+            return Judgement(Answer.LATER, f"{len(left)} could try again")
     return _YES
 
 

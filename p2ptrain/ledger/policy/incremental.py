@@ -31,12 +31,19 @@ from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Roster
-from p2ptrain.ledger.messages.events import Event, Ready, ReduceDone, ReduceFailed, SnapshotTaken
-from p2ptrain.ledger.policy.close_reduce import suspicion_of, voices_of
-from p2ptrain.ledger.policy.open_reduce import Gathered, Wish, fits_lease
+from p2ptrain.ledger.messages.peer_reports import (
+    AnyReport,
+    Ready,
+    ReduceDone,
+    ReduceFailed,
+    SnapshotTaken,
+)
+from p2ptrain.ledger.policy.participants import Readiness, fits_lease, suspicion_of
+from p2ptrain.ledger.policy.reduce_results import update_votes_of
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.ledger.policy.suspicion import Suspicion
-from p2ptrain.ledger.policy.update_votes import Voices
+from p2ptrain.ledger.policy.update_votes import UpdateVotes
+from p2ptrain.ledger.policy.wish import Wish
 
 
 class Tally(Protocol):
@@ -44,7 +51,7 @@ class Tally(Protocol):
     event.
     """
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         """Take an event in. Return False if the proposal may change, or if the tally cannot
         tell.
         """
@@ -69,7 +76,7 @@ class ReadyTally:
     enough: bool
 
     @staticmethod
-    def of(rules: Rules, state: LedgerState, have: Gathered) -> ReadyTally:
+    def of(rules: Rules, state: LedgerState, have: Readiness) -> ReadyTally:
         voters = frozenset(state.voters)
         return ReadyTally(
             rules=rules,
@@ -83,7 +90,7 @@ class ReadyTally:
             enough=have.enough,
         )
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         if isinstance(event, SnapshotTaken):
             return True
         if not isinstance(event, Ready) or event.step != self.state.step:
@@ -112,11 +119,11 @@ def tally_of_reduce(state: LedgerState, view: View, wish: Wish) -> Tally:
     """Return the tally that fits `wish` and the reports about the reduce under way."""
     roster, failing = state.roster, view.failed_since is not None
     assert roster is not None
-    voices = voices_of(state, view)
+    votes = update_votes_of(state, view)
     if isinstance(wish.value, Commit):
-        return CommitTally(wish.value, failing, voices.agreed() is not None)
+        return CommitTally(wish.value, failing, votes.agreed() is not None)
     if wish.waiting_for:
-        return SilenceTally(roster, view.me, set(wish.waiting_for), voices, failing)
+        return SilenceTally(roster, view.me, set(wish.waiting_for), votes, failing)
     return FailureTally(roster, frozenset(roster.peers), suspicion_of(state, view), failing)
 
 
@@ -128,7 +135,7 @@ class CommitTally:
     failing: bool
     agreed: bool
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         match event:
             case ReduceDone(_, step, attempt, update):
                 wanted = self.commit
@@ -148,10 +155,10 @@ class SilenceTally:
     roster: Roster
     me: PeerId
     silent: set[PeerId]
-    voices: Voices
+    votes: UpdateVotes
     failing: bool
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         if isinstance(event, Ready | SnapshotTaken):
             return True
         if isinstance(event, ReduceDone):
@@ -159,7 +166,7 @@ class SilenceTally:
         if not self.failing or not _is_failure(event, self.roster):
             return False
         self.silent.discard(event.peer)
-        self.voices.open.discard(event.peer)
+        self.votes.open.discard(event.peer)
         return bool(self.silent)
 
     def _is_one_of_few(self, event: ReduceDone) -> bool:
@@ -169,10 +176,10 @@ class SilenceTally:
         reduce = (self.roster.step, self.roster.attempt)
         if (event.step, event.attempt) != reduce or event.peer == self.me:
             return False
-        if event.peer not in self.voices.open:
+        if event.peer not in self.votes.open:
             return False
-        self.voices.add(event.peer, event.update)
-        return self.voices.agreed() is None and (self.failing or not self.voices.lost)
+        self.votes.add(event.peer, event.update)
+        return self.votes.agreed() is None and (self.failing or not self.votes.lost)
 
 
 @dataclass(slots=True)
@@ -186,7 +193,7 @@ class FailureTally:
     suspicion: Suspicion
     failing: bool
 
-    def absorbs(self, event: Event) -> bool:
+    def absorbs(self, event: AnyReport) -> bool:
         if isinstance(event, SnapshotTaken):
             return True
         if not self.failing or not _is_failure(event, self.roster):
@@ -196,6 +203,6 @@ class FailureTally:
         return not self.suspicion.add(event.peer, event.suspects)
 
 
-def _is_failure(event: Event, roster: Roster) -> TypeGuard[ReduceFailed]:
+def _is_failure(event: AnyReport, roster: Roster) -> TypeGuard[ReduceFailed]:
     reduce = (roster.step, roster.attempt)
     return isinstance(event, ReduceFailed) and (event.step, event.attempt) == reduce

@@ -1,5 +1,5 @@
-"""Choose the next members in a run in which only founders vote, and recognise rosters that a voter
-refuses there.
+"""Choose the next members, and recognise rosters that a voter of an open run refuses. In an open
+run only founders vote.
 
 A founder keeps its vote while it is down: no statement of others takes it away. It loses its vote
 by its own goodbye, once it is down and if enough voters remain, or by evidence that it lied. A
@@ -18,14 +18,59 @@ from collections.abc import Set
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.founders import Founders
 from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.values import Roster
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, Participant, Roster
 from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.wish import Wish
 
 Members = tuple[tuple[PeerId, ...], tuple[PeerId, ...]]
 """Voters, ranked, and learners."""
 
 
-def next_members(
+def roster_to_open(
+    state: LedgerState,
+    view: View,
+    contributors: tuple[Participant, ...],
+    reason: str,
+    now: float,
+) -> Wish:
+    members = next_members(state, view, view.long_down(now))
+    if members is None:
+        return Wish(None, "every voter leaves or is down")
+    voters, learners = members
+    return Wish(Roster(state.step, state.attempt, voters, learners, contributors), reason)
+
+
+def next_members(state: LedgerState, view: View, gone: Set[PeerId]) -> Members | None:
+    """Return voters and learners of the next roster; None if no voter would stay. `gone` are
+    members that have been down for long, and lose their places.
+
+    A learner who took part in a committed update becomes a voter. There are never more new voters
+    than voters that stay, and none while one of those is down: newcomers who vanish must not cost
+    the others their quorum. In an open run only founders vote.
+    """
+    if view.founders is not None:
+        return _next_in_open_run(view.founders, state, view, gone)
+
+    def remains(peer: PeerId) -> bool:
+        return view.stays(peer) and peer not in gone
+
+    kept = tuple(voter for voter in state.voters if remains(voter))
+    if not kept:
+        return None
+    learners = [learner for learner in state.learners if remains(learner)]
+    fit = [peer for peer in learners if peer in state.proven and peer not in view.down]
+    promoted = dict.fromkeys(fit[: len(kept)] if view.down.isdisjoint(kept) else ())
+    places = MEMBERS_MAX - len(kept) - len(learners)
+    joiners = [peer for peer in view.joining if not state.is_member(peer) and _admits(view, peer)]
+    stay_learners = [learner for learner in learners if learner not in promoted]
+    return (*kept, *promoted), (*stay_learners, *joiners[:places])
+
+
+def _admits(view: View, peer: PeerId) -> bool:
+    return view.stays(peer) and peer not in view.down
+
+
+def _next_in_open_run(
     founders: Founders, state: LedgerState, view: View, gone: Set[PeerId]
 ) -> Members | None:
     """Voters and learners of the next roster; None if there is evidence against every voter.

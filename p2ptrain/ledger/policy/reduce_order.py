@@ -17,7 +17,7 @@ Arrange = Callable[[Sequence[PeerId]], tuple[Schedule, Sequence[PeerId]]]
 """arrange(peers) returns the schedule, and the same peers in the order in which they average."""
 
 
-def as_they_come(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
+def in_given_order(peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
     """Keep the given order, and use a ring."""
     return "ring", peers
 

@@ -20,11 +20,12 @@ from p2ptrain.ledger.chain.founders import Founders, founders_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Entry, Roster, Terms
-from p2ptrain.ledger.messages.events import (
-    Allowed,
-    Amendable,
-    Event,
+from p2ptrain.ledger.messages.evidence import Evidence
+from p2ptrain.ledger.messages.peer_reports import (
+    AllowedPeers,
+    AnyReport,
     Joining,
+    KnownAmendments,
     Leaving,
     PeerDown,
     PeerUp,
@@ -35,7 +36,6 @@ from p2ptrain.ledger.messages.events import (
     Staying,
     UpdateHeld,
 )
-from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.policy.blame import Memory
 from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
 from p2ptrain.ledger.policy.lost_time import LostTime
@@ -162,7 +162,7 @@ class View:
         earlier, last = self.falls.get(peer, (-math.inf, -math.inf))
         return last - earlier < FLAPS_S and now < last + SETTLE_S
 
-    def note(self, event: Event) -> bool:
+    def note(self, event: AnyReport) -> bool:
         """Take a report in. Return False if it contained nothing new."""
         match event:
             case Ready():
@@ -177,16 +177,16 @@ class View:
                 return _remember(self.held, update, None, HELD_MAX)
             case SnapshotTaken():
                 return self._note_snapshot(event)
-            case Allowed(peers):
+            case AllowedPeers(peers):
                 changed, self.allowed = self.allowed != peers, peers
                 return changed
-            case Amendable(terms):
+            case KnownAmendments(terms):
                 changed, self.terms = self.terms != terms, terms
                 return changed
             case _:
                 return self._note_presence(event)
 
-    def note_time(self, event: Event, now: float) -> None:
+    def note_time(self, event: AnyReport, now: float) -> None:
         """Note when a member was ready, or went down. Call before `note`."""
         match event:
             case Ready(peer) if peer in self.members:
@@ -247,7 +247,7 @@ class View:
         taken = self.snapshots.setdefault(peer, {})
         return _remember(taken, report.step, report.digest, SNAPSHOTS_MAX)
 
-    def _note_presence(self, event: Event) -> bool:
+    def _note_presence(self, event: AnyReport) -> bool:
         match event:
             case PeerDown(peer) if peer != self.me and peer not in self.down:
                 self.joining.pop(peer, None)
@@ -329,10 +329,10 @@ def _position(report: Ready | ReduceDone | ReduceFailed) -> tuple[int, int]:
 
 
 Key = TypeVar("Key", int, Digest, PeerId)
-Kept = TypeVar("Kept")
+ValueT = TypeVar("ValueT")
 
 
-def _remember(memory: dict[Key, Kept], key: Key, value: Kept, count_max: int) -> bool:
+def _remember(memory: dict[Key, ValueT], key: Key, value: ValueT, count_max: int) -> bool:
     if key in memory and memory[key] == value:
         return False
     memory[key] = value

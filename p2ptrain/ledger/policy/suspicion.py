@@ -6,7 +6,7 @@ decides what accusations mean for the next attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from p2ptrain.ids import PeerId
@@ -21,6 +21,14 @@ class Suspicion:
     reporters: set[PeerId] = field(default_factory=set)
     accused: set[PeerId] = field(default_factory=set)
     confessed: set[PeerId] = field(default_factory=set)
+
+    @staticmethod
+    def of(reports: Mapping[PeerId, Iterable[PeerId]]) -> Suspicion:
+        """Count these reports: the suspects of each peer that abandoned the attempt."""
+        suspicion = Suspicion()
+        for reporter, suspects in reports.items():
+            suspicion.add(reporter, suspects)
+        return suspicion
 
     def add(self, reporter: PeerId, suspects: Iterable[PeerId]) -> bool:
         """Count one more reporter. Return whether it accuses anybody."""

@@ -15,7 +15,7 @@ from p2ptrain.ids import Digest, PeerId
 
 
 @dataclass(slots=True)
-class Voices:
+class UpdateVotes:
     """The reported updates of one reduce. `participants` is their number; `open` are those that are
     up and have reported nothing yet.
     """

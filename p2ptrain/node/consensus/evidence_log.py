@@ -10,7 +10,7 @@ from functools import partial
 
 from p2ptrain.archive.home import Home
 from p2ptrain.errors import RemoteProtocolError, StoreError
-from p2ptrain.ledger.messages.effects import IdentityInUse
+from p2ptrain.ledger.messages.effects import VotingStopped
 from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, decode_evidence, encode_evidence
 from p2ptrain.names import label
@@ -41,7 +41,7 @@ async def keep(parts: Parts, evidence: Evidence) -> None:
     """Write `evidence` to disk durably, and warn the user."""
     parts.journal.write("accused", peer=evidence.peer, height=evidence.height, words=evidence.words)
     if evidence.peer == parts.me:
-        heed_namesake(parts, IdentityInUse(evidence.words))
+        heed_namesake(parts, VotingStopped(evidence.words))
     else:
         parts.standing.warnings[f"liar {evidence.peer}"] = Caution(
             "VOTER-LIED",
@@ -57,7 +57,7 @@ def _append(home: Home, record: bytes) -> None:
         log.append([record])
 
 
-def heed_namesake(parts: Parts, found: IdentityInUse) -> None:
+def heed_namesake(parts: Parts, found: VotingStopped) -> None:
     """Warn the user that another process has this identity. The ledger has stopped voting."""
     parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
     parts.standing.warnings["identity"] = Caution(

@@ -25,14 +25,15 @@ from p2ptrain.ledger.messages.effects import (
     Decided,
     Effect,
     FetchUpdate,
-    IdentityInUse,
     Note,
     Persist,
     Rejoin,
     Send,
+    VotingStopped,
 )
-from p2ptrain.ledger.messages.events import Allowed, Amendable, Event, Tick, UpdateHeld, author_of
+from p2ptrain.ledger.messages.events import Event, Tick, author_of
 from p2ptrain.ledger.messages.messages import EntriesRequest
+from p2ptrain.ledger.messages.peer_reports import AllowedPeers, KnownAmendments, UpdateHeld
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus import branch_warning, evidence_log, inbox, pruning
 from p2ptrain.node.consensus.outbox import Outboxes
@@ -57,8 +58,8 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoi
     """Own the ledger until it ends. Return the chain that is to replace ours."""
     parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
     due: list[Event] = [
-        Allowed(parts.admission.members_allowed()),
-        Amendable(parts.amendments.terms),
+        AllowedPeers(parts.admission.members_allowed()),
+        KnownAmendments(parts.amendments.terms),
     ]
     due += await trio.to_thread.run_sync(evidence_log.kept, parts.home)
     async with trio.open_nursery() as nursery:
@@ -81,7 +82,7 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoi
                 await pruning.prune(parts)
             due = await _due(events, parts.ledger.next_deadline())
             for event in due:
-                parts.heard.give_back(author_of(event))
+                parts.heard.release(author_of(event))
 
 
 async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
@@ -142,7 +143,7 @@ async def _carry_out(
                 nursery.start_soon(_hold_update, parts, update, parts.ledger.state.step)
             case Accuse(evidence):
                 await evidence_log.keep(parts, evidence)
-            case IdentityInUse():
+            case VotingStopped():
                 evidence_log.heed_namesake(parts, effect)
             case Note(text):
                 parts.complaints.note(author, text, parts.now())

@@ -19,7 +19,7 @@ from p2ptrain.errors import TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.rules import Rules
-from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.history.pruning import base_at, prunable_to
 from p2ptrain.names import label
 from p2ptrain.node.state.context import Parts
@@ -62,7 +62,7 @@ def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None
     """
     rules, log = rules_of(run), RecordLog(home.ledger, disk=disk)
     chain = verified(home, rules, log)
-    kept = Kept(rules, chain.base)
+    kept = KeptChain(rules, chain.base)
     for certified in chain.whole:
         kept.append(certified)
     with Store(home.store, disk=disk) as store:
@@ -74,7 +74,7 @@ def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None
 
 
 def _shortened(
-    rules: Rules, kept: Kept, origin: Origin | None, head: Head | None, keep_entries: int
+    rules: Rules, kept: KeptChain, origin: Origin | None, head: Head | None, keep_entries: int
 ) -> Origin | None:
     """Return where the chain may begin: not after the snapshot from which this home would
     restart."""
@@ -85,7 +85,7 @@ def _shortened(
     return None if base is None else Origin(base, origin.trusted if origin else None)
 
 
-def _write(log: RecordLog, kept: Kept, origin: Origin) -> None:
+def _write(log: RecordLog, kept: KeptChain, origin: Origin) -> None:
     after = origin.base.checkpoint.height - kept.start.height
     log.rewrite(chain_records(origin, kept.entries[after:]))
 

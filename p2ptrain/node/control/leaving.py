@@ -13,7 +13,7 @@ from collections.abc import Callable
 import trio
 
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.ledger.messages.events import Leaving
+from p2ptrain.ledger.messages.peer_reports import Leaving
 from p2ptrain.ledger.policy.membership import keeps_its_vote
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe import states

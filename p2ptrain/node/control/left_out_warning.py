@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.policy.blame import DOUBT_MIN
-from p2ptrain.ledger.policy.open_reduce import is_awaited
+from p2ptrain.ledger.policy.participants import is_awaited
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.sync.trainer_orders import Work

@@ -17,7 +17,7 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.states import rate, size, words
 from p2ptrain.observe.status import MemberStatus, NodeStatus
 from p2ptrain.peers.validation_tally import Validation
-from p2ptrain.ring import ReduceReport
+from p2ptrain.ring import ReduceStatistics
 
 DIGEST_NUMEL_MAX = 1 << 28
 """Above this number of parameters, hashing θ and m takes over a second. Snapshots name such
@@ -119,7 +119,7 @@ def validated(validation: Validation) -> str:
     return f"{said}; nothing from {missing}" if missing else said
 
 
-def exchanged(report: ReduceReport) -> str:
+def exchanged(report: ReduceStatistics) -> str:
     """Return how a reduce went, in words."""
     said = (
         f"the last took {report.seconds:.2f} s, {report.scatter_s:.2f} s of it to add up; "

@@ -13,9 +13,9 @@ import trio
 
 from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.terms import why_not
+from p2ptrain.ledger.chain.terms import amendment_fault
 from p2ptrain.ledger.chain.values import Terms
-from p2ptrain.ledger.messages.events import Amendable
+from p2ptrain.ledger.messages.peer_reports import KnownAmendments
 from p2ptrain.node.gossip.ask_peers import ADMITTED, HELLO_PACE, first_good, whom_to_ask
 from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.state.context import Parts
@@ -53,7 +53,7 @@ async def amendments_changed(parts: Parts) -> None:
     numbers = [each.amendment.number for each in parts.amendments.held]
     parts.journal.write("amendments", numbers=numbers)
     await _publish(parts)
-    await parts.tell(Amendable(parts.amendments.terms))
+    await parts.tell(KnownAmendments(parts.amendments.terms))
     parts.changes.ring()
 
 
@@ -112,7 +112,7 @@ def in_words(parts: Parts) -> str:
         words = f"from outer step {terms.step} on" if found is None else found.amendment.words
         said.append(f"{terms.number}: {words}" + (" (asked for)" if found is None else ""))
     for each in sorted(parts.amendments.terms - set(state.terms), key=lambda each: each.number):
-        if not (why := why_not(state.terms, state.step, each)):
+        if not (why := amendment_fault(state.terms, state.step, each)):
             said.append(f"{each.number}: from outer step {each.step} on, not agreed yet")
         elif each.number > max((terms.number for terms in state.terms), default=0):
             said.append(f"not agreed: {why}")

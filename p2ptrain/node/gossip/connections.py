@@ -12,7 +12,7 @@ from p2ptrain.archive.home import Home
 from p2ptrain.errors import P2PTrainError, PeerError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
-from p2ptrain.ledger.messages.events import PeerDown, PeerUp
+from p2ptrain.ledger.messages.peer_reports import PeerDown, PeerUp
 from p2ptrain.net import Network, PeerCache, PeerDisconnected, newest_first
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.journal import Journal

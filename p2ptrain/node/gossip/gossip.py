@@ -15,9 +15,9 @@ import trio
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.messages.events import (
-    Allowed,
-    Heard,
+from p2ptrain.ledger.messages.events import PeerHeight
+from p2ptrain.ledger.messages.peer_reports import (
+    AllowedPeers,
     Joining,
     Leaving,
     Ready,
@@ -37,7 +37,7 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.node.training import evaluation_task
 from p2ptrain.observe.states import words
 from p2ptrain.peers.heartbeat import Heartbeat, SnapshotReport
-from p2ptrain.peers.heartbeat_delta import FullBeat, read
+from p2ptrain.peers.heartbeat_delta import FullHeartbeat, decode_beat
 from p2ptrain.peers.incarnations import Mark
 from p2ptrain.peers.misbehaviour_log import COMPLAINT_S
 from p2ptrain.peers.protocol_names import (
@@ -77,13 +77,13 @@ async def speak(parts: Parts) -> None:
     """Send a heartbeat every `interval_s`, and at once when something changed, until cancelled."""
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
-        lacks, incarnation = parts.peers.take_lacking(), parts.identities.incarnation
+        lacks, incarnation = parts.peers.pop_lacking(), parts.identities.incarnation
         if parts.saying.is_full_due(incarnation, serial) or parts.paths.has_news(parts.now()):
-            parts.paths.turn(parts.now())
+            parts.paths.choose_page(parts.now())
         parts.standing.dialled, parts.standing.dialable = judged_reach(parts)
         reachability.warn(parts)
         heartbeat = describe(parts, incarnation, serial, lacks)
-        await parts.network.publish(heartbeat_topic(parts.run), parts.saying.say(heartbeat))
+        await parts.network.publish(heartbeat_topic(parts.run), parts.saying.encode_next(heartbeat))
         await trio.sleep(HASTE_S)
         with trio.move_on_after(interval_s(speakers(parts))):
             await parts.heartbeat_due.wait()
@@ -179,12 +179,12 @@ async def _complain_of_floods(parts: Parts) -> None:
 
 
 async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
-    beat = read(payload)
+    beat = decode_beat(payload)
     if outdated_heartbeats.is_outdated(parts, peer, beat):
         return
-    if isinstance(beat, FullBeat):
+    if isinstance(beat, FullHeartbeat):
         _take_in(parts, peer, beat.heartbeat, beat)
-    elif (heartbeat := parts.peers.read(peer, beat)) is not None:
+    elif (heartbeat := parts.peers.restore(peer, beat)) is not None:
         _take_in(parts, peer, heartbeat)
     else:
         if parts.peers.note_alive(peer, beat, parts.now()):
@@ -194,17 +194,17 @@ async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
 
 
 def _take_in(
-    parts: Parts, peer: PeerId, heartbeat: Heartbeat, base: FullBeat | None = None
+    parts: Parts, peer: PeerId, heartbeat: Heartbeat, base: FullHeartbeat | None = None
 ) -> None:
     incarnation, serial = heartbeat.incarnation, heartbeat.serial
     if heartbeat.run != parts.run:
         return
-    if not parts.identities.incarnations.take(peer, incarnation, serial, parts.now()):
+    if not parts.identities.incarnations.note_decoded(peer, incarnation, serial, parts.now()):
         return
     if heartbeat.mark:
-        parts.identities.incarnations.vouch(peer, Mark(incarnation, heartbeat.mark))
+        parts.identities.incarnations.keep_mark(peer, Mark(incarnation, heartbeat.mark))
     before = parts.peers.get(peer)
-    view = parts.peers.take(peer, heartbeat, parts.now(), base)
+    view = parts.peers.note_heartbeat(peer, heartbeat, parts.now(), base)
     if view is None:
         return
     if view.endpoint is not None:
@@ -215,7 +215,7 @@ def _take_in(
         parts.saying.full_next = True  # It has just started, and has no full heartbeat of ours yet.
     if parts.me in heartbeat.lacks:
         _answer_in_full(parts)
-    parts.paths.hear(peer, heartbeat.paths, parts.ledger.state.since)
+    parts.paths.note_report(peer, heartbeat.paths, parts.ledger.state.since)
     evaluation_task.hear(parts, peer, heartbeat)
     report(parts, peer, heartbeat, before.heartbeat if before else None)
     parts.changes.ring()
@@ -224,8 +224,8 @@ def _take_in(
 def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None:
     now = parts.now()
     again_s = PATIENCE * interval_s(speakers(parts))
-    if parts.identities.incarnations.hear(peer, incarnation, serial, now, again_s):
-        parts.detector.heard(peer, now)
+    if parts.identities.incarnations.note_arrival(peer, incarnation, serial, now, again_s):
+        parts.detector.note_arrival(peer, now)
 
 
 def _ask_for_full(parts: Parts) -> None:
@@ -255,7 +255,7 @@ def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat |
     A restarted node has lost the work that it was ready with. It counts as ready with no tokens
     until it reports new work, so nobody waits for it or averages with it.
     """
-    parts.hear(Heard(peer, heartbeat.height, heartbeat.line))
+    parts.hear(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:
         parts.hear(Leaving(peer))
     elif heartbeat.joining:
@@ -315,7 +315,7 @@ async def admission_changed(parts: Parts) -> None:
             parts.listener.drop(view.peer)
             # It will not be heard any more; the others need not wait for the detector.
             parts.detector.hint_lost(view.peer, parts.now())
-    await parts.tell(Allowed(parts.admission.members_allowed()))
+    await parts.tell(AllowedPeers(parts.admission.members_allowed()))
     parts.changes.ring()
 
 

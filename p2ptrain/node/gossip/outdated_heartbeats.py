@@ -17,8 +17,8 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.heartbeat import Heartbeat
-from p2ptrain.peers.heartbeat_delta import Beat, FullBeat, counts_of, read
-from p2ptrain.peers.incarnations import Span
+from p2ptrain.peers.heartbeat_delta import Beat, FullHeartbeat, counts_of, decode_beat
+from p2ptrain.peers.incarnations import IncarnationSpan
 
 LOOK_BACK_ENTRIES = 64
 """At a peer's first heartbeat, this many of the newest entries are searched for its signature. A
@@ -30,14 +30,14 @@ def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -
     it changes nothing here except the record of `forwarder`, which certainly sent it.
     """
     try:
-        beat = read(payload)
+        beat = decode_beat(payload)
     except RemoteProtocolError:
         return True  # Its author is reported when it is processed.
     if author == parts.me:
         return _is_ours(parts, forwarder, beat)
     if not is_outdated(parts, author, beat):
         return True
-    _complain(parts, forwarder, author, parts.identities.incarnations.spoke(author), beat)
+    _complain(parts, forwarder, author, parts.identities.incarnations.heard_span(author), beat)
     return False
 
 
@@ -47,7 +47,7 @@ def is_outdated(parts: Parts, author: PeerId, beat: Beat) -> bool:
     incarnations, ledger = parts.identities.incarnations, parts.ledger
     if incarnations.is_stale(author, incarnation):
         return True
-    if incarnations.is_known(author, incarnation) or not isinstance(beat, FullBeat):
+    if incarnations.is_known(author, incarnation) or not isinstance(beat, FullHeartbeat):
         return False
     return is_older_than_chain(ledger.state, ledger.kept.entries, author, beat.heartbeat)
 
@@ -74,21 +74,23 @@ def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
     """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
     incarnation, _ = counts_of(beat)
     if incarnation < parts.identities.incarnation:
-        _complain(parts, forwarder, parts.me, Span(parts.identities.since_s, parts.now()), beat)
+        _complain(
+            parts, forwarder, parts.me, IncarnationSpan(parts.identities.since_s, parts.now()), beat
+        )
         return False
     if incarnation > parts.identities.incarnation:
-        parts.identities.watch.hurry(parts.now())
+        parts.identities.watch.ask_soon(parts.now())
         parts.identities.news.ring()
     return True
 
 
 def _complain(
-    parts: Parts, forwarder: PeerId, author: PeerId, spoke: Span | None, beat: Beat
+    parts: Parts, forwarder: PeerId, author: PeerId, spoke: IncarnationSpan | None, beat: Beat
 ) -> None:
     now, incarnation = parts.now(), counts_of(beat)[0]
-    brought = parts.identities.incarnations.spoke(forwarder)
+    brought = parts.identities.incarnations.heard_span(forwarder)
     forwarder_since_s = None if brought is None else brought.first_s
-    if parts.identities.replays.names(forwarder, author, spoke, forwarder_since_s, now):
+    if parts.identities.replays.note_replay(forwarder, author, spoke, forwarder_since_s, now):
         parts.complain(
             "outdated-heartbeats",
             forwarder,

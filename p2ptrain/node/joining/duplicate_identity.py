@@ -1,6 +1,6 @@
 """Make sure that no other process has this identity: ask at the start and later, and answer others.
 
-`duplicate_watch` decides what to ask and what an answer proves; `identity_desk` decides what a
+`duplicate_watch` decides what to ask and what an answer proves; `identity_mailboxes` decides what a
 member does for others. This module has the tasks around them: questions over the control plane,
 notices over gossip, and the reaction to a duplicate.
 """
@@ -17,7 +17,7 @@ from p2ptrain.archive import start_count
 from p2ptrain.errors import IdentityInUse, PeerError, RemoteProtocolError, TryLater
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.messages.events import NotAlone
+from p2ptrain.ledger.messages.events import CloneFound
 from p2ptrain.names import label, peer_name
 from p2ptrain.net import Network
 from p2ptrain.node.joining.find_run import Say
@@ -27,13 +27,13 @@ from p2ptrain.peers.duplicate_watch import (
     LINGER_S,
     Duplicate,
     DuplicateWatch,
-    askable,
-    start_s,
+    peers_to_ask,
+    start_wait_s,
 )
 from p2ptrain.peers.identity_messages import (
     QUESTION_BYTES_MAX,
     REPLY_BYTES_MAX,
-    Question,
+    IdentityQuestion,
     decode_notice,
     decode_question,
     decode_reply,
@@ -69,13 +69,13 @@ class Asking:
 
     def ask(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
         """Ask a few admitted members, if any is connected: voters first, chosen at random."""
-        found = askable(self._network.connected(), self._admitted, voters, members)
+        found = peers_to_ask(self._network.connected(), self._admitted, voters, members)
         questions = self._watch.ask(*found, trio.current_time())
         for peer, question in questions:
             self.under_way += 1
             self._nursery.start_soon(self._ask_one, peer, question)
 
-    async def _ask_one(self, peer: PeerId, question: Question) -> None:
+    async def _ask_one(self, peer: PeerId, question: IdentityQuestion) -> None:
         try:
             answer = await self._network.request(
                 peer,
@@ -84,7 +84,7 @@ class Asking:
                 deadline_s=ANSWER_S,
                 bytes_max=REPLY_BYTES_MAX,
             )
-            self._watch.hear_reply(peer, decode_reply(answer), trio.current_time())
+            self._watch.note_reply(peer, decode_reply(answer), trio.current_time())
         except (PeerError, RemoteProtocolError):
             pass  # Another member is asked next time.
         self.under_way -= 1
@@ -99,8 +99,8 @@ async def be_alone(
     say: Say,
 ) -> None:
     """Return once no other process with our identity is known to live. This takes no time if no
-    admitted member is connected, little if none has heard another process lately, and `start_s`
-    otherwise.
+    admitted member is connected, little if none has heard another process lately, and
+    `start_wait_s` otherwise.
 
     A proof must be signed by our own key, so a peer that merely claims that another process lives
     cannot keep this one from starting.
@@ -109,7 +109,7 @@ async def be_alone(
         IdentityInUse: another process with this identity has answered.
     """
     told = False
-    with trio.move_on_after(start_s()):
+    with trio.move_on_after(start_wait_s()):
         async with trio.open_nursery() as nursery:
             asking = Asking(network, watch, admitted, nursery)
             asking.ask(founders)
@@ -175,9 +175,9 @@ async def take_notice(parts: Parts, author: PeerId, payload: bytes) -> None:
     if not parts.ledger.state.is_member(author):
         return
     notice, now = decode_notice(payload), parts.now()
-    parts.identities.desk.take_notice(author, notice, now)
+    parts.identities.desk.note_notice(author, notice, now)
     if notice.peer == parts.me and notice.proof is None:
-        parts.identities.watch.hear_challenges(author, [notice.nonce], now)
+        parts.identities.watch.note_challenges(author, [notice.nonce], now)
         parts.identities.news.ring()
 
 
@@ -204,7 +204,7 @@ async def start(
         identity.peer, run.id, incarnation, identity.sign, verify, random, starting=True
     )
     await be_alone(network, watch, admitted, run.manifest.founders, say)
-    behind = starts_of(watch.raise_to(trio.current_time()))
+    behind = starts_of(watch.incarnation_to_exceed(trio.current_time()))
     if not behind:
         return incarnation
     return incarnation_of(await trio.to_thread.run_sync(count, behind), draw)
@@ -235,7 +235,7 @@ async def _tell(parts: Parts, found: Duplicate) -> None:
         ends=found.ends_us,
     )
     await parts.tell(
-        NotAlone(
+        CloneFound(
             f"another process signed as {label(parts.me)}: start {other} of this identity, beside "
             f"start {mine}, which is this one"
         )
@@ -245,14 +245,14 @@ async def _tell(parts: Parts, found: Duplicate) -> None:
 async def _count_on(parts: Parts) -> None:
     """Take an incarnation above the newest that our key has signed; peers would ignore an older
     one."""
-    behind = parts.identities.watch.raise_to(parts.now())
+    behind = parts.identities.watch.incarnation_to_exceed(parts.now())
     if not behind:
         return
     count = partial(start_count.count, parts.home.starts, starts_of(behind))
     counted = await trio.to_thread.run_sync(count)
     incarnation = incarnation_of(counted, draw_of(parts.identities.incarnation))
     parts.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
-    parts.identities.watch.take_incarnation(incarnation)
+    parts.identities.watch.use_incarnation(incarnation)
     parts.speak_now()
 
 
@@ -261,7 +261,7 @@ def _answer(parts: Parts) -> Handler:
         reply = parts.identities.desk.answer(peer, decode_question(payload), parts.now())
         if reply is None:
             raise TryLater("you ask too often whether you are alone")
-        for notice in parts.identities.desk.take_notices():
+        for notice in parts.identities.desk.pop_notices():
             await parts.network.publish(identity_topic(parts.run), encode_notice(notice))
         return encode_reply(reply)
 

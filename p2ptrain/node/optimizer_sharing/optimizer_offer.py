@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from p2ptrain.encoding import fields, pack, unpack
+from p2ptrain.encoding import count, fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId, is_digest
@@ -59,9 +59,8 @@ class Offer:
         value = unpack(document.payload, bytes_max=OFFER_BYTES_MAX)
         names = dict.fromkeys(("run", "layout", "digest"), str)
         told = fields(value, **names, step=int, count=int)
-        counts = (told["step"], told["count"])
-        if not all(isinstance(each, int) and 0 <= each <= COUNT_MAX for each in counts):
-            raise RemoteProtocolError("an offer holds a count out of range", peer=donor)
+        for name in ("step", "count"):
+            count(told[name], COUNT_MAX, "an offer")
         if told["count"] == 0 or not all(is_digest(told[name]) for name in names):
             raise RemoteProtocolError("an offer names no state", peer=donor)
         return cls(**told)  # type: ignore[arg-type]

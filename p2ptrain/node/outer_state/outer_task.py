@@ -20,7 +20,7 @@ from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certified, Commit
-from p2ptrain.ledger.messages.events import SnapshotTaken
+from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.outer_state import fetch, snapshot_choice, state_mismatch, update_blobs
 from p2ptrain.node.outer_state.start import Start, leap_pays
 from p2ptrain.node.outer_state.state_mismatch import Contradiction

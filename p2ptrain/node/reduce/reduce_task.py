@@ -22,16 +22,15 @@ from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
-from p2ptrain.ledger.messages.events import Ready, ReduceDone, ReduceFailed, UpdateHeld
-from p2ptrain.ledger.policy.close_reduce import confessed
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
+from p2ptrain.ledger.policy.reduce_results import confessed
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.reduce.reduce_links import Edges, connect
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.peers.heartbeat import ReduceReport
-from p2ptrain.ring import Reduce, ReduceRequest, owed_max, streams_for
-from p2ptrain.ring import ReduceReport as RingReport
+from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, residual_max, streams_for
 from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import compare
@@ -246,7 +245,7 @@ async def _run(
     request: ReduceRequest,
     reduce: Reduce,
     residual: Residual | None,
-) -> RingReport:
+) -> ReduceStatistics:
     """Run `reduce` for as long as the attempt matters.
 
     Raises ReduceAborted: the reduce failed.
@@ -257,7 +256,7 @@ async def _run(
         return await _while_it_matters(parts, roster, run, update_blobs.LAG_S)
     except ReduceAborted:
         if residual is not None:
-            lost_max = owed_max(request.codec, len(request.peers), request.influence_max)
+            lost_max = residual_max(request.codec, len(request.peers), request.influence_max)
             await trio.to_thread.run_sync(residual.cut_short, lost_max)
         raise
     finally:

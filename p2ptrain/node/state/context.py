@@ -46,15 +46,14 @@ from p2ptrain.observe.states import (
     Training,
 )
 from p2ptrain.peers.heartbeat import ReadyReport, ReduceReport
-from p2ptrain.peers.heartbeat_delta import Saying
-from p2ptrain.peers.misbehaviour_log import Complaints
-from p2ptrain.peers.path_table import PathBook
-from p2ptrain.peers.peer_table import PeerTable, PeerView
-from p2ptrain.peers.queue_shares import Shares
-from p2ptrain.peers.validation_tally import Tally
+from p2ptrain.peers.heartbeat_delta import HeartbeatSender
+from p2ptrain.peers.misbehaviour_log import MisbehaviourLog
+from p2ptrain.peers.path_table import PathTable
+from p2ptrain.peers.peer_table import PeerRecord, PeerTable
+from p2ptrain.peers.queue_shares import QueueShares
+from p2ptrain.peers.validation_tally import ValidationTally
 from p2ptrain.rate_limit import Allowance
-from p2ptrain.ring import Arrangement, Reduce
-from p2ptrain.ring import ReduceReport as RingReport
+from p2ptrain.ring import Arrangement, Reduce, ReduceStatistics
 from p2ptrain.run import DataIndex, Leg, RunManifest
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.state.pseudo_gradient import Comparison
@@ -143,7 +142,7 @@ class Standing:
     ring: Reduce | None = None
     averaging: int | None = None
     """The outer step whose update this node is about to make, until it is stored or given up."""
-    last_reduce: RingReport | None = None
+    last_reduce: ReduceStatistics | None = None
     """The report of the newest successful reduce."""
     comparison: Comparison | None = None
     """Our work compared with the mean in the newest successful reduce. The five fields from
@@ -223,10 +222,10 @@ class Parts:
     """All fragments of θ."""
     outer_steps: OuterSteps = field(init=False)
     history: History = field(init=False)
-    paths: PathBook = field(init=False)
-    validation: Tally = field(init=False)
+    paths: PathTable = field(init=False)
+    validation: ValidationTally = field(init=False)
     """The validation losses of θ that members report. Written by `evaluation_task`."""
-    heard: Shares = field(default_factory=Shares)
+    heard: QueueShares = field(default_factory=QueueShares)
     """How many queued `events` each peer is the author of. `ledger_task` gives places back."""
     pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
     """Rate limit for pages of ledger entries, per peer. Used by `inbox`."""
@@ -243,9 +242,9 @@ class Parts:
     scrub_asked: trio.Event = field(default_factory=trio.Event)
     """Set when a user asks for a scrub of the whole store; replaced by `scrub`."""
     heartbeat_due: trio.Event = field(default_factory=trio.Event)
-    saying: Saying = field(default_factory=Saying)
+    saying: HeartbeatSender = field(default_factory=HeartbeatSender)
     standing: Standing = field(default_factory=Standing)
-    complaints: Complaints = field(init=False)
+    complaints: MisbehaviourLog = field(init=False)
     draw: random.Random = field(default_factory=random.SystemRandom)
     """Chooses the order in which peers are asked. No peer can predict it."""
     started_s: float = field(default_factory=time.monotonic)
@@ -256,10 +255,10 @@ class Parts:
         self.vote_records = sum(1 for _ in self.votes)
         self.history = History(self.ledger.kept)
         self.peers = PeerTable(self._is_member)
-        self.paths = PathBook(self.me)
-        self.complaints = Complaints(self.journal)
+        self.paths = PathTable(self.me)
+        self.complaints = MisbehaviourLog(self.journal)
         data = self.manifest.data
-        self.validation = Tally(data.validation_blocks, data.block_tokens)
+        self.validation = ValidationTally(data.validation_blocks, data.block_tokens)
 
     @property
     def me(self) -> PeerId:
@@ -319,7 +318,7 @@ class Parts:
         heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height
 
-    def counted(self) -> list[PeerView]:
+    def counted(self) -> list[PeerRecord]:
         """Return the peers that count when this node asks how long the ledger is.
 
         These are the believed peers that are vouched for; all believed peers if none is. Otherwise,
@@ -328,7 +327,7 @@ class Parts:
         believed = self.believed()
         return [view for view in believed if self.is_vouched_for(view.peer)] or believed
 
-    def believed(self) -> list[PeerView]:
+    def believed(self) -> list[PeerRecord]:
         """Return the heard peers, except those that claim to be ahead of us and do not prove it."""
         now, ledger = self.now(), self.ledger
         return [view for view in self.peers if ledger.believes(view.peer, now)]
@@ -358,7 +357,7 @@ class Parts:
         author, queue = author_of(event), self.events.statistics()
         assert author is not None, "what this node itself says is told"
         size = int(queue.max_buffer_size)
-        if self.heard.take(author, size - queue.current_buffer_used, size):
+        if self.heard.reserve(author, size - queue.current_buffer_used, size):
             self.events.send_nowait(event)
         else:
             self.standing.warnings["flood"] = FLOOD

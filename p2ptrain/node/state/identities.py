@@ -12,9 +12,9 @@ from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import RunId
 from p2ptrain.node.state.changes import Changes
 from p2ptrain.peers.duplicate_watch import DuplicateWatch
-from p2ptrain.peers.identity_desk import IdentityDesk
+from p2ptrain.peers.identity_mailboxes import IdentityMailboxes
 from p2ptrain.peers.incarnations import Incarnations
-from p2ptrain.peers.replayed_heartbeats import Replays
+from p2ptrain.peers.replayed_heartbeats import ReplayedHeartbeats
 
 
 @dataclass(slots=True)
@@ -27,11 +27,11 @@ class Identities:
     """Decides whether this process is the only one with its identity. Holds our incarnation."""
     incarnations: Incarnations
     """The newest incarnation of each other peer."""
-    desk: IdentityDesk
+    desk: IdentityMailboxes
     """Questions of other peers, and notes that wait for them here."""
     news: Changes = field(default_factory=Changes)
     """Rings when a peer asked or answered whether we are alone."""
-    replays: Replays = field(default_factory=Replays)
+    replays: ReplayedHeartbeats = field(default_factory=ReplayedHeartbeats)
     since_s: float = field(default_factory=trio.current_time)
     """When this life began, by the local monotonic clock, in seconds."""
 
@@ -43,7 +43,7 @@ class Identities:
         random = SystemRandom()
         watch = DuplicateWatch(identity.peer, run, incarnation, identity.sign, verify, random)
         incarnations = Incarnations(is_member)
-        return cls(watch, incarnations, IdentityDesk(incarnations, is_member))
+        return cls(watch, incarnations, IdentityMailboxes(incarnations, is_member))
 
     @property
     def incarnation(self) -> int:

@@ -14,12 +14,12 @@ from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.training import lease_data
 from p2ptrain.peers.heartbeat import LOSS_MAX_NATS, Heartbeat, ValidationReport
-from p2ptrain.peers.validation_tally import Share, Validation, divided
+from p2ptrain.peers.validation_tally import Validation, ValidationShare, divide_blocks
 
 LOOK_S = 5.0
 
 
-def shares(parts: Parts, step: int) -> Mapping[PeerId, Share]:
+def shares(parts: Parts, step: int) -> Mapping[PeerId, ValidationShare]:
     """Return which peer measures which share of θ of outer step `step`, which has been reached.
 
     The participants of the newest committed update measure it. Before the first update, the peers
@@ -30,7 +30,7 @@ def shares(parts: Parts, step: int) -> Mapping[PeerId, Share]:
     first = parts.ledger.kept.at(1)
     if step == 0 and first is not None and isinstance(first.entry.value, Roster):
         peers = list(first.entry.value.learners or first.entry.value.voters)
-    return divided(parts.manifest.data.validation_blocks, peers, step)
+    return divide_blocks(parts.manifest.data.validation_blocks, peers, step)
 
 
 def is_measured(parts: Parts) -> bool:
@@ -75,7 +75,7 @@ def measured(parts: Parts, step: int, loss: float, tokens: int) -> None:
     _begin(parts, step)
     report = ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
     parts.validation.own = report
-    refused = parts.validation.hear(parts.me, report)
+    refused = parts.validation.note_report(parts.me, report)
     parts.journal.write(
         "share-evaluated",
         step=step,
@@ -94,7 +94,7 @@ def hear(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
     report = heartbeat.validation
     if report is None or heartbeat.line != parts.ledger.state.line:
         return
-    if refused := parts.validation.hear(peer, report):
+    if refused := parts.validation.note_report(peer, report):
         parts.complain("validation-refused", peer, reason=refused)
 
 

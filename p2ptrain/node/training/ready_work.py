@@ -11,10 +11,10 @@ import trio
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady
-from p2ptrain.ledger.messages.events import Ready
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.states import StandingBy
-from p2ptrain.ring import own_peak
+from p2ptrain.ring import contribution_peak
 from p2ptrain.sync.trainer_orders import Blocks, Work
 
 
@@ -28,7 +28,7 @@ async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
     assert arena is not None
     pieces = [slice(*each) for each in outer_step.fragment.ranges]
     peaks = await trio.to_thread.run_sync(
-        lambda: [own_peak(arena.theta[each], arena.local[each]) for each in pieces]
+        lambda: [contribution_peak(arena.theta[each], arena.local[each]) for each in pieces]
     )
     if not all(map(math.isfinite, peaks)):
         raise TrainerDiverged("a weight that was trained here is not a finite number")

@@ -11,7 +11,7 @@ import trio
 
 from p2ptrain.archive.contribution_weights import eagerness
 from p2ptrain.archive.outer_step import OuterStep, inner_rates
-from p2ptrain.errors import StoreError, TrainerError, TrainerExited
+from p2ptrain.errors import StoreError, TrainerError, TrainerExited, first_error
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
@@ -89,7 +89,7 @@ class Conversation:
             if others is not None:
                 raise others from None  # The node ends too: that is not the trainer's error.
             assert ended is not None, "a group holds something"
-            raise _first(ended) from None
+            raise first_error(ended) from None
 
     async def _listen(self) -> None:
         while True:
@@ -389,8 +389,3 @@ class Conversation:
         for block in blocks:
             with suppress(StoreError):
                 self._parts.store.get_chunk(block)
-
-
-def _first(group: BaseExceptionGroup[TrainerError]) -> TrainerError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -12,8 +12,8 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.chain.values import Branch, Commit, Entry, LineId, Roster, Skip
-from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
+from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.simulation.amending import AmendmentsAreHeld, TermsAreForeseen
 from p2ptrain.simulation.checkers.accountability import LiarsAreExposed
 from p2ptrain.simulation.checkers.branches import HealsGoUp, NobodyIsDrawnAway

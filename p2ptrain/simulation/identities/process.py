@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.peers import duplicate_watch as watching
 from p2ptrain.peers.duplicate_watch import DuplicateWatch
-from p2ptrain.peers.identity_desk import IdentityDesk
-from p2ptrain.peers.identity_messages import Notice, Question, Reply
+from p2ptrain.peers.identity_mailboxes import IdentityMailboxes
+from p2ptrain.peers.identity_messages import IdentityNotice, IdentityQuestion, IdentityReply
 from p2ptrain.peers.incarnations import (
     DRAW_BITS,
     Incarnations,
+    IncarnationSpan,
     Mark,
-    Span,
     draw_of,
     incarnation_of,
     starts_of,
 )
-from p2ptrain.peers.replayed_heartbeats import Replays
+from p2ptrain.peers.replayed_heartbeats import ReplayedHeartbeats
 from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.simulation.identities.homes import SimHome
 
@@ -61,12 +61,12 @@ class Process:
         self.serial = 0
         self.under_way = 0
         self.incarnations = Incarnations(world.is_member)
-        self.desk = IdentityDesk(self.incarnations, world.is_member)
-        self.replays = Replays()
+        self.desk = IdentityMailboxes(self.incarnations, world.is_member)
+        self.replays = ReplayedHeartbeats()
         self._seen: dict[Beat, float] = {}
         draw = world.random.getrandbits(DRAW_BITS)
         self.watch = self._watch_as(incarnation_of(home.count(0), draw), starting=True)
-        self._over_s = self.began_s + watching.start_s()
+        self._over_s = self.began_s + watching.start_wait_s()
         if lone:
             self._run()
         else:
@@ -116,7 +116,7 @@ class Process:
 
     def _run(self) -> None:
         now, watch = self.world.clock.now, self.watch
-        incarnation, behind = watch.incarnation, starts_of(watch.raise_to(now))
+        incarnation, behind = watch.incarnation, starts_of(watch.incarnation_to_exceed(now))
         if behind:
             incarnation = incarnation_of(self.home.count(behind), draw_of(incarnation))
         self.watch = self._watch_as(incarnation, starting=False)
@@ -146,15 +146,17 @@ class Process:
         if now >= self.ends_s:
             self.end()
             return
-        if behind := self.watch.raise_to(now):
+        if behind := self.watch.incarnation_to_exceed(now):
             counted = self.home.count(starts_of(behind))
             draw = draw_of(self.watch.incarnation)
-            self.watch.take_incarnation(incarnation_of(counted, draw))
+            self.watch.use_incarnation(incarnation_of(counted, draw))
 
     def _ask(self) -> None:
         world = self.world
         connected = self.reaches | set(world.strangers)
-        voters, others = watching.askable(connected, world.is_member, world.members, world.members)
+        voters, others = watching.peers_to_ask(
+            connected, world.is_member, world.members, world.members
+        )
         for peer, question in self.watch.ask(voters, others, world.clock.now):
             self.under_way += 1
             world.carry_question(self, peer, question)
@@ -164,11 +166,11 @@ class Process:
         """Stop waiting for one question: it was answered before, or never will be."""
         self.under_way -= 1
 
-    def hear_reply(self, member: PeerId, reply: Reply) -> None:
+    def hear_reply(self, member: PeerId, reply: IdentityReply) -> None:
         if not self.alive:
             return
         self.under_way -= 1
-        self.watch.hear_reply(member, reply, self.world.clock.now)
+        self.watch.note_reply(member, reply, self.world.clock.now)
         if self.running:
             self.look_now()
         else:
@@ -176,17 +178,17 @@ class Process:
 
     # ── as a member ──────────────────────────────────────────────────────────────────────────────
 
-    def answer(self, asker: PeerId, question: Question) -> Reply | None:
+    def answer(self, asker: PeerId, question: IdentityQuestion) -> IdentityReply | None:
         reply = self.desk.answer(asker, question, self.world.clock.now)
-        for notice in self.desk.take_notices():
+        for notice in self.desk.pop_notices():
             self.world.publish_notice(self.me, notice)
         return reply
 
-    def hear_notice(self, author: PeerId, notice: Notice) -> None:
+    def hear_notice(self, author: PeerId, notice: IdentityNotice) -> None:
         now = self.world.clock.now
-        self.desk.take_notice(author, notice, now)
+        self.desk.note_notice(author, notice, now)
         if notice.peer == self.me and notice.proof is None:
-            self.watch.hear_challenges(author, [notice.nonce], now)
+            self.watch.note_challenges(author, [notice.nonce], now)
             self.look_now()
 
     # ── heartbeats ───────────────────────────────────────────────────────────────────────────────
@@ -211,24 +213,26 @@ class Process:
             self._hear_own_name(forwarder, incarnation)
             return
         if self.incarnations.is_stale(beat.author, incarnation):
-            self._complain(forwarder, beat.author, self.incarnations.spoke(beat.author))
+            self._complain(forwarder, beat.author, self.incarnations.heard_span(beat.author))
             return
         self._seen[beat] = now
         self.world.pass_on(self, beat)
-        if self.incarnations.take(beat.author, incarnation, beat.serial, now):
+        if self.incarnations.note_decoded(beat.author, incarnation, beat.serial, now):
             self.world.note_taken(self, beat)
-            self.incarnations.vouch(beat.author, beat.mark)
-        self.incarnations.hear(beat.author, incarnation, beat.serial, now, PATIENCE * BEAT_S)
+            self.incarnations.keep_mark(beat.author, beat.mark)
+        self.incarnations.note_arrival(
+            beat.author, incarnation, beat.serial, now, PATIENCE * BEAT_S
+        )
 
     def _hear_own_name(self, forwarder: PeerId, incarnation: int) -> None:
         if incarnation < self.watch.incarnation:
-            spoke = Span(self.running_s or 0.0, self.world.clock.now)
+            spoke = IncarnationSpan(self.running_s or 0.0, self.world.clock.now)
             self._complain(forwarder, self.me, spoke)
         elif incarnation > self.watch.incarnation:
-            self.watch.hurry(self.world.clock.now)
+            self.watch.ask_soon(self.world.clock.now)
 
-    def _complain(self, forwarder: PeerId, author: PeerId, spoke: Span | None) -> None:
-        brought = self.incarnations.spoke(forwarder)
+    def _complain(self, forwarder: PeerId, author: PeerId, spoke: IncarnationSpan | None) -> None:
+        brought = self.incarnations.heard_span(forwarder)
         since_s = None if brought is None else brought.first_s
-        if self.replays.names(forwarder, author, spoke, since_s, self.world.clock.now):
+        if self.replays.note_replay(forwarder, author, spoke, since_s, self.world.clock.now):
             self.world.note_named(self, forwarder)

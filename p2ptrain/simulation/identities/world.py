@@ -15,7 +15,13 @@ from collections.abc import Callable
 from random import Random
 
 from p2ptrain.ids import PeerId
-from p2ptrain.peers.identity_messages import NONCE_BYTES, Notice, Proof, Question, Reply
+from p2ptrain.peers.identity_messages import (
+    NONCE_BYTES,
+    IdentityNotice,
+    IdentityProof,
+    IdentityQuestion,
+    IdentityReply,
+)
 from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark
 from p2ptrain.simulation.clock import Clock
 from p2ptrain.simulation.identities.checkers import Checkers
@@ -51,7 +57,7 @@ class IdentityWorld:
         self.restarts = self.copies = self.replayed = 0
         self.named: set[PeerId] = set()
         self._beats: list[Beat] = []
-        self._proofs: list[Proof] = []
+        self._proofs: list[IdentityProof] = []
         self._nonces: list[tuple[PeerId, bytes]] = []
         self._marks: dict[PeerId, Mark] = {}
         for name in self.honest:
@@ -72,7 +78,7 @@ class IdentityWorld:
 
     # ── messages between processes ───────────────────────────────────────────────────────────────
 
-    def carry_question(self, asker: Process, member: PeerId, question: Question) -> None:
+    def carry_question(self, asker: Process, member: PeerId, question: IdentityQuestion) -> None:
         self._nonces.append((asker.me, question.nonce))
         self._proofs += question.proofs
 
@@ -96,7 +102,7 @@ class IdentityWorld:
         if peer in forwarder.reaches and peer != beat.author:
             self._bring(forwarder.me, peer, beat)
 
-    def publish_notice(self, author: PeerId, notice: Notice) -> None:
+    def publish_notice(self, author: PeerId, notice: IdentityNotice) -> None:
         for peer in self.honest:
             if peer != author:
                 self._bring_to(peer, lambda process: process.hear_notice(author, notice))
@@ -134,7 +140,9 @@ class IdentityWorld:
         if self._gets_through():
             self.clock.after(self._delay_s(), arrive)
 
-    def _reply(self, asker: Process, member: PeerId, question: Question) -> Reply | None:
+    def _reply(
+        self, asker: Process, member: PeerId, question: IdentityQuestion
+    ) -> IdentityReply | None:
         """Return the answer of the asked member; None if it is down or a stranger."""
         if member == self.liar:
             return self._false_reply(asker)
@@ -219,7 +227,7 @@ class IdentityWorld:
             peer, nonce = self._some_nonce()
             proof = self._some_proof(nonce) if random.random() < 0.5 else None
             self.publish_notice(
-                self.liar, Notice(peer, nonce if proof is None else proof.nonce, proof)
+                self.liar, IdentityNotice(peer, nonce if proof is None else proof.nonce, proof)
             )
         self.clock.after(random.uniform(0.2, 2.0), self._lie)
 
@@ -230,26 +238,28 @@ class IdentityWorld:
             self._bring(self.liar, peer, beat)
         self.clock.after(BEAT_S, lambda: self._speak_as_liar(serial + 1))
 
-    def _false_reply(self, asker: Process) -> Reply | None:
+    def _false_reply(self, asker: Process) -> IdentityReply | None:
         random = self.random
         if random.random() < 0.3:
             return None
         own = [nonce for peer, nonce in self._nonces[-40:] if peer == asker.me]
         proofs = tuple(self._some_proof(random.choice(own)) for _ in range(random.randint(0, 3)))
         challenges = tuple(self._some_nonce()[1] for _ in range(random.randint(0, 3)))
-        return Reply(random.random() < 0.5, challenges, proofs, self._some_mark(asker.me))
+        return IdentityReply(random.random() < 0.5, challenges, proofs, self._some_mark(asker.me))
 
     def _some_nonce(self) -> tuple[PeerId, bytes]:
         if self._nonces and self.random.random() < 0.7:
             return self.random.choice(self._nonces[-200:])
         return self.random.choice(self.honest), self.random.randbytes(NONCE_BYTES)
 
-    def _some_proof(self, nonce: bytes) -> Proof:
+    def _some_proof(self, nonce: bytes) -> IdentityProof:
         """Return an old proof of another process, or an invented one for `nonce`."""
         if self._proofs and self.random.random() < 0.5:
             return self.random.choice(self._proofs[-100:])
         incarnation = self.random.choice([0, 1 << 32, INCARNATION_MAX])
-        return Proof(nonce, incarnation, self.random.random() < 0.3, self.random.randbytes(16))
+        return IdentityProof(
+            nonce, incarnation, self.random.random() < 0.3, self.random.randbytes(16)
+        )
 
     def _some_mark(self, peer: PeerId) -> Mark | None:
         draw = self.random.random()

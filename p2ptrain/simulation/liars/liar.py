@@ -28,7 +28,7 @@ from p2ptrain.ledger.chain.values import (
     Vote,
 )
 from p2ptrain.ledger.messages.effects import Announce, Effect, Send
-from p2ptrain.ledger.messages.events import Event, ReduceDone, SnapshotTaken, UpdateHeld
+from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.messages import (
     Accept,
     Accepted,
@@ -40,6 +40,7 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
     Refused,
 )
+from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.paxos.electorate import Electorate, proof_of
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.disk import signature_of, signer, verify

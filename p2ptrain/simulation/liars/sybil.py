@@ -28,8 +28,8 @@ from p2ptrain.ledger.chain.values import (
     vote_message,
 )
 from p2ptrain.ledger.messages.effects import Effect, Send
-from p2ptrain.ledger.messages.events import Leaving, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.messages.messages import Accept, Message, Outcome, Prepare, Promise, Propose
+from p2ptrain.ledger.messages.peer_reports import Leaving, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.disk import signature_of
 from p2ptrain.simulation.heartbeat import Heartbeat

@@ -1,8 +1,8 @@
 """A reduce among peers of one process: the ring's plan, work and kernels, without sockets.
 
-Every peer has its own `Work`, as in a node. Segments are copied directly from sender to receiver.
-So the result has the same bytes as a real ring of these peers, with the rounding and the residual
-of every hop.
+Every peer has its own `LaneProgress`, as in a node. Segments are copied directly from sender to
+receiver. So the result has the same bytes as a real ring of these peers, with the rounding and the
+residual of every hop.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import Codec
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
-from p2ptrain.ring.blame import Verdict
-from p2ptrain.ring.lane_progress import Send, Work
+from p2ptrain.ring.blame import SharedVerdict
+from p2ptrain.ring.lane_progress import LaneProgress, OutgoingSegment
 from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.wire import Header
 
@@ -76,12 +76,14 @@ def average(contributions: Sequence[Contribution], codec: Codec) -> bytes:
     return bytes(payloads[0])
 
 
-def _work(request: ReduceRequest, arithmetic: Arithmetic) -> Work:
-    verdict = Verdict(lambda: None)
-    return Work(Attempt(request, request.plan(), request.tag(), arithmetic, verdict, None), 0)
+def _work(request: ReduceRequest, arithmetic: Arithmetic) -> LaneProgress:
+    verdict = SharedVerdict(lambda: None)
+    return LaneProgress(
+        Attempt(request, request.plan(), request.tag(), arithmetic, verdict, None), 0
+    )
 
 
-def _exchange(request: ReduceRequest, works: Sequence[Work]) -> None:
+def _exchange(request: ReduceRequest, works: Sequence[LaneProgress]) -> None:
     """Deliver segments until all peers have finished."""
     due = deque((sender, send) for sender, work in enumerate(works) for send in work.at_start())
     while due:
@@ -90,7 +92,9 @@ def _exchange(request: ReduceRequest, works: Sequence[Work]) -> None:
     assert all(work.finished for work in works), "something has not come"
 
 
-def _deliver(request: ReduceRequest, works: Sequence[Work], sender: int, send: Send) -> list[Send]:
+def _deliver(
+    request: ReduceRequest, works: Sequence[LaneProgress], sender: int, send: OutgoingSegment
+) -> list[OutgoingSegment]:
     body = works[sender].body(send)
     header = Header(
         send.kind, 0, send.part, send.index, len(body), request.step, request.attempt, request.tag()

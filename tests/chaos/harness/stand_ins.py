@@ -12,10 +12,10 @@ from typing import Any
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.canonical import parse
+from p2ptrain.ledger.chain.decode_values import certified_from_plain
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Roster, Value
 from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.messages.decode_values import certified_from_plain
 from p2ptrain.ledger.messages.messages import (
     MESSAGE_BYTES_MAX,
     Accept,
@@ -26,7 +26,7 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
 )
 from p2ptrain.ledger.messages.wire import decode
-from p2ptrain.ledger.paxos.acceptor import recall
+from p2ptrain.ledger.paxos.acceptor import restored_acceptors
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers import heartbeat_delta
 from p2ptrain.peers.heartbeat import Heartbeat
@@ -93,7 +93,7 @@ class Votes(StandIn):
 
     def append(self, records: Iterable[bytes]) -> None:
         written = list(records)
-        acceptor = max(recall(written, decided={}).values(), key=lambda it: it.height)
+        acceptor = max(restored_acceptors(written, decided={}).values(), key=lambda it: it.height)
         accepted = acceptor.accepted
         deed = "write-promise" if accepted is None else _vote_for(accepted.entry.value)
         mine = partial(leads, self._ledger, acceptor.height, acceptor.promised)
@@ -189,7 +189,7 @@ class Wires(StandIn):
         self._ledger = parts.ledger
         self._topics = {ledger_topic(parts.run): self._outcome}
         self._topics[heartbeat_topic(parts.run)] = self._report
-        self._base: heartbeat_delta.FullBeat | None = None
+        self._base: heartbeat_delta.FullHeartbeat | None = None
         self._told: dict[str, object] = {}
 
     async def request(self, peer: PeerId, protocol: str, payload: bytes, **limits: Any) -> Any:
@@ -238,7 +238,7 @@ class Wires(StandIn):
         return f"send-outcome-{kind_of(message.certified.entry.value)}", mine
 
     def _report(self, payload: bytes) -> tuple[str, Leads] | None:
-        said = self._in_full(heartbeat_delta.read(payload))
+        said = self._in_full(heartbeat_delta.decode_beat(payload))
         for name, report in (("send-done", said.reduce), ("send-ready", said.ready)):
             if report is not None and self._told.get(name) != report:
                 self._told[name] = report
@@ -247,8 +247,8 @@ class Wires(StandIn):
 
     def _in_full(self, beat: heartbeat_delta.Beat) -> Heartbeat:
         """Return the full heartbeat. A node sends its own beats in order, so the base is known."""
-        if isinstance(beat, heartbeat_delta.SmallBeat):
+        if isinstance(beat, heartbeat_delta.HeartbeatDelta):
             assert self._base is not None
-            return heartbeat_delta.whole(self._base, beat)
+            return heartbeat_delta.full_heartbeat(self._base, beat)
         self._base = beat
         return beat.heartbeat

@@ -19,9 +19,9 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import verify
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.canonical import parse
+from p2ptrain.ledger.chain.decode_values import certified_from_plain
 from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.chain.verify import replay
-from p2ptrain.ledger.messages.decode_values import certified_from_plain
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import RecordLog, Store

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.accountability.statement_log import Witness
+from p2ptrain.ledger.accountability.statement_log import StatementLog
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.core import Ledger
@@ -21,13 +21,14 @@ from p2ptrain.ledger.messages.effects import (
     Decided,
     Effect,
     FetchUpdate,
-    IdentityInUse,
     Persist,
     Send,
+    VotingStopped,
 )
-from p2ptrain.ledger.messages.events import Event, Received, Tick, UpdateHeld
+from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import Entries, Message, Outcome, Prepare, Propose
-from p2ptrain.ledger.paxos.acceptor import recall
+from p2ptrain.ledger.messages.peer_reports import UpdateHeld
+from p2ptrain.ledger.paxos.acceptor import restored_acceptors
 from p2ptrain.simulation.disk import Disk, signer, verify
 from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of
 from tests.exploration.harness.statements import contrary, statement_of
@@ -142,7 +143,9 @@ class Members:
         return ledger, ledger.handle(Received(it.sender, it.message), member.now)
 
     def _copied(self, ledger: Ledger) -> Ledger:
-        fresh: Fresh = {} if self.witnesses else {Witness: lambda: Witness(self.rules.run, verify)}
+        fresh: Fresh = (
+            {} if self.witnesses else {StatementLog: lambda: StatementLog(self.rules.run, verify)}
+        )
         twin: Ledger = copy_of(ledger, fresh)
         return twin
 
@@ -207,8 +210,8 @@ class Members:
         return number
 
     def _key(self, member: Member) -> object:
-        left_out = LEFT_OUT - {"_witness"} if self.witnesses else LEFT_OUT
-        kept = recall(member.disk.records, decided={self.rules.run: len(member.chain)})
+        left_out = LEFT_OUT - {"_statement_log"} if self.witnesses else LEFT_OUT
+        kept = restored_acceptors(member.disk.records, decided={self.rules.run: len(member.chain)})
         now, ledger = member.now, member.ledger
         return (ledger.me, key_of(ledger, now, left_out), key_of(kept, now), member.chain)
 
@@ -290,7 +293,7 @@ def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
     for effect in effects:
         if isinstance(effect, Accuse):
             return f"{me} accuses {effect.evidence.peer}"
-        if isinstance(effect, IdentityInUse):
+        if isinstance(effect, VotingStopped):
             return f"{me} thinks that another speaks in its name"
     return ""
 

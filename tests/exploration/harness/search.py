@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages.events import (
-    Event,
+from p2ptrain.ledger.messages.events import Event
+from p2ptrain.ledger.messages.peer_reports import (
     Joining,
     Ready,
     ReduceDone,

@@ -13,18 +13,15 @@ from dataclasses import dataclass, field
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import SCHEDULES, Terms
 from p2ptrain.ledger.messages.effects import Effect
-from p2ptrain.ledger.messages.events import (
-    Allowed,
-    Amendable,
-    Event,
-    Heard,
+from p2ptrain.ledger.messages.events import CloneFound, Event, PeerHeight, Received
+from p2ptrain.ledger.messages.peer_reports import (
+    AllowedPeers,
     Joining,
+    KnownAmendments,
     Leaving,
-    NotAlone,
     PeerDown,
     PeerUp,
     Ready,
-    Received,
     ReduceDone,
     ReduceFailed,
     SnapshotTaken,
@@ -147,7 +144,7 @@ class Story:
     def namesake(self, line: Line) -> None:
         """namesake a: others tell a that another process uses its identity"""
         for name in line.words:
-            self.group.tell(name, NotAlone(f"others hear two of {name}"))
+            self.group.tell(name, CloneFound(f"others hear two of {name}"))
 
     def partition(self, line: Line) -> None:
         """partition a b | c d e"""
@@ -225,7 +222,7 @@ class Story:
     def allow(self, line: Line) -> None:
         """allow a b c: the allowlist from now on"""
         for name in line.at or tuple(self.group.ledgers):
-            self.group.tell(name, Allowed(frozenset(peers(" ".join(line.words)))))
+            self.group.tell(name, AllowedPeers(frozenset(peers(" ".join(line.words)))))
 
     def amend(self, line: Line) -> None:
         """amend 1 step=3 [blocks=4] [at a b]: an amendment that holds from outer step 3 on"""
@@ -234,7 +231,7 @@ class Story:
         terms = Terms(number, step, digest(f"amendment {number}"), blocks)
         for name in line.at or tuple(self.group.ledgers):
             known = self.group[name].view.terms
-            self.group.tell(name, Amendable(known | {terms}))
+            self.group.tell(name, KnownAmendments(known | {terms}))
 
     def arrange(self, line: Line) -> None:
         """arrange direct c a b: proposers use this schedule and this order of peers"""
@@ -249,10 +246,10 @@ class Story:
         """heartbeat a: all ledgers learn the height of its chain, and its line"""
         self._report_each(line, self._heard)
 
-    def _heard(self, peer: PeerId) -> Heard:
+    def _heard(self, peer: PeerId) -> PeerHeight:
         state = self.group[peer].state
         line = state.line if self.group.rules.branches else None
-        return Heard(peer, state.height, line)
+        return PeerHeight(peer, state.height, line)
 
     def _reduce(self, peer: PeerId) -> tuple[int, int]:
         """Return the step and the attempt of the current reduce, as `peer` knows it."""

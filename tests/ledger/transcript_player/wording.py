@@ -19,11 +19,11 @@ from p2ptrain.ledger.messages.effects import (
     Decided,
     Effect,
     FetchUpdate,
-    IdentityInUse,
     Note,
     Persist,
     Rejoin,
     Send,
+    VotingStopped,
 )
 from p2ptrain.ledger.messages.messages import (
     Accept,
@@ -41,7 +41,7 @@ from p2ptrain.ledger.messages.messages import (
     Refused,
     SignBranch,
 )
-from p2ptrain.ledger.paxos.acceptor import recall
+from p2ptrain.ledger.paxos.acceptor import restored_acceptors
 
 _HEX = re.compile(r"\b[0-9a-f]{64}\b|\b[0-9a-f]{8}\b")
 
@@ -166,7 +166,7 @@ class Words:
                 return f"{me} asks {peer} for entries from {from_height}"
             case Accuse(evidence):
                 return f"{me} accuses {evidence.peer}"
-            case IdentityInUse(what):
+            case VotingStopped(what):
                 return f"{me} votes no more: {self.text(what)}"
             case Note(text):
                 return f"{me} notes: {self.text(text)}"
@@ -175,7 +175,7 @@ class Words:
 
     def record(self, record: bytes) -> str:
         """Describe the promise or vote in a record of the voter's log."""
-        (acceptor,) = recall([record], decided={}).values()
+        (acceptor,) = restored_acceptors([record], decided={}).values()
         accepted = acceptor.accepted
         if accepted is None:
             return f"promise {acceptor.height}/{acceptor.promised}"

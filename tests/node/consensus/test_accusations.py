@@ -12,7 +12,7 @@ from p2ptrain.errors import StoreError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, RunId
 from p2ptrain.ledger.chain.values import vote_message
-from p2ptrain.ledger.messages.effects import IdentityInUse
+from p2ptrain.ledger.messages.effects import VotingStopped
 from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, encode_evidence
 from p2ptrain.node.consensus import evidence_log
@@ -55,7 +55,7 @@ async def test_a_restarted_node_remembers_who_lied(
 
 async def test_a_namesake_is_told_with_what_to_do(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        evidence_log.heed_namesake(r.parts, IdentityInUse("a vote that this node did not cast"))
+        evidence_log.heed_namesake(r.parts, VotingStopped("a vote that this node did not cast"))
         said = r.parts.standing.warnings["identity"]
         assert (said.code, said.what[:17]) == ("ID-IN-USE", "another node uses")
         assert [record["what"] for record in r.said("identity-in-use")] == [

@@ -11,8 +11,9 @@ import trio.testing
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
 from p2ptrain.ledger.messages.effects import Note, Persist, Rejoin, Send
-from p2ptrain.ledger.messages.events import Allowed, Heard, Joining, PeerUp, Ready, Received
+from p2ptrain.ledger.messages.events import PeerHeight, Received
 from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Refused
+from p2ptrain.ledger.messages.peer_reports import AllowedPeers, Joining, PeerUp, Ready
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.consensus import ledger_task
@@ -71,7 +72,7 @@ async def test_the_log_of_votes_is_shortened_while_the_node_runs(
         for number in range(12):
             peer = somebody(number).peer
             parts.admission._listed |= {peer}
-            await parts.tell(Allowed(parts.admission.members_allowed()))
+            await parts.tell(AllowedPeers(parts.admission.members_allowed()))
             await parts.tell(Joining(peer))
             await settled(lambda peer=peer: parts.ledger.state.is_member(peer))  # type: ignore[misc]
         await settled(lambda: parts.vote_records <= 4 and len(list(parts.chain_log)) == 12)
@@ -167,7 +168,7 @@ async def test_what_the_ledger_has_taken_counts_no_more_against_its_author(
     nursery.start_soon(agree, r.parts, r.events)
     for _ in range(EVENTS_MAX // 256):
         for _ in range(256):
-            r.parts.hear(Heard(BOB.peer, 0))
+            r.parts.hear(PeerHeight(BOB.peer, 0))
         await settled(lambda: not r.parts.events.statistics().current_buffer_used)
     assert "flood" not in r.parts.standing.warnings
 

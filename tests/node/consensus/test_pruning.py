@@ -33,14 +33,15 @@ from p2ptrain.errors import (
 )
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.canonical import canonical
-from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit, Participant, Roster, SnapshotRef
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.base import Checkpoint, decode_base, encode_base
-from p2ptrain.ledger.history.kept_chain import Kept
+from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.history.pruning import base_at
-from p2ptrain.ledger.messages.events import Heard, Received, Tick
+from p2ptrain.ledger.messages.events import PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.messages import Entries, Pruned
 from p2ptrain.names import label
 from p2ptrain.node.consensus import pruning
@@ -112,7 +113,7 @@ class Place:
             store.put_head(Head(self.run.id, 2 * step, digest("head"), step, snapshot, step))
 
     def origin(self, height: int, trusted: Checkpoint | None = None) -> Origin:
-        kept = Kept(self.rules)
+        kept = KeptChain(self.rules)
         for certified in self.chain:
             kept.append(certified)
         base = base_at(self.rules, kept, height)
@@ -317,7 +318,7 @@ async def test_who_finds_nobody_that_keeps_what_it_lacks_says_so_and_ends(
     async with rig(tmp_path, founders=(BOB.peer,), **ALONE) as r:
         parts = r.parts
         answer = Pruned(40, 15, digest("e16"))
-        parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
+        parts.ledger.handle(PeerHeight(ANN.peer, 40), 0.0)
         parts.ledger.handle(Received(ANN.peer, answer), 0.1)
         with pytest.raises(TryLater) as caught:
             await notice_pruned(parts)
@@ -332,11 +333,11 @@ async def test_somebody_who_keeps_everything_comes_in_time(
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
     parts = r.parts
-    parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
+    parts.ledger.handle(PeerHeight(ANN.peer, 40), 0.0)
     parts.ledger.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 0.1)
     nursery.start_soon(notice_pruned, parts)
     await settled(lambda: "pruned" in parts.standing.warnings)
-    parts.ledger.handle(Heard(BOB.peer, 40), 0.2)
+    parts.ledger.handle(PeerHeight(BOB.peer, 40), 0.2)
     parts.changes.ring()
     await settled(lambda: "pruned" not in parts.standing.warnings)
 
@@ -348,14 +349,14 @@ async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
     monkeypatch.setattr(pruning, "PATIENCE_S", 0.0)
     r = await new_rig(tmp_path, **ALONE)
     parts = r.parts
-    parts.peers.take(BOB.peer, heartbeat(r.run.id), 0.0)
-    parts.ledger.handle(Heard(ANN.peer, 10**9), 0.0)
+    parts.peers.note_heartbeat(BOB.peer, heartbeat(r.run.id), 0.0)
+    parts.ledger.handle(PeerHeight(ANN.peer, 10**9), 0.0)
     parts.ledger.handle(Received(ANN.peer, Pruned(10**9, 10**9, digest("none"))), 0.1)
     nursery.start_soon(notice_pruned, parts)
     await settled(lambda: "pruned" in parts.standing.warnings)
     await trio.testing.wait_all_tasks_blocked()
     assert parts.standing.warnings["pruned"].what.startswith("nobody here keeps entry 1 of the")
-    parts.ledger.handle(Heard(BOB.peer, 1), 0.2)
+    parts.ledger.handle(PeerHeight(BOB.peer, 1), 0.2)
     parts.changes.ring()
     await settled(lambda: "pruned" not in parts.standing.warnings)
 
@@ -370,7 +371,7 @@ async def test_only_those_who_could_have_gone_on_without_a_voter_end_it(
     async with rig(tmp_path, founders=(ANN.peer, BOB.peer, me.peer), **ALONE) as r:
         parts, ended, ends = r.parts, False, who_says_it == (ANN, BOB)
         for peer in (each.peer for each in who_says_it):
-            parts.ledger.handle(Heard(peer, 40), 0.0)
+            parts.ledger.handle(PeerHeight(peer, 40), 0.0)
         for tick in range(2 * len(who_says_it)):
             parts.ledger.handle(Tick(), 2.0 * tick)
         for peer in (each.peer for each in who_says_it):
@@ -398,7 +399,7 @@ async def test_who_has_no_vote_at_its_head_loses_nothing_by_anybodys_word(
     async with rig(tmp_path, founders=(BOB.peer, CAI.peer), **ALONE) as r:
         parts = r.parts
         r.decide(opening(parts.ledger.state, Participant(BOB.peer, 16, 1)))
-        parts.ledger.handle(Heard(ANN.peer, 40), 0.0)
+        parts.ledger.handle(PeerHeight(ANN.peer, 40), 0.0)
         parts.ledger.handle(Tick(), 2.0)
         parts.ledger.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 10.0)
         with trio.fail_after(10), pytest.raises(TryLater, match="entry 2 of the ledger"):
@@ -413,7 +414,7 @@ async def test_of_what_others_keep_a_few_are_named_and_once(
     many = [somebody(number).peer for number in range(count)]
     for time in (0.0, 100.0):
         for peer in many:
-            parts.ledger.handle(Heard(peer, 40), time)
+            parts.ledger.handle(PeerHeight(peer, 40), time)
         for tick in range(2 * count):
             parts.ledger.handle(Tick(), time + 2.0 * tick)
         for peer in many:
@@ -422,7 +423,7 @@ async def test_of_what_others_keep_a_few_are_named_and_once(
             nursery.start_soon(notice_pruned, parts)
         parts.changes.ring()
         await settled(lambda: "pruned" in parts.standing.warnings)
-        parts.ledger.handle(Heard(BOB.peer, 40), time + 60.0)
+        parts.ledger.handle(PeerHeight(BOB.peer, 40), time + 60.0)
         parts.changes.ring()
         await settled(lambda: "pruned" not in parts.standing.warnings)
         parts.ledger.handle(Received(BOB.peer, Entries(0, ())), time + 60.0)

@@ -21,8 +21,8 @@ THREE = {"founders": [ANN.peer, BOB.peer, CAI.peer], "rules": policy(participant
 
 def hear(r: Rig, *peers: PeerId, **said: object) -> None:
     for peer in peers:
-        r.parts.peers.take(peer, heartbeat(r.run.id, **said), 0.0)
-        r.parts.detector.heard(peer, r.parts.now())
+        r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, **said), 0.0)
+        r.parts.detector.note_arrival(peer, r.parts.now())
 
 
 async def test_a_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from p2ptrain.ledger.chain.values import Participant
-from p2ptrain.ledger.messages.events import Leaving
+from p2ptrain.ledger.messages.peer_reports import Leaving
 from p2ptrain.node.control import leaving
 from p2ptrain.node.control.leaving import farewell, leave
 from p2ptrain.sync.trainer_orders import Work
@@ -58,7 +58,7 @@ async def test_a_member_waits_until_the_others_have_agreed_to_go_on_without_it(
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         two_voters(r)
-        r.parts.detector.heard(ANN.peer, r.parts.now())
+        r.parts.detector.note_arrival(ANN.peer, r.parts.now())
         nursery.start_soon(leave, r.parts)
         await settled(lambda: r.parts.standing.leaving)
         assert r.said("left") == []
@@ -73,7 +73,7 @@ async def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(leaving, "LEAVE_S", 0.05)
     async with rig(tmp_path) as r:
         two_voters(r)
-        r.parts.detector.heard(ANN.peer, r.parts.now())
+        r.parts.detector.note_arrival(ANN.peer, r.parts.now())
         assert await left_at_once(r)
 
 

@@ -18,11 +18,11 @@ from p2ptrain.node.control.slow_reduce_warning import (
     caution_about,
     notice_slow_exchange,
 )
-from p2ptrain.ring import ReduceReport
+from p2ptrain.ring import ReduceStatistics
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, NewRig, heartbeat, opening, rig, settled
 
-REPORT = ReduceReport(1.0, 0.5, 0.1, 0.1, 0.1, 0.1, ())
+REPORT = ReduceStatistics(1.0, 0.5, 0.1, 0.1, 0.1, 0.1, ())
 
 
 def after(*known_s: float) -> Exchanges:
@@ -69,12 +69,12 @@ async def test_who_has_been_silent_is_named(tmp_path: Path) -> None:
         parts = r.parts
         r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
         r.decide(opening(parts.ledger.state, Participant(ANN.peer, 16, 1), learners=(ANN.peer,)))
-        parts.peers.take(ANN.peer, heartbeat(r.run.id), parts.now() - 71)
+        parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id), parts.now() - 71)
         caution = caution_about(parts, 94.0, 41.0)
         said = f"still exchanging after 94 s, usual 41 s; {label(ANN.peer)} was last heard 71 s ago"
         assert (caution.code, caution.what) == ("SYNC-SLOW", said)
         assert f"p2ptrain status --home {parts.home.root}" in caution.do
-        parts.peers.take(ANN.peer, heartbeat(r.run.id, serial=2), parts.now())
+        parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, serial=2), parts.now())
         assert caution_about(parts, 94.0, 41.0).what == "still exchanging after 94 s, usual 41 s"
 
 

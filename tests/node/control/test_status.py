@@ -16,7 +16,7 @@ from p2ptrain.node.control.status import exchanged, status
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.observe.status import status_lines
-from p2ptrain.ring import ReduceReport, Traffic
+from p2ptrain.ring import ReduceStatistics, Traffic
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig
@@ -75,8 +75,8 @@ async def test_members_are_shown_by_what_the_ledger_and_they_themselves_say(
         r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
         r.decide(opening(parts.ledger.state, ours, theirs, learners=[ANN.peer]))
         r.decide(Commit(0, 0, digest_of(b"update")))
-        parts.peers.take(ANN.peer, heartbeat(r.run.id, tokens_per_s=7), parts.now())
-        parts.detector.heard(ANN.peer, parts.now())
+        parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, tokens_per_s=7), parts.now())
+        parts.detector.note_arrival(ANN.peer, parts.now())
         parts.enter(Training(1, 2))
         said = await status(parts)
         me, ann = said.members
@@ -152,7 +152,7 @@ def test_an_exchange_is_told_in_words_with_its_slowest_path() -> None:
         Traffic(ANN.peer, 3_000_000, 1_000_000, 0.5),
         Traffic(BOB.peer, 1_000_000, 3_000_000, 1.0),
     )
-    report = ReduceReport(1.5, 0.9, 0.2, 0.4, 0.9, 0.31, traffic)
+    report = ReduceStatistics(1.5, 0.9, 0.2, 0.4, 0.9, 0.31, traffic)
     assert exchanged(report) == (
         "the last took 1.50 s, 0.90 s of it to add up; 4.0 MB up, 4.0 MB down, 0.31 s of CPU; "
         f"slowest to {peer_name(BOB.peer)}, 8 Mbit/s"
@@ -160,4 +160,4 @@ def test_an_exchange_is_told_in_words_with_its_slowest_path() -> None:
     facts = report.facts()
     assert facts["sent_bytes_per_s_by_peer"] == {ANN.peer: 6_000_000, BOB.peer: 1_000_000}
     assert (facts["gather_s"], facts["received_bytes"]) == (pytest.approx(0.6), 4_000_000)
-    assert exchanged(ReduceReport(1.5, 1.5, 0.2, 0, 0, 0.31, ())).endswith("0.31 s of CPU")
+    assert exchanged(ReduceStatistics(1.5, 1.5, 0.2, 0, 0, 0.31, ())).endswith("0.31 s of CPU")

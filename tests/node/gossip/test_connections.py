@@ -14,7 +14,8 @@ import trio.testing
 from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
-from p2ptrain.ledger.messages.events import Heard, PeerDown, PeerUp
+from p2ptrain.ledger.messages.events import PeerHeight
+from p2ptrain.ledger.messages.peer_reports import PeerDown, PeerUp
 from p2ptrain.net import PeerCache, book
 from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.gossip import connections
@@ -63,10 +64,10 @@ async def test_both_planes_are_told_who_the_members_are(
 async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
-        parts.detector.heard(ANN.peer, parts.now())
+        parts.detector.note_arrival(ANN.peer, parts.now())
         parts.detector.changes(parts.now())
         for _ in range(EVENTS_MAX):
-            parts.events.send_nowait(Heard(BOB.peer, 1))
+            parts.events.send_nowait(PeerHeight(BOB.peer, 1))
         parts.detector.hint_lost(ANN.peer, parts.now())
         nursery.start_soon(_judge, parts)
         await trio.testing.wait_all_tasks_blocked()
@@ -80,7 +81,7 @@ async def test_what_waits_for_a_lost_peer_is_given_up_but_not_a_connection_that_
 ) -> None:
     async with rig(tmp_path) as r:
         for peer in (ANN.peer, BOB.peer):
-            r.parts.detector.heard(peer, r.parts.now())
+            r.parts.detector.note_arrival(peer, r.parts.now())
             r.parts.detector.hint_lost(peer, r.parts.now())
         await _judge(r.parts, ended=BOB.peer)
         assert r.network.dropped == [ANN.peer]
@@ -117,8 +118,8 @@ async def test_who_was_not_heard_for_long_is_forgotten_unless_it_is_a_member(
         parts = r.parts
         r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
         for peer in (ANN.peer, BOB.peer):
-            parts.peers.take(peer, heartbeat(r.run.id), parts.now())
-            parts.detector.heard(peer, parts.now())
+            parts.peers.note_heartbeat(peer, heartbeat(r.run.id), parts.now())
+            parts.detector.note_arrival(peer, parts.now())
         await _expect_members(parts)
         assert [view.peer for view in parts.peers] == [ANN.peer]
         # The detector has forgotten that it was down, so the ledger must forget it too.

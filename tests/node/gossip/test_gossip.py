@@ -12,9 +12,9 @@ from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import P2PTrainError, PeerUnreachable
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.ledger.messages.events import (
-    Allowed,
-    Heard,
+from p2ptrain.ledger.messages.events import PeerHeight
+from p2ptrain.ledger.messages.peer_reports import (
+    AllowedPeers,
     Joining,
     Leaving,
     Ready,
@@ -41,7 +41,13 @@ from p2ptrain.peers.heartbeat import (
     decode,
     encode,
 )
-from p2ptrain.peers.heartbeat_delta import FULL_AT_FIRST, FullBeat, Saying, SmallBeat, read
+from p2ptrain.peers.heartbeat_delta import (
+    FULL_AT_FIRST,
+    FullHeartbeat,
+    HeartbeatDelta,
+    HeartbeatSender,
+    decode_beat,
+)
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.peers.protocol_names import allowlist_topic, heartbeat_topic
 from p2ptrain.run import Allowlist, SignedAllowlist
@@ -60,15 +66,18 @@ def events_of(r: Rig, before: object = None, **changes: object) -> list[object]:
 async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None:
     ann = ANN.peer
     async with rig(tmp_path) as r:
-        assert events_of(r) == [Heard(ann, 0, r.run.id)]
-        assert events_of(r, joining=True) == [Heard(ann, 0, r.run.id), Joining(ann)]
-        assert events_of(r, leaving=True, joining=True) == [Heard(ann, 0, r.run.id), Leaving(ann)]
+        assert events_of(r) == [PeerHeight(ann, 0, r.run.id)]
+        assert events_of(r, joining=True) == [PeerHeight(ann, 0, r.run.id), Joining(ann)]
+        assert events_of(r, leaving=True, joining=True) == [
+            PeerHeight(ann, 0, r.run.id),
+            Leaving(ann),
+        ]
         assert events_of(r, ready=ReadyReport(3, 32, 2)) == [
-            Heard(ann, 0, r.run.id),
+            PeerHeight(ann, 0, r.run.id),
             Ready(ann, 3, 32, 2),
         ]
         assert events_of(r, trains=False, step=4, height=9) == [
-            Heard(ann, 9, r.run.id),
+            PeerHeight(ann, 9, r.run.id),
             Ready(ann, 4, 0, 0),
         ]
         done = ReduceReport(3, 1, UPDATE, ())
@@ -143,7 +152,7 @@ async def test_in_an_open_run_others_let_nobody_wait_longer_than_twenty_do(
     r = await new_rig(tmp_path, admission=admission)
     parts, now = r.parts, r.parts.now()
     for peer in many:
-        parts.peers.take(peer, heartbeat(r.run.id), now)
+        parts.peers.note_heartbeat(peer, heartbeat(r.run.id), now)
     topics = Topics(r)
     nursery.start_soon(listen, parts)
     await topics.say(ANN.peer, heartbeat_topic(r.run.id), encode(heartbeat(r.run.id)))
@@ -159,7 +168,7 @@ async def test_in_an_open_run_all_members_count(tmp_path: Path) -> None:
     async with rig(tmp_path, admission="open") as r:
         parts, many = r.parts, [somebody(number).peer for number in range(1, 60)]
         for peer in many[:30]:
-            parts.peers.take(peer, heartbeat(r.run.id), parts.now())
+            parts.peers.note_heartbeat(peer, heartbeat(r.run.id), parts.now())
         assert speakers(parts) == 21
         r.decide(replace(opening(parts.ledger.state), learners=tuple(sorted(many))))
         assert speakers(parts) == 30
@@ -208,15 +217,15 @@ async def test_only_admitted_peers_are_heard_and_nonsense_costs_a_line_at_most(
     await settled(lambda: len(r.parts.peers) == 1)
     assert r.parts.peers.get(ANN.peer) is not None
     assert len(r.said("bad-gossip")) == 1
-    assert r.heard() == [Heard(ANN.peer, 0, r.run.id)]
+    assert r.heard() == [PeerHeight(ANN.peer, 0, r.run.id)]
 
 
 def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
     """What a peer says: first in full, with `serial`, then small."""
-    saying = Saying()
+    saying = HeartbeatSender()
     told = heartbeat(r.run.id, serial=serial)
     later = [replace(told, serial=serial + 1 + n, **each) for n, each in enumerate(changes)]  # type: ignore[arg-type]
-    return [saying.say(each) for each in (told, *later)]
+    return [saying.encode_next(each) for each in (told, *later)]
 
 
 async def test_small_heartbeats_are_heard_like_full_ones(
@@ -230,9 +239,9 @@ async def test_small_heartbeats_are_heard_like_full_ones(
     await settled(lambda: r.events.statistics().current_buffer_used == 4)
     ann = ANN.peer
     assert r.heard() == [
-        Heard(ann, 0, r.run.id),
-        Heard(ann, 0, r.run.id),
-        Heard(ann, 0, r.run.id),
+        PeerHeight(ann, 0, r.run.id),
+        PeerHeight(ann, 0, r.run.id),
+        PeerHeight(ann, 0, r.run.id),
         Ready(ann, 0, 32, 2),
     ]
 
@@ -256,11 +265,11 @@ async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_al
     assert parts.heartbeat_due.is_set()
     assert parts.identities.incarnations.is_other_due(ANN.peer, 7, parts.now())
     assert (len(parts.peers), r.heard()) == (1, [])
-    assert parts.peers.take_lacking() == (BOB.peer, ANN.peer)
+    assert parts.peers.pop_lacking() == (BOB.peer, ANN.peer)
     # Once an interval: a flood of such beats does not make us speak as often.
     parts.heartbeat_due = trio.Event()
     await topics.say(ANN.peer, topic, again)
-    await settled(lambda: parts.peers.take_lacking() == (ANN.peer,))
+    await settled(lambda: parts.peers.pop_lacking() == (ANN.peer,))
     assert not parts.heartbeat_due.is_set()
 
 
@@ -279,7 +288,7 @@ async def test_what_a_peer_said_before_its_restart_cannot_be_said_again_for_it(
     await topics.say(ANN.peer, topic, encode(before))
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
     await settled(lambda: len(parts.peers) == 2)
-    assert r.heard() == [Heard(BOB.peer, 0, r.run.id)]
+    assert r.heard() == [PeerHeight(BOB.peer, 0, r.run.id)]
     view = parts.peers.get(ANN.peer)
     assert view is not None
     assert view.heartbeat == after
@@ -313,16 +322,16 @@ async def test_a_node_asks_in_its_next_heartbeat_and_soon_carries_only_what_chan
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    assert r.parts.peers.read(ANN.peer, SmallBeat(1, 2, 1, {})) is None
+    assert r.parts.peers.restore(ANN.peer, HeartbeatDelta(1, 2, 1, {})) is None
     nursery.start_soon(speak, r.parts)
     for count in range(1, FULL_AT_FIRST + 2):
         await settled(lambda count=count: len(r.network.published) == count)
         r.parts.speak_now()
-    beats = [read(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
-    full = [beat for beat in beats if isinstance(beat, FullBeat)]
+    beats = [decode_beat(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
+    full = [beat for beat in beats if isinstance(beat, FullHeartbeat)]
     assert [beat.heartbeat.lacks for beat in full] == [(ANN.peer,), *[()] * (FULL_AT_FIRST - 1)]
     incarnation = r.parts.identities.incarnation
-    assert beats[-1] == SmallBeat(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
+    assert beats[-1] == HeartbeatDelta(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
 
 
 async def test_heartbeats_of_another_run_are_passed_over(
@@ -353,7 +362,7 @@ async def test_a_newer_allowlist_takes_effect_everywhere_and_is_passed_on(
     await topics.say(ANN.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
     await settled(lambda: len(r.network.published) == 2)
     assert r.network.refreshed == 1
-    assert r.heard() == [Allowed(frozenset({r.parts.me, ANN.peer, CAI.peer}))]
+    assert r.heard() == [AllowedPeers(frozenset({r.parts.me, ANN.peer, CAI.peer}))]
     passed_on = SignedAllowlist.from_bytes(r.network.published[1][1], r.run)
     assert passed_on.allowlist.sequence == 2
 

@@ -21,7 +21,7 @@ from p2ptrain.archive import start_count
 from p2ptrain.errors import IdentityInUse, PeerUnreachable, TryLater
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.ledger.messages.events import NotAlone
+from p2ptrain.ledger.messages.events import CloneFound
 from p2ptrain.node.gossip.gossip import _take_heartbeat
 from p2ptrain.node.joining import duplicate_identity
 from p2ptrain.node.joining.duplicate_identity import (
@@ -33,21 +33,21 @@ from p2ptrain.node.joining.duplicate_identity import (
 from p2ptrain.peers import duplicate_watch
 from p2ptrain.peers.duplicate_watch import DuplicateWatch
 from p2ptrain.peers.heartbeat import encode
-from p2ptrain.peers.identity_desk import QUESTIONS_BURST
+from p2ptrain.peers.identity_mailboxes import QUESTIONS_BURST
 from p2ptrain.peers.identity_messages import (
     NONCE_BYTES,
     SIGNATURE_BYTES,
-    Notice,
-    Proof,
-    Question,
-    Reply,
+    IdentityNotice,
+    IdentityProof,
+    IdentityQuestion,
+    IdentityReply,
     decode_notice,
     decode_question,
     encode_notice,
     encode_question,
     encode_reply,
-    made_mark,
-    made_proof,
+    make_mark,
+    make_proof,
 )
 from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark, incarnation_of, starts_of
 from p2ptrain.peers.protocol_names import IDENTITY_PROTOCOL, identity_topic
@@ -72,9 +72,9 @@ def lying() -> Answer:
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         nonce = decode_question(payload).nonce
-        forged = Proof(nonce, 0, False, os.urandom(SIGNATURE_BYTES))
+        forged = IdentityProof(nonce, 0, False, os.urandom(SIGNATURE_BYTES))
         mark = Mark(INCARNATION_MAX, os.urandom(SIGNATURE_BYTES))
-        return encode_reply(Reply(True, (os.urandom(NONCE_BYTES),), (forged,), mark))
+        return encode_reply(IdentityReply(True, (os.urandom(NONCE_BYTES),), (forged,), mark))
 
     return answer
 
@@ -98,7 +98,7 @@ async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
     watch = r.parts.identities.watch
     await settled(lambda: len(watch._nonces) >= TURNS)
     assert watch.duplicate is None
-    assert not any(isinstance(event, NotAlone) for event in r.heard())
+    assert not any(isinstance(event, CloneFound) for event in r.heard())
 
 
 async def test_a_stranger_cannot_stop_a_seed_that_has_no_other_peer(
@@ -169,7 +169,7 @@ async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
             ((_, question),) = watch.ask({parts.me}, (), now + turn)
             reply = parts.identities.desk.answer(watch.me, question, now + turn)
             assert reply is not None
-            watch.hear_reply(parts.me, reply, now + turn)
+            watch.note_reply(parts.me, reply, now + turn)
     assert [watch.duplicate for watch in watches] == [None] * 3
     views = [parts.peers.get(watch.me) for watch in watches]
     heard = [view.heartbeat.incarnation for view in views if view is not None]
@@ -190,8 +190,8 @@ def signing(r: Rig, incarnation: int) -> Answer:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         nonce = decode_question(payload).nonce
         sign = r.parts.identity.sign
-        proof = made_proof(r.run.id, nonce, incarnation, sign, starting=False)
-        return encode_reply(Reply(True, (), (proof,)))
+        proof = make_proof(r.run.id, nonce, incarnation, sign, starting=False)
+        return encode_reply(IdentityReply(True, (), (proof,)))
 
     return answer
 
@@ -201,7 +201,7 @@ async def test_a_duplicate_that_started_before_ends_this_node(
 ) -> None:
     monkeypatch.setattr(duplicate_identity, "LINGER_S", 0.1)
     r = await new_rig(tmp_path)
-    r.parts.identities.watch.take_incarnation(incarnation_of(3, 1))
+    r.parts.identities.watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(2, 1))
     with pytest.raises(ExceptionGroup) as raised:
         await keep_alone(r.parts)
@@ -212,7 +212,7 @@ async def test_a_duplicate_that_started_before_ends_this_node(
     assert "copied" in error.likely
     assert "--home" in error.do
     (event,) = r.heard()
-    assert isinstance(event, NotAlone)
+    assert isinstance(event, CloneFound)
     (said,) = r.said("duplicate")
     assert (said["start"], said["other_start"], said["ends"]) == (3, 2, True)
 
@@ -223,21 +223,21 @@ async def test_a_duplicate_that_started_later_leaves_this_node_without_a_vote_un
     monkeypatch.setattr(duplicate_watch, "QUIET_S", 0.3)
     r = await new_rig(tmp_path)
     watch = r.parts.identities.watch
-    watch.take_incarnation(incarnation_of(3, 1))
+    watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(4, 1))
     nursery.start_soon(keep_alone, r.parts)
     await settled(lambda: bool(r.said("duplicate")))
     assert not r.said("duplicate")[0]["ends"]
 
     async def gone(peer: PeerId, payload: bytes) -> bytes:
-        mark = made_mark(r.run.id, incarnation_of(4, 1), r.parts.identity.sign)
-        return encode_reply(Reply(False, mark=mark))
+        mark = make_mark(r.run.id, incarnation_of(4, 1), r.parts.identity.sign)
+        return encode_reply(IdentityReply(False, mark=mark))
 
     r.network.answer = gone
     await settled(lambda: bool(r.said("counted-on")))
     assert watch.incarnation == incarnation_of(5, 1)
     assert start_count.counted(r.parts.home.starts) == 5
-    assert [type(event) for event in r.heard()] == [NotAlone]
+    assert [type(event) for event in r.heard()] == [CloneFound]
 
 
 async def test_a_start_from_a_restored_home_counts_on_above_what_it_signed(
@@ -246,8 +246,8 @@ async def test_a_start_from_a_restored_home_counts_on_above_what_it_signed(
     r = await new_rig(tmp_path)
 
     async def remembers(peer: PeerId, payload: bytes) -> bytes:
-        mark = made_mark(r.run.id, incarnation_of(40, 1), r.parts.identity.sign)
-        return encode_reply(Reply(False, mark=mark))
+        mark = make_mark(r.run.id, incarnation_of(40, 1), r.parts.identity.sign)
+        return encode_reply(IdentityReply(False, mark=mark))
 
     r.network.peers, r.network.answer = {ANN.peer}, remembers
     count = partial(start_count.count, r.parts.home.starts)
@@ -262,7 +262,7 @@ async def test_only_members_may_announce_challenges_and_only_so_often_may_one_as
 ) -> None:
     r = await new_rig(tmp_path)
     parts, watch = r.parts, r.parts.identities.watch
-    notice = encode_notice(Notice(parts.me, b"n" * NONCE_BYTES))
+    notice = encode_notice(IdentityNotice(parts.me, b"n" * NONCE_BYTES))
     await take_notice(parts, ANN.peer, notice)
     assert watch._challengers == {}, "it is admitted, and no member"
     state = parts.ledger.state
@@ -271,7 +271,7 @@ async def test_only_members_may_announce_challenges_and_only_so_often_may_one_as
     assert set(watch._challengers) == {ANN.peer}
     answer_questions(parts)
     handler = r.network.handlers[IDENTITY_PROTOCOL]
-    question = encode_question(Question(b"q" * NONCE_BYTES, 5, starting=False))
+    question = encode_question(IdentityQuestion(b"q" * NONCE_BYTES, 5, starting=False))
     with pytest.raises(TryLater):
         for _ in range(QUESTIONS_BURST + 1):
             await handler(BOB.peer, question)
@@ -283,7 +283,9 @@ async def test_a_suspicion_is_announced_to_all_members(new_rig: NewRig, tmp_path
     handler = r.network.handlers[IDENTITY_PROTOCOL]
     for incarnation in (5, 6):
         nonce = bytes([incarnation]) * NONCE_BYTES
-        await handler(BOB.peer, encode_question(Question(nonce, incarnation, starting=True)))
+        await handler(
+            BOB.peer, encode_question(IdentityQuestion(nonce, incarnation, starting=True))
+        )
     ((topic, payload),) = r.network.published
     assert topic == identity_topic(r.run.id)
-    assert decode_notice(payload) == Notice(BOB.peer, b"\x06" * NONCE_BYTES)
+    assert decode_notice(payload) == IdentityNotice(BOB.peer, b"\x06" * NONCE_BYTES)

@@ -98,7 +98,7 @@ async def test_a_ring_waits_for_no_heartbeat_of_a_neighbour_that_has_restarted(
     async with rig(tmp_path) as r:
         with neighbour(ANN) as before:
             old = pack(before.endpoint.to_wire())
-        r.parts.peers.take(ANN.peer, heartbeat(r.run.id, endpoint=old), r.parts.now())
+        r.parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, endpoint=old), r.parts.now())
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
             edge, mine = Edges(), key(r.parts, r.parts.me)

@@ -25,8 +25,8 @@ async def test_a_loopback_endpoint_of_a_peer_elsewhere_is_not_dialled(
         parts, endpoint = r.parts, Endpoint(ANN.peer, host, 22, b"certificate")
         r.decide(opening(parts.ledger.state, learners=(ANN.peer,)))
         beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
-        parts.peers.take(ANN.peer, beat, parts.now())
-        parts.detector.heard(ANN.peer, parts.now())
+        parts.peers.note_heartbeat(ANN.peer, beat, parts.now())
+        parts.detector.note_arrival(ANN.peer, parts.now())
         for site in ("127.0.0.1", "::/64"):
             r.network.sites[ANN.peer] = site
             assert fetch.sources(parts) == [endpoint]

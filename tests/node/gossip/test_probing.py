@@ -36,8 +36,8 @@ Handler = Callable[[SecureSocket, Mapping[str, object]], None]
 def hear(r: Rig, endpoint: Endpoint, serial: int = 1, **changes: object) -> None:
     wire = pack(endpoint.to_wire())
     beat = heartbeat(r.run.id, endpoint=wire, serial=serial, **changes)
-    r.parts.peers.take(endpoint.peer, beat, r.parts.now())
-    r.parts.detector.heard(endpoint.peer, r.parts.now())
+    r.parts.peers.note_heartbeat(endpoint.peer, beat, r.parts.now())
+    r.parts.detector.note_arrival(endpoint.peer, r.parts.now())
 
 
 def endpoint_of(peer: PeerId) -> Endpoint:
@@ -63,7 +63,7 @@ async def test_first_who_was_never_dialled_then_what_was_never_measured(tmp_path
         assert chosen() == bob
         tried.at[bob] = parts.now() - AGAIN_S + 1
         assert chosen() == ann
-        parts.paths.hear(ann, [(parts.me, Path(5))], parts.ledger.state.since)
+        parts.paths.note_report(ann, [(parts.me, Path(5))], parts.ledger.state.since)
         assert chosen() is None
         tried.at[bob] = parts.now() - AGAIN_S
         assert chosen() == bob

@@ -56,8 +56,8 @@ async def test_who_is_heard_and_not_refused_asks_nobody(
     r = await new_rig(tmp_path)
     as_volunteer(r, 2)
     r.network.peers = {ANN.peer}
-    r.parts.peers.take(ANN.peer, heartbeat(r.run.id), r.parts.now())
-    r.parts.detector.heard(ANN.peer, r.parts.now())
+    r.parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id), r.parts.now())
+    r.parts.detector.note_arrival(ANN.peer, r.parts.now())
     nursery.start_soon(notice_revocation, r.parts)
     for _ in range(20):
         await r.parts.changes.wait(at_most_s=0.01)

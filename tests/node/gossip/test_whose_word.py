@@ -368,11 +368,11 @@ async def test_in_an_open_run_nobody_but_members_keeps_a_node_waiting_for_more_o
         parts, now = r.parts, r.parts.now()
         r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
         high, here = heartbeat(r.run.id, height=10**6), heartbeat(r.run.id, height=1)
-        parts.peers.take(STRANGERS[0], high, now)
+        parts.peers.note_heartbeat(STRANGERS[0], high, now)
         assert not parts.ledger_is_current(), "there is nobody else to believe"
-        parts.peers.take(ANN.peer, here, now)
+        parts.peers.note_heartbeat(ANN.peer, here, now)
         assert parts.ledger_is_current()
-        parts.peers.take(ANN.peer, replace(high, serial=2), now)
+        parts.peers.note_heartbeat(ANN.peer, replace(high, serial=2), now)
         assert not parts.ledger_is_current()
 
 
@@ -383,8 +383,8 @@ def offering(r: Rig, peer: Identity) -> None:
     """Have this peer heard, with a data plane."""
     place = Endpoint(peer.peer, "127.0.0.1", 1, Credentials.create(peer).certificate_der)
     beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
-    r.parts.peers.take(peer.peer, beat, r.parts.now())
-    r.parts.detector.heard(peer.peer, r.parts.now())
+    r.parts.peers.note_heartbeat(peer.peer, beat, r.parts.now())
+    r.parts.detector.note_arrival(peer.peer, r.parts.now())
 
 
 async def test_many_names_in_an_open_run_take_no_lane_of_a_fetch_from_a_member(

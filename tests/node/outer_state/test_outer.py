@@ -21,7 +21,7 @@ from p2ptrain.errors import ChunkCorrupt, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip, SnapshotRef
 from p2ptrain.ledger.history.pruning import base_at
-from p2ptrain.ledger.messages.events import SnapshotTaken
+from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.outer_state import fetch, update_blobs
@@ -355,8 +355,8 @@ async def restarted(
         with socket.create_server(("127.0.0.1", 0)) as closed:
             place = Endpoint(ANN.peer, *closed.getsockname(), r.parts.endpoint.certificate_der)
         beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
-        r.parts.peers.take(ANN.peer, beat, r.parts.now())
-        r.parts.detector.heard(ANN.peer, r.parts.now())
+        r.parts.peers.note_heartbeat(ANN.peer, beat, r.parts.now())
+        r.parts.detector.note_arrival(ANN.peer, r.parts.now())
         assert fetch.sources(r.parts)
         yield r
         nursery.cancel_scope.cancel()
@@ -525,7 +525,7 @@ async def test_who_hears_somebody_further_on_waits_for_the_ledger_before_it_star
 ) -> None:
     monkeypatch.setattr(module, "HEAR_FIRST_S", 10.0)
     r = await new_rig(tmp_path, rules=ALONE)
-    r.parts.peers.take(ANN.peer, heartbeat(r.run.id, height=2), r.parts.now())
+    r.parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, height=2), r.parts.now())
     nursery.start_soon(keep_outer_state, r.parts)
     await trio.testing.wait_all_tasks_blocked(0.05)
     assert r.parts.outer.step is None

@@ -14,8 +14,7 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ChunkCorrupt
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.leases import Leases
-from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.state_bytes import digest_state
+from p2ptrain.ledger.chain.state import LedgerState, digest_state
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
 from p2ptrain.node.outer_state import fetch, retention, scrub
 from p2ptrain.node.outer_state.retention import (

@@ -18,7 +18,7 @@ from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.kernels import codecs
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.ledger.messages.effects import FetchUpdate
-from p2ptrain.ledger.messages.events import UpdateHeld
+from p2ptrain.ledger.messages.peer_reports import UpdateHeld
 from p2ptrain.node.consensus.ledger_task import _carry_out, _hold_update
 from p2ptrain.node.consensus.outbox import Outboxes
 from p2ptrain.node.outer_state import update_blobs

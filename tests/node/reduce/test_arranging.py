@@ -27,7 +27,7 @@ SLOW, FAST = Path(1_000, 1), Path(100_000, 1)
 
 
 def hear(r: Rig, peer: PeerId, **changes: object) -> None:
-    r.parts.peers.take(peer, heartbeat(r.run.id, **changes), r.parts.now())
+    r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, **changes), r.parts.now())
 
 
 def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
@@ -50,8 +50,8 @@ async def test_what_was_measured_here_and_there_decides_the_order_and_the_status
         joined = opening(parts.ledger.state, learners=(ann, bob, cai))
         r.decide(joined)
         parts.paths.mine = {ann: SLOW, bob: FAST, cai: FAST}
-        parts.paths.hear(ann, [(bob, FAST), (cai, FAST)], parts.ledger.state.since)
-        parts.paths.hear(bob, [(cai, SLOW)], parts.ledger.state.since)
+        parts.paths.note_report(ann, [(bob, FAST), (cai, FAST)], parts.ledger.state.since)
+        parts.paths.note_report(bob, [(cai, SLOW)], parts.ledger.state.since)
         assert ring_order.in_words(parts) == ""
         schedule, order = ring_order.arrange(parts, (me, ann, bob, cai))
         assert (schedule, ring_order.arrange(parts, (me, ann, bob, cai))[1]) == ("ring", order)
@@ -104,7 +104,7 @@ async def test_paths_are_heard_of_members_about_themselves(tmp_path: FilePath) -
         parts, ann, bob = r.parts, ANN.peer, BOB.peer
         r.decide(opening(parts.ledger.state, learners=(ann,)))
         parts.paths.mine = {ann: FAST}
-        parts.paths.turn(0.0)
+        parts.paths.choose_page(0.0)
         told = describe(parts, 1, 1)
         assert (told.paths, told.dialled, told.dialable) == (((ann, FAST),), False, True)
         _take_in(parts, ann, heartbeat(r.run.id, paths=((parts.me, SLOW), (bob, SLOW))))

@@ -20,10 +20,10 @@ from p2ptrain.dataplane.tls import tls_context
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain.state import apply, genesis
+from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
-from p2ptrain.ledger.messages.events import Ready, ReduceFailed
-from p2ptrain.ledger.policy.propose import reconsider
+from p2ptrain.ledger.messages.peer_reports import Ready, ReduceFailed
+from p2ptrain.ledger.policy.policy import reconsider
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip import gossip
 from p2ptrain.node.outer_state import update_blobs
@@ -38,7 +38,7 @@ from p2ptrain.node.reduce.reduce_task import (
 )
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.heartbeat import ReduceReport
-from p2ptrain.peers.heartbeat_delta import FullBeat, read
+from p2ptrain.peers.heartbeat_delta import FullHeartbeat, decode_beat
 from p2ptrain.ring import SILENCE_S
 from p2ptrain.ring.wait_for import REDUCE_S_MIN
 from p2ptrain.store import digest_of
@@ -179,8 +179,8 @@ async def test_a_neighbour_that_never_opens_its_streams_is_named(
         with socket.create_server(("127.0.0.1", 0)) as silent:
             place = Endpoint(ANN.peer, *silent.getsockname(), parts.endpoint.certificate_der)
             beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
-            parts.peers.take(ANN.peer, beat, parts.now())
-            parts.detector.heard(ANN.peer, parts.now())
+            parts.peers.note_heartbeat(ANN.peer, beat, parts.now())
+            parts.detector.note_arrival(ANN.peer, parts.now())
             parts.outer.step = 0
             ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
             order = (theirs, ours) if they_dial else (ours, theirs)
@@ -239,15 +239,17 @@ async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_ar
                 false = certificate_in_the_name_of(BOB, named("bob"), named("bob"))
                 place = replace(place, certificate_der=false)
             beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
-            parts.peers.take(ANN.peer, beat, parts.now())
-            parts.detector.heard(ANN.peer, parts.now())
+            parts.peers.note_heartbeat(ANN.peer, beat, parts.now())
+            parts.detector.note_arrival(ANN.peer, parts.now())
             put_into_a_roster(parts, ANN.peer)
             nursery.start_soon(exchange, parts)
             await settled(lambda: bool(r.said("exchange-failed")))
             nursery.cancel_scope.cancel()
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
-        heard = read(parts.saying.say(gossip.describe(parts, parts.identities.incarnation, 0)))
-        assert isinstance(heard, FullBeat)
+        heard = decode_beat(
+            parts.saying.encode_next(gossip.describe(parts, parts.identities.incarnation, 0))
+        )
+        assert isinstance(heard, FullHeartbeat)
         assert heard.heartbeat.reduce == ReduceReport(0, 0, None, (ANN.peer,))
 
 
@@ -261,8 +263,10 @@ async def test_a_participant_that_is_no_peer_is_not_named_and_we_are_still_heard
     nursery.start_soon(exchange, parts)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
-    heard = read(parts.saying.say(gossip.describe(parts, parts.identities.incarnation, 0)))
-    assert isinstance(heard, FullBeat)
+    heard = decode_beat(
+        parts.saying.encode_next(gossip.describe(parts, parts.identities.incarnation, 0))
+    )
+    assert isinstance(heard, FullHeartbeat)
 
 
 async def test_an_attempt_that_lost_its_point_while_it_waited_for_theta_is_not_begun(

@@ -21,7 +21,7 @@ from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce import reduce_task as exchanging
 from p2ptrain.node.reduce.reduce_task import _settle, exchange
-from p2ptrain.ring import Reduce, ReduceReport
+from p2ptrain.ring import Reduce, ReduceStatistics
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.trainer_orders import Work
@@ -113,7 +113,7 @@ class Late(Reduce):
 
     lost: NDArray[np.float32] | None = None
 
-    def run(self) -> ReduceReport:
+    def run(self) -> ReduceStatistics:
         super().run()
         assert self._arithmetic._residual_out is not None
         Late.lost = self._arithmetic._residual_out.copy()
@@ -124,7 +124,7 @@ class Late(Reduce):
 class Spoilt(Late):
     """In which somebody sent numbers that no rounding loses."""
 
-    def run(self) -> ReduceReport:
+    def run(self) -> ReduceStatistics:
         try:
             return super().run()
         finally:

@@ -43,7 +43,7 @@ async def test_a_copy_does_not_start_while_the_original_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The original answers within two seconds; this leaves it time on a crowded machine.
-    monkeypatch.setattr(duplicate_identity, "start_s", lambda: 30.0)
+    monkeypatch.setattr(duplicate_identity, "start_wait_s", lambda: 30.0)
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: len(s.credits("ann")) >= 1)
         copy = copied(s, "ann")

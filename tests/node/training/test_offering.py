@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import frames
-from p2ptrain.ledger.messages.events import Ready
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.outer_state import state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
 from p2ptrain.node.state.context import Parts
@@ -36,7 +36,7 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
     """
     monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
-    own_peak = ready_work.own_peak
+    own_peak = ready_work.contribution_peak
 
     def slow_peak(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         measures.set()
@@ -48,7 +48,7 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
             noticed.set()
             raise TrainerError("a rank has gone", code="TRAINER-RANKS")
 
-    monkeypatch.setattr(ready_work, "own_peak", slow_peak)
+    monkeypatch.setattr(ready_work, "contribution_peak", slow_peak)
     monkeypatch.setattr(FakeTrainer, "check", lose_a_rank)
     remote = Remote()
     async with training(tmp_path, remote) as r:
@@ -71,7 +71,11 @@ async def test_what_was_trained_on_a_theta_that_is_found_wrong_is_not_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
 ) -> None:
     """Though its trainer has not ended yet: once θ is right again it would be averaged."""
-    heard, own_peak, note = threading.Event(), ready_work.own_peak, module.Conversation._note_ready
+    heard, own_peak, note = (
+        threading.Event(),
+        ready_work.contribution_peak,
+        module.Conversation._note_ready,
+    )
     at_once = found == "before it is ready"
 
     async def note_and_tell(conversation: module.Conversation, ready: frames.FragmentReady) -> None:
@@ -90,7 +94,7 @@ async def test_what_was_trained_on_a_theta_that_is_found_wrong_is_not_offered(
 
     works, parts = list[Work | None](), list[Parts]()
     monkeypatch.setattr(module.Conversation, "_note_ready", note_and_tell)
-    monkeypatch.setattr(ready_work, "own_peak", find_and_measure)
+    monkeypatch.setattr(ready_work, "contribution_peak", find_and_measure)
     monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
     remote = Remote(held=True)
     async with training(tmp_path, remote) as r:

@@ -22,7 +22,7 @@ from p2ptrain.errors import TrainerError, TrainerExited, TrainerUnfit
 from p2ptrain.identity import load_or_create
 from p2ptrain.ipc import channel, frames
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip
-from p2ptrain.ledger.messages.events import Ready
+from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.control.status import status
 from p2ptrain.node.outer_state import fetch, state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import Contradiction

@@ -26,7 +26,7 @@ from p2ptrain.node.training.evaluation_task import (
 )
 from p2ptrain.observe.status import status_lines
 from p2ptrain.peers.heartbeat import LOSS_MAX_NATS, ValidationReport
-from p2ptrain.peers.validation_tally import Share, Validation
+from p2ptrain.peers.validation_tally import Validation, ValidationShare
 from p2ptrain.store import digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, Rig, heartbeat, opening, rig, settled
@@ -68,8 +68,8 @@ def says(
     r: Rig, peer: PeerId, report: ValidationReport, serial: int = 1, **changes: object
 ) -> None:
     beat = heartbeat(r.run.id, validation=report, serial=serial, **changes)
-    if r.parts.peers.take(peer, beat, r.parts.now()) is not None:
-        r.parts.detector.heard(peer, r.parts.now())
+    if r.parts.peers.note_heartbeat(peer, beat, r.parts.now()) is not None:
+        r.parts.detector.note_arrival(peer, r.parts.now())
         evaluation_task.hear(r.parts, peer, beat)
     r.parts.changes.ring()
 
@@ -80,16 +80,19 @@ async def test_who_measures_what_is_read_off_the_last_commit(tmp_path: Path) -> 
         assert shares(r.parts, 0) == {}  # Nothing is agreed yet.
         r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
         # The founder of a run may be a seed.
-        assert shares(r.parts, 0) == {ANN.peer: Share(0, 2)}
+        assert shares(r.parts, 0) == {ANN.peer: ValidationShare(0, 2)}
         commit(r, me, ANN.peer)
-        assert sorted(shares(r.parts, 1).values(), key=str) == [Share(0, 1), Share(1, 2)]
+        assert sorted(shares(r.parts, 1).values(), key=str) == [
+            ValidationShare(0, 1),
+            ValidationShare(1, 2),
+        ]
         assert set(shares(r.parts, 1)) == {me, ANN.peer}
         commit(r, ANN.peer)
-        assert shares(r.parts, 2) == {ANN.peer: Share(0, 2)}
+        assert shares(r.parts, 2) == {ANN.peer: ValidationShare(0, 2)}
         assert set(shares(r.parts, 1)) == {me, ANN.peer}  # What was, stays.
         r.decide(opening(r.parts.ledger.state, Participant(me, 16, 1), learners=[ANN.peer]))
         r.decide(Skip(2))
-        assert shares(r.parts, 3) == {ANN.peer: Share(0, 2)}  # θ is still what it was.
+        assert shares(r.parts, 3) == {ANN.peer: ValidationShare(0, 2)}  # θ is still what it was.
 
 
 @pytest.mark.parametrize(("every", "steps"), [(1, [0, 1, 2, 3]), (2, [0, 2, 3]), (9, [0, 3])])
@@ -134,7 +137,7 @@ async def test_all_reports_together_are_the_loss_of_theta(tmp_path: Path) -> Non
 async def test_a_share_of_one_that_is_gone_is_a_hole_that_is_told(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.parts.me, ANN.peer)
-        r.parts.detector.heard(ANN.peer, r.parts.now())
+        r.parts.detector.note_arrival(ANN.peer, r.parts.now())
         measured(r.parts, step, 3.0, r.parts.manifest.data.block_tokens)
         await trio.testing.wait_all_tasks_blocked()
         assert r.said("evaluated") == []

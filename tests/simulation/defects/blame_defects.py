@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.paxos import turns
-from p2ptrain.ledger.policy import accept, blame, propose
+from p2ptrain.ledger.policy import accept, blame, policy
 from p2ptrain.ledger.policy.blame import Failure, Memory
 from tests.simulation.defects.planting import Patch
 
@@ -80,5 +80,5 @@ def proposer_brings_itself_back(patch: Patch) -> None:
 
 
 def one_alone_has_all_time(patch: Patch) -> None:
-    for module in (accept, propose):
+    for module in (accept, policy):
         patch(module, "alone_too_long", lambda rules, at, view, now: False)

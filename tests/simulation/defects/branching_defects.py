@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from p2ptrain.ledger import core
-from p2ptrain.ledger.branches.branch_proposal import Branching
+from p2ptrain.ledger.branches.branch_proposal import BranchProposer
 from p2ptrain.ledger.branches.rival_chains import Rival, Rivals, Winner
-from p2ptrain.ledger.chain import state
+from p2ptrain.ledger.chain import apply as apply_module
+from p2ptrain.ledger.chain.branch_rank import rank_of
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Branch, Certificate, Certified, Entry
@@ -18,8 +19,8 @@ from tests.simulation.defects.planting import Patch
 
 def heals_towards_fewer(patch: Patch) -> None:
     def judge(self: Rivals, rival: Rival, own: LedgerState, at: Any) -> None:
-        index = rival.parting(at)
-        if index is not None and rival.state.rank < own.rank:
+        index = rival.first_difference(at)
+        if index is not None and rank_of(rival.state) < rank_of(own):
             entries = tuple(rival.entries[index:])
             self.winner = Winner(entries[0].entry.height - 1, entries, rival.state)
 
@@ -27,7 +28,7 @@ def heals_towards_fewer(patch: Patch) -> None:
 
 
 def unnamed_follow_at_once(patch: Patch) -> None:
-    patch(Branching, "adoptable", lambda self, now: self._offered)
+    patch(BranchProposer, "adoptable", lambda self, now: self._offered)
 
 
 def lines_not_told_apart(patch: Patch) -> None:
@@ -41,14 +42,14 @@ def lines_not_told_apart(patch: Patch) -> None:
 
 
 def branch_signed_by_one(patch: Patch) -> None:
-    def outcome(self: Branching) -> Certified | None:
+    def outcome(self: BranchProposer) -> Certified | None:
         entry = self._entry
         if entry is None:
             return None
         votes = tuple(sorted(self._signatures.items()))
         return Certified(entry, Certificate(entry.height, 0, entry.digest, votes))
 
-    patch(Branching, "outcome", outcome)
+    patch(BranchProposer, "outcome", outcome)
     _check_no_certificate(patch)
 
 
@@ -58,9 +59,13 @@ def lease_kept_by_who_is_gone(patch: Patch) -> None:
         book = replace(after.lease_book, returned=before.lease_book.returned)
         return replace(after, lease_book=book)
 
-    original = state._after_branch
-    patch(state, "_after_branch", after_branch)
+    original = apply_module._after_branch
+    patch(apply_module, "_after_branch", after_branch)
 
 
 def _check_no_certificate(patch: Patch) -> None:
-    patch(core, "check_certified", lambda rules, at, it, check: state.apply(rules, at, it.entry))
+    patch(
+        core,
+        "check_certified",
+        lambda rules, at, it, check: apply_module.apply(rules, at, it.entry),
+    )

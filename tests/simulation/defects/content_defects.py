@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from p2ptrain.ledger.chain import leases, state, terms
+from p2ptrain.ledger.chain import apply as apply_module
+from p2ptrain.ledger.chain import leases, terms
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Terms
-from p2ptrain.ledger.history import base
-from p2ptrain.ledger.policy import accept, open_reduce
-from p2ptrain.ledger.policy.accept import Answer, Verdict
-from p2ptrain.ledger.policy.open_reduce import Gathered
+from p2ptrain.ledger.history import check_base
+from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
+from p2ptrain.ledger.policy import accept, membership, participants
+from p2ptrain.ledger.policy.participants import Readiness
 from p2ptrain.ledger.policy.reports import View
 from tests.simulation.defects.planting import Patch
 
@@ -28,7 +29,7 @@ def lease_returned_twice(patch: Patch) -> None:
 
 
 def commit_without_bytes(patch: Patch) -> None:
-    yes = Verdict(Answer.YES, "why not")
+    yes = Judgement(Answer.YES, "why not")
     patch(accept, "_judge_commit", lambda rules, at, view, commit, *, forced: yes)
 
 
@@ -38,13 +39,13 @@ def one_maker_is_enough(patch: Patch) -> None:
 
 
 def newcomers_vote_at_once(patch: Patch) -> None:
-    def next_members(at: state.LedgerState, view: object, gone: frozenset[str]) -> object:
+    def next_members(at: LedgerState, view: object, gone: frozenset[str]) -> object:
         members = original(at, view, gone)  # type: ignore[arg-type]
         return None if members is None else (members[0] + members[1], ())
 
-    original = open_reduce.next_members
-    patch(open_reduce, "next_members", next_members)
-    patch(state, "_membership_fault", lambda rules, at, roster: "")
+    original = membership.next_members
+    patch(membership, "next_members", next_members)
+    patch(apply_module, "_membership_fault", lambda rules, at, roster: "")
 
 
 def lease_kept_after_commit(patch: Patch) -> None:
@@ -60,18 +61,18 @@ def lease_lost_with_its_member(patch: Patch) -> None:
 
 
 def grace_ignored(patch: Patch) -> None:
-    def gathered(rules: Rules, at: LedgerState, view: View) -> Gathered:
+    def gathered(rules: Rules, at: LedgerState, view: View) -> Readiness:
         have = original(rules, at, view)
         return replace(have, awaited=()) if have.enough else have
 
-    original = open_reduce.gathered
-    patch(open_reduce, "gathered", gathered)
+    original = participants.readiness
+    patch(participants, "readiness", gathered)
 
 
 def claims_not_doubted(patch: Patch) -> None:
     """An entry that one voter claims to have accepted counts as chosen, without asking others."""
 
-    def may_accept(*knowing: Any, doubtful: bool, **judging: Any) -> Verdict:
+    def may_accept(*knowing: Any, doubtful: bool, **judging: Any) -> Judgement:
         return original(*knowing, **judging)
 
     original = accept.may_accept
@@ -94,11 +95,11 @@ def one_word_is_enough(patch: Patch) -> None:
 
 
 def any_base_taken(patch: Patch) -> None:
-    patch(base, "check_base", lambda rules, offered, named, verify: None)
+    patch(check_base, "check_base", lambda rules, offered, named, verify: None)
 
 
 def state_not_checked(patch: Patch) -> None:
-    patch(state, "_state_fault", lambda at, commit: "")
+    patch(apply_module, "_state_fault", lambda at, commit: "")
 
 
 def amendment_not_asked_for(patch: Patch) -> None:
@@ -111,5 +112,5 @@ def amended_at_once(patch: Patch) -> None:
     def why_not(agreed: tuple[Terms, ...], step: int, new: Terms) -> str:
         return original(agreed, min(step, new.step - 1), new)
 
-    original = terms.why_not
-    patch(terms, "why_not", why_not)
+    original = terms.amendment_fault
+    patch(terms, "amendment_fault", why_not)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain import founders, state
+from p2ptrain.ledger.chain import apply as apply_module
+from p2ptrain.ledger.chain import founders
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.ledger.policy import accept, membership
@@ -25,7 +26,7 @@ def strangers_may_vote(patch: Patch) -> None:
 
     original = membership.unasked
     patch(accept, "unasked", unasked)
-    patch(state, "roster_fault", lambda of, roster: "")
+    patch(apply_module, "roster_fault", lambda of, roster: "")
 
 
 def down_is_gone(patch: Patch) -> None:

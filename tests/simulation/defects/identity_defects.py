@@ -12,10 +12,10 @@ from p2ptrain.archive import start_count
 from p2ptrain.ids import PeerId
 from p2ptrain.peers import duplicate_watch
 from p2ptrain.peers.duplicate_watch import Duplicate, DuplicateWatch
-from p2ptrain.peers.identity_desk import IdentityDesk
-from p2ptrain.peers.identity_messages import Notice, Proof, Reply
+from p2ptrain.peers.identity_mailboxes import IdentityMailboxes
+from p2ptrain.peers.identity_messages import IdentityNotice, IdentityProof, IdentityReply
 from p2ptrain.peers.incarnations import Incarnations
-from p2ptrain.peers.replayed_heartbeats import Replays
+from p2ptrain.peers.replayed_heartbeats import ReplayedHeartbeats
 from p2ptrain.store import Disk
 from tests.simulation.defects.planting import Mutant, Patch
 
@@ -34,20 +34,20 @@ def any_nonce_counts(patch: Patch) -> None:
 
 def hearsay_is_evidence(patch: Patch) -> None:
     """A member's claim that it hears another process counts as a proof, as before this rule."""
-    hear_reply = DuplicateWatch.hear_reply
+    hear_reply = DuplicateWatch.note_reply
 
-    def believe(self: DuplicateWatch, member: PeerId, reply: Reply, now: float) -> None:
+    def believe(self: DuplicateWatch, member: PeerId, reply: IdentityReply, now: float) -> None:
         hear_reply(self, member, reply, now)
         if reply.suspected and self.duplicate is None:
             self.duplicate = Duplicate(0, member, ends_us=True)
 
-    patch(DuplicateWatch, "hear_reply", believe)
+    patch(DuplicateWatch, "note_reply", believe)
 
 
 def starting_process_stops_a_running_one(patch: Patch) -> None:
     judge = DuplicateWatch._judge
 
-    def judge_all(self: DuplicateWatch, member: PeerId, proof: Proof, now: float) -> None:
+    def judge_all(self: DuplicateWatch, member: PeerId, proof: IdentityProof, now: float) -> None:
         was, self.starting = self.starting, True
         judge(self, member, proof, now)
         self.starting = was
@@ -58,7 +58,7 @@ def starting_process_stops_a_running_one(patch: Patch) -> None:
 def older_process_ends_too(patch: Patch) -> None:
     judge = DuplicateWatch._judge
 
-    def judge_ends(self: DuplicateWatch, member: PeerId, proof: Proof, now: float) -> None:
+    def judge_ends(self: DuplicateWatch, member: PeerId, proof: IdentityProof, now: float) -> None:
         judge(self, member, proof, now)
         if self.duplicate is not None:
             found = self.duplicate
@@ -69,7 +69,7 @@ def older_process_ends_too(patch: Patch) -> None:
 
 def proofs_not_given(patch: Patch) -> None:
     """A challenged process asks questions of its own, but does not answer the challenge."""
-    patch(DuplicateWatch, "hear_challenges", lambda self, member, nonces, now: self.hurry(now))
+    patch(DuplicateWatch, "note_challenges", lambda self, member, nonces, now: self.ask_soon(now))
 
 
 def strangers_are_asked(patch: Patch) -> None:
@@ -83,31 +83,31 @@ def strangers_are_asked(patch: Patch) -> None:
     ) -> tuple[set[PeerId], set[PeerId]]:
         return set(sorted(connected)[:16]), set()
 
-    patch(duplicate_watch, "askable", connected_first)
+    patch(duplicate_watch, "peers_to_ask", connected_first)
 
 
 def challenges_not_announced(patch: Patch) -> None:
-    announce = IdentityDesk._announce
+    announce = IdentityMailboxes._announce
 
     def announce_proofs(
-        self: IdentityDesk, box: object, notice: Notice, incarnation: int, now: float
+        self: IdentityMailboxes, box: object, notice: IdentityNotice, incarnation: int, now: float
     ) -> None:
         if notice.proof is not None:
             announce(self, box, notice, incarnation, now)  # type: ignore[arg-type]
 
-    patch(IdentityDesk, "_announce", announce_proofs)
+    patch(IdentityMailboxes, "_announce", announce_proofs)
 
 
 def proofs_not_announced(patch: Patch) -> None:
-    announce = IdentityDesk._announce
+    announce = IdentityMailboxes._announce
 
     def announce_challenges(
-        self: IdentityDesk, box: object, notice: Notice, incarnation: int, now: float
+        self: IdentityMailboxes, box: object, notice: IdentityNotice, incarnation: int, now: float
     ) -> None:
         if notice.proof is None:
             announce(self, box, notice, incarnation, now)  # type: ignore[arg-type]
 
-    patch(IdentityDesk, "_announce", announce_challenges)
+    patch(IdentityMailboxes, "_announce", announce_challenges)
 
 
 def starts_not_synced(patch: Patch) -> None:
@@ -133,25 +133,31 @@ def marks_not_verified(patch: Patch) -> None:
 
 def counts_on_beside_a_duplicate(patch: Patch) -> None:
     """Two processes with one identity each count above the other, and neither of them ends."""
-    patch(DuplicateWatch, "raise_to", lambda self, now: self._newest * (self._behind_s <= now))
+    patch(
+        DuplicateWatch,
+        "incarnation_to_exceed",
+        lambda self, now: self._newest * (self._behind_s <= now),
+    )
 
 
 def old_heartbeats_are_taken(patch: Patch) -> None:
     """Any other incarnation counts as newer, even an older one, as before this rule."""
 
-    def take(self: Incarnations, peer: PeerId, incarnation: int, serial: int, now: float) -> bool:
+    def note_decoded(
+        self: Incarnations, peer: PeerId, incarnation: int, serial: int, now: float
+    ) -> bool:
         known = self._touched(peer, incarnation, now)
         if incarnation == known.incarnation and serial <= known.taken:
             return False
         known.taken = serial
         return True
 
-    patch(Incarnations, "take", take)
+    patch(Incarnations, "note_decoded", note_decoded)
     patch(Incarnations, "is_stale", lambda self, peer, incarnation: False)
 
 
 def forwarder_is_named_at_once(patch: Patch) -> None:
-    patch(Replays, "names", lambda *arguments: True)
+    patch(ReplayedHeartbeats, "note_replay", lambda *arguments: True)
 
 
 IDENTITY_MUTANTS = tuple(

@@ -8,20 +8,21 @@ from typing import Any
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger import core
-from p2ptrain.ledger.chain import quorum, state, verify
+from p2ptrain.ledger.chain import apply as apply_module
+from p2ptrain.ledger.chain import quorum, verify
 from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.signatures import Verify
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certificate, Entry, LineId, Vote, vote_message
-from p2ptrain.ledger.chain.verify import Verify
 from p2ptrain.ledger.messages.effects import Effect, Persist
 from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.messages import PromiseProof
 from p2ptrain.ledger.paxos import electorate, instance
-from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors, recall
+from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors, restored_acceptors
 from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.instance import Instance, Stage
-from p2ptrain.ledger.paxos.proposer import Leading
-from p2ptrain.ledger.policy.policy import Counsel
+from p2ptrain.ledger.paxos.proposer import Proposer
+from p2ptrain.ledger.policy.policy import Policy
 from p2ptrain.simulation.disk import Disk
 from tests.simulation.defects.planting import Patch
 
@@ -60,13 +61,13 @@ def lower_round_accepted(patch: Patch) -> None:
 
 
 def accepted_value_not_adopted(patch: Patch) -> None:
-    count = Leading.count_promise
+    count = Proposer.count_promise
 
-    def count_promise(self: Leading, voter: object, promise: object) -> None:
+    def count_promise(self: Proposer, voter: object, promise: object) -> None:
         count(self, voter, promise)  # type: ignore[arg-type]
         self._best = None
 
-    patch(Leading, "count_promise", count_promise)
+    patch(Proposer, "count_promise", count_promise)
     patch(instance, "forced_by", lambda proofs: None)
     patch(electorate, "forced_by", lambda proofs: None)
 
@@ -75,10 +76,10 @@ def round_0_proposed_anew(patch: Patch) -> None:
     """After a restart, round 0 is proposed again, regardless of an entry accepted before."""
     lead = Instance._lead
 
-    def forgetful(self: Instance, counsel: Counsel, now: float) -> object:
+    def forgetful(self: Instance, policy: Policy, now: float) -> object:
         if self.stage is Stage.IDLE and self.round == 0:
             self.acceptor.accepted = None
-        return lead(self, counsel, now)
+        return lead(self, policy, now)
 
     patch(Instance, "_lead", forgetful)
 
@@ -114,7 +115,7 @@ def certificate_of_another_height(patch: Patch) -> None:
     """Votes are checked only against the entry and height that the certificate itself names."""
 
     def fault(
-        rules: Rules, at: state.LedgerState, entry: object, held: Certificate, check: Verify
+        rules: Rules, at: LedgerState, entry: object, held: Certificate, check: Verify
     ) -> str:
         said = vote_message(at.line, held.height, held.round, held.entry)
         return "" if all(check(voter, said, it) for voter, it in held.votes) else "forged"
@@ -123,12 +124,12 @@ def certificate_of_another_height(patch: Patch) -> None:
 
 
 def any_vote_counts(patch: Patch) -> None:
-    def take_vote(self: Leading, sender: PeerId, vote: Vote) -> str:
+    def add_vote(self: Proposer, sender: PeerId, vote: Vote) -> str:
         if self.proposal is not None and sender in self._electorate.names:
             self._votes[sender] = vote.signature
         return ""
 
-    patch(Leading, "take_vote", take_vote)
+    patch(Proposer, "add_vote", add_vote)
 
 
 def promises_not_shown(patch: Patch) -> None:
@@ -160,12 +161,12 @@ def accepted_forgotten(patch: Patch) -> None:
     """A restarted voter remembers its promises, but not its accepted entries."""
 
     def recalled(records: Iterable[bytes], *, decided: Mapping[LineId, int]) -> Acceptors:
-        acceptors = recall(records, decided=decided)
+        acceptors = restored_acceptors(records, decided=decided)
         for acceptor in acceptors.values():
             acceptor.accepted = None
         return acceptors
 
-    patch(core, "recall", recalled)
+    patch(core, "restored_acceptors", recalled)
 
 
 def spoken_before_written(patch: Patch) -> None:
@@ -220,4 +221,8 @@ def shown_claims_not_checked(patch: Patch) -> None:
 
 
 def _check_no_certificate(patch: Patch) -> None:
-    patch(core, "check_certified", lambda rules, at, it, check: state.apply(rules, at, it.entry))
+    patch(
+        core,
+        "check_certified",
+        lambda rules, at, it, check: apply_module.apply(rules, at, it.entry),
+    )

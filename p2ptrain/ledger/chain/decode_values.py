@@ -35,7 +35,6 @@ from p2ptrain.ledger.chain.values import (
     Terms,
     Value,
 )
-from p2ptrain.ledger.messages.messages import Accepted
 
 T = TypeVar("T")
 
@@ -81,12 +80,6 @@ def _certificate_from_plain(plain: object) -> Certificate:
     height, round = read_int(fields["height"], "height"), read_int(fields["round"], "round")
     entry = read_digest(fields["entry"], "entry")
     return _built(lambda: Certificate(height, round, entry, tuple(votes)))
-
-
-def accepted_from_plain(plain: object) -> Accepted:
-    number, entry, signature = read_exactly(plain, 3, "what was accepted")
-    signed = read_signature(signature, "signature")
-    return Accepted(read_int(number, "round"), entry_from_plain(entry), signed)
 
 
 _ROSTER_FIELDS = frozenset(

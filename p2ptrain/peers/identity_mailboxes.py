@@ -24,10 +24,10 @@ from p2ptrain.ids import PeerId
 from p2ptrain.peers.identity_messages import (
     CHALLENGES_MAX,
     PROOFS_MAX,
-    Notice,
-    Proof,
-    Question,
-    Reply,
+    IdentityNotice,
+    IdentityProof,
+    IdentityQuestion,
+    IdentityReply,
 )
 from p2ptrain.peers.incarnations import Incarnations
 from p2ptrain.rate_limit import Allowance
@@ -88,7 +88,7 @@ class _Box:
 
     asked: dict[int, tuple[bytes, float]] = field(default_factory=dict)
     told: dict[tuple[PeerId, bytes], tuple[None, float]] = field(default_factory=dict)
-    proofs: dict[tuple[PeerId, bytes], tuple[Proof, float]] = field(default_factory=dict)
+    proofs: dict[tuple[PeerId, bytes], tuple[IdentityProof, float]] = field(default_factory=dict)
     announced: dict[tuple[bool, int], tuple[None, float]] = field(default_factory=dict)
 
     def forget(self, before: float) -> None:
@@ -99,19 +99,19 @@ class _Box:
 
 
 @dataclass(slots=True)
-class IdentityDesk:
+class IdentityMailboxes:
     """The mailboxes of all peers. `notices` are to be published; the caller takes them out."""
 
     incarnations: Incarnations
     is_member: IsMember = nobody
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[IdentityNotice] = field(default_factory=list)
     _boxes: dict[PeerId, _Box] = field(default_factory=dict)
     _questions: Allowance = field(
         default_factory=lambda: Allowance(QUESTIONS_BURST, QUESTIONS_PER_S)
     )
     _announced: Allowance = field(default_factory=lambda: Allowance(NOTICES_BURST, NOTICES_PER_S))
 
-    def answer(self, peer: PeerId, question: Question, now: float) -> Reply | None:
+    def answer(self, peer: PeerId, question: IdentityQuestion, now: float) -> IdentityReply | None:
         """Answer an admitted peer; None if it asks too often."""
         if not self._questions.take(peer, 1, now):
             return None
@@ -121,15 +121,15 @@ class IdentityDesk:
         _put(box.asked, question.incarnation, question.nonce, now, ASKERS_MAX)
         suspected = self._is_suspected(peer, box, question.incarnation, now)
         if suspected:
-            self._announce(box, Notice(peer, question.nonce), question.incarnation, now)
-        return Reply(
+            self._announce(box, IdentityNotice(peer, question.nonce), question.incarnation, now)
+        return IdentityReply(
             suspected,
             _challenges(box, question.incarnation),
             _proofs_for(peer, box, question.incarnation),
             self.incarnations.mark(peer),
         )
 
-    def take_notice(self, author: PeerId, notice: Notice, now: float) -> None:
+    def note_notice(self, author: PeerId, notice: IdentityNotice, now: float) -> None:
         """Take a notice that a member sent by gossip. The asker, not this node, checks whether a
         proof is genuine.
         """
@@ -142,7 +142,7 @@ class IdentityDesk:
             _make_room(box.proofs, key)
             _put(box.proofs, key, notice.proof, now, PROOFS_KEPT)
 
-    def take_notices(self) -> list[Notice]:
+    def pop_notices(self) -> list[IdentityNotice]:
         """Return the notices to publish now."""
         notices, self.notices = self.notices, []
         return notices
@@ -154,16 +154,16 @@ class IdentityDesk:
         told = any(now < at + SUSPECTED_S for _, at in box.told.values())
         return asked_too or told or self.incarnations.is_other_due(peer, incarnation, now)
 
-    def _take_proof(self, peer: PeerId, box: _Box, proof: Proof, now: float) -> None:
+    def _take_proof(self, peer: PeerId, box: _Box, proof: IdentityProof, now: float) -> None:
         """Keep a proof that its maker brings. If a member elsewhere passed the nonce on, announce
         the proof by gossip, too.
         """
         known = (peer, proof.nonce) in box.proofs
         _put(box.proofs, (peer, proof.nonce), proof, now, PROOFS_KEPT)
         if not known and any(nonce == proof.nonce for _, nonce in box.told):
-            self._announce(box, Notice(peer, proof.nonce, proof), proof.incarnation, now)
+            self._announce(box, IdentityNotice(peer, proof.nonce, proof), proof.incarnation, now)
 
-    def _announce(self, box: _Box, notice: Notice, incarnation: int, now: float) -> None:
+    def _announce(self, box: _Box, notice: IdentityNotice, incarnation: int, now: float) -> None:
         key = notice.proof is not None, incarnation
         _, last_s = box.announced.get(key, (None, float("-inf")))
         if now >= last_s + NOTICE_AGAIN_S and self._announced.take(None, 1, now):
@@ -190,7 +190,7 @@ def _challenges(box: _Box, incarnation: int) -> tuple[bytes, ...]:
     return tuple(nonce for nonce in found if nonce not in own)[:CHALLENGES_MAX]
 
 
-def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[Proof, ...]:
+def _proofs_for(peer: PeerId, box: _Box, incarnation: int) -> tuple[IdentityProof, ...]:
     """Return the proofs of other incarnations than `incarnation`: those that `peer` brought itself
     come first.
     """

@@ -12,12 +12,18 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain import state_bytes
-from p2ptrain.ledger.chain.branch_rank import Stretch
+from p2ptrain.ledger.chain import state as state_module
 from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.chain.leases import Leases
-from p2ptrain.ledger.chain.state import LedgerState, Phase
-from p2ptrain.ledger.chain.state_bytes import SPELLINGS, encode_state, plain_state, runs_of
+from p2ptrain.ledger.chain.state import (
+    ENCODERS,
+    LedgerState,
+    Phase,
+    Stretch,
+    encode_state,
+    plain_state,
+    runs_of,
+)
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Terms
 from p2ptrain.ledger.history import decode_state as state_reading
 from p2ptrain.ledger.history.decode_state import READERS, decode_state
@@ -92,7 +98,7 @@ def test_every_state_comes_back_and_equal_digests_are_equal_states(
 
 
 @settings(max_examples=150, deadline=None)
-@given(states(), st.sampled_from(sorted(SPELLINGS)), states())
+@given(states(), st.sampled_from(sorted(ENCODERS)), states())
 def test_no_field_can_differ_without_another_digest(
     one: LedgerState, name: str, other: LedgerState
 ) -> None:
@@ -103,14 +109,14 @@ def test_no_field_can_differ_without_another_digest(
 def test_every_field_of_a_state_is_spelled_and_read() -> None:
     """A field that is forgotten in a table would be in no digest."""
     names = {each.name for each in fields(LedgerState) if each.compare}
-    assert set(SPELLINGS) == set(READERS) == names
+    assert set(ENCODERS) == set(READERS) == names
 
 
 def test_a_state_with_a_field_that_nobody_spells_has_no_digest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fewer = {name: spell for name, spell in SPELLINGS.items() if name != "tokens"}
-    monkeypatch.setattr(state_bytes, "SPELLINGS", fewer)
+    fewer = {name: spell for name, spell in ENCODERS.items() if name != "tokens"}
+    monkeypatch.setattr(state_module, "ENCODERS", fewer)
     with pytest.raises(AssertionError, match="every field"):
         replace(REDUCING, tokens=1).digest  # noqa: B018 (asking is the point)
 
@@ -118,7 +124,7 @@ def test_a_state_with_a_field_that_nobody_spells_has_no_digest(
 def test_the_digest_is_worked_out_once_and_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     state = replace(REDUCING)
     before = state.digest
-    monkeypatch.setattr(state_bytes, "plain_state", lambda state: {})
+    monkeypatch.setattr(state_module, "plain_state", lambda state: {})
     assert state.digest == before
     assert replace(state).digest != before
 
@@ -130,7 +136,7 @@ def test_a_lease_is_a_few_runs_of_blocks() -> None:
 
 
 def test_a_state_that_is_too_large_for_others_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_bytes, "STATE_BYTES_MAX", 100)
+    monkeypatch.setattr(state_module, "STATE_BYTES_MAX", 100)
     with pytest.raises(LocalProtocolError, match="more than peers accept"):
         encode_state(REDUCING)
 

@@ -16,8 +16,8 @@ from p2ptrain.kernels import codec as codec_of
 from p2ptrain.ring import SCHEDULES, ReduceRequest
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
-from p2ptrain.ring.blame import Verdict
-from p2ptrain.ring.lane_progress import Arrival, Send, Work
+from p2ptrain.ring.blame import SharedVerdict
+from p2ptrain.ring.lane_progress import IncomingSegment, LaneProgress, OutgoingSegment
 from p2ptrain.ring.plan import SEGMENTS_HELD_MAX
 from p2ptrain.ring.wire import Header, Kind
 
@@ -45,19 +45,19 @@ class Crowd:
         for me, payload in enumerate(self.payloads):
             mine = replace(request, me=me)
             arithmetic = Arithmetic(mine, theta, local, payload, None, self.lost[me])
-            verdict = Verdict(lambda: None)
+            verdict = SharedVerdict(lambda: None)
             self.works.append(
-                Work(Attempt(mine, mine.plan(), mine.tag(), arithmetic, verdict, None), 0)
+                LaneProgress(Attempt(mine, mine.plan(), mine.tag(), arithmetic, verdict, None), 0)
             )
-        self.ready: dict[tuple[int, int], list[Send]] = {}
-        self.held: dict[tuple[int, int, int], deque[tuple[Send, bytes]]] = {}
+        self.ready: dict[tuple[int, int], list[OutgoingSegment]] = {}
+        self.held: dict[tuple[int, int, int], deque[tuple[OutgoingSegment, bytes]]] = {}
         for me, work in enumerate(self.works):
             for other in mine_of(work):
                 self.ready[me, other] = []
                 self.held |= {(me, other, stream): deque() for stream in range(streams)}
             self.give(me, work.at_start())
 
-    def give(self, me: int, sends: list[Send]) -> None:
+    def give(self, me: int, sends: list[OutgoingSegment]) -> None:
         for send in sends:
             self.ready[me, send.to].append(send)
             self.ready[me, send.to].sort()
@@ -81,7 +81,7 @@ class Crowd:
         if not self.held[sender, me, stream]:
             return False
         send, body = self.held[sender, me, stream][0]
-        arrival = Arrival(sender, send.kind, send.segment)
+        arrival = IncomingSegment(sender, send.kind, send.segment)
         place = self.works[me].place(arrival)
         if place is None:
             # On one connection everything is in order: what is early waits for others.
@@ -93,7 +93,7 @@ class Crowd:
         return True
 
 
-def mine_of(work: Work) -> list[int]:
+def mine_of(work: LaneProgress) -> list[int]:
     return list(work.left_to_come)
 
 
@@ -121,7 +121,7 @@ def attempt_of(request: ReduceRequest) -> Attempt:
     theta, local = np.ones(request.numel, np.float32), np.zeros(request.numel, np.float32)
     payload = bytearray(request.codec.encoded_bytes(request.numel))
     arithmetic = Arithmetic(request, theta, local, payload)
-    verdict = Verdict(lambda: None)
+    verdict = SharedVerdict(lambda: None)
     return Attempt(request, request.plan(), request.tag(), arithmetic, verdict, None)
 
 
@@ -132,9 +132,9 @@ def test_a_lane_holds_no_more_than_four_segments_beyond_the_vector(schedule: str
         RunId("ab" * 32), 0, 0, tuple(PeerId(f"peer-{n}") for n in range(16)), 0, (1,) * 16,
         1 << 20, codec_of("int8", 256), schedule=schedule, streams=1, segment_bytes=1 << 16,
     )  # fmt: skip
-    work = Work(attempt_of(request), 0)
+    work = LaneProgress(attempt_of(request), 0)
     sums = [
-        Arrival(route.sums_from[0], Kind.SUM, run[0])
+        IncomingSegment(route.sums_from[0], Kind.SUM, run[0])
         for route, run in zip(request.plan().routes, request.plan().lanes[0], strict=True)
         if route.sums_from
     ]
@@ -175,7 +175,7 @@ def test_what_does_not_come_now_is_refused(header: Header, sender: int) -> None:
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, PEERS, 0, (1,) * 4, 4 * 256, codec_of("int8", 256), streams=1
     )
-    work = Work(attempt_of(request), 0)
+    work = LaneProgress(attempt_of(request), 0)
     with pytest.raises(RemoteProtocolError):
         work.claim(header, sender)
     assert work.claim(announced(0), 3).segment.part == 3
@@ -190,10 +190,10 @@ def test_what_is_early_is_held_up_by_whoever_has_to_send_first(
         RunId("ab" * 32), 0, 0, PEERS, 0, (1,) * 4, 4 * 2 * 256, codec_of("int8", 256),
         schedule=schedule, streams=2, segment_bytes=300,
     )  # fmt: skip
-    work, (first, second) = Work(attempt_of(request), 0), request.plan().lanes[0][0]
-    assert work.place(Arrival(early, Kind.SUM, second)) is None
-    assert work.held_up_by(Arrival(early, Kind.SUM, second)) == held_up_by
-    assert work.place(Arrival(1, Kind.SUM, first)) is not None
+    work, (first, second) = LaneProgress(attempt_of(request), 0), request.plan().lanes[0][0]
+    assert work.place(IncomingSegment(early, Kind.SUM, second)) is None
+    assert work.held_up_by(IncomingSegment(early, Kind.SUM, second)) == held_up_by
+    assert work.place(IncomingSegment(1, Kind.SUM, first)) is not None
     assert {number for number, left in work.left_to_pass_on.items() if left} == {
         number for route in request.plan().routes for number in route.sums_from
     }

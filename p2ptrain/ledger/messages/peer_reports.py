@@ -1,0 +1,138 @@
+"""The reports that proposals and votes are based on: what peers say about themselves, and what this
+node knows about them.
+
+A report is an event of the ledger (`events`). The `peer` of a report is the author that the network
+has authenticated, or this node itself. Reports reach others by gossip, with each heartbeat and at
+once upon change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.values import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """`peer` has a recent enough state and asks to become a member."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """`peer` has a contribution for outer step `step`: it trained the first `blocks` of its lease.
+
+    A node that does not train (a seed) reports Ready with no tokens and no blocks.
+    """
+
+    peer: PeerId
+    step: int
+    tokens: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceDone:
+    """`peer` finished the reduce and holds its result, stored durably."""
+
+    peer: PeerId
+    step: int
+    attempt: int
+    update: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceFailed:
+    """`peer` abandoned this attempt. `suspects` are the peers that may be at fault, perhaps
+    nobody.
+    """
+
+    peer: PeerId
+    step: int
+    attempt: int
+    suspects: tuple[PeerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateHeld:
+    """This node has the update's bytes durably on disk and can serve them. They were found to be
+    within the bounds of `reduce`, an outer step and attempt; None if the bounds do not matter.
+    """
+
+    update: Digest
+    reduce: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """`peer` wrote the snapshot of θ and m before outer step `step`, from its own state."""
+
+    peer: PeerId
+    step: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDown:
+    """The failure detector considers `peer` down."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp:
+    """`peer` is heard again."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """`peer` said goodbye. It stays a voter until a roster without it is agreed."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Staying:
+    """`peer` says that it does not leave. An earlier goodbye was taken back, or is an old one that
+    somebody has sent again.
+    """
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedPeers:
+    """The peers that may be members from now on: those on the allowlist, or in an open run all
+    peers, a question that this package cannot decide. None if any peer that asks may be a member.
+    """
+
+    peers: Container[PeerId] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAmendments:
+    """All amendments that this node has on disk."""
+
+    terms: frozenset[Terms]
+
+
+AnyReport = (
+    Joining
+    | Ready
+    | ReduceDone
+    | ReduceFailed
+    | UpdateHeld
+    | SnapshotTaken
+    | PeerDown
+    | PeerUp
+    | Leaving
+    | Staying
+    | AllowedPeers
+    | KnownAmendments
+)

@@ -1,0 +1,105 @@
+"""Inside a package imports have no circles, and their longest chain is short.
+
+A chain is a sequence of modules, each of which imports the next. Its length is the number of
+imports. A reader who wants to understand the first module may have to read all the others.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from tests.architecture.sources import Module, imports, modules
+
+LONGEST = {"ledger": 7}
+"""For each package that is measured, the most imports that a chain inside it may have."""
+
+Graph = dict[str, frozenset[str]]
+
+
+def graph(package: str, *, types: bool) -> Graph:
+    """Return which modules of the package import which. `types`: count also imports under
+    TYPE_CHECKING, which never run but make a reader turn the same pages.
+    """
+    inside = {module.name: module for module in modules() if module.part == package}
+    return {
+        name: frozenset(_inside(module, inside, types=types)) - {name}
+        for name, module in inside.items()
+    }
+
+
+def _inside(module: Module, inside: dict[str, Module], *, types: bool) -> Iterator[str]:
+    for name in _imports(module, types=types):
+        found = name if name in inside else name.rpartition(".")[0]
+        if found in inside:
+            yield found
+
+
+def _imports(module: Module, *, types: bool) -> Iterator[str]:
+    if types:
+        return imports(module)
+    unparsed = ast.unparse(_WithoutTypes().visit(ast.parse(module.text)))
+    return imports(Module(module.path, module.name, unparsed))
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    """Empty every `if TYPE_CHECKING`."""
+
+    def visit_If(self, node: ast.If) -> ast.If:
+        if "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = [ast.Pass()]
+        self.generic_visit(node)
+        return node
+
+
+def circles(uses: Graph) -> list[str]:
+    """Return the modules that import themselves by way of others."""
+
+    def reached(name: str) -> set[str]:
+        found: set[str] = set()
+        todo = list(uses[name])
+        while todo:
+            if (each := todo.pop()) not in found:
+                found.add(each)
+                todo += uses[each]
+        return found
+
+    return sorted(name for name in uses if name in reached(name))
+
+
+def longest_chain(uses: Graph) -> tuple[str, ...]:
+    """Return the modules of the longest chain. There must be no circle."""
+
+    @cache
+    def chain(name: str) -> tuple[str, ...]:
+        return (name, *max((chain(each) for each in sorted(uses[name])), key=len, default=()))
+
+    return max((chain(name) for name in sorted(uses)), key=len)
+
+
+@pytest.mark.parametrize("package", LONGEST)
+def test_imports_inside_a_package_have_no_circle(package: str) -> None:
+    assert circles(graph(package, types=True)) == []
+
+
+@pytest.mark.parametrize("package", LONGEST)
+def test_the_longest_chain_of_imports_is_short(package: str) -> None:
+    chain = longest_chain(graph(package, types=False))
+    assert len(chain) - 1 <= LONGEST[package], " imports ".join(chain)
+
+
+def test_a_planted_circle_and_chain_are_found() -> None:
+    planted = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"d"}}
+    uses = {name: frozenset(used) for name, used in planted.items()}
+    assert circles(uses) == ["b", "c"]
+    assert longest_chain({**uses, "c": frozenset("d")}) == ("a", "b", "c", "d")
+
+
+def test_an_import_for_types_makes_a_circle_but_no_chain() -> None:
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import p2ptrain.ledger.core\n"
+    module = Module(modules()[0].path, "p2ptrain.ledger.planted", text)
+    assert "p2ptrain.ledger.core" in _imports(module, types=True)
+    assert "p2ptrain.ledger.core" not in _imports(module, types=False)
