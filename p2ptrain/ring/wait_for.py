@@ -136,7 +136,9 @@ class Excuses:
             if known.begun_at is not None:
                 still_s = now - max(known.begun_at, known.moved_at)
                 if still_s >= self.segment_s:
-                    return number, f"it sent {known.crumbs} bytes in {still_s:.3g} s amid a segment"
+                    return number, (
+                        f"it sent only {known.crumbs} bytes of a segment in {still_s:.3g} s"
+                    )
         return None
 
     def heard(self, number: int, excuse: Excuse, now: float) -> bool:
@@ -147,8 +149,8 @@ class Excuses:
         """
         if not self._planned(excuse):
             raise RemoteProtocolError(
-                f"it says that peer {excuse.waiting} waits for peer {excuse.awaited}, "
-                "which the plan does not have"
+                f"it claims that peer {excuse.waiting} waits for peer {excuse.awaited}, which "
+                "the plan does not allow"
             )
         known = self._neighbours[number]
         if known.excuse == excuse:
@@ -200,14 +202,16 @@ class Excuses:
         me = self._request.me
         excuse = self._neighbours[number].excuse or Excuse(number, number)
         if excuse.waiting == excuse.awaited == number:
-            return (number,), f"it holds back what it owes for {still_s:.3g} s"
+            return (number,), f"it has held back its segments for {still_s:.3g} s"
         if excuse.awaited == me and excuse.waiting != me:
             lies = excuse.waiting not in held_for
-            return ((excuse.waiting,) if lies else ()), "it waits for what it has been sent"
+            return ((excuse.waiting,) if lies else ()), (
+                "it waits for segments that it has received"
+            )
         if unmoved_s < OTHERS_STALLS * self.stall_s or me in (excuse.waiting, excuse.awaited):
             return (), ""
         both = tuple(dict.fromkeys((excuse.waiting, excuse.awaited)))
-        return both, f"one is said to wait for the other for {unmoved_s:.3g} s"
+        return both, f"one is reported to have waited for the other for {unmoved_s:.3g} s"
 
     def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
         slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))

@@ -252,8 +252,8 @@ class RunManifest:
         if self.blocks_per_lease > LEASE_BLOCKS_MAX:
             raise ValueError(
                 f"inner.steps {self.inner.steps} ÷ sync.fragments {sync.fragments} + "
-                f"sync.overlap_steps {sync.overlap_steps} is {self.blocks_per_lease} data blocks; "
-                f"a member holds at most {LEASE_BLOCKS_MAX} for an outer step"
+                f"sync.overlap_steps {sync.overlap_steps} is {self.blocks_per_lease} data "
+                f"blocks; a lease holds at most {LEASE_BLOCKS_MAX}"
             )
         _require(sync.mixing == 0 or not self.delayed, "sync.mixing", sync.mixing)
         _require(self.delayed or not sync.eager, "sync.eager", sync.eager)
@@ -339,13 +339,13 @@ _FIELDS: dict[str, type] = {
 
 def _check_version(version: object) -> None:
     if type(version) is not int:
-        raise RemoteProtocolError("a run manifest has a version number")
+        raise RemoteProtocolError("a run manifest needs a version number")
     if version not in VERSIONS:
         newer = version > VERSION
         raise VersionMismatch(
-            f"the run speaks version {version}; this p2ptrain speaks versions {VERSIONS[0]} to "
+            f"the run has version {version}; this p2ptrain supports versions {VERSIONS[0]} to "
             f"{VERSIONS[-1]}",
-            likely="this p2ptrain is too old" if newer else "the run was made long ago",
+            likely="this p2ptrain is too old" if newer else "the run was made by an older version",
             do="upgrade p2ptrain" if newer else "use the p2ptrain that the run was made with",
         )
 

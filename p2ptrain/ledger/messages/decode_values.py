@@ -84,7 +84,7 @@ def _certificate_from_plain(plain: object) -> Certificate:
 
 
 def accepted_from_plain(plain: object) -> Accepted:
-    number, entry, signature = read_exactly(plain, 3, "what was accepted")
+    number, entry, signature = read_exactly(plain, 3, "the accepted entry")
     signed = read_signature(signature, "signature")
     return Accepted(read_int(number, "round"), entry_from_plain(entry), signed)
 

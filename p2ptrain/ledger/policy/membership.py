@@ -121,5 +121,5 @@ def unasked(state: LedgerState, view: View, roster: Roster) -> str:
     """
     for voter in roster.voters:
         if voter not in state.voters and voter not in view.joining:
-            return f"{voter} would be a voter and is not known here to ask for it"
+            return f"{voter} would be a voter, but this node has not heard it ask"
     return ""

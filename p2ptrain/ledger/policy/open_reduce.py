@@ -131,7 +131,7 @@ def while_gathering(
         if not have.awaited:
             return opening(state, view, chosen, "all members are ready", now)
         if view.enough_since is not None and now >= view.enough_since + grace_s:
-            reason = f"a quorum was ready {grace_s:.3g} s ago; going on without the rest"
+            reason = f"a quorum was ready {grace_s:.3g} s ago; starting without the others"
             return opening(state, view, chosen, reason, now)
     membership = _membership_only(state, view)
     if membership is not None:
@@ -141,11 +141,16 @@ def while_gathering(
         return Wish(None, reason, have.awaited, rest_until)
     if view.enough_since is not None:
         until = view.enough_since + grace_s
-        return Wish(None, "a quorum is ready, the rest has its grace", have.awaited, until)
+        return Wish(
+            None,
+            "a quorum is ready; waiting for the others until the grace time is over",
+            have.awaited,
+            until,
+        )
     if len(have.contributors) < rules.participants_min and not have.awaited:
         lacking = rules.participants_min - len(have.contributors)
         return Wish(None, f"{lacking} more participant{'s' * (lacking != 1)} needed")
-    return Wish(None, "members still train", have.awaited)
+    return Wish(None, "members are still training", have.awaited)
 
 
 def _grace_s(rules: Rules, view: View, have: Gathered) -> float:
@@ -184,7 +189,7 @@ def opening(
 ) -> Wish:
     members = next_members(state, view, view.long_down(now))
     if members is None:
-        return Wish(None, "every voter leaves or is down")
+        return Wish(None, "all voters are leaving or down")
     voters, learners = members
     return Wish(Roster(state.step, state.attempt, voters, learners, contributors), reason)
 

@@ -55,15 +55,15 @@ class Offer:
         """
         document = Signed.from_bytes(data, kind=KIND, bytes_max=OFFER_BYTES_MAX)
         if document.signer != donor:
-            raise RemoteProtocolError("an offer was signed by somebody else", peer=donor)
+            raise RemoteProtocolError("another peer signed the offer", peer=donor)
         value = unpack(document.payload, bytes_max=OFFER_BYTES_MAX)
         names = dict.fromkeys(("run", "layout", "digest"), str)
         told = fields(value, **names, step=int, count=int)
         counts = (told["step"], told["count"])
         if not all(isinstance(each, int) and 0 <= each <= COUNT_MAX for each in counts):
-            raise RemoteProtocolError("an offer holds a count out of range", peer=donor)
+            raise RemoteProtocolError("the offer holds a count out of range", peer=donor)
         if told["count"] == 0 or not all(is_digest(told[name]) for name in names):
-            raise RemoteProtocolError("an offer names no state", peer=donor)
+            raise RemoteProtocolError("the offer names no state", peer=donor)
         return cls(**told)  # type: ignore[arg-type]
 
     def is_for(self, run: RunId, layout: Layout) -> bool:
@@ -85,9 +85,9 @@ class Offer:
         """
         meta = _meta(self.run, layout, self.step, self.count)
         if manifest.kind != KIND or dict(manifest.meta) != meta:
-            raise RemoteProtocolError(f"{self.digest[:12]} is not the state that was offered")
+            raise RemoteProtocolError(f"{self.digest[:12]} is not the offered state")
         if manifest.size != 2 * vector_bytes(layout):
-            raise RemoteProtocolError(f"an inner state of {manifest.size} bytes was offered")
+            raise RemoteProtocolError(f"the offered inner state has {manifest.size} bytes")
 
 
 def put_newest(
@@ -113,7 +113,7 @@ def put_newest(
 def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> Offer:
     header, crc = inner_format.read_header(fd, layout), 0
     if header.warmed < warm_steps:
-        raise RemoteProtocolError("it warms up itself")
+        raise RemoteProtocolError("this member is itself warming up")
 
     def pieces() -> Iterator[bytes]:
         nonlocal crc
@@ -124,7 +124,7 @@ def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> 
     meta = _meta(run, layout, header.step, header.count)
     digest = store.put_blob(KIND, pieces(), meta)
     if crc != header.crc:
-        raise RemoteProtocolError("it was cut short or altered")
+        raise RemoteProtocolError("the offer was cut short or altered")
     return Offer(run, layout.digest, header.step, header.count, digest)
 
 
