@@ -161,7 +161,7 @@ class ReduceAborted(P2PTrainError):
         *,
         heard: bool = False,
     ) -> None:
-        super().__init__(f"the reduce of outer step {step}, attempt {attempt}, stopped: {reason}")
+        super().__init__(f"the exchange of outer step {step}, attempt {attempt}, stopped: {reason}")
         self.step = step
         self.attempt = attempt
         self.suspects = tuple(suspects)
@@ -206,17 +206,17 @@ class TrainerExited(TrainerError):
         self.returncode = returncode
         self.stderr_tail = stderr_tail
         if returncode == -signal.SIGKILL:
-            self.likely = "memory ran out: the kernel's log names whom it killed (dmesg)"
+            self.likely = "memory ran out; the kernel's log (dmesg) names the killed process"
             self.do = (
-                "close other programs; with --micro-batch 1, --recompute or --precision bf16 the "
-                "node takes less"
+                "close other programs; the node needs less memory with --micro-batch 1, "
+                "--recompute or --precision bf16"
             )
 
 
 def _how_it_ended(returncode: int) -> str:
     """Describe the exit. A negative `returncode` is the number of the signal that ended it."""
     if returncode == -signal.SIGKILL:
-        return "was killed (SIGKILL), as the kernel does where memory runs out"
+        return "was killed (SIGKILL), as the kernel does when memory runs out"
     if -returncode in set(signal.Signals):
         return f"was ended by {signal.Signals(-returncode).name}"
     return f"ended with exit status {returncode}"
@@ -229,8 +229,8 @@ class TrainerUnfit(TrainerExited):
 
     def __init__(self, returncode: int, stderr_tail: str) -> None:
         super().__init__(returncode, stderr_tail)
-        self.what = "a trainer cannot run on this machine, or not with these settings"
-        self.do = "what its last lines say"
+        self.what = "the trainer cannot run on this machine, or not with these settings"
+        self.do = "follow the advice in the trainer's last lines"
 
 
 class TrainerOutOfMemory(TrainerExited):
@@ -245,7 +245,10 @@ class TrainerOutOfMemory(TrainerExited):
         if micro_batch > 1:
             self.what += f"; trying {(micro_batch + 1) // 2}"
         else:
-            self.do = "start the node with --recompute or --precision bf16, or with more memory"
+            self.do = (
+                "start the node with --recompute or --precision bf16, or use a machine with more "
+                "memory"
+            )
 
 
 class TrainerStalled(TrainerError):

@@ -106,7 +106,9 @@ def public_key_of(peer: PeerId) -> bytes:
     public_key = decoded[len(_PREFIX) :]
     y = int.from_bytes(public_key, "little") & (2**255 - 1)  # the top bit is the sign of x
     if y >= _FIELD or y in _SMALL_ORDER_Y:
-        raise RemoteProtocolError(f"{peer[:64]!r} names a key of small order, or not canonically")
+        raise RemoteProtocolError(
+            f"{peer[:64]!r} names a key that is not canonical or has a small order"
+        )
     return public_key
 
 

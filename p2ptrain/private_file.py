@@ -53,7 +53,7 @@ def read(path: Path, bytes_max: int, *, what: str, code: str) -> bytes:
         mode = os.fstat(file.fileno()).st_mode & 0o777
         if mode & 0o077:
             raise ConfigError(
-                f"{what} {path} can be read by others (mode {mode:o})",
+                f"other users can read {what} {path} (mode {mode:o})",
                 code=code,
                 likely="the file was copied or restored with the wrong mode",
                 do=f"chmod 600 {path}",

@@ -114,7 +114,7 @@ class Amendments:
         amendment.
         """
         if self.missing(agreed, step) is not None:
-            raise LocalProtocolError(f"nobody here knows how outer step {step} is to be taken")
+            raise LocalProtocolError(f"the amendment for outer step {step} is not known")
         return self.nearest(agreed, step)
 
     def nearest(self, agreed: Agreed, step: int) -> Leg:
@@ -142,8 +142,8 @@ class Amendments:
                 break
             if found.terms != terms:
                 raise RemoteProtocolError(
-                    f"the ledger says of amendment {terms.number} what it does not say: "
-                    f"agreed was {terms.plain()}, signed {found.terms.plain()}",
+                    f"the ledger describes amendment {terms.number} wrongly: members agreed "
+                    f"on {terms.plain()}, the organiser signed {found.terms.plain()}",
                     code="AMEND-DIFFERS",
                 )
             legs.append(legs[-1].amended(found.amendment))

@@ -45,9 +45,9 @@ class Origin:
         checkpoint, trusted = self.base.checkpoint, self.trusted
         place = f"checkpoint {checkpoint.height} ({checkpoint.digest[:12]}…)"
         if trusted is None:
-            return f"verified from {place} on, the entries before it were checked and pruned here"
+            return f"verified from {place} on; earlier entries were checked and pruned in this home"
         first = f"verified from height {trusted.height} (checkpoint trusted by you)"
-        pruned = f"; pruned here up to {place}" if trusted != checkpoint else ""
+        pruned = f"; pruned in this home up to {place}" if trusted != checkpoint else ""
         return f"{first}, not from genesis{pruned}"
 
 
@@ -94,7 +94,7 @@ def origin_of(record: bytes) -> Origin | None:
     fields = read_map(plain, fields=frozenset({"base", "trusted"}))
     origin = Origin(base_from_plain(fields["base"]), _checkpoint(fields["trusted"]))
     if origin_bytes(origin) != record:
-        raise RemoteProtocolError("the beginning of a chain is not in its canonical spelling")
+        raise RemoteProtocolError("the beginning of a chain is not in canonical form")
     return origin
 
 

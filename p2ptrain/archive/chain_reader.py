@@ -110,8 +110,10 @@ class EntryBroken(StoreError):
             f"entry {height} of the ledger in {source} does not verify",
             evidence=[reason, f"the {good} entries before it are good"],
             likely="the file is damaged or was altered, or it belongs to another run",
-            do="export it anew; in a home, move ledger.log away: the node fetches it from its "
-            "peers",
+            do=(
+                "export the ledger again; in a home, move ledger.log away: the node fetches it "
+                "from its peers"
+            ),
         )
         self.height = height
         self.step = before.step

@@ -45,7 +45,7 @@ def held_history(
     the disk and blocks.
     """
     if chain.base is not None:
-        return _cut("this seed forgets old entries of its ledger (--keep-entries)")
+        return _cut("this seed drops old entries of its ledger (--keep-entries)")
     if not store.holds_blob(manifest.genesis):
         return _cut("the genesis snapshot is not held here")
     for step, committed in sorted(chain.updates.items()):
@@ -54,15 +54,15 @@ def held_history(
     needed = max(ROOM_BYTES_MIN, ROOM_SNAPSHOTS * snapshot_bytes)
     if disk_free < needed:
         return _cut(
-            f"{disk_free / 1e9:.1f} GB of disk are free and the run needs {needed / 1e9:.1f} GB, "
-            "so old updates are removed"
+            f"{disk_free / 1e9:.1f} GB of disk are free, but the run needs "
+            f"{needed / 1e9:.1f} GB, so old updates are removed"
         )
     updates = (chain.updates[step].update for step in sorted(chain.updates))
     return History((manifest.genesis, *updates), None)
 
 
 def _cut(reason: str) -> History:
-    what = f"nobody can replay the run from its genesis with what this seed has: {reason}"
+    what = f"this seed lacks data that a replay of the run from its genesis needs: {reason}"
     return History((), Caution("HISTORY-CUT", what, DO))
 
 

@@ -137,7 +137,7 @@ def sole_use(home: Home) -> Iterator[None]:
             raise IdentityInUse(
                 f"a node is already running in {home.root}",
                 evidence=[f"its process id is {holder}"],
-                likely="it was started before and is still at work",
+                likely="it was started earlier and is still running",
                 do=f"{to_paste(home.root, 'status')}; or give this node another --home",
             ) from exc
         # For people only. A full disk must not keep out a process that makes room on it.

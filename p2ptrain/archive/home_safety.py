@@ -60,7 +60,7 @@ def _check_folder(folder: Path, owner: int) -> None:
 
 def _unsafe(folder: Path, seen: str, *, do: str) -> ConfigError:
     return ConfigError(
-        f"{folder} is not safe as a home: another user could change what the node does",
+        f"{folder} is not safe as a home: another user could change the node's behaviour",
         code="HOME-UNSAFE",
         evidence=[seen],
         likely="the folder was made or copied by hand, or another user has changed it",

@@ -85,9 +85,11 @@ def open_ledger(
         raise StoreError(
             f"{home.votes} cannot be read: {exc.what}",
             code="LEDGER-BROKEN",
-            likely="the file is damaged, or something else wrote into it",
-            do=f"move {home.root} away and join again as a new peer: without this file, this one "
-            "might break promises that it has given",
+            likely="the file is damaged, or another program wrote into it",
+            do=(
+                f"move {home.root} away and join again as a new peer; without this file the node "
+                "might break promises that it has given"
+            ),
         ) from exc
     if len(records) > len(ledger.records()):
         _shorten(votes, ledger.records())

@@ -184,7 +184,7 @@ def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
         held = ", ".join(str(each.step) for each in starts)
         fetch = to_paste(store.root.parent, f"ckpt fetch {named.step}")
         raise ConfigError(
-            f"the snapshot of outer step {named.step} is not held here whole",
+            f"the snapshot of outer step {named.step} is not held here completely",
             do=fetch + (f", or choose among {held}" if held else ""),
         )
     return named
@@ -207,8 +207,8 @@ def named_by(account: Account, text: str) -> Named:
     steps = ", ".join(map(str, sorted(by_step)[-SHOWN_MAX:])) or "none"
     raise ConfigError(
         f"{text[:80]!r} is no certified snapshot of this run",
-        evidence=[f"snapshots are certified of the outer steps {steps}"],
-        do="write newest, genesis, an outer step, or a digest's first 8 characters or more",
+        evidence=[f"the certified snapshots are those of the outer steps {steps}"],
+        do="give newest, genesis, an outer step, or the first 8 or more characters of a digest",
     )
 
 
@@ -291,7 +291,7 @@ class Replay:
             raise self._differs("snapshot", named, exc.what) from exc
         expected = {"numel": state.numel, **self._meta(named.step)}
         if dict(manifest.meta) != expected:
-            raise self._differs("snapshot", named, f"it says of itself {dict(manifest.meta)}")
+            raise self._differs("snapshot", named, f"its description is {dict(manifest.meta)}")
 
     def _advance(self, state: OuterState, step: int) -> None:
         ended = self.account.steps[step]

@@ -114,8 +114,8 @@ class UpdateFormat:
         peak = self._peak(payload, self.numel, bound)
         if peak > bound:
             raise RemoteProtocolError(
-                f"the update of outer step {self.step} moves a weight by {peak:.3g}, where "
-                f"{bound:.3g} is agreed (policy.influence_max)",
+                f"the update of outer step {self.step} moves a weight by {peak:.3g}; the run "
+                f"allows {bound:.3g} (policy.influence_max)",
                 code="INFLUENCE-BROKEN",
             )
 
@@ -143,7 +143,7 @@ class UpdateFormat:
         try:
             self.codec.check(payload, self.numel)
         except kernels.BadScale as exc:
-            what = f"update {digest[:12]} holds what no codec writes"
+            what = f"update {digest[:12]} holds values that no codec writes"
             raise RemoteProtocolError(what) from exc
         return payload
 

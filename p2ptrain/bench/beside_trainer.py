@@ -105,13 +105,13 @@ class Ticks:
             wanted = len(self._ends) + count
             self._more.wait_for(lambda: self._ended or len(self._ends) >= wanted, seconds)
             if len(self._ends) < wanted:
-                raise Failed("the trainer ended, or took no step in time; its words are above")
+                raise Failed("the trainer ended, or took no step in time; its output is above")
 
     def wait_s(self, seconds: float) -> None:
         """Wait `seconds`. Raises Failed: the trainer ended."""
         with self._more:
             if self._more.wait_for(lambda: self._ended, seconds):
-                raise Failed("the trainer ended; its words are above")
+                raise Failed("the trainer ended; its output is above")
 
     def within(self, start: float, end: float) -> list[float]:
         """Return the seconds of the steps that began and ended between these times."""
@@ -172,7 +172,9 @@ def _with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, 
         begun, ended = stretch()
         if steps := ticks.within(begun, ended):
             return (begun, ended), steps
-    raise Failed("no inner step began and ended within a snapshot: take a larger one")
+    raise Failed(
+        "no inner step began and ended while a snapshot was written: use a larger snapshot"
+    )
 
 
 def _write(state: OuterState, folder: Path | None) -> Stretch:

@@ -161,9 +161,9 @@ def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[Line]:
     with opened(4) as place:
         if not place.can_limit or len(affinity) < 2:
             raise MachineUnfit(
-                "members and joiners need a core and a network each",
+                "members and joiners need a core and a network namespace each",
                 evidence=[f"network  {place.name}", f"cores    {len(affinity)}"],
-                do="run it as root, on a machine with two cores",
+                do="run the bench as root, on a machine with two or more cores",
             )
         for number in range(4):
             place.limit(number, up_mbit_per_s)

@@ -75,7 +75,7 @@ def command(setting: Setting, me: int, host: Host, folder: Path, digest: Digest)
 
 
 def _answer_of_the_first(commands: list[list[str]]) -> str:
-    assert JOINER == 0, "whose answer it is"
+    assert JOINER == 0, "the first command is the joiner's"
     running = [
         subprocess.Popen(each, stdout=subprocess.PIPE if number == JOINER else None, text=True)
         for number, each in enumerate(commands)
@@ -87,7 +87,7 @@ def _answer_of_the_first(commands: list[list[str]]) -> str:
             process.kill()
             process.wait()
     if running[JOINER].returncode:
-        raise Failed("the joiner failed; its words are above")
+        raise Failed("the joiner failed; its output is above")
     return answer
 
 

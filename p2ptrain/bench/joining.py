@@ -54,7 +54,7 @@ def settings_of(
 ) -> list[Setting]:
     """Return one setting for each kind of encryption. Raises ValueError: a value is impossible."""
     if not set(encryption) <= {"tls", "none"}:
-        raise ValueError("encryption is tls or none")
+        raise ValueError("the encryption must be tls or none")
     return [Setting(peers, size, each == "tls", streams, garbage, dying) for each in encryption]
 
 
@@ -173,5 +173,5 @@ def _await(holds: Callable[[], bool], seconds: float) -> None:
     never, ends = threading.Event(), time.monotonic() + seconds
     while not holds():
         if time.monotonic() > ends:
-            raise TimeoutError("the other processes have not come so far")
+            raise TimeoutError("the other processes did not get this far")
         never.wait(LOOK_S)

@@ -26,7 +26,7 @@ class Host:
         """Parse "10.77.0.1" or "wan0/10.77.0.1". Raises ValueError."""
         namespace, slash, address = text.rpartition("/")
         if slash and not _NAMESPACE.fullmatch(namespace):
-            raise ValueError(f"{namespace!r} names no namespace")
+            raise ValueError(f"{namespace!r} is not the name of a network namespace")
         return cls(str(ip_address(address)), namespace)
 
     def command(self, words: Sequence[str]) -> list[str]:
@@ -54,11 +54,11 @@ def together(commands: Iterable[list[str]], *, quiet: bool = False) -> list[str]
     try:
         said = [process.communicate(timeout=PROCESS_S_MAX) for process in running]
     except subprocess.TimeoutExpired as exc:
-        raise Failed(f"a process was not done after {PROCESS_S_MAX:.0f} s") from exc
+        raise Failed(f"a process did not end within {PROCESS_S_MAX:.0f} s") from exc
     finally:
         for process in running:
             process.kill()
     for process, (_, words) in zip(running, said, strict=True):
         if process.returncode:
-            raise Failed((words or "its words are above").strip()[-WORDS_MAX:])
+            raise Failed((words or "its output is above").strip()[-WORDS_MAX:])
     return [answer for answer, _ in said]

@@ -62,7 +62,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.width % 64:
-            raise ValueError(f"a width of {self.width} is no multiple of 64")
+            raise ValueError(f"the width {self.width} is not a multiple of 64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: 
     commits = {each["step"]: each for each in events if each["event"] == "committed"}
     within = [commits[step] for step in range(start + 1, end + 1)]
     if not all(each["took_part"] and not each["skipped"] for each in within):
-        raise Failed("a node was left out of an outer step, or one was skipped")
+        raise Failed("a node was left out of an outer step, or an outer step was skipped")
     begun_s, ended_s = commits[start]["monotonic_s"], commits[end]["monotonic_s"]
     steps = [
         each

@@ -41,14 +41,16 @@ def ask(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str
                 f"the node in {home} has not answered for {deadline_s:.0f} s",
                 code="NODE-SILENT",
                 likely="the machine is very busy, or the node hangs",
-                do="try again; if it stays so, stop the node and look at its journal",
+                do="try again; if that does not help, stop the node and read its journal",
             ) from exc
         except OSError as exc:
             if _is_held(home):
                 raise TryLater(
-                    f"what uses {home} does not answer",
+                    f"the process that uses {home} does not answer",
                     code="NODE-SILENT",
-                    likely="a node that just starts or ends, or a command that works there",
+                    likely=(
+                        "a node that starts or ends at this moment, or another command in that home"
+                    ),
                     do="try again in a few seconds",
                 ) from exc
             raise TryLater(

@@ -9,200 +9,214 @@ from __future__ import annotations
 from p2ptrain.cli.network_codes import ADDRESSES, NETWORK
 
 PEERS = {
-    "PEER": "Something went wrong with one other peer. The others are not concerned.",
-    "PEER-UNREACHABLE": "One peer cannot be reached at present.",
-    "PEER-LOST": "The connection to a peer broke. It may have stopped, or the network did.",
+    "PEER": "Another peer has a problem. Your node and the other peers are not affected.",
+    "PEER-UNREACHABLE": "A peer cannot be reached at present.",
+    "PEER-LOST": (
+        "The connection to a peer broke. The peer may have stopped, or the network failed."
+    ),
     "PEER-TOO-SLOW": (
-        "A peer did not answer in time. It is dropped for this task and may try again later."
+        "A peer did not answer in time. Your node drops it for this task; the peer may try "
+        "again later."
     ),
     "PEER-REFUSED": (
-        "A peer refused a request, for instance because we are not on its allowlist yet."
+        "A peer refused a request, for instance because your node is not on its allowlist yet."
     ),
-    "PEER-FAILED": "A peer said that it could not carry out a request.",
+    "PEER-FAILED": "A peer reports that it could not carry out a request.",
     "PEER-PROTOCOL": (
-        "A peer sent what the protocol does not allow. It is dropped. A node with another "
-        "version, a fault, or malice: this node is not harmed by any of them."
+        "A peer sent a message that the protocol does not allow, and your node dropped the "
+        "peer. The peer runs another version, has a fault, or is hostile. Your node is not "
+        "harmed."
     ),
     "PEER-ID": (
-        "A text is not a peer id. A peer id begins with 12D3KooW and has 52 characters; `p2ptrain"
-        " id` prints this node's own."
+        "The text is not a peer id. A peer id begins with 12D3KooW and has 52 characters; "
+        "`p2ptrain id` prints your node's own."
     ),
 }
 
 RUNS = {
-    "USAGE": "The command was called with what it does not have. Add --help to see what it has.",
-    "CONFIG": "A setting is wrong. The message names it, its value, and what it should be.",
+    "USAGE": "The command does not have this option or argument. Add --help to see its options.",
+    "CONFIG": (
+        "A setting is wrong. The message names the setting, its value, and what the value should "
+        "be."
+    ),
     "HOME": (
-        "The folder that was given as the home cannot be one: it is a file, another user's, or on "
-        "a disk that cannot be written to. Choose another with --home."
+        "The folder cannot be used as a home: it is a file, it belongs to another user, or "
+        "its disk is read-only. Choose another with --home."
     ),
     "HOME-UNSAFE": (
-        "Another user of this machine could write in the home, or a file in it is a symbolic link. "
-        "A node that trusts such files could be made to break its promises, or to overwrite files "
-        "elsewhere, so it does not start. The message prints the command that repairs the home."
+        "Another user of this machine could write in the home, or a file in it is a symbolic "
+        "link. Such files could make a node break its promises or overwrite files elsewhere, "
+        "so it does not start. The message prints the command that repairs the home."
     ),
     "RUN-FILE": (
-        "A document of the run in the home is damaged or belongs to another run. Move it away; a "
-        "node fetches it again."
+        "A document of the run in the home is damaged or belongs to another run. Move it "
+        "away; a node fetches it again."
     ),
-    "RUN-NONE": "The command needs a run in this home and there is none.",
-    "RUN-EXISTS": "This home holds a run already, and a second one would overwrite its documents.",
+    "RUN-NONE": "The command needs a run, and this home has none.",
+    "RUN-EXISTS": "This home already has a run, and a second one would overwrite its documents.",
     "CONSENT": (
-        "A node asks its user before it takes part in a run for the first time. Nobody was there "
-        "to ask, or the answer was no. --yes agrees beforehand."
+        "A node asks you before it takes part in a run for the first time. There was no "
+        "terminal to ask at, or your answer was no. Use --yes to agree beforehand."
     ),
     "RUN-MISMATCH": (
-        "The peer serves another run than the one that was asked for, or than this home holds. "
-        "Compare the two run ids. Each run needs a home of its own: --home DIR."
+        "The peer serves another run than the one you asked for, or than the one in this "
+        "home. Compare the two run ids. Each run needs a home of its own: --home DIR."
     ),
-    "RUN-VERSION": "The run was made for another version of p2ptrain than this one.",
-    "RUN-ENDED": "The run has made all its outer steps; there is nothing left to train.",
+    "RUN-VERSION": "The run was made for another version of p2ptrain.",
+    "RUN-ENDED": "The run has made all its outer steps; nothing is left to train.",
     "SIGNATURE": (
-        "A document's signature is wrong: it was altered on the way, or is a forgery. It was not "
-        "used."
+        "The signature of a document is wrong: the document was altered on its way, or it is "
+        "a forgery. It is not used."
     ),
-    "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It was not used.",
+    "ALLOWLIST-SIGNER": "An allowlist is not signed by the run's organiser. It is not used.",
     "ALLOW-UNHEARD": (
-        "An allowlist's number is used once, and nobody could be asked whether there is a newer "
-        "list than in this home. Nothing was signed. --anyway says that there is none."
+        "Each allowlist has a number that is used once. No peer could be asked whether a "
+        "newer list exists than the one in this home, so nothing was signed. If you are sure "
+        "that there is no newer list, use --anyway."
     ),
     "ALLOW-QUORUM": (
-        "Who is taken off the allowlist is not heard any more, and votes until the next roster. "
-        "Too few would be left to agree on one. Nothing was signed; take off fewer at once."
+        "A peer that is off the allowlist keeps its vote until the next roster, but the "
+        "others no longer listen to it. Too few voters would be left to agree on that "
+        "roster, so nothing was signed. Remove fewer peers at once."
     ),
-    "AMEND-SIGNER": "An amendment is not signed by the run's organiser. It was not used.",
+    "AMEND-SIGNER": "An amendment is not signed by the run's organiser. It is not used.",
     "AMEND-LATE": (
-        "An amendment holds from an outer step that has begun, or begins before members can agree. "
-        "Choose a later one."
+        "The amendment starts at an outer step that has begun, or that begins before members "
+        "can agree. Choose a later step."
     ),
-    "AMEND-ORDER": "An amendment holds from a later outer step than all amendments before it.",
+    "AMEND-ORDER": "An amendment must start at a later outer step than all amendments before it.",
     "AMEND-VALUE": (
-        "A run cannot go on with the values of this amendment, or they are what it has already. "
-        "The message says which."
+        "The run cannot continue with the values of this amendment, or it has these values "
+        "already. The message says which."
     ),
     "AMEND-FAR": (
-        "An amendment makes a learning rate more than ten times larger or smaller, or is for an "
-        "outer step more than a hundred ahead, which is a slip more often than not. Nothing was "
-        "signed; --far says that it is meant."
+        "The amendment changes a learning rate by more than a factor of ten, or starts more "
+        "than a hundred outer steps ahead. This is usually a typing error, so nothing was "
+        "signed. If you mean it, use --far."
     ),
     "AMEND-DIFFERS": (
-        "The run's ledger names an amendment and says of it what the organiser did not sign. "
-        "Show this to the organiser."
+        "The run's ledger describes an amendment differently from the document that the "
+        "organiser signed. Show this to the organiser."
     ),
     "INFLUENCE-BROKEN": (
         "The run's voters certified an update that moves a weight further than the manifest "
-        "allows. Most of them lie, or run another program. This node applies no such update, so "
-        "it stops. Do not start it again for this run; show the entry to the organiser."
+        "allows. Most of them lie, or run another program. Your node does not apply the "
+        "update and stops. Do not start it again for this run; show the entry to the "
+        "organiser."
     ),
     "AMEND-MISSING": (
-        "Members have agreed on an amendment that this node has not got yet. It asks all of them "
-        "for it, and waits before the outer step from which it holds. An organiser's home that "
-        "lacks it signs no other before."
+        "Members have agreed on an amendment that your node does not have yet. The node asks "
+        "all members for it, and waits before the outer step at which it starts. In an "
+        "organiser's home that lacks the amendment, no other can be signed."
     ),
     "BRANCH": (
-        "The run has lost a majority of its voters and goes on on a branch, or is about to. If the "
-        "others come back with a chain that outranks it, what the branch has made is dropped."
+        "The run has lost a majority of its voters and continues on a branch, or is about "
+        "to. If the others come back with a chain that outranks the branch, the work of the "
+        "branch is dropped."
     ),
     "NOT-ENCRYPTED": (
-        "The run's manifest says that bulk data travels in the clear: whoever is on the path can "
-        "read and change it. Only for networks where everybody is trusted."
+        "The run's manifest turns off encryption, so anybody on the network path can read "
+        "and change bulk data. Use such a run only in networks where you trust everybody."
     ),
-    "DATA": "A data block is damaged or was not made for this run. It is fetched again.",
+    "DATA": "A data block is damaged or was not made for this run. The node fetches it again.",
     "DATA-SOURCE": (
-        "The text or reads to train on cannot be read, are broken at the line that is named, or "
-        "there are none."
+        "The training data cannot be read, are empty, or have a broken line. The message "
+        "names the file and the line."
     ),
     "EXTRA-MISSING": (
-        "What was asked for needs a package that p2ptrain does not bring along by itself. Install "
-        "it with the command that is shown."
+        "The command needs a package that is not installed with p2ptrain. Install it with "
+        "the command that the message shows."
     ),
 }
 
 AUTHORITY = {
     "AUTH-PENDING": (
-        "This node is not on the run's allowlist yet. It has asked to be let in, which the "
-        "organiser does with: p2ptrain allow add PEERID (p2ptrain id prints it). The node can wait "
-        "for that and goes on by itself."
+        "Your node is not on the run's allowlist yet. It has asked to join. The organiser "
+        "admits it with: p2ptrain allow add PEERID (p2ptrain id prints it). If you let the "
+        "node wait, it continues by itself."
     ),
     "AUTH-DENIED": (
-        "This node is not on the run's allowlist, or may not do what it tried. The organiser "
-        "decides who takes part: p2ptrain allow add PEERID."
+        "Your node is not on the run's allowlist, or may not do what it tried. The organiser "
+        "decides which peers take part: p2ptrain allow add PEERID."
     ),
-    "AUTH-REVOKED": (
-        "This node was on the run's allowlist and has been taken off it by the organiser."
-    ),
+    "AUTH-REVOKED": "The organiser has removed your node from the run's allowlist.",
     "AUTH-ORGANISER": (
-        "Only whoever holds the organiser's key can amend a run or change its allowlist. It is in "
-        "the home that the run was published from."
+        "Only the holder of the organiser's key can amend a run or change its allowlist. The "
+        "key is in the home from which the run was published."
     ),
     "ID-IN-USE": (
-        "A node with this identity runs already. Two of them would vote twice: give each node a "
-        "--home of its own, and never copy an identity.key."
+        "A node with this identity is already running. Two of them would vote twice. Give "
+        "each node a --home of its own, and never copy an identity.key."
     ),
     "VOTER-LIED": (
-        "A voter has signed two things that exclude each other, which is proof against it. It is "
-        "evicted, and the proof kept: p2ptrain ledger evidence shows it."
+        "A voter signed two statements that contradict each other, which proves that it "
+        "lied. The voter is evicted. p2ptrain ledger evidence shows the proof."
     ),
     "ID-MODE": (
-        "The identity key could be read by other users of this machine. Make it private: chmod 600."
+        "Other users of this machine can read the identity key. Make it private: chmod 600."
     ),
     "ID-BROKEN": (
-        "The identity key is not a key: damaged, or another file. Restore it, or move it away to "
-        "start as a new peer."
+        "The identity key is damaged, or the file is something else. Restore it from a "
+        "backup, or move it away to start as a new peer."
     ),
 }
 
 MACHINE = {
-    "MACHINE-UNFIT": "This machine cannot take part; the message says what it lacks.",
-    "GPU-NONE": "A GPU was asked for and none was found. Use --device cpu, or install the driver.",
-    "GPU-DRIVER": "The GPU's driver and this build of torch do not fit together.",
-    "GPU-BUSY": "The GPU has too little free memory because other programs use it.",
-    "GPU-OLD": (
-        "The GPU is older than those that this build of torch was built for, or newer, and there "
-        "are no kernels for it; or it is too old for bf16. The message says which, and what helps."
+    "MACHINE-UNFIT": "This machine cannot take part. The message says what the machine lacks.",
+    "GPU-NONE": (
+        "You asked for a GPU and none was found. Use --device cpu, or install the driver."
     ),
-    "MEM-GPU": "The model does not fit into the GPU's memory. More --ranks share it out.",
+    "GPU-DRIVER": "The GPU's driver and this build of torch do not fit together.",
+    "GPU-BUSY": "The GPU has too little free memory, because other programs use it.",
+    "GPU-OLD": (
+        "This build of torch has no kernels for the GPU, or the GPU is too old for bf16. The "
+        "message says which, and what you can do."
+    ),
+    "MEM-GPU": (
+        "The model does not fit into the GPU's memory. Use more --ranks to divide it among more "
+        "GPUs."
+    ),
     "MEM-OOM": (
-        "A process ended because memory ran out. A trainer is started again with half as many "
-        "sequences at once; if one is too much, try --recompute, or --precision bf16 where the "
-        "processor has instructions for it."
+        "A process ended because memory ran out. The node restarts a trainer with half as "
+        "many sequences at once. If even one sequence is too much, use --recompute, or "
+        "--precision bf16 if the processor has instructions for it."
     ),
     "MEM-HOST": (
-        "This machine has too little memory for the run's model; as a warning: too little was free "
-        "when the node started."
+        "This machine has too little memory for the run's model. As a warning: too little "
+        "memory was free when the node started."
     ),
     "DISK-LOW": (
-        "The disk is full, or too small for what this node would keep; as a warning: it soon may "
-        "be. Nothing that was stored is lost. Make room, and start again."
+        "The disk is full, or too small for what this node keeps. As a warning: it may soon "
+        "be full. Nothing that was stored is lost. Make room, and start again."
     ),
-    "FD-LIMIT": "Too few open files are allowed for this process: ulimit -n 4096.",
-    "SHM-SMALL": "Too little shared memory: in a container, give it more with --shm-size.",
+    "FD-LIMIT": "The limit of open files for this process is too low. Raise it: ulimit -n 4096.",
+    "SHM-SMALL": (
+        "There is too little shared memory. In a container, give it more with --shm-size."
+    ),
     "BF16-SLOW": (
-        "This processor has no instructions for bf16, so torch multiplies number by number. The "
-        "node takes part, but so slowly that others may go on without it. Leave out --precision, "
-        "and it computes in fp32."
+        "This processor has no instructions for bf16, so torch emulates them. The node takes "
+        "part, but so slowly that others may continue without it. Leave out --precision to "
+        "compute in fp32."
     ),
     "OS": (
-        "The system refused something; the message has its words, and the file that it is about."
+        "The operating system refused something. The message has the system's words and the file."
     ),
     "NO-COMPILER": (
-        "A C compiler or mypyc is missing, or failed: simulate --interpreted does without, at half"
-        " the pace."
+        "A C compiler or mypyc is missing, or failed. simulate --interpreted needs neither "
+        "and runs at half the speed."
     ),
-    "KERNEL-VARIANT": (
-        "A variant of the native kernels was asked for that this processor cannot run."
-    ),
+    "KERNEL-VARIANT": "This processor cannot run the requested variant of the native kernels.",
 }
 
 STORES = {
-    "STORE": "The store of this node has a problem; the message says which.",
+    "STORE": "This node's store has a problem. The message says which.",
     "STORE-PINS": (
-        "The file `pins` in the store, which lists what its owner wants kept, is damaged or too "
-        "long. Write the digests into it again, one a line, or remove it."
+        "The file `pins` in the store, which lists the blobs to keep, is damaged or too "
+        "long. Write the digests into it again, one in each line, or remove the file."
     ),
     "PINS-BUSY": (
-        "What a store keeps is being changed by another process, for ten seconds by now. A node "
-        "that removes much at once may take so long: try again in a minute."
+        "Another process has been changing for ten seconds what this store keeps. A node "
+        "that removes many chunks at once may take that long. Try again in a minute."
     ),
     "STORE-BUSY": "Another process uses this store: a node runs in the same home.",
     "STORE-HEAD": (
@@ -211,155 +225,163 @@ STORES = {
     "STORE-IO": "The disk under the store reported an error.",
     "STORE-READONLY": "The store lies on a file system that cannot be written to.",
     "CKPT-HASH": (
-        "A chunk is not what its name says: the disk or a peer altered it. It was not used."
+        "A chunk does not match its digest: the disk or a peer altered it. It is not used."
     ),
     "CKPT-MISSING": "A chunk is not in the store. A node fetches it from its peers.",
     "CKPT-MANIFEST": (
-        "The description of a snapshot or another blob is malformed. It was not used."
+        "The description of a snapshot or of another blob is malformed. It is not used."
     ),
     "CKPT-NO-SOURCE": (
-        "No peer that can be reached has what is to be fetched. Wait for others to come back."
+        "No reachable peer has the missing chunks. Wait for other peers to come back."
     ),
-    "FETCH-CANCELLED": "Fetching was stopped. What has been fetched is kept.",
+    "FETCH-CANCELLED": "Fetching was stopped. Chunks that have arrived are kept.",
     "FETCH-TIMEOUT": (
-        "Fetching took longer than it may. What has been fetched is kept for the next try."
+        "Fetching did not finish in time. Chunks that have arrived are kept for the next try."
     ),
     "LEDGER-BROKEN": (
-        "The ledger on this disk does not fit together: an entry is missing, altered, or of "
-        "another run. Move the home away, or give the node a new one; it fetches the ledger again."
+        "The ledger on this disk is inconsistent: an entry is missing, altered, or of "
+        "another run. Move the home away, or give the node a new one; it fetches the ledger "
+        "again."
     ),
     "TRAINED-OTHERWISE": (
-        "What a trainer logged is not what the ledger credits its node with: a block was trained "
-        "twice, by somebody else, or not at all."
+        "A trainer's journal contradicts the ledger: a block was trained twice, by another "
+        "member, or not at all."
     ),
     "LEDGER-PRUNED": (
-        "Everybody that can be reached has forgotten the old entries of the ledger that this node "
-        "lacks; it is nobody's fault. Start it when somebody who keeps everything is there, or "
-        "believe a checkpoint that a person whom you trust tells you: p2ptrain node "
-        "--trust-checkpoint HEIGHT:DIGEST."
+        "All reachable peers have dropped the old ledger entries that this node lacks. "
+        "Nobody is at fault. Start the node when a peer that keeps everything is online. Or "
+        "get a checkpoint from a person whom you trust: p2ptrain node --trust-checkpoint "
+        "HEIGHT:DIGEST."
     ),
     "LEDGER-CHECKPOINT": (
-        "Nobody gave the beginning of the ledger that --trust-checkpoint names, or the ledger here "
-        "contradicts it. It is misspelt, of another run, or forgotten by all: ask for a newer one."
+        "No peer has the beginning of the ledger that --trust-checkpoint names, or the "
+        "ledger in this home contradicts it. The checkpoint is misspelt, of another run, or "
+        "dropped by all peers. Ask for a newer one."
     ),
     "STATE-DIFFERS": (
-        "The weights in this node's memory were not what the members certified. They are put right "
-        "from the others. If that happens again and again the node ends: test this machine's "
-        "memory and processor."
+        "The weights in this node's memory were not those that the members certified. The "
+        "node corrects them from other peers. If that happens again and again, the node "
+        "stops: test this machine's memory and processor."
     ),
     "AUDIT-DIFFERS": (
-        "The updates of the run do not lead to a snapshot that a majority of its voters signed. "
-        "Verify on another machine; if it finds the same, the run's history is not what its rules "
-        "say, and its voters should be asked."
+        "The run's updates do not lead to a snapshot that a majority of its voters signed. "
+        "Verify on another machine. If it finds the same, the voters broke the run's rules: "
+        "ask them."
     ),
     "AUDIT-PARTIAL": (
-        "What was replayed is good, but this home does not hold all that the rest takes. Fetch it, "
-        "or verify where everything is kept."
+        "The replayed part is correct, but this home does not hold the rest. Fetch the rest, "
+        "or verify in a home where everything is kept."
     ),
     "HISTORY-CUT": (
-        "A seed keeps every update for replays from genesis, until its disk is nearly full. This "
-        "one lacks some: it joined late, its disk is too small, or it was told to keep less. The "
-        "run is in no danger, and replays from a later snapshot are possible here."
+        "A seed keeps every update for replays from genesis, until its disk is nearly full. "
+        "This seed lacks some: it joined late, its disk is too small, or you told it to keep "
+        "less. The run is not in danger, and replays from a later snapshot work here."
     ),
-    "LOG-CLOSED": "A log of this node was written to after it was closed.",
+    "LOG-CLOSED": "The node wrote to a log after the log was closed.",
     "LOG-CORRUPT": (
-        "A log on disk is damaged in the middle. That is not what a crash does: suspect the disk."
+        "A log on disk is damaged in the middle. A crash does not cause this: suspect the disk."
     ),
 }
 
 TRAINING = {
-    "TRAINER": "The trainer processes have a problem; the message says which.",
+    "TRAINER": "The trainer processes have a problem. The message says which.",
     "TRAINER-EXITED": (
-        "A trainer process ended by itself. The last lines that it wrote are shown. The node "
-        "starts it again a few times."
+        "A trainer process ended by itself. The message shows its last lines. The node "
+        "restarts it a few times."
     ),
     "TRAINER-UNFIT": (
-        "A trainer has found that it cannot run on this machine, or not with these settings; its "
-        "last lines say why. Another start would end the same way, so the node ends."
+        "A trainer found that it cannot run on this machine, or not with these settings. Its "
+        "last lines say why. A restart would end in the same way, so the node stops."
     ),
     "TRAINER-STALLED": "A trainer has not made an inner step for far longer than usual.",
     "TRAINER-CHANNEL": "The connection between node and trainer broke: the trainer has ended.",
     "TRAINER-RESTARTS": (
-        "Trainers have ended so often, or so many in a row without finishing inner steps, that "
-        "the node gives up. The journal has each one's end."
+        "Trainers ended so often, or so often in a row without finishing inner steps, that "
+        "the node gives up. The journal records how each one ended."
     ),
     "TRAINER-RANKS": (
-        "A rank that torchrun started for this node has gone, so all of them were let go. The node "
-        "waits until torchrun has started them again."
+        "A rank that torchrun started for this node is gone, so the node disconnected all "
+        "ranks. The node waits until torchrun has restarted them."
     ),
     "TRAINER-AWAY": (
-        "The ranks that torchrun was to start again did not all come back in time, so the node "
+        "Not all ranks that torchrun should have restarted came back in time, so the node "
         "leaves. Start torchrun on every host, and then the node."
     ),
-    "RANKS-LISTEN": "The address of --ranks-listen cannot be listened at.",
+    "RANKS-LISTEN": "The node cannot listen at the address of --ranks-listen.",
     "RANKS-SECRET": (
-        "Node and ranks of torchrun must have the same ranks.secret, which only its owner can read."
+        "The node and the ranks of torchrun must have the same ranks.secret, readable by its "
+        "owner only."
     ),
     "JOIN-FRESH": (
-        "No member's inner optimizer could be had to begin with. This node starts with an empty "
-        "one, which costs it a warm-up and harms nobody."
+        "No member could provide its inner optimizer's state. This node starts with an empty "
+        "one, which costs it a warm-up and does no other harm."
     ),
     "NAN": (
-        "A loss or a weight is not a finite number. Training has diverged, or the hardware errs; "
-        "nothing of it was sent to the others."
+        "A loss or a weight is not a finite number. Training has diverged, or the hardware "
+        "is faulty. The node sent nothing of it to the others."
     ),
     "DIVERGED": (
-        "This node's weights have moved further from the shared ones than the run lets any "
-        "participant move them (policy.influence_max): training has diverged, or the hardware errs."
-        " Nothing of it was sent to the others; the trainer starts again from the shared weights."
+        "This node's weights have moved further from the shared weights than the run allows "
+        "(policy.influence_max). Training has diverged, or the hardware is faulty. The node "
+        "sent nothing of it to the others; the trainer restarts from the shared weights."
     ),
     "PAYLOAD-SCALE": (
-        "A quantised block came with an impossible scale. It was refused, and its sender named."
+        "A quantised block has an impossible scale. The node rejected it; the message names "
+        "the sender."
     ),
     "REDUCE-ABORTED": (
-        "An exchange did not complete, usually because a peer went away. Nothing is lost: the "
-        "members agree on whom to go on without, and try again."
+        "An exchange did not complete, usually because a peer went away. Nothing is lost: "
+        "the members agree to go on without that peer, and try again."
     ),
     "SYNC-SLOW": (
-        "An exchange lasts twice as long as this node's exchanges usually do: its own connection "
-        "or another member's is slower than before. Members go on without who holds them up."
+        "An exchange takes twice as long as this node's exchanges usually do. Your "
+        "connection, or another member's, is slower than before. The members continue "
+        "without a peer that delays them for long."
     ),
     "SYNC-DROPPED": (
-        "This node was left out of an exchange: it was late, had not been heard, or an attempt "
-        "with it failed. Its work is kept for the next."
+        "This node was left out of an exchange: it was late, the others did not hear it, or "
+        "an attempt with it failed. Its work is kept for the next exchange."
     ),
 }
 
 WEIGHTS = {
     "EXPORT-EXISTS": (
-        "There is something already where the export was to go. Choose another folder; --force "
-        "replaces an earlier export, and nothing else."
+        "The folder for the export already exists. Choose another; --force replaces an "
+        "earlier export and nothing else."
     ),
     "EXPORT-MODEL": (
-        "The run's model has a part that the other program's model does not have, so its weights "
-        "cannot be written for it."
+        "The run's model has a part that models of the other program lack, so its weights "
+        "cannot be exported for that program."
     ),
     "EXPORT-PARITY": (
-        "The other program does not compute from the exported weights what p2ptrain does. Nothing "
-        "was left behind. Report it."
+        "The other program computes different results from the exported weights. The export "
+        "was removed. Please report this."
     ),
     "MODEL-FOLDER": (
-        "The folder is not one of exported weights, or a file of it is missing. "
-        "`p2ptrain export --to hf DIR` makes one."
+        "The folder does not hold exported weights, or a file is missing. `p2ptrain export "
+        "--to hf DIR` makes such a folder."
     ),
     "MODEL-FOREIGN": (
-        "The weights are of another kind of model than p2ptrain's, or their files do not fit "
-        "together. Only what `p2ptrain export` wrote can be run here."
+        "The weights are of another kind of model than p2ptrain's, or the files do not fit "
+        "together. Only exports of `p2ptrain export` can be run here."
     ),
 }
 
 COMMANDS = {
     "BUG": (
-        "p2ptrain did something that it should not. Run it again with -v to see where, and report"
-        " it."
+        "p2ptrain has a fault. Run the command again with -v to see where it happened, and "
+        "report it."
     ),
-    "TRY-LATER": "Nothing is wrong, but it cannot be done just now.",
-    "NO-NODE": "The command asks a running node, and none runs in this home.",
-    "NOT-YET": "The node here is still starting; `p2ptrain status` says how far it is.",
+    "TRY-LATER": "Nothing is wrong, but the command cannot do this now.",
+    "NO-NODE": "The command asks a running node, and no node runs in this home.",
+    "NOT-YET": "The node in this home is still starting; `p2ptrain status` shows its progress.",
     "NODE-SILENT": (
-        "A node runs in this home but does not answer: it is very busy, or just starts or ends."
+        "A node runs in this home but does not answer: it is very busy, or it is starting or "
+        "ending."
     ),
-    "CODE-UNKNOWN": "There is no such code. `p2ptrain explain` without a code lists all of them.",
+    "CODE-UNKNOWN": (
+        "This error code does not exist. `p2ptrain explain` without a code lists all codes."
+    ),
 }
 
 CODES: dict[str, str] = (

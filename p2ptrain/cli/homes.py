@@ -22,7 +22,7 @@ HomeOption = Annotated[
         "--home",
         envvar=HOME_VARIABLE,
         metavar="DIR",
-        help="Where this node keeps its key, run, store and journal.",
+        help="Folder of this node's key, run, store and journal.",
         show_default="the user's data folder",
     ),
 ]
@@ -51,7 +51,7 @@ def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = Fals
         home = Home(path)
     except OSError as exc:
         if path.exists() and not path.is_dir():
-            raise _no_home(path, "it is a file", likely="it was misspelt") from exc
+            raise _no_home(path, "it is a file", likely="the path was misspelt") from exc
         raise _no_home(path, exc.strerror or str(exc)) from exc
     if to_write:
         home.refuse_if_unsafe()
@@ -61,7 +61,7 @@ def open_home(given: Path | None, *, to_write: bool = True, to_make: bool = Fals
     return home
 
 
-OTHERS = "the folder is another user's, or the disk is mounted read-only"
+OTHERS = "the folder belongs to another user, or the disk is mounted read-only"
 
 
 def _no_home(path: Path, reason: str, likely: str = OTHERS) -> ConfigError:
@@ -91,8 +91,8 @@ def _no_run(path: Path) -> ConfigError:
         f"there is no run in {path}",
         code="RUN-NONE",
         evidence=[] if path.exists() else ["there is no such folder"],
-        do=f"{to_paste(path, 'run publish RUN_FILE')} makes one; a node fetches its own when it "
-        "first connects",
+        do=f"{to_paste(path, 'run publish RUN_FILE')} makes one; a node fetches its run "
+        "when it first connects",
     )
 
 
@@ -109,7 +109,7 @@ def organiser_of(home: Home, run: Run) -> Identity:
     if identity is None or identity.peer != run.manifest.organiser:
         key = "there is no key" if identity is None else f"the key is {label(identity.peer)}"
         raise NotAuthorised(
-            f"only the organiser of run {run.manifest.name!r} can change it, or who may take part",
+            f"only the organiser of run {run.manifest.name!r} can amend it or change its allowlist",
             code="AUTH-ORGANISER",
             evidence=[
                 f"the organiser is {label(run.manifest.organiser)}",
@@ -126,9 +126,9 @@ def check_asked_for(asked: str, run: Run) -> None:
     """
     if asked != run.manifest.name and not (len(asked) >= 8 and run.id.startswith(asked)):
         raise RunMismatch(
-            f"the run in this home is {run.manifest.name!r}, not {asked[:80]!r}",
-            evidence=[f"it has the id {run.id}"],
-            do="name that one, or give --home with the folder of the other",
+            f"the home has run {run.manifest.name!r}, not {asked[:80]!r}",
+            evidence=[f"the id of that run is {run.id}"],
+            do="name that run, or give --home with the folder of the other one",
         )
 
 
@@ -144,6 +144,6 @@ def peer_from(text: str) -> str:
         raise ConfigError(
             f"{text!r} is not a peer id",
             code="PEER-ID",
-            do="it begins with 12D3KooW; the volunteer sees it with: p2ptrain id",
+            do="give an id that begins with 12D3KooW; the volunteer prints it with: p2ptrain id",
         )
     return peer

@@ -52,7 +52,7 @@ VERBOSE = ("--verbose", "-v", "-vv")
 
 app = typer.Typer(
     name="p2ptrain",
-    help="Train one large model together with people you do not know, with no server in between.",
+    help="Train one large model together with people you do not know, without a central server.",
     epilog=examples(
         "p2ptrain node --bootstrap ADDRESS     take part in a run",
         "p2ptrain run new                      make a run of your own",
@@ -95,7 +95,10 @@ def _options(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version."
     ),
     verbose: bool = typer.Option(
-        False, "--verbose", "-v", help="Show tracebacks of errors; may stand after any command."
+        False,
+        "--verbose",
+        "-v",
+        help="Show tracebacks of errors; works after any command as well.",
     ),
 ) -> None:
     """`verbose` is for the help: `main` has taken it before it comes here."""
@@ -186,7 +189,7 @@ def _usage(exc: TyperException, words: Sequence[str]) -> int:
             print(exc, file=sys.stderr)
     if "--json" in words:
         told = getattr(exc, "format_message", exc.__str__)()
-        error = ConfigError(told, code="USAGE", do="the same command with --help")
+        error = ConfigError(told, code="USAGE", do="run the same command with --help")
         _tell_programs(error)
     return int(exc.exit_code)
 

@@ -29,7 +29,7 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft = most
     if soft != resource.RLIM_INFINITY and soft < FILES_MIN:
-        raise _too_few_files(f"{soft} open files are allowed here; a node needs {FILES_MIN}")
+        raise _too_few_files(f"this process may open {soft} files; a node needs {FILES_MIN}")
 
 
 def refusal(exc: OSError) -> P2PTrainError:
@@ -40,13 +40,13 @@ def refusal(exc: OSError) -> P2PTrainError:
         case errno.EMFILE | errno.ENFILE:
             return _too_few_files(what)
         case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-            return StoreFull(what, do="make room on the disk, then start again: nothing is lost")
+            return StoreFull(what, do="make room on the disk, then start again; nothing is lost")
         case errno.ENOMEM:
             return MachineUnfit(what, code="MEM-HOST", do="close other programs, or add memory")
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            do = "check whose file it is and how its disk is mounted"
+            do = "check which user owns the file and how its disk is mounted"
         case _:
-            do = "look at that file or device, and start again; with -v the whole story is shown"
+            do = "check that file or device, and start again; -v shows the full traceback"
     return MachineUnfit(what, code="OS", do=do)
 
 
@@ -55,5 +55,5 @@ def _too_few_files(what: str) -> MachineUnfit:
         what,
         code="FD-LIMIT",
         likely="a limit of the shell, of the service manager or of the container",
-        do=f"ulimit -n {FILES_WANTED}; for a service: LimitNOFILE={FILES_WANTED}",
+        do=f"run ulimit -n {FILES_WANTED}; for a service, set LimitNOFILE={FILES_WANTED}",
     )

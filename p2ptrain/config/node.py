@@ -95,8 +95,8 @@ class NodeConfig:
             not self.ranks_host or _is_private(self.ranks_host),
             "--ranks-listen",
             self.ranks_host,
-            "name one address of this machine in a private network, or 127.0.0.1: what goes over "
-            "it is not encrypted",
+            "name one address of this machine in a private network, or 127.0.0.1: this "
+            "connection is not encrypted",
         )
         _require(self.threads >= 1, "--threads", self.threads, "choose 1 or more")
         _require(
@@ -108,29 +108,29 @@ class NodeConfig:
             self.precision,
             "choose auto, fp32 or bf16",
         )
-        _require(self.micro_batch >= 0, "--micro-batch", self.micro_batch, "0 is as many as fit")
         _require(
-            0 <= self.data_port < 65536, "--data-listen", self.data_port, "a port is 0 to 65535"
+            self.micro_batch >= 0, "--micro-batch", self.micro_batch, "give 0 for as many as fit"
         )
+        _require(0 <= self.data_port < 65536, "--data-listen", self.data_port, "give 0 to 65535")
         limit = self.limit_up_bytes_per_s
         _require(limit is None or limit >= 1000, "--limit-up", limit, "allow at least 8kbit")
         kept = self.keep_snapshots
         _require(kept is None or kept >= 1, "--keep-snapshots", kept, "keep at least 1, or all")
-        _require(self.data_cache_bytes >= 0, "--data-cache", self.data_cache_bytes, "0 or more")
+        _require(self.data_cache_bytes >= 0, "--data-cache", self.data_cache_bytes, "use 0 or more")
         scrub = self.scrub_bytes_per_s
-        _require(scrub is None or scrub >= 1000, "--scrub", scrub, "read at least 1kB a second")
+        _require(scrub is None or scrub >= 1000, "--scrub", scrub, "give at least 1kB")
         _require(
             self.run is None or is_digest(self.run),
             "--run",
             self.run,
-            "a run id is the 64 hexadecimal characters that `p2ptrain run publish` printed",
+            "give the 64 hexadecimal characters that `p2ptrain run publish` printed",
         )
         keep = self.keep_entries
         _require(
             keep is None or keep >= KEEP_ENTRIES_MIN,
             "--keep-entries",
             keep,
-            f"keep {KEEP_ENTRIES_MIN} or more, or leave it out to keep the whole ledger",
+            f"give {KEEP_ENTRIES_MIN} or more, or leave the option out to keep the whole ledger",
         )
         named = self.trust_checkpoint
         _require(
@@ -190,7 +190,7 @@ def parse_snapshots(text: str) -> int | None:
     if text == "all":
         return None
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{text!r} is no number of snapshots", do="write a number, or all")
+        raise ConfigError(f"{text!r} is not a number of snapshots", do="write a number, or all")
     return int(text)
 
 

@@ -70,7 +70,10 @@ class ModelSection(Section):
         block = self.width * (2 * self.width + 2 * keys + 3 * self.ffn)
         matrices = self.layers * block + (1 if self.tied else 2) * self.vocab * self.width
         if matrices > PARAMETERS_MAX:
-            raise ValueError(f"{matrices:.1e} parameters; a run has at most {PARAMETERS_MAX:.1e}")
+            raise ValueError(
+                f"the model has {matrices:.1e} parameters; a run may have at most "
+                f"{PARAMETERS_MAX:.1e}"
+            )
         return self
 
 
@@ -91,9 +94,9 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _marks_are_of_a_tokenizer(self) -> DataSection:
         if self.begin is None and self.end is not None:
-            raise ValueError("data.end counts only with data.begin")
+            raise ValueError("data.end has no effect without data.begin")
         if self.begin is not None and self.tokenizer is None:
-            raise ValueError("data.begin counts only with data.tokenizer")
+            raise ValueError("data.begin has no effect without data.tokenizer")
         return self
 
 
@@ -115,9 +118,9 @@ class InnerSection(Section):
     def _a_donors_state_can_be_checked(self) -> InnerSection:
         if self.join_optimizer != "fresh" and self.betas[0] ** 2 >= self.betas[1]:
             raise ValueError(
-                f'join_optimizer = "{self.join_optimizer}" needs betas whose first, squared, is '
-                f"below the second; they are {self.betas[0]:g} and {self.betas[1]:g}: change them, "
-                'or set join_optimizer = "fresh"'
+                f'join_optimizer = "{self.join_optimizer}" needs betas whose first value, '
+                f"squared, is below the second; they are {self.betas[0]:g} and "
+                f'{self.betas[1]:g}: change them, or set join_optimizer = "fresh"'
             )
         return self
 
@@ -150,7 +153,10 @@ class SyncSection(Section):
     @model_validator(mode="after")
     def _mixes_what_went_on(self) -> SyncSection:
         if self.mixing and not self.overlap_steps:
-            raise ValueError("mixing needs overlap_steps: without them nothing goes on meanwhile")
+            raise ValueError(
+                "mixing needs overlap_steps: without overlap no local steps happen during an "
+                "exchange"
+            )
         return self
 
 
@@ -191,7 +197,7 @@ class PolicySection(Section):
     @model_validator(mode="after")
     def _counts_only_where_it_branches(self) -> PolicySection:
         if "branch_after_s" in self.model_fields_set and self.quorum_loss == "wait":
-            raise ValueError('branch_after_s counts only with quorum_loss = "branch"')
+            raise ValueError('branch_after_s has no effect without quorum_loss = "branch"')
         return self
 
 
@@ -225,22 +231,23 @@ class RunFile(Section):
         lease = inner // sync.fragments + sync.overlap_steps
         if lease > LEASE_BLOCKS_MAX:
             raise ValueError(
-                f"inner.steps {inner} is too long: inner.steps ÷ sync.fragments + "
-                f"sync.overlap_steps = {lease}, and may be {LEASE_BLOCKS_MAX}; a larger "
-                "inner.batch_sequences makes up for fewer steps"
+                f"inner.steps {inner} is too large: inner.steps ÷ sync.fragments + "
+                f"sync.overlap_steps is {lease}, and {LEASE_BLOCKS_MAX} is the maximum; "
+                "choose fewer steps and a larger inner.batch_sequences"
             )
         if sync.mixing and sync.overlap_steps == inner:
-            raise ValueError("sync.mixing must be 0 where sync.overlap_steps is a whole outer step")
+            raise ValueError("sync.mixing must be 0 if sync.overlap_steps is a whole outer step")
         if sync.eager and sync.overlap_steps != inner:
             raise ValueError(
-                f"sync.eager needs sync.overlap_steps = inner.steps = {inner}: elsewhere the mean "
-                "comes before there is newer work to add"
+                f"sync.eager needs sync.overlap_steps = inner.steps = {inner}: with a shorter "
+                "overlap there is no newer work to keep"
             )
         own = 1 if self.model.tied else 2
         if sync.fragments > 1 and not 1 <= sync.fragments - own <= self.model.layers:
             raise ValueError(
-                f"sync.fragments {sync.fragments} does not fit: of {self.model.layers} layers and "
-                f"{own} apart from them choose {own + 1} to {own + self.model.layers}, or 1"
+                f"sync.fragments {sync.fragments} does not fit {self.model.layers} layers and "
+                f"{own} embedding matrices: choose {own + 1} to {own + self.model.layers}, or "
+                "1"
             )
         return self
 
@@ -250,7 +257,7 @@ class RunFile(Section):
         total = self.inner_steps_total
         if self.inner.warmup_steps > total:
             raise ValueError(
-                f"inner.warmup_steps {self.inner.warmup_steps} is more than the whole run: "
+                f"inner.warmup_steps {self.inner.warmup_steps} is longer than the whole run: "
                 f"inner.steps ÷ sync.fragments × outer.steps = {total}"
             )
         return self
@@ -267,7 +274,8 @@ def load_run_file(path: Path) -> RunFile:
         tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Some editors write a BOM.
     except OSError as exc:
         raise ConfigError(
-            f"{path} cannot be read: {exc.strerror}", do="p2ptrain run new --out run.toml makes one"
+            f"{path} cannot be read: {exc.strerror}",
+            do="make a run file with: p2ptrain run new --out run.toml",
         ) from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"{path} is not TOML: {exc}", do=f"correct it in {path}") from exc
@@ -319,12 +327,15 @@ def _explain(fault: dict[str, Any]) -> str:
         case "extra_forbidden":
             return f"{where} is not a setting{_suggestion(fault['loc'])}"
         case "string_pattern_mismatch":
-            return f"{where} is {fault['input']!r}; it should be a-z, 0-9 and dashes, at most 40"
+            return (
+                f"{where} is {fault['input']!r}; it should have only a-z, 0-9 and dashes, and at "
+                "most 40 characters"
+            )
         case "value_error":
             text = str(fault["msg"]).removeprefix("Value error, ")
             return f"{where}: {text}" if where else text
         case "model_type":
-            return f"{where} should be a table, which a line [{where}] begins"
+            return f"{where} should be a table, which begins with a line [{where}]"
         case _:  # For example "Input should be …", "Tuple should have … after validation, not 3".
             text = str(fault["msg"]).partition(" after validation")[0]
             return f"{where} is {fault['input']!r}; it should {text.partition('should ')[2]}"

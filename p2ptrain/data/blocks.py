@@ -69,7 +69,7 @@ def decode_block(data: bytes, *, vocab: int, sequence: int, name: str = "a block
         raise _refused(name, "it does not start as a data block of version 1 does")
     if token_bytes not in (2, 4) or row_tokens != sequence + 1 or sequences == 0:
         shape = f"{sequences} × {row_tokens} tokens of {token_bytes} bytes"
-        raise _refused(name, f"it says it holds {shape}; the run has {sequence + 1} a row")
+        raise _refused(name, f"it claims to hold {shape}; the run has {sequence + 1} tokens a row")
     body = memoryview(data)[HEADER_BYTES:]
     if len(body) != sequences * row_tokens * token_bytes:
         raise _refused(name, f"{sequences} × {row_tokens} tokens do not have {len(body)} bytes")
@@ -77,7 +77,9 @@ def decode_block(data: bytes, *, vocab: int, sequence: int, name: str = "a block
         raise _refused(name, "its checksum does not match its tokens")
     rows = np.frombuffer(body, dtype=f"<u{token_bytes}").reshape(sequences, row_tokens)
     if int(rows.max()) >= vocab:
-        raise _refused(name, f"it holds token {int(rows.max())}; the vocabulary ends at {vocab}")
+        raise _refused(
+            name, f"it holds token {int(rows.max())}; the vocabulary ends at {vocab - 1}"
+        )
     return rows.astype(np.int64)
 
 
@@ -98,8 +100,8 @@ def read_block(path: Path, *, vocab: int, sequence: int) -> Tokens:
 
 def _refused(name: str, reason: str) -> ChunkCorrupt:
     return ChunkCorrupt(
-        f"data block {name} is refused: {reason}",
+        f"data block {name} is rejected: {reason}",
         code="DATA",
         likely="the file was damaged on this disk, or it belongs to another run",
-        do="remove the file; the node fetches it again from its peers",
+        do="remove the file; the node fetches the block again from its peers",
     )

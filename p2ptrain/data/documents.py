@@ -50,7 +50,10 @@ def text_pieces(path: Path, field: str = "") -> Iterator[Piece]:
 
 
 def _no_text(path: Path, line: int) -> ConfigError:
-    do = 'name a UTF-8 text file, a folder of them, or, for what comes with Python, "stdlib"'
+    do = (
+        'name a UTF-8 text file, a folder of text files, or "stdlib", the sources that come '
+        "with Python"
+    )
     return refused(path, "it is not UTF-8 text", do=do, line=line)
 
 
@@ -63,11 +66,11 @@ def jsonl_pieces(path: Path, field: str) -> Iterator[Piece]:
             value = json.loads(line)
         except (ValueError, RecursionError) as exc:
             raise refused(
-                path, f"it is not JSON: {exc}", do="mend or remove the line", line=number
+                path, f"it is not JSON: {exc}", do="correct or remove the line", line=number
             ) from exc
         if not isinstance(value, dict):
             reason = f"a JSON object was expected, not {type(value).__name__}"
-            raise refused(path, reason, do="mend or remove the line", line=number)
+            raise refused(path, reason, do="correct or remove the line", line=number)
         if field not in value:
             raise _no_such_field(path, field, list(value), line=number)
         yield Piece(_text(value[field], path, f'"{field}"', line=number))
@@ -102,7 +105,9 @@ def parquet_pieces(path: Path, field: str) -> Iterator[Piece]:
         where = f" after row {row}" if row else ""
         first_line = str(exc).splitlines()[0]
         raise refused(
-            path, f"it is no whole parquet file{where}: {first_line}", do="fetch or make it again"
+            path,
+            f"it is not a complete parquet file{where}: {first_line}",
+            do="fetch or make the file again",
         ) from exc
 
 
@@ -116,15 +121,18 @@ def _text(value: object, path: Path, what: str, line: int = 0) -> str:
     if not isinstance(value, str):
         kind = "null" if value is None else type(value).__name__
         raise refused(
-            path, f"{what} is {kind}, not text", do="name another data.field, or mend it", line=line
+            path,
+            f"{what} is {kind}, not text",
+            do="name another data.field, or correct the value",
+            line=line,
         )
     try:
         size = len(value.encode())
     except UnicodeEncodeError as exc:
         raise refused(
-            path, f"{what} holds half a character: {exc.reason}", do="mend it", line=line
+            path, f"{what} holds half a character: {exc.reason}", do="correct the text", line=line
         ) from exc
     if size > LINE_BYTES_MAX:
-        reason = f"{what} has {size} bytes; a document has at most {LINE_BYTES_MAX}"
-        raise refused(path, reason, do="cut it into several documents", line=line)
+        reason = f"{what} has {size} bytes; a document may have at most {LINE_BYTES_MAX}"
+        raise refused(path, reason, do="split it into several documents", line=line)
     return value

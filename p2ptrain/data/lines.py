@@ -44,7 +44,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     raise refused(
                         path,
                         f"it is longer than {LINE_BYTES_MAX} bytes",
-                        do="cut what is on it into several records, or wrap its lines",
+                        do="split the line into several records, or wrap it",
                         line=number,
                     )
                 if number == 1:
@@ -52,7 +52,10 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line.rstrip(b"\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
         raise refused(
-            path, f"it is no whole gzip file: {exc}", do="fetch or pack it again", line=number
+            path,
+            f"it is not a complete gzip file: {exc}",
+            do="fetch or compress the file again",
+            line=number,
         ) from exc
     except OSError as exc:
         raise refused(

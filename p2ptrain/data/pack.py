@@ -65,9 +65,12 @@ class PackSpec:
         size = HEADER_BYTES + self.block_sequences * self.row_tokens * self.token_bytes
         if size > CHUNK_BYTES_MAX:
             raise ConfigError(
-                f"a block of {self.block_sequences} sequences of {self.sequence} tokens has {size} "
-                f"bytes; at most {CHUNK_BYTES_MAX} travel in one piece",
-                do="make inner.batch_sequences or model.sequence smaller: peers add up their own",
+                f"a block of {self.block_sequences} sequences of {self.sequence} tokens has "
+                f"{size} bytes; a block may have at most {CHUNK_BYTES_MAX}",
+                do=(
+                    "make inner.batch_sequences or model.sequence smaller; more peers make up "
+                    "for a smaller batch"
+                ),
             )
 
     @property
@@ -144,7 +147,7 @@ def pack_stream(
     """
     if vocabulary.size > spec.vocab:
         raise ConfigError(
-            f"the tokenizer has {vocabulary.size} tokens and the model {spec.vocab}",
+            f"the tokenizer has {vocabulary.size} tokens, but model.vocab is {spec.vocab}",
             do=f"set model.vocab to {vocabulary.size} or more",
         )
     counts = np.zeros(spec.vocab, dtype=np.int64)
@@ -204,8 +207,9 @@ def _split(spool: Spool, spec: PackSpec) -> _Split:
     held_out, tokens = spool.choose(spec.validation_blocks * block, spec.seed)
     if spool.tokens - tokens < block:
         raise ConfigError(
-            f"{spool.tokens} tokens are too few for {spec.validation_blocks} validation blocks "
-            f"and a training block of {spec.block_sequences} × {spec.row_tokens} tokens",
+            f"{spool.tokens} tokens are not enough for {spec.validation_blocks} validation "
+            f"blocks and one training block of {spec.block_sequences} × {spec.row_tokens} "
+            "tokens",
             do="give more text, or make the blocks smaller or fewer",
         )
     return _Split(held_out, {"validation": tokens, "train": spool.tokens - tokens})

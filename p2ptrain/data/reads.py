@@ -85,8 +85,8 @@ def _fastq_record(record: list[bytes], path: Path, number: int) -> Iterator[Piec
 def _bases(line: bytes, path: Path, number: int, name: str) -> bytes:
     if strange := line.translate(None, _LETTERS):
         letter = chr(strange[0])
-        reason = f"record {name} has {letter!r}, which is no nucleotide"
-        likely = "; is it protein?" if letter in "EFILPQXZ*" else ""
+        reason = f"record {name} has {letter!r}, which is not a nucleotide"
+        likely = "; is it a protein?" if letter in "EFILPQXZ*" else ""
         raise _broken(path, number, reason + likely)
     return line.translate(_TABLE)
 
@@ -97,5 +97,5 @@ def _shown(line: bytes) -> str:
 
 
 def _broken(path: Path, number: int, reason: str) -> ConfigError:
-    do = "mend or remove the record; FASTQ has four lines a record"
+    do = "correct or remove the record; a FASTQ record has four lines"
     return refused(path, reason, do=do, line=number)

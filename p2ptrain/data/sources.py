@@ -93,8 +93,8 @@ def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Sou
     kinds = {_ending(file) in READS for file in files}
     if len(kinds) > 1:
         other = next(file for file in files if _ending(file) not in READS)
-        reason = f"it has reads beside {other.name}, which is text"
-        raise refused(path, reason, do="put reads and text into folders of their own")
+        reason = f"it has reads, beside the text in {other.name}"
+        raise refused(path, reason, do="put reads and text into separate folders")
     return Source(name, tuple(files), field, limit_bytes)
 
 
@@ -138,16 +138,16 @@ def within(limit_bytes: int, pieces: Iterable[Piece], name: str) -> Iterator[Pie
 
 def _beyond(name: str, size: int, limit_bytes: int) -> ConfigError:
     return ConfigError(
-        f"data.source: the first document of {name} has {size} bytes, and data.limit_mb is "
-        f"{limit_bytes / 1e6:g}",
+        f"data.source: the first document of {name} has {size} bytes, more than data.limit_mb "
+        f"= {limit_bytes / 1e6:g} allows",
         code="DATA-SOURCE",
-        do="set data.limit_mb to more",
+        do="set data.limit_mb to a larger number",
     )
 
 
 _DO = (
-    "name a file of text, JSON lines, parquet, FASTA or FASTQ, a folder of them, or, for what "
-    'comes with Python, "stdlib"'
+    "name a file of text, JSON lines, parquet, FASTA or FASTQ, a folder of such files, or "
+    '"stdlib", the sources that come with Python'
 )
 
 

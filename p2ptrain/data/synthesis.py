@@ -55,11 +55,11 @@ class SynthesisSpec:
             _require(0 < value <= 2**32, name, value, f"set {name} to 1 to {2**32}")
         for name in ("repeats", "change_rate", "error_rate"):
             value = getattr(self, name)
-            _require(0 <= value <= 1, name, value, "choose a share from 0 to 1")
+            _require(0 <= value <= 1, name, value, "choose a fraction from 0 to 1")
         genome, element = self.genome_bases, self.element_bases
         fix = f"choose at most genome_bases ({genome})"
         _require(self.read_bases <= genome, "read_bases", self.read_bases, fix)
-        fix = f"set genome_bases to {element} or more, which is the length of what repeats"
+        fix = f"set genome_bases to {element} or more, the length of a repeated element"
         _require(element <= genome, "genome_bases", genome, fix)
 
 
@@ -76,10 +76,10 @@ def write_reads(path: Path, spec: SynthesisSpec) -> None:
     """
     plain = path.with_suffix("") if path.suffix == ".gz" else path
     if plain.suffix not in (".fasta", ".fa", ".fastq", ".fq"):
-        fix = "let it end in .fasta or .fastq, with .gz after it if it should be packed"
-        raise ConfigError(f"{path} says neither FASTA nor FASTQ", do=fix)
+        fix = "end the name in .fasta or .fastq, with .gz after it for a compressed file"
+        raise ConfigError(f"the name {path} ends in neither .fasta nor .fastq", do=fix)
     if path.exists():
-        raise ConfigError(f"there is {path} already", do="choose another name")
+        raise ConfigError(f"{path} exists already", do="choose another name")
     unfinished = path.with_name(path.name + ".partial")
     try:
         with unfinished.open("wb") as file:

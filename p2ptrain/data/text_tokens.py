@@ -34,9 +34,9 @@ class Speller:
             self._tokenizer = parse_tokenizer(path)
         except (OSError, ValueError) as exc:
             raise ConfigError(
-                f"{path} is no tokenizer: {exc}",
+                f"{path} is not a tokenizer: {exc}",
                 code="MODEL-FOLDER",
-                do="give a folder that p2ptrain export --to hf DIR has made",
+                do="give a folder that p2ptrain export --to hf DIR has written",
             ) from exc
         # If a person types the name of a special token, it is text and not that token.
         self._tokenizer.encode_special_tokens = True
@@ -89,5 +89,5 @@ def _failures() -> Iterator[None]:
         raise ConfigError(
             f"the model's tokenizer fails: {exc}",
             code="MODEL-FOREIGN",
-            likely="its tokenizer.json is damaged, or was not made for this",
+            likely="its tokenizer.json is damaged, or was made for another program",
         ) from exc

@@ -25,7 +25,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     except (OSError, ValueError) as exc:
         raise ConfigError(
             f"data.tokenizer: {path} cannot be read: {exc}",
-            do="name a tokenizer.json as the tokenizers library writes it",
+            do="name a tokenizer.json in the format of the tokenizers library",
         ) from exc
 
 

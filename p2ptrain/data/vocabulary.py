@@ -90,8 +90,8 @@ class Vocabulary:
                 return self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         except ValueError as exc:
             raise ConfigError(
-                f"data.tokenizer: it cannot spell a document: {exc}",
-                do="name one that knows all letters, or has a token for those that it does not",
+                f"data.tokenizer: it cannot encode a document: {exc}",
+                do="name a tokenizer that knows all characters, or has a token for unknown ones",
             ) from exc
 
 
@@ -165,7 +165,7 @@ def marked(tokenizer: Tokenizer, begin: str | None, end: str | None) -> Vocabula
     if begin is None:
         raise ConfigError(
             "the tokenizer has no token that usually begins a document",
-            do='name it in the run file, such as data.begin = "<s>"',
+            do='name such a token in the run file, as in data.begin = "<s>"',
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -201,8 +201,8 @@ def _token(tokenizer: Tokenizer, name: str, field: str) -> int:
         )
     if _spells(tokenizer, name):
         raise ConfigError(
-            f"the tokenizer's {name!r} is no special token: a text that spells it would have it, "
-            "and be taken for two",
+            f"the tokenizer's {name!r} is not a special token: a text that contains these "
+            "characters would produce the same token",
             do=f"name one of its special tokens in data.{field}",
         )
     return int(token)
@@ -238,4 +238,4 @@ def _with_draws(documents: Iterable[str], seed: int) -> Iterator[tuple[int, str]
 
 def _require_vocab(vocab: int, least: int, what: str) -> None:
     if vocab < least:
-        raise ConfigError(f"vocab is {vocab}", do=f"{what} has at least {least}")
+        raise ConfigError(f"vocab is {vocab}", do=f"{what} needs at least {least}")

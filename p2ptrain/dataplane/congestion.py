@@ -44,13 +44,13 @@ class Congestion:
         if not self.refusal:
             return f"congestion control {self.control}"
         used = self.control or "the system's"
-        return f"congestion control {used}; {WANTED} cannot be had: {self.refusal}"
+        return f"congestion control {used}; {WANTED} is not available: {self.refusal}"
 
 
 def prefer_bbr(sock: Socket, option: int | None = OPTION) -> Congestion:
     """Request BBR. If it is refused, keep the system's default."""
     if option is None:
-        return Congestion("", "this system does not let a program choose")
+        return Congestion("", "this system does not let programs choose")
     refusal = ""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, option, WANTED.encode())
@@ -61,7 +61,7 @@ def prefer_bbr(sock: Socket, option: int | None = OPTION) -> Congestion:
         told = sock.getsockopt(socket.IPPROTO_TCP, option, NAME_BYTES_MAX)
         control = told.partition(b"\0")[0].decode("ascii", "replace")
     if control != WANTED and not refusal:
-        refusal = "the system keeps its own"
+        refusal = "the system keeps its own choice"
     return Congestion(control, refusal)
 
 

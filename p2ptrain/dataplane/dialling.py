@@ -23,7 +23,7 @@ class Dialling:
         """Register the socket that is about to be connected. Raises OSError if it was given up."""
         with self._lock:
             if self._over:
-                raise ConnectionAbortedError("the dial was given up")
+                raise ConnectionAbortedError("this node gave up dialling")
             self._sock = sock
 
     def give_up(self) -> None:

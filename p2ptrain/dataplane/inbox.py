@@ -112,7 +112,7 @@ class RingInbox:
             try:
                 while key not in self._parked or not self._wanted[key]:
                     if not self._wanted[key]:
-                        raise PeerLost("its stream was given up", peer=key.peer)
+                        raise PeerLost("this node gave up waiting for its stream", peer=key.peer)
                     if not self._changed.wait(ends - time.monotonic()):
                         raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
                 return self._parked.pop(key)
@@ -150,4 +150,4 @@ class RingInbox:
         if replaced is not None:
             replaced.close()
         if full:
-            raise RemoteProtocolError("too many of its streams wait here", peer=key.peer)
+            raise RemoteProtocolError("too many of its streams are waiting", peer=key.peer)

@@ -257,7 +257,7 @@ class Listener:
             hello = receive_hello(connection)
             with self._lock:
                 handler = self._handlers.get(str(hello["purpose"]))
-            answer_hello(connection, "" if handler else "this purpose is not served here")
+            answer_hello(connection, "" if handler else "this node does not serve this purpose")
             if not self._encrypted:
                 connection.leave_encryption()
         except (RemoteProtocolError, PeerError):

@@ -124,5 +124,5 @@ def _wanted(sock: SecureSocket) -> int:
     count_bytes = fields(request, bytes=int)["bytes"]
     assert isinstance(count_bytes, int)
     if not 0 < count_bytes <= PROBE_BYTES_MAX:
-        raise RemoteProtocolError("a probe wants too much, or nothing", peer=sock.peer)
+        raise RemoteProtocolError("a probe asks for too many bytes, or for none", peer=sock.peer)
     return count_bytes

@@ -144,7 +144,7 @@ class PeerSocket:
             if length > bytes_max:
                 self._failure = "it announced a frame that is too long"
                 raise RemoteProtocolError(
-                    f"a frame of {length} bytes was announced; at most {bytes_max} are taken",
+                    f"a frame of {length} bytes was announced; at most {bytes_max} are accepted",
                     peer=self._peer,
                 )
             frame = bytearray(length)

@@ -25,12 +25,18 @@ STOP_S = 20.0
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/demo",
-        description="Run a real swarm on this machine: publish, train, kill, join, refuse, finish.",
+        description=(
+            "Run a real swarm on this machine: publish, train, kill, join, refuse, finish."
+        ),
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was seen here")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the observed facts to this file as JSON"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the nodes running at the end")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the nodes live")
-    parser.add_argument("--config", type=Path, metavar="TOML", help="another run file to play")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="folder for the nodes' homes")
+    parser.add_argument(
+        "--config", type=Path, metavar="TOML", help="another run file (default: the demo's own)"
+    )
     parser.add_argument("--setup-s", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -70,7 +76,7 @@ def _close(story: Story, console: Console, *, keep: bool, failed: bool) -> None:
         for node in running:
             console.print(f"{node.name} runs on: {to_paste(node.home, 'status')}")
         pids = " ".join(str(node.process.pid) for node in running if node.process)
-        console.print(f"to end them: kill {pids}")
+        console.print(f"to stop them: kill {pids}")
         return
     for node in running:
         node.stop()

@@ -93,7 +93,7 @@ class Story:
             if value := seen():
                 return value
             if time.monotonic() > ends_s:
-                raise DemoFailed(f"after {deadline_s:.0f} s, still no sign of this: {what}")
+                raise DemoFailed(f"this did not happen within {deadline_s:.0f} s: {what}")
             self._check_alive()
             time.sleep(LOOK_EVERY_S)
 
@@ -161,12 +161,14 @@ class Story:
         it."""
         victim, survivors = self.cast["cat"], [self.cast["ann"], self.cast["ben"]]
         started = self.wait_for(
-            "cat in a reduce with others", lambda: _open_exchange(victim), deadline_s=60
+            "cat in an exchange with others", lambda: _open_exchange(victim), deadline_s=60
         )
         step = int(started["step"])
         victim.kill()
         killed_at_s = time.time()
-        self.show.say(f"SIGKILL to cat, in the reduce of outer step {step}", style="bold red")
+        self.show.say(
+            f"killing cat (SIGKILL) in the exchange of outer step {step}", style="bold red"
+        )
         self.look()
         self.facts.killed_at_step = step
         self.facts.killed_in_reduce = _open_exchange(victim) == started
@@ -204,7 +206,7 @@ class Story:
         dan = self.cast["dan"]
         # Snapshots are written in the background, and on a busy machine at very different times.
         self.wait_for(
-            "a snapshot that several have written", self._newest_is_of_several, deadline_s=90
+            "a snapshot that several nodes hold", self._newest_is_of_several, deadline_s=90
         )
         self._start(dan, "--bootstrap", address)
         fetched = self.wait_for(
@@ -333,7 +335,7 @@ def in_words(event: Event) -> str | None:
         case {"event": "snapshot-fetched"}:
             size = sum(event["bytes_by_peer"].values()) / 1e6
             return (
-                f"fetched a snapshot of outer step {event['step']}: {size:.1f} MB from "
+                f"fetched the snapshot of outer step {event['step']}: {size:.1f} MB from "
                 f"{len(event['bytes_by_peer'])} peers in {event['seconds']:.1f} s"
             )
         case {"event": "caught-up", "updates": int(updates), "step": int(step)}:
@@ -343,19 +345,19 @@ def in_words(event: Event) -> str | None:
                 f"committed outer step {step}: {event['tokens']:,} tokens of {event['peers']} peers"
             )
         case {"event": "exchange-failed"}:
-            return f"exchange of outer step {event['step']} failed: {event['reason']}"
+            return f"the exchange of outer step {event['step']} failed: {event['reason']}"
         case {"event": "evaluated", "step": int(step)}:
             return f"loss before outer step {step}: {event['what']}"
         case {"event": "inner-state-taken"}:
             donor = peer_name(PeerId(event["peer"]))
             shared = f", one of {among} averaged" if (among := event["among"]) > 1 else ""
             return (
-                f"begins with the inner optimizer of {donor} at outer step {event['step']}{shared}"
+                f"starts with the inner optimizer of {donor} at outer step {event['step']}{shared}"
             )
         case {"event": "inner-state-fresh"}:
-            return f"begins with an inner optimizer of nobody's: {event['reason']}"
+            return f"starts with an empty inner optimizer: {event['reason']}"
         case {"event": "left"}:
-            return "left kindly"
+            return "left the run"
         case {"event": "run-ended"}:
-            return "sees the run's end"
+            return "sees that the run has ended"
     return None

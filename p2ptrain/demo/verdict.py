@@ -51,27 +51,28 @@ def claims(facts: Facts) -> dict[str, bool]:
     to_commit_s = facts.kill_to_commit_s
     return {
         "the run came to its planned end": 0 < facts.outer_steps_planned == facts.outer_steps,
-        "all nodes that are left have one ledger and one state": _agree(facts.nodes),
+        "all remaining nodes have the same ledger and the same weights": _agree(facts.nodes),
         f"the validation loss fell by {LOSS_FALL_NATS} nat or more": first is not None
         and last is not None
         and first - last >= LOSS_FALL_NATS,
-        "a volunteer was killed while a reduce was under way": facts.killed_in_reduce,
-        "the others committed that same outer step without it": (
+        "a volunteer was killed during an exchange": facts.killed_in_reduce,
+        "the others committed that outer step without it": (
             facts.killed_step_committed_without_victim
         ),
-        "nothing that the survivors trained was lost": facts.survivors_tokens_kept,
-        f"and they did so within {KILL_TO_COMMIT_S_MAX:.0f} s": to_commit_s is not None
+        "none of the survivors' work was lost": facts.survivors_tokens_kept,
+        f"the others committed within {KILL_TO_COMMIT_S_MAX:.0f} s of the kill": to_commit_s
+        is not None
         and to_commit_s <= KILL_TO_COMMIT_S_MAX,
         f"a newcomer fetched a snapshot from {JOIN_SOURCES_MIN} peers or more": (
             facts.join_fetch_s is not None and facts.join_sources >= JOIN_SOURCES_MIN
         ),
-        "and the updates committed since": bool(facts.join_updates_replayed),
-        "and contributed": facts.join_first_roster_step is not None,
+        "the newcomer replayed the updates committed since": bool(facts.join_updates_replayed),
+        "the newcomer contributed to an average": facts.join_first_roster_step is not None,
         "a stranger was refused and told what to do": facts.refused_exit == 6
         and facts.refused_code is not None
         and facts.refused_code.startswith("AUTH-")
         and facts.refused_says_what_to_do,
-        "each committed block was trained once, by who held its lease": (
+        "each committed block was trained once, by the member that held its lease": (
             facts.blocks_trained_once > 0 and facts.blocks_trained_otherwise == 0
         ),
         "the run went on without the seed": facts.seed_stopped_at_step is not None

@@ -11,8 +11,8 @@ from p2ptrain.trainer.formats.huggingface import FAMILIES
 from p2ptrain.trainer.formats.shapes import parameter_count
 
 _BITS = {
-    "fp32": "fp32, bit for bit as the run has them",
-    "bf16": "bf16, each the nearest to the run's fp32 value",
+    "fp32": "fp32, identical to the run's weights, bit for bit",
+    "bf16": "bf16, each weight rounded from the run's fp32 value",
 }
 
 
@@ -31,8 +31,9 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"# {origin.run_name}, outer step {origin.step}",
             "",
             *warning,
-            f"{FAMILIES[spec.qk_norm][1]} of {parameter_count(spec):,} parameters, trained with "
-            "p2ptrain by peers who average over the internet and sign a ledger of what they did.",
+            f"{FAMILIES[spec.qk_norm][1]} of {parameter_count(spec):,} parameters, trained "
+            "with p2ptrain by peers that average over the internet and sign a ledger of "
+            "their work.",
             "",
             "| | |",
             "|---|---|",
@@ -43,7 +44,7 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"| data | index `{origin.data_index}`: {origin.train_blocks:,} blocks of "
             f"{origin.block_tokens:,} tokens |",
             f"| snapshot | `{origin.snapshot}` of outer step {origin.snapshot_step} |",
-            f"| on whose word | {origin.words} |",
+            f"| certified by | {origin.words} |",
             f"| ledger | height {origin.ledger_height}, head `{origin.ledger_head}` |",
             f"| blake3 of θ, fp32 | `{theta}` |",
             f"| weights here | {_BITS[dtype]} |",
@@ -52,8 +53,8 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             f"context {spec.sequence}, rotary base {spec.rope_base:g}, "
             f"{'tied' if spec.tied else 'untied'} embeddings |",
             "",
-            "`p2ptrain.json` says the same to programs. Whoever holds the run's ledger can check "
-            "it: `p2ptrain verify`, `p2ptrain ckpt verify`.",
+            "`p2ptrain.json` has the same facts for programs. Anybody who holds the run's "
+            "ledger can check the weights: `p2ptrain verify`, `p2ptrain ckpt verify`.",
             "",
             "## Use",
             "",
@@ -70,8 +71,8 @@ def card(origin: Provenance, spec: ModelSpec, dtype: Dtype, theta: Digest, examp
             "",
             "## Licence",
             "",
-            "The run's organiser decides under which licence the weights may be used; nothing is "
-            "said here. Ask before you pass them on.",
+            "The run's organiser decides on the licence of the weights; this export does not "
+            "know it. Ask before you pass them on.",
             "",
         ]
     )

@@ -117,8 +117,8 @@ def _check_meta(run: Run, manifest: BlobManifest, named: Named) -> None:
     ours = snapshot_meta(run.id if named.step else None, named.step, run.manifest.layout)
     if dict(manifest.meta) != {"numel": layout_of(run.manifest.model).numel, **ours}:
         raise ManifestInvalid(
-            f"the snapshot {named.digest} says of itself {dict(manifest.meta)}, which is not what "
-            f"entry {named.source.height} certified"
+            f"the snapshot {named.digest} describes itself as {dict(manifest.meta)}, which is "
+            f"not what entry {named.source.height} certified"
         )
 
 
@@ -145,7 +145,7 @@ def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], 
         chain.account,
         store,
         named,
-        lambda step: tell(f"outer step {step} of {end} is replayed"),
+        lambda step: tell(f"replayed outer step {step} of {end}"),
         chain.amendments,
     )
     verdict = replay.judge()
@@ -170,11 +170,11 @@ def _check_whole(verdict: Verdict, end: int, store: StoreReader) -> None:
     if verdict.missing is not None:
         lacking = verdict.missing
         raise TryLater(
-            f"this is not the head: the {lacking.kind} of outer step {lacking.step} is not held "
-            f"here, and {end - verdict.reached} of the outer steps that were ended lack",
+            f"the head cannot be reached: this home does not hold the {lacking.kind} of outer "
+            f"step {lacking.step}, and {end - verdict.reached} outer steps are missing",
             code="AUDIT-PARTIAL",
             evidence=[lacking.digest],
-            likely="it was fetched with --no-updates, or this node is still fetching",
+            likely="the snapshot was fetched with --no-updates, or this node is still fetching",
             do=f"{to_paste(home, 'ckpt fetch')}; or --snapshot newest, which needs no updates",
         )
 
@@ -182,8 +182,10 @@ def _check_whole(verdict: Verdict, end: int, store: StoreReader) -> None:
 def _nothing_held(account: Account, store: StoreReader) -> ChunkMissing:
     newest = max(account.snapshots, default=None)
     return ChunkMissing(
-        "no certified snapshot is held here whole",
-        evidence=[] if newest is None else [f"the newest certified is of outer step {newest}"],
-        likely="this node has not fetched one yet",
+        "no certified snapshot is held here completely",
+        evidence=[]
+        if newest is None
+        else [(f"the newest certified snapshot is that of outer step {newest}")],
+        likely="this node has not fetched a snapshot yet",
         do=to_paste(store.root.parent, "ckpt fetch"),
     )

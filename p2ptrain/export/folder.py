@@ -112,9 +112,11 @@ def check_target(target: Path, *, force: bool) -> None:
     if force and ours:
         return
     raise ConfigError(
-        f"{target} is there already",
+        f"{target} exists already",
         code="EXPORT-EXISTS",
-        likely="it is an earlier export" if ours else f"it is none of ours: it holds no {MARK}",
+        likely="it is an earlier export"
+        if ours
+        else f"it is not an export of p2ptrain: it holds no {MARK}",
         do="write to another folder" + (", or replace this one with --force" if ours else ""),
     )
 
@@ -134,7 +136,7 @@ def _check_room(folder: Path, plan: Plan) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise StoreFull(
-            f"the export takes {size(needed)}, and {folder} has {size(free)} left",
+            f"the export takes {size(needed)}, and {folder} has {size(free)} free",
             do="make room, or choose a folder on another disk",
         )
 

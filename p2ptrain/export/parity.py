@@ -45,8 +45,9 @@ class Parity:
     @property
     def words(self) -> str:
         return (
-            f"transformers {self.transformers} computes the same: logits of {self.tokens} tokens "
-            f"differ by at most {self.difference:.2g}, where the largest is {self.largest:.3g}"
+            f"transformers {self.transformers} computes the same: logits of {self.tokens} "
+            f"tokens differ by at most {self.difference:.2g}; the largest logit is "
+            f"{self.largest:.3g}"
         )
 
 
@@ -55,8 +56,8 @@ def is_wanted(asked: bool | None, parameters: int) -> bool:
     installed."""
     if asked and not _installed():
         raise ConfigError(
-            "transformers, with which to compare, is not installed",
-            do=f"{install(WANTED)}, or leave --parity out",
+            "transformers is not installed, so there is nothing to compare with",
+            do=f"{install(WANTED)}, or leave out --parity",
         )
     return asked if asked is not None else not hindrance(parameters)
 
@@ -66,7 +67,10 @@ def hindrance(parameters: int) -> str:
     if not _installed():
         return f"not installed ({install(WANTED)})"
     if parameters > PARAMETERS_MAX:
-        return f"{parameters / 1e9:.1f} billion parameters take long (--parity does it)"
+        return (
+            f"the comparison takes long with {parameters / 1e9:.1f} billion parameters; "
+            "--parity does it"
+        )
     return ""
 
 
@@ -87,17 +91,22 @@ def compare(folder: Path) -> Parity:
         text=True,
     )
     if done.returncode:
-        raise _fails("transformers could not be asked", done.stderr.splitlines()[-6:])
+        raise _fails(
+            "the comparison with transformers could not run", done.stderr.splitlines()[-6:]
+        )
     parity = Parity(**json.loads(done.stdout.splitlines()[-1]))
     if not math.isfinite(parity.difference):
         raise TrainerDiverged(
-            "the model computes numbers that are not finite, and nothing can be compared",
+            "the model's output has numbers that are not finite, so it cannot be compared",
             likely="training diverged",
-            do="--snapshot chooses an earlier outer step; --no-parity exports all the same",
+            do=(
+                "choose an earlier outer step with --snapshot; --no-parity exports without a "
+                "comparison"
+            ),
         )
     if not parity.holds:
         raise _fails(
-            "transformers computes something else from these weights",
+            "transformers computes different results from these weights",
             [f"logits differ by {parity.difference:.3g}; the largest is {parity.largest:.3g}"],
         )
     return parity
@@ -108,6 +117,6 @@ def _fails(what: str, evidence: list[str]) -> P2PTrainError:
         what,
         code="EXPORT-PARITY",
         evidence=evidence,
-        likely="the export is wrong, or this transformers has changed",
-        do="report it; --no-parity exports all the same",
+        likely="the export is wrong, or this version of transformers has changed",
+        do="report this; --no-parity exports without a comparison",
     )

@@ -45,15 +45,15 @@ class Provenance:
         """The warning to show prominently; None if the state is certified."""
         if self.standing == "uncertified":
             return (
-                f"NOT CERTIFIED: no ledger entry names the snapshot {self.snapshot}. These weights "
-                "rest on the word of the machine that exported them, and on nothing else."
+                f"NOT CERTIFIED: no ledger entry names the snapshot {self.snapshot}. Only the "
+                "machine that exported these weights vouches for them."
             )
         if self.standing == "replayed":
             return (
-                "NOT CERTIFIED ITSELF: no ledger entry names this state. It was worked out by the "
-                f"exporting machine from the certified snapshot of outer step {self.snapshot_step} "
-                f"and the {self.updates} certified updates after it; anybody who holds them can "
-                "work it out again."
+                "NOT CERTIFIED ITSELF: no ledger entry names this state. The exporting "
+                "machine computed it from the certified snapshot of outer step "
+                f"{self.snapshot_step} and the {self.updates} certified updates after it; "
+                "anybody who holds them can repeat this."
             )
         return None
 
@@ -61,7 +61,7 @@ class Provenance:
     def words(self) -> str:
         """One sentence that says who certified the state."""
         if self.standing == "uncertified":
-            return "certified by nobody"
+            return "no peer: the weights are not certified"
         what = f"the snapshot of outer step {self.snapshot_step} is named by "
         by = (
             "the run's manifest, signed by its organiser"

@@ -106,8 +106,10 @@ class ThetaOfSnapshot:
             raise ChunkMissing(
                 f"the snapshot {self._snapshot[:12]}… is not whole in this store",
                 evidence=[f"chunk {digest} is missing"],
-                likely="it was never fetched to its end; or it is an older one, and the node that "
-                "runs here has let go of it meanwhile",
+                likely=(
+                    "it was never fetched completely; or it is an older one, which the node in "
+                    "this home has removed meanwhile"
+                ),
                 do=f"{fetch}, and {pin}, which keeps it",
             ) from exc
 

@@ -46,7 +46,7 @@ class Tokenizer:
         except ValueError as exc:
             raise ManifestInvalid(f"the run's tokenizer is not JSON: {exc}") from exc
         if not isinstance(tree, dict):
-            raise ManifestInvalid("the run's tokenizer is no JSON object")
+            raise ManifestInvalid("the run's tokenizer is not a JSON object")
         added = dict(_added(tree))
         special = dict(_added(tree, special=True))
         names = {

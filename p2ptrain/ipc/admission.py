@@ -59,7 +59,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.ranks < 2**16:
-            raise ValueError(f"rank {self.rank} is not one of {self.ranks}")
+            raise ValueError(f"rank {self.rank} is not below {self.ranks}, the number of ranks")
         if self.purpose is Purpose.FRAMES and self.rank != 0:
             raise ValueError("only rank 0 exchanges frames")
 
@@ -87,7 +87,7 @@ def load(path: Path) -> bytes:
         raise ConfigError(
             f"the ranks' secret {path} cannot be read: {exc.strerror}",
             code="RANKS-SECRET",
-            do="copy the file that the node made, with its mode: scp -p",
+            do="copy the file that the node made, and keep its mode: scp -p",
         ) from exc
     try:
         secret = bytes.fromhex(text.decode("ascii").strip())
@@ -97,7 +97,7 @@ def load(path: Path) -> bytes:
         raise ConfigError(
             f"{path} does not hold {SECRET_BYTES} bytes as hexadecimal text",
             code="RANKS-SECRET",
-            likely="the file is damaged, or another file than the one that the node made",
+            likely="the file is damaged, or it is not the file that the node made",
             do="copy it again; or remove it at the node, which then makes a new one",
         )
     return secret
@@ -117,12 +117,12 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
     answer = receive_exactly(sock, _NONCE_BYTES + _CLAIM.size + _MAC_BYTES, ends_s)
     nonces, told = ours + answer[:_NONCE_BYTES], answer[_NONCE_BYTES:-_MAC_BYTES]
     if not hmac.compare_digest(_mac(secret, b"rank", nonces, told), answer[-_MAC_BYTES:]):
-        raise RemoteProtocolError("it does not know the ranks' secret")
+        raise RemoteProtocolError("the caller does not know the ranks' secret")
     rank, ranks, purpose = _CLAIM.unpack(told)
     try:
         claim = Claim(rank, ranks, Purpose(purpose))
     except ValueError as exc:
-        raise RemoteProtocolError(f"it claims what cannot be: {exc}") from exc
+        raise RemoteProtocolError(f"its claim is not valid: {exc}") from exc
     sock.sendall(_mac(secret, b"node", nonces, told))
     sock.settimeout(None)
     return claim
@@ -143,14 +143,14 @@ def prove(
     sock.settimeout(limit_s)
     greeting = receive_exactly(sock, len(_MAGIC) + _NONCE_BYTES, ends_s)
     if not greeting.startswith(_MAGIC):
-        raise RemoteProtocolError("what listens there is not a node's socket for ranks")
+        raise RemoteProtocolError("the program that listens there is not a node that accepts ranks")
     ours = secrets.token_bytes(_NONCE_BYTES)
     nonces = greeting[len(_MAGIC) :] + ours
     told = _CLAIM.pack(claim.rank, claim.ranks, claim.purpose)
     sock.sendall(ours + told + _mac(secret, b"rank", nonces, told))
     answer = receive_exactly(sock, _MAC_BYTES, ends_s)
     if not hmac.compare_digest(_mac(secret, b"node", nonces, told), answer):
-        raise RemoteProtocolError("what listens there does not know the ranks' secret")
+        raise RemoteProtocolError("the node that listens there has another ranks' secret")
     sock.settimeout(None)
 
 

@@ -65,7 +65,9 @@ class Channel:
             if _wait(self._socket, select.POLLOUT, min(give_up_at, time.monotonic() + ASK_EVERY_S)):
                 self._send_some(frame.kind)
             elif time.monotonic() >= give_up_at:
-                raise ChannelClosed(f"nobody took a {frame.kind} frame for {deadline_s} s")
+                raise ChannelClosed(
+                    f"the other side did not accept a {frame.kind} frame within {deadline_s} s"
+                )
             elif meanwhile is not None:
                 meanwhile()
 

@@ -123,7 +123,7 @@ class Rates:
     def __post_init__(self) -> None:
         _check_finite("lr", self.lr)
         if self.lr <= 0:
-            raise ValueError(f"lr is {self.lr!r}, which teaches nothing")
+            raise ValueError(f"lr is {self.lr!r}, which is not a usable learning rate")
         for name, least in (("since", 0), ("reached", 0), ("inner_steps", 1)):
             _check_count(name, getattr(self, name), least=least)
         _check_count("schedule_steps", self.schedule_steps, least=1)
@@ -223,7 +223,7 @@ class Hello:
         _check_count("memory_bytes", self.memory_bytes)
         _check_text("device", self.device)
         if not self.rank < self.ranks:
-            raise ValueError(f"rank {self.rank} is not one of {self.ranks}")
+            raise ValueError(f"rank {self.rank} is not below {self.ranks}, the number of ranks")
         if not is_digest(self.layout_digest):
             raise ValueError("layout_digest is not a digest")
 

@@ -58,7 +58,8 @@ class ModelSpec:
             self.width % self.heads == 0 and self.head_width % 2 == 0,
             "width",
             self.width,
-            f"make width an even multiple of heads ({self.heads}): rotary pairs split each head",
+            f"make width an even multiple of heads ({self.heads}), because rotary pairs split "
+            "each head",
         )
         _require(
             self.heads % self.kv_heads == 0,
@@ -66,7 +67,12 @@ class ModelSpec:
             self.kv_heads,
             f"choose a divisor of heads ({self.heads})",
         )
-        _require(self.rope_base > 1, "rope_base", self.rope_base, "usual is 10000")
+        _require(
+            self.rope_base > 1,
+            "rope_base",
+            self.rope_base,
+            "use a number above 1; 10000 is usual",
+        )
 
     @property
     def head_width(self) -> int:
@@ -126,13 +132,16 @@ class InnerSpec:
             f"choose one of {', '.join(get_args(Schedule))}",
         )
         _require(
-            self.optimizer in get_args(Optimizer), "optimizer", self.optimizer, "adamw or muon"
+            self.optimizer in get_args(Optimizer),
+            "optimizer",
+            self.optimizer,
+            "choose adamw or muon",
         )
         _require(
             self.join_optimizer in get_args(JoinOptimizer),
             "join_optimizer",
             self.join_optimizer,
-            "fresh, donor or donors",
+            "choose fresh, donor or donors",
         )
         object.__setattr__(self, "betas", tuple(self.betas))
         _require(
@@ -145,8 +154,10 @@ class InnerSpec:
             self.join_optimizer == "fresh" or self.betas[0] ** 2 < self.betas[1],
             "betas",
             self.betas,
-            f'with join_optimizer = "{self.join_optimizer}", the square of the first must be below '
-            "the second: else nothing bounds what a donor may give",
+            (
+                f'with join_optimizer = "{self.join_optimizer}", choose betas so that the '
+                "square of the first is below the second"
+            ),
         )
 
     @property
@@ -175,10 +186,10 @@ class Halving:
     micro_batch: int
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.device, str), "device", self.device, "a device's name")
+        _require(isinstance(self.device, str), "device", self.device, "give a device's name")
         for name, least in (("memory_bytes", 0), ("micro_batch", 1)):
             value = getattr(self, name)
-            _require(type(value) is int and value >= least, name, value, f"{least} or more")
+            _require(type(value) is int and value >= least, name, value, f"give {least} or more")
 
     def holds(self, device: str, memory_bytes: int) -> bool:
         """Return whether it applies to `memory_bytes` of free memory on `device`."""
@@ -220,19 +231,34 @@ class TrainerConfig:
     eager: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.delayed or not self.eager, "eager", self.eager, "only where means come late")
-        _require(self.fragments > 0, "fragments", self.fragments, "1 is the whole model")
+        _require(self.delayed or not self.eager, "eager", self.eager, "set it only with an overlap")
+        _require(
+            self.fragments > 0,
+            "fragments",
+            self.fragments,
+            "give 1 or more; 1 is the whole model",
+        )
         _require(0 <= self.mixing < 1, "mixing", self.mixing, "choose 0 to below 1")
         _require(self.device in get_args(Device), "device", self.device, "choose cpu or cuda")
-        _require(self.precision in get_args(Precision), "precision", self.precision, "fp32 or bf16")
+        _require(
+            self.precision in get_args(Precision),
+            "precision",
+            self.precision,
+            "choose fp32 or bf16",
+        )
         _require(self.threads > 0, "threads", self.threads, "set threads to 1 or more")
-        _require(self.micro_batch >= 0, "micro_batch", self.micro_batch, "0 is the whole batch")
+        _require(
+            self.micro_batch >= 0,
+            "micro_batch",
+            self.micro_batch,
+            "give 0 or more; 0 is the whole batch",
+        )
         mark = self.document_token
         _require(
             mark is None or (type(mark) is int and 0 <= mark < self.model.vocab),
             "document_token",
             mark,
-            f"name a token below vocab ({self.model.vocab}), or none",
+            f"name a token below vocab ({self.model.vocab}), or leave it out",
         )
 
     def to_json(self) -> str:

@@ -34,9 +34,7 @@ from p2ptrain.kernels.faults import BadScale, NonFinite
 try:
     from p2ptrain.kernels import _codecs
 except ImportError as exc:
-    raise ImportError(
-        "the kernels are not compiled for this source: scripts/setup does it"
-    ) from exc
+    raise ImportError("the kernels are not compiled for this source: run scripts/setup") from exc
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # in the standard library from Python 3.12 on
@@ -235,8 +233,8 @@ def _index(variant: str) -> int:
         raise MachineUnfit(
             f"this machine has no kernels named {variant!r}",
             code="KERNEL-VARIANT",
-            evidence=(f"it runs {', '.join(VARIANTS)}",),
-            do="demand one of these, or none",
+            evidence=(f"this machine can run {', '.join(VARIANTS)}",),
+            do="choose one of these, or leave the variant out",
         )
     return VARIANTS.index(variant)
 

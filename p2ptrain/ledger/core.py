@@ -191,7 +191,7 @@ class Ledger(Queries):
 
     def _receive_branch(self, sender: PeerId, message: BranchMessage, now: float) -> list[Effect]:
         if self._branches is None:
-            return [Note(f"{sender} speaks of a branch, and this run has none")]
+            return [Note(f"{sender} sent a message about a branch, but this run has none")]
         silent = self._must_not_vote()
         return self._branches.receive(sender, message, self.state, now, silent=silent)
 
@@ -247,7 +247,7 @@ class Ledger(Queries):
                     effects += self._adopt(certified, now, live=live)
                 except RemoteProtocolError as exc:
                     self._catchup.disproved(sender, self.state.height)
-                    return [*effects, Note(f"{sender} sent a bad entry: {exc.what}")]
+                    return [*effects, Note(f"{sender} sent an invalid entry: {exc.what}")]
         if self.state.height > before:  # Otherwise do not ask this peer again at once.
             self._catchup.note_growth(sender, self.state.height, now)
         return effects
@@ -257,7 +257,7 @@ class Ledger(Queries):
         ours = self.kept.at(height)
         if ours is None or ours.entry.digest == certified.entry.digest:
             return []
-        note = Note(f"{sender} shows another entry {height} than ours: a fork, or a forgery")
+        note = Note(f"{sender} sent another entry {height} than this node's: a fork, or a forgery")
         return [*self._weigh(self._accuser.compare(ours, certified)), note]
 
     def _adopt(self, certified: Certified, now: float, *, live: bool) -> list[Effect]:
@@ -266,7 +266,7 @@ class Ledger(Queries):
         """
         state = check_certified(self.rules, self.state, certified, self._verify)
         if isinstance(certified.entry.value, Branch):
-            assert self._branches is not None, "without a policy for it no branch is valid"
+            assert self._branches is not None, "without a policy for branches no branch is valid"
             self._branches.offer(certified)
             return []
         votes = (it for it in statements_of(certified.certificate) if live or it[0] != self.me)

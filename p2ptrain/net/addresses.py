@@ -59,13 +59,13 @@ def parse(text: str) -> Address:
         ConfigError: ADDR-SYNTAX, with the error in words.
     """
     if len(text) > CHARACTERS_MAX or not text.isascii():
-        raise _syntax(text, "it is too long or holds characters that no address has")
+        raise _syntax(text, "it is too long or has characters that no address has")
     parts = text.strip().split("/")
     if parts[0] or len(parts) not in (5, 7):
         raise _syntax(text, "an address has the form /ip4/HOST/tcp/PORT/p2p/PEER")
     _, kind, host, transport, port, *peer = parts
     if transport != "tcp":
-        raise _syntax(text, f"only tcp is spoken here, not {transport!r}")
+        raise _syntax(text, f"p2ptrain uses tcp only, not {transport!r}")
     _check_host(text, kind, host)
     if not (port.isdigit() and int(port[:6]) < 1 << 16):
         raise _syntax(text, f"{port!r} is not a port")
@@ -85,10 +85,10 @@ def parse_with_peer(text: str) -> tuple[Address, PeerId]:
     address = parse(text)
     if address.peer is None:
         raise ConfigError(
-            f"the address {text} does not say whose it is",
+            f"the address {text} does not name its peer",
             code="ADDR-NO-PEER-ID",
             likely="the end of the address, /p2p/12D3KooW…, was cut off",
-            do="ask for the whole address: without the id anybody could answer",
+            do="ask for the whole address: without the peer id, any peer could answer",
         )
     return address, address.peer
 
@@ -129,5 +129,5 @@ def _syntax(text: str, reason: str) -> ConfigError:
         f"{text[:CHARACTERS_MAX]!r} is not an address: {reason}",
         code="ADDR-SYNTAX",
         likely="it was mistyped or cut off",
-        do=f"give one like {_EXAMPLE}",
+        do=f"give an address like {_EXAMPLE}",
     )

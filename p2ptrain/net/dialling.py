@@ -111,7 +111,10 @@ class Dialler:
             raise ConfigError(
                 f"{text} is this node's own address",
                 code="ADDR-SELF",
-                likely="the address was copied from this machine, or its key from another one",
+                likely=(
+                    "the address was copied from this machine, or another machine uses a copy of "
+                    "this node's key"
+                ),
                 do="give the address of another peer",
             )
         if peer not in self._connected():
@@ -185,7 +188,7 @@ class Dialler:
             return
         addresses = [str(address) for address in self._book.addresses_of(peer, trio.current_time())]
         if not addresses:
-            raise PeerUnreachable("no address of it is known", peer=peer)
+            raise PeerUnreachable("its address is not known", peer=peer)
         budget = self._members if self._is_member(peer) else self._others
         try:
             await self._connect_any([addresses], budget, deadline_s)
@@ -237,7 +240,9 @@ def _dial_failed(address: Address, exc: BaseException) -> DialFailed:
     reasons = list(_chain(exc))
     answered = _WHO_ANSWERED.search(" ".join(reasons))
     if answered:
-        return DialFailed(address, "NET-WRONG-ID", f"{answered[1]} answers there instead")
+        return DialFailed(
+            address, "NET-WRONG-ID", f"another peer, {answered[1]}, answers at that address"
+        )
     return DialFailed(address, "NET-RESET", f"the handshake broke off: {reasons[-1][:200]}")
 
 

@@ -132,7 +132,7 @@ class Discovery:
             await write_all(self._host, stream, peer, encode_varint_prefixed(message))
             await stream.close()
         except Exception as exc:
-            log.debug("%s was not told of us: %r", peer, exc)
+            log.debug("%s did not accept our provider record: %r", peer, exc)
 
     async def _ask(self, peer: PeerId, key: bytes) -> dict[PeerId, list[str]]:
         try:
@@ -144,7 +144,7 @@ class Discovery:
             await stream.reset()
             return providers_in(reply, key)
         except Exception as exc:
-            log.debug("%s was asked who takes part, in vain: %r", peer, exc)
+            log.debug("%s did not answer which peers take part: %r", peer, exc)
         return {}
 
     async def _serve(self, stream: INetStream) -> None:

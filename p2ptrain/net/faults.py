@@ -13,36 +13,37 @@ from p2ptrain.net.scopes import Scope, scope_of
 
 _ADVICE: dict[str, tuple[str, str]] = {
     "NET-DNS": (
-        "the host name is misspelt or gone, or this machine has no working DNS",
+        "the host name is misspelt or no longer exists, or DNS does not work on this machine",
         "check the address and this machine's connection",
     ),
     "NET-REFUSED": (
-        "the peer is down. This is not your machine's fault",
-        "wait and try again, or ask for a fresh address",
+        "the peer is down; your machine is not at fault",
+        "wait and try again, or ask for a new address",
     ),
     "NET-TIMEOUT": (
         "the peer's machine is off, or a firewall drops what is sent to this port",
-        "wait and try again, or ask for a fresh address",
+        "wait and try again, or ask for a new address",
     ),
     "NET-NO-ROUTE": (
-        "this machine has no route to it: is it offline, or without IPv6?",
+        "this machine is offline, or it has no IPv6",
         "check this machine's connection",
     ),
     "NET-SILENT": (
-        "something listens there, but it is not answering: an overloaded peer, or another program",
+        "a program listens there but does not answer: the peer is overloaded, or it is "
+        "another program",
         "wait and try again; check the port in the address",
     ),
     "NET-NOT-LIBP2P": (
-        "the port in the address is that of another program",
+        "another program uses the port in the address",
         "check the port in the address",
     ),
     "NET-RESET": (
         "a firewall or the peer itself cut the connection off",
-        "wait and try again; if it stays so, ask the peer's owner",
+        "wait and try again; if it happens again, ask the peer's owner",
     ),
     "NET-WRONG-ID": (
         "the address is old: another peer, or a new identity of the same one, runs there now",
-        "ask for a fresh address",
+        "ask for a new address",
     ),
 }
 
@@ -81,8 +82,10 @@ def _advice(address: Address, code: str) -> tuple[str, str]:
     """Return the likely cause and the advice."""
     scope = scope_of(address)
     if scope in _NEAR and code in _NOBODY_THERE:
-        ask = "from elsewhere, ask for an address that can be dialled from there"
-        return _NEAR[scope], f"{ask} (p2ptrain explain {scope.code}); else see that the peer runs"
+        ask = "if you are elsewhere, ask for an address that can be dialled from there"
+        return _NEAR[scope], (
+            f"{ask} (p2ptrain explain {scope.code}); otherwise check that the peer runs"
+        )
     return _ADVICE[code]
 
 
@@ -101,7 +104,7 @@ def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 
     dialled = [failure for _, failure in failures if isinstance(failure, DialFailed)]
     best = max(dialled, key=_how_far) if dialled else failures[0][1]
     summary = NetworkUnreachable if dialled else ConfigError
-    rest = [f"{untried} more were not tried: the time was over"] if untried else []
+    rest = [f"{untried} more addresses were not tried, because the time was up"] if untried else []
     return summary(
         f"none of the {len(failures)} addresses answered",
         code=best.code,

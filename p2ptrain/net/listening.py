@@ -42,7 +42,7 @@ def listen_failed(listen: Sequence[str]) -> ConfigError:
     return ConfigError(
         f"cannot listen on {', '.join(listen)}",
         code="LISTEN-FAILED",
-        likely="another program took the port at this very moment",
+        likely="another program took the port at this moment",
         do="try again, or listen on another port",
     )
 
@@ -73,8 +73,8 @@ def _listening_address(text: str) -> Address:
         raise ConfigError(
             f"{text} is no address to listen on",
             code="ADDR-LISTEN",
-            likely="it has a host name or a peer id, which only addresses to dial have",
-            do="give one like /ip4/0.0.0.0/tcp/4201",
+            likely="it has a host name or a peer id; an address to listen on has neither",
+            do="give an address like /ip4/0.0.0.0/tcp/4201",
         )
     return address
 
@@ -104,10 +104,13 @@ def _own_folder() -> Path:
         if folder and _is_ours(path := Path(folder) / name):
             return path
     raise ConfigError(
-        f"{shared}/{name} is not a folder of ours alone",
+        f"the folder {shared}/{name} is not private to this user",
         code="LOCK-FOLDER",
         likely="another user of this machine made it",
-        do="set XDG_RUNTIME_DIR to a folder that only you can write to; or have that one removed",
+        do=(
+            "set XDG_RUNTIME_DIR to a folder that only you can write to; or ask an administrator "
+            "to remove that one"
+        ),
     )
 
 

@@ -62,7 +62,7 @@ async def _probe_host(address: Address, host: str, deadline_s: float) -> None:
 def _connect_failed(address: Address, exc: OSError, after_s: float) -> DialFailed:
     after = f"after {after_s * 1000:.0f} ms"
     if isinstance(exc, ConnectionRefusedError):
-        words = f"refused {after}: host is up, nothing listens on {address.port}"
+        words = f"refused {after}: the host is up, but no program listens on port {address.port}"
         return DialFailed(address, "NET-REFUSED", words)
     if isinstance(exc, ConnectionResetError):
         return DialFailed(address, "NET-RESET", f"connection reset {after}")
@@ -87,9 +87,9 @@ async def _read_banner(address: Address, sock: trio.socket.SocketType, deadline_
     if heard == _BANNER:
         return
     if not _BANNER.startswith(heard):
-        words = f"something else than libp2p answers there: {heard!r}"
+        words = f"the program there does not speak libp2p: {heard!r}"
         raise DialFailed(address, "NET-NOT-LIBP2P", words)
     if scope.cancelled_caught:
-        words = f"connected, then not a word for {deadline_s:.1f} s"
+        words = f"connected, but received no data for {deadline_s:.1f} s"
         raise DialFailed(address, "NET-SILENT", words)
-    raise DialFailed(address, "NET-RESET", "it closed the connection without a word")
+    raise DialFailed(address, "NET-RESET", "it closed the connection without sending anything")

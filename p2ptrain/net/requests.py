@@ -94,7 +94,7 @@ class _Exchange:
     ends: float
     bytes_max: int
     done: trio.Event
-    stage: str = "not begun"
+    stage: str = "not started"
     reply: bytes = b""
     error: P2PTrainError | None = None
 
@@ -112,7 +112,7 @@ async def open_stream(host: IHost, peer: PeerId, protocol: str) -> INetStream:
             raise PeerUnreachable(f"it opens no stream: {_text(exc)}", peer=peer) from exc
     if opening.cancelled_caught:
         await sever(host, ID.from_base58(peer))
-        raise PeerTooSlow("it opens no stream; the connection was given up", peer=peer)
+        raise PeerTooSlow("it opens no stream; this node closed the connection", peer=peer)
     return stream
 
 
@@ -150,7 +150,7 @@ class Requester:
         if len(payload) > REQUEST_BYTES_MAX:
             raise LocalProtocolError(f"a request of {len(payload)} bytes is too long")
         if self._in_flight[peer] >= IN_FLIGHT_PER_PEER_MAX:
-            raise PeerTooSlow("too many requests wait for it already", peer=peer)
+            raise PeerTooSlow("too many requests to this peer are already waiting", peer=peer)
         ends = trio.current_time() + deadline_s
         exchange = _Exchange(peer, protocol, payload, ends, bytes_max, trio.Event())
         self._in_flight[peer] += 1
@@ -202,7 +202,7 @@ class Requester:
         exchange.stage = f"sending {where}"
         framed = _LENGTH.pack(len(exchange.payload)) + exchange.payload
         if not await write_all(self._host, stream, peer, framed):
-            raise PeerTooSlow("it takes no data; the connection was given up", peer=peer)
+            raise PeerTooSlow("it accepts no data; this node closed the connection", peer=peer)
         exchange.stage = f"sent {where}"
         with trio.move_on_at(exchange.ends) as reading:
             frame = await _read_frame(stream, exchange.bytes_max + 1, peer)
@@ -223,7 +223,7 @@ class Requester:
             raise PeerUnreachable(f"it refused: {reason}", peer=peer, code="PEER-REFUSED")
         if frame[:1] == bytes([Status.FAILED]):
             raise PeerUnreachable(f"it could not answer: {reason}", peer=peer, code="PEER-FAILED")
-        raise RemoteProtocolError(f"it says our request is malformed: {reason}", peer=peer)
+        raise RemoteProtocolError(f"it reports that our request is malformed: {reason}", peer=peer)
 
     def _take_idle(self, peer: PeerId, protocol: str) -> INetStream | None:
         idle = self._idle.get((peer, protocol), [])
@@ -283,7 +283,7 @@ class Responder:
             return False
         (length,) = _LENGTH.unpack(header)
         if length > service.bytes_max:
-            words = f"{length} bytes; at most {service.bytes_max} are taken"
+            words = f"{length} bytes; at most {service.bytes_max} are accepted"
             await self._reply(stream, peer, Status.MALFORMED, words.encode())
             return False
         with trio.move_on_after(BODY_S) as late:
@@ -322,7 +322,7 @@ async def _read_frame(stream: INetStream, bytes_max: int, peer: PeerId) -> bytes
     if length > bytes_max:
         await _reset(stream)
         raise RemoteProtocolError(
-            f"a reply of {length} bytes was announced; at most {bytes_max} are taken", peer=peer
+            f"it announced a reply of {length} bytes; at most {bytes_max} are accepted", peer=peer
         )
     return await _read_exactly(stream, length)
 

@@ -50,10 +50,10 @@ _CODES = {
 }
 
 _WORDS = {
-    Scope.LOOPBACK: "this machine's own: nobody on another one can dial it",
-    Scope.PRIVATE: "of a private network: nobody outside can dial it",
-    Scope.SHARED: "of a provider's own network (carrier NAT): nobody outside can dial it",
-    Scope.EXAMPLE: "of those that documentation uses: nobody has it",
+    Scope.LOOPBACK: "this machine's own: no other machine can dial it",
+    Scope.PRIVATE: "of a private network: it cannot be dialled from outside",
+    Scope.SHARED: "of a provider's own network (carrier NAT): it cannot be dialled from outside",
+    Scope.EXAMPLE: "reserved for documentation: no machine has it",
 }
 
 

@@ -39,8 +39,8 @@ peers are dropped."""
 
 PLAINTEXT = Caution(
     "NOT-ENCRYPTED",
-    "bulk data is NOT ENCRYPTED, as the run's manifest says: whoever is on the path between "
-    "members can read and change it",
+    "bulk data is NOT ENCRYPTED, as the run's manifest says: anybody on the network path "
+    "between members can read and change it",
 )
 
 
@@ -175,8 +175,11 @@ def _layout(run: Run) -> Layout:
     layout = layout_of(run.manifest.model)
     if layout.digest != run.manifest.layout:
         raise VersionMismatch(
-            "the run's parameters lie in another order than this p2ptrain puts them",
-            evidence=[f"the run has layout {run.manifest.layout}", f"here it is {layout.digest}"],
+            "this p2ptrain arranges the run's parameters in another order than the run",
+            evidence=[
+                f"the run has layout {run.manifest.layout}",
+                f"this p2ptrain has layout {layout.digest}",
+            ],
             likely="the run was published with another version of p2ptrain",
             do="install the version that the organiser names",
         )

@@ -138,8 +138,8 @@ async def lives(
             if made.parts.standing.leaving:
                 break
             say(
-                "rejoining: another chain outranks the branch that this node was on; what was "
-                f"committed here after entry {rejoin.height} is dropped, and training goes on there"
+                "rejoining: another chain outranks this node's branch; entries after "
+                f"{rejoin.height} are dropped, and training continues on that chain"
             )
         nursery.cancel_scope.cancel()
 

@@ -141,7 +141,7 @@ async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Res
         await agree(parts, made.events)
         raise TryLater(
             "the run has just left a branch for another chain",
-            do="the same command again: it goes on from there",
+            do="repeat the command; it continues from there",
         )
 
     async with trio.open_nursery() as nursery:
@@ -173,18 +173,20 @@ async def _be_current(parts: Parts, say: Say) -> None:
 
 def _nobody(parts: Parts) -> NetworkUnreachable:
     return NetworkUnreachable(
-        f"nobody of the run was heard in {HEAR_S:.0f} s"
-        + (" who shows the ledger" if len(parts.peers) else ""),
+        f"no peer of the run was heard in {HEAR_S:.0f} s"
+        + (" that shows the ledger" if len(parts.peers) else ""),
         evidence=_not_counted(parts),
-        do="give --bootstrap with the address of a node that runs now",
+        do="give --bootstrap with the address of a node that is running now",
     )
 
 
 def _not_counted(parts: Parts) -> list[str]:
     believed, height = {view.peer for view in parts.believed()}, parts.ledger.state.height
     return [
-        f"{label(view.peer)} claims {view.heartbeat.height} entries of the ledger and shows none "
-        f"after entry {height}: it is not counted"
+        (
+            f"{label(view.peer)} claims {view.heartbeat.height} entries of the ledger and shows "
+            f"none after entry {height}: its claim is ignored"
+        )
         for view in parts.peers
         if view.peer not in believed
     ]
@@ -210,7 +212,7 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
         )
         count += report.bytes_fetched
         for peer in report.blamed:
-            say(f"{label(peer)} sent a chunk that was wrong, and was asked for nothing more")
+            say(f"{label(peer)} sent a wrong chunk and is not asked again")
     return Fetched(
         step=named.step,
         digest=named.digest,
@@ -230,7 +232,9 @@ def _has_a_node(exc: IdentityInUse, home: Path) -> IdentityInUse:
     return IdentityInUse(
         exc.what,
         evidence=exc.evidence,
-        likely="it holds the newest snapshots itself, and fetches what it lacks",
-        do=f"{to_paste(home, 'ckpt ls')} shows what it holds, {to_paste(home, 'ckpt pin')} keeps "
-        "it; to fetch another one, stop the node, or give --home with another folder",
+        likely="that node holds the newest snapshots, and fetches what it lacks",
+        do=(
+            f"{to_paste(home, 'ckpt ls')} shows its snapshots, {to_paste(home, 'ckpt pin')} keeps "
+            "one; to fetch another one, stop the node, or give --home with another folder"
+        ),
     )

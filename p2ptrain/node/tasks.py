@@ -114,13 +114,13 @@ async def notice_the_end(parts: Parts) -> None:
         await parts.changes.wait()
     parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
     if parts.trains:
-        parts.enter(StandingBy("the run is complete; its weights are served from here"))
+        parts.enter(StandingBy("the run is complete; this node serves its weights"))
         if parts.me not in parts.ledger.state.tokens_by_peer:
             export = to_paste(parts.home.root, "export --to hf DIR")
             parts.standing.warnings["ended"] = Caution(
                 "RUN-ENDED",
-                "the run has ended, and this node came too late to take part in it",
-                f"{export} makes a folder of its weights",
+                "the run has ended; this node came too late to take part in it",
+                f"{export} writes its weights to a folder",
             )
             parts.changes.ring()
 

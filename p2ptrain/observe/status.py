@@ -187,7 +187,7 @@ def status_lines(status: NodeStatus) -> list[str]:
     lines += [f"pending   {words}" for words in status.asking]
     lines += [f"warning   {warning}" for warning in status.warnings]
     lines += [_member_line(member) for member in status.members]
-    lines.append(f"up        {duration(status.uptime_s)}")
+    lines.append(f"uptime    {duration(status.uptime_s)}")
     return lines
 
 
@@ -216,10 +216,10 @@ def _in_ms(seconds: float | None) -> float | None:
 def _outer(status: NodeStatus) -> str:
     """Return the last outer step in words: this node's contribution and share of computing."""
     told = (
-        ("own change of length {:.3g}", status.learning.get("norm")),
+        ("length of own change {:.3g}", status.learning.get("norm")),
         ("cosine {:.2f} to the mean of all", status.learning.get("cosine")),
-        ("{:.2%} lost in quantising", status.learning.get("quantisation_error")),
-        ("{:.0%} of the time computing", status.compute_utilisation),
+        ("quantisation error {:.2%}", status.learning.get("quantisation_error")),
+        ("computing {:.0%} of the time", status.compute_utilisation),
     )
     return ", ".join(words.format(value) for words, value in told if value is not None)
 

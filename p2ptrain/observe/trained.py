@@ -128,7 +128,7 @@ def _taken_twice(
 ) -> list[Fault]:
     again = [block for block in credited if block in committed]
     faults = [
-        Fault(step, block, part.peer, f"was committed in outer step {committed[block]} already")
+        Fault(step, block, part.peer, f"was already committed in outer step {committed[block]}")
         for block in again
     ]
     committed.update((block, step) for block in credited)
@@ -153,7 +153,7 @@ def _wrong(block: int, credited: Blocks, work: Blocks) -> str:
     """Return what is wrong with `block` in a work that is not the credited one; "" if fine."""
     times = work.count(block)
     if block not in credited:
-        return "is in the work, and is not credited"
+        return "is in the trained work, but is not credited"
     if times != 1:
-        return "is not in the work" if times == 0 else f"was trained {times} times"
+        return "is credited, but was not trained" if times == 0 else f"was trained {times} times"
     return ""

@@ -70,7 +70,7 @@ class ReduceReport:
 
     def __post_init__(self) -> None:
         if not all(map(is_peer_id, self.suspects)):
-            raise LocalProtocolError(f"a suspect is no peer: {self.suspects}")
+            raise LocalProtocolError(f"a suspect is not a peer id: {self.suspects}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,11 +324,11 @@ def _snapshot(value: object) -> SnapshotReport | None:
 
 def _paths(value: object) -> tuple[tuple[PeerId, Path], ...]:
     if not isinstance(value, list) or len(value) > TOLD_MAX:
-        raise RemoteProtocolError(f"a heartbeat tells of more than {TOLD_MAX} paths")
+        raise RemoteProtocolError(f"a heartbeat reports more than {TOLD_MAX} paths")
     told = [_items(item, 3) for item in value]
     peers = _peers([peer for peer, _, _ in told], TOLD_MAX)
     if len(set(peers)) < len(peers):
-        raise RemoteProtocolError("a heartbeat tells of one path twice")
+        raise RemoteProtocolError("a heartbeat reports a path twice")
     paths = [Path(_count(rate), _count(delay_ms)) for _, rate, delay_ms in told]
     return tuple(zip(peers, paths, strict=True))
 
@@ -337,7 +337,7 @@ def _peers(value: object, most: int) -> tuple[PeerId, ...]:
     if not isinstance(value, list) or len(value) > most:
         raise RemoteProtocolError(f"a heartbeat names peers, but not in a list of at most {most}")
     if not all(is_peer_id(peer) for peer in value):
-        raise RemoteProtocolError("a heartbeat names what is not a peer")
+        raise RemoteProtocolError("a heartbeat names an invalid peer id")
     return tuple(PeerId(peer) for peer in value)
 
 

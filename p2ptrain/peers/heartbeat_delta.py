@@ -68,7 +68,7 @@ class HeartbeatDelta:
         if not 0 <= self.base < self.serial <= COUNT_MAX:
             raise RemoteProtocolError("a small heartbeat holds a count out of range")
         if self.changed.keys() & OF_EVERY_BEAT:
-            raise RemoteProtocolError("a small heartbeat tells its counts twice")
+            raise RemoteProtocolError("a small heartbeat has its counts twice")
 
     def rests_on(self, base: Heartbeat) -> bool:
         return (base.incarnation, base.serial) == (self.incarnation, self.base)

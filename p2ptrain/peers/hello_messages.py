@@ -60,7 +60,7 @@ def decode_request(data: bytes) -> HelloRequest:
     assert isinstance(run, str)
     assert isinstance(join, bytes)
     if len(run) > 64:
-        raise RemoteProtocolError("a hello names what is no run")
+        raise RemoteProtocolError("a hello names an invalid run")
     return HelloRequest(run, join)
 
 
@@ -94,20 +94,20 @@ def decode_reply(data: bytes) -> HelloReply:
     assert isinstance(amendments, bytes)
     assert isinstance(peers, dict)
     if len(peers) > PEERS_TOLD_MAX:
-        raise RemoteProtocolError("a hello tells of too many peers")
+        raise RemoteProtocolError("a hello lists too many peers")
     told = {_peer(peer): _addresses(addresses) for peer, addresses in peers.items()}
     return HelloReply(manifest, allowlist, amendments, wire["admitted"] is True, told)
 
 
 def _peer(text: str) -> PeerId:
     if not is_peer_id(text):
-        raise RemoteProtocolError("a hello tells of what is not a peer")
+        raise RemoteProtocolError("a hello lists an invalid peer id")
     return PeerId(text)
 
 
 def _addresses(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > ADDRESSES_MAX:
-        raise RemoteProtocolError("a hello tells too many addresses of a peer")
+        raise RemoteProtocolError("a hello lists too many addresses of a peer")
     if not all(isinstance(item, str) and len(item) <= ADDRESS_CHARACTERS_MAX for item in value):
-        raise RemoteProtocolError("a hello tells an address that is none")
+        raise RemoteProtocolError("a hello lists an invalid address")
     return tuple(value)

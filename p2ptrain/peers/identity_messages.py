@@ -191,7 +191,7 @@ def decode_notice(data: bytes) -> IdentityNotice:
     )
     peer, nonce, plain = wire["peer"], _nonce(wire["nonce"]), wire["proof"]
     if not is_peer_id(peer):
-        raise RemoteProtocolError("a notice names what is not a peer")
+        raise RemoteProtocolError("a notice names an invalid peer id")
     assert isinstance(peer, str)
     proof = None if plain is None else _proof(plain)
     if proof is not None and proof.nonce != nonce:

@@ -118,7 +118,7 @@ class ValidationTally:
         if report.tokens != tokens:
             return f"it counted {report.tokens} tokens where there are {tokens}"
         if step.reports.setdefault(peer, report) != report:
-            return f"it has said something else of outer step {report.step} before"
+            return f"it reported another result of outer step {report.step} before"
         return ""
 
     def validation(self, step: int) -> Validation:

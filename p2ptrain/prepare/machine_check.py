@@ -131,15 +131,15 @@ def publishing_findings(machine: Machine, numel: int) -> Iterator[Finding]:
     if theta > machine.memory:
         yield Finding(
             "MEM-HOST",
-            f"first weights of {size(theta)} are made in memory, and there are "
+            f"the first weights take {size(theta)} of memory, and this machine has "
             f"{size(machine.memory)}",
-            "publish from a machine that has more memory, or add swap",
+            "publish from a machine with more memory, or add swap",
             is_fault=True,
         )
     if theta > room:
         yield Finding(
             "DISK-LOW",
-            f"first weights of {size(theta)} are stored, and there is room for {size(room)}",
+            f"the first weights take {size(theta)} of disk, and {size(room)} are free",
             "make room, or give --home a folder on a larger disk",
             is_fault=True,
         )
@@ -149,21 +149,22 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
     if not machine.has_torch:
         yield Finding(
             "EXTRA-MISSING",
-            "torch is not installed here, and a node that trains needs it",
-            "scripts/setup without P2PTRAIN_TORCH installs it; or --seed, which trains nothing",
+            "torch is not installed, and a node that trains needs it",
+            "run scripts/setup without P2PTRAIN_TORCH, which installs torch; or use --seed, "
+            "which trains nothing",
             is_fault=True,
         )
     if config.device == "cuda" and not machine.has_gpu:
         yield Finding(
             "GPU-NONE",
-            "a GPU was asked for, and this machine shows none",
-            "--device cpu; or install the driver; a container needs --gpus all",
+            "you asked for a GPU, and this machine shows none",
+            "use --device cpu, or install the driver; a container needs --gpus all",
             is_fault=True,
         )
     if config.precision == "bf16" and not machine.has_bf16 and _on_cpu(config, machine):
         yield Finding(
             "BF16-SLOW",
-            "this processor has no instructions for bf16: fp32 is some 20 times as fast on it",
+            "this processor has no instructions for bf16; fp32 is about 20 times as fast on it",
             "leave out --precision",
         )
     wanted = config.ranks * RANK_SHM_BYTES
@@ -173,7 +174,7 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
             "SHM-SMALL",
             f"{config.ranks} ranks on GPUs may need {size(wanted)} of /dev/shm, which has "
             f"{size(machine.shm)}",
-            "give the container more: --shm-size 1g",
+            "give the container more shared memory: --shm-size 1g",
         )
 
 
@@ -186,13 +187,19 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]
     needed = node.of_seed if config.seed else node.total
     if _on_cpu(config, machine) and not config.seed and not config.ranks_host:
         needed += _of_trainer(run.manifest)
-    do = "close other programs, or take part from a machine that has more memory"
+    do = "close other programs, or use a machine with more memory"
     if needed > machine.memory:
-        what = f"this run takes {size(needed)} of memory here, and there are {size(machine.memory)}"
+        what = (
+            f"this run takes {size(needed)} of memory on this machine, which has "
+            f"{size(machine.memory)}"
+        )
         yield Finding("MEM-HOST", what, do, is_fault=True)
     elif needed > machine.memory_free:
         free = size(machine.memory_free)
-        what = f"this run takes {size(needed)} of memory here; {free} were free at the start"
+        what = (
+            f"this run takes {size(needed)} of memory on this machine; {free} were free when the "
+            "node started"
+        )
         yield Finding("MEM-HOST", what, do)
 
 
@@ -218,15 +225,15 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
     room = machine.disk_free + machine.stored
     do = "make room, or give --home a folder on a larger disk"
     if snapshot > room:
-        what = f"a snapshot of this run has {size(snapshot)}, and there is room for {size(room)}"
+        what = f"a snapshot of this run takes {size(snapshot)}, and {size(room)} of disk are free"
         yield Finding("DISK-LOW", what, do, is_fault=True)
     elif config.keep_snapshots and (config.keep_snapshots + 1) * snapshot + inner > room:
         beside = f", and {size(inner)} of the inner optimizer" if inner else ""
         what = (
-            f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next one{beside}, "
-            f"will not fit on this disk: there is room for {size(room)}"
+            f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next "
+            f"one{beside}, do not fit on this disk, which has {size(room)} free"
         )
-        yield Finding("DISK-LOW", what, f"--keep-snapshots with a smaller number; or {do}")
+        yield Finding("DISK-LOW", what, f"use a smaller number with --keep-snapshots, or {do}")
 
 
 # ── measurements ─────────────────────────────────────────────────────────────────────────────────

@@ -72,10 +72,10 @@ class DataMade:
     def words(self) -> str:
         per_token = self.text_bytes / max(1, self.tokens)
         return (
-            f"{self.train_blocks} blocks of {self.block_sequences * self.sequence} tokens to train "
-            f"on, {self.validation_blocks} to validate: {self.documents} documents, "
-            f"{size(self.text_bytes)}, {per_token:.2f} bytes a token; who knows only how frequent "
-            f"each token is has a loss of {self.entropy_nats:.4f} nats"
+            f"{self.train_blocks} training blocks of {self.block_sequences * self.sequence} "
+            f"tokens, {self.validation_blocks} validation blocks: {self.documents} documents, "
+            f"{size(self.text_bytes)}, {per_token:.2f} bytes a token; a model that knows only "
+            f"token frequencies has a loss of {self.entropy_nats:.4f} nats"
         )
 
 
@@ -88,7 +88,7 @@ def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say:
     """
     folder = beside / Path(run_file.data.source).expanduser()
     if (folder / FACTS_FILE).is_file():
-        say(f"taking what is packed in {folder}")
+        say(f"using the packed data in {folder}")
         made = _taken_from(folder, beside, run_file, store)
         _say_what_counts(run_file.data, made, say)
     else:
@@ -102,12 +102,12 @@ def _say_what_counts(section: DataSection, made: DataMade, say: Say) -> None:
     asked, wanted = section.model_fields_set, section.validation_blocks
     if "validation_blocks" in asked and wanted != made.validation_blocks:
         say(
-            f"data.validation_blocks is {wanted}, and {made.validation_blocks} were packed: "
-            "these count; to have others, pack it again"
+            f"data.validation_blocks is {wanted}, but {made.validation_blocks} were packed "
+            "and are used; to change that, pack the data again"
         )
     if settled := sorted(asked & {"field", "limit_mb", "seed"}):
         names = ", ".join(f"data.{name}" for name in settled)
-        say(f"{names}: as it was packed, whatever the run file says")
+        say(f"{names}: the packed data's values are used, not those of the run file")
 
 
 def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMade:
@@ -116,7 +116,7 @@ def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMad
     Raises ConfigError: see `make_data`; or `out` exists already.
     """
     if out.exists():
-        raise ConfigError(f"there is {out} already", do="choose another folder with --out")
+        raise ConfigError(f"{out} exists already", do="choose another folder with --out")
     partial_out = out.with_name(out.name + ".partial")
     with _empty_folder(partial_out):
         whole = partial_out / "whole"
@@ -153,7 +153,7 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
         section.source, field=section.field, limit_bytes=limit_bytes, beside=beside
     )
     kind = "reads" if source.holds_reads else "text"
-    say(f"packing {section.source} as {kind}, at most {size(limit_bytes)} of it")
+    say(f"packing {section.source} as {kind}, at most {size(limit_bytes)}")
     vocabulary = _vocabulary(section, source, spec, beside)
     keep = partial(store.put_chunk, settle=False)
     packed = pack_stream(source.pieces(), vocabulary, spec, scratch, keep)
@@ -211,7 +211,7 @@ def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> 
         raise ConfigError(
             f"data.source: {folder} is damaged: {exc.what}",
             code="DATA-SOURCE",
-            do="pack it again with p2ptrain data pack",
+            do="pack the data again with p2ptrain data pack",
         ) from exc
     masked = run_file.data.mask_documents
     if masked is None:
@@ -230,8 +230,8 @@ def _require_tokenizer(
     named = _named(section, section.tokenizer, beside)
     if (named.to_json(), named.begin) != (packed, made.begin):
         raise ConfigError(
-            f"data.tokenizer is {section.tokenizer}, and {folder} was packed with another, or with "
-            "other marks",
+            f"data.tokenizer is {section.tokenizer}, but {folder} was packed with another "
+            "tokenizer or other marks",
             do="leave data.tokenizer out, or pack the data again for this run file",
         )
 
@@ -263,9 +263,9 @@ def _facts(folder: Path) -> DataMade:
         good = False
     if not good:
         raise ConfigError(
-            f"data.source: {path} is not what p2ptrain data pack writes",
+            f"data.source: {path} was not written by p2ptrain data pack",
             code="DATA-SOURCE",
-            do="pack it again with p2ptrain data pack",
+            do="pack the data again with p2ptrain data pack",
         )
     return made
 
@@ -277,6 +277,6 @@ def _require_same(field: str, wanted: int, found: int, folder: Path) -> None:
 
 def _made_for(field: str, wanted: int, found: str, folder: Path) -> ConfigError:
     return ConfigError(
-        f"{field} is {wanted}, and {folder} was packed for {found}",
+        f"{field} is {wanted}, but {folder} was packed for {found}",
         do=f"set {field} to {found}, or pack the data again for this run file",
     )

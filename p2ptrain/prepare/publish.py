@@ -56,7 +56,7 @@ def publish_run(
     """
     if home.manifest.exists():
         raise ConfigError(
-            f"there is a run in {home.root} already",
+            f"the home {home.root} already holds a run",
             code="RUN-EXISTS",
             do="give this run another home with --home DIR",
         )
@@ -77,7 +77,7 @@ def publish_run(
     allowlist = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
     save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, allowlist))
     save_run(home.manifest, run)
-    say(f"run {manifest.name!r} is signed; peers on its allowlist: {len(allowlist.peers)}")
+    say(f"signed run {manifest.name!r}; peers on its allowlist: {len(allowlist.peers)}")
     return run
 
 

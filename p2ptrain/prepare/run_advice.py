@@ -94,8 +94,8 @@ def founders_lints(run: RunFile, founders: int) -> list[Lint]:
     return [
         Lint(
             "run.admission",
-            f"founders alone vote in an open run, and with {given} the loss of one can stop it: "
-            f"publish it with {least} or more (run publish --founder)",
+            f"in an open run only founders vote, and with {given} the loss of one can "
+            f"stop the run: publish it with {least} or more (run publish --founder)",
         )
     ]
 
@@ -106,8 +106,9 @@ def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
         of = f", in which each of {fragments} fragments is averaged {averages} times"
         yield Lint(
             "outer.steps",
-            f"{run.outer.steps} outer steps{of if fragments > 1 else ''}: with fewer than "
-            f"{OUTER_STEPS_MIN}, averaging learns much worse than training in one place",
+            f"the run has {run.outer.steps} outer steps{of if fragments > 1 else ''}: with "
+            f"fewer than {OUTER_STEPS_MIN}, averaging learns much worse than training in one "
+            "place",
         )
     total = run.inner_steps_total
     if run.inner.warmup_steps > WARMUP_SHARE_MAX * total:
@@ -117,7 +118,7 @@ def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
     if tokens < TOKENS_PER_PARAMETER_MIN * costs.parameters:
         yield Lint(
             "model",
-            f"{tokens / costs.parameters:.1f} tokens for each parameter with "
+            f"the run has {tokens / costs.parameters:.1f} tokens for each parameter with "
             f"{run.policy.participants_min} peers: a smaller model would learn more from them",
         )
 
@@ -136,8 +137,9 @@ def _exchange(run: RunFile, costs: Costs) -> Iterator[Lint]:
         if plan.mbit == USUAL_MBIT and plan.utilisation < UTILISATION_MIN:
             yield Lint(
                 "inner.steps",
-                f"on lines of {plan.mbit} Mbit/s {plan.exchange.peers} peers would train "
-                f"{plan.utilisation:.0%} of the time: more inner steps, or a shorter codec",
+                f"on lines of {plan.mbit} Mbit/s, {plan.exchange.peers} peers would train "
+                f"only {plan.utilisation:.0%} of the time: use more inner steps, or a smaller "
+                "codec",
             )
             return
 
@@ -145,19 +147,19 @@ def _exchange(run: RunFile, costs: Costs) -> Iterator[Lint]:
 def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
     policy = run.policy
     if policy.encryption == "none":
-        yield Lint("policy.encryption", "bulk data can be read and altered by anybody on its way")
+        yield Lint("policy.encryption", "anybody on the network path can read and change bulk data")
     if policy.participants_min < 2:
-        yield Lint("policy.participants_min", "a single peer may take outer steps alone")
+        yield Lint("policy.participants_min", "one peer alone may take outer steps")
     if policy.influence_max < INFLUENCE_ROOM:
         is_fault = policy.influence_max < STEP_RATES_MAX
-        what = "ordinary work" if is_fault else "who brings the work of several outer steps"
-        yield Lint("policy.influence_max", f"{what} would be refused as too far from θ", is_fault)
+        what = "ordinary work" if is_fault else "the work of a peer that missed several outer steps"
+        yield Lint("policy.influence_max", f"{what} would be rejected as too far from θ", is_fault)
     replay = policy.snapshot_every * costs.update_bytes
     if replay > costs.snapshot_bytes:
         yield Lint(
             "policy.snapshot_every",
-            f"the updates between two snapshots are {replay / costs.snapshot_bytes:.1f} times as "
-            "long as a snapshot: newcomers fetch more than they need",
+            f"the updates between two snapshots are {replay / costs.snapshot_bytes:.1f} times "
+            "as long as a snapshot: newcomers fetch more than they need",
         )
 
 
@@ -189,9 +191,9 @@ def _fragments(run: RunFile, costs: Costs) -> Iterator[Lint]:
     if fragments > 1 and every < turns * fragments:
         yield Lint(
             "policy.snapshot_every",
-            f"a snapshot every {every} outer steps, and {fragments} fragments take turns: what a "
-            "participant weighs is counted from the newest snapshot on, so in the first turn after "
-            "one, work of several outer steps weighs less than it is; let it be "
+            f"the run takes a snapshot every {every} outer steps, and {fragments} fragments "
+            "take turns. A participant's weight counts from the newest snapshot on, so in "
+            "the first turn after one, work of several outer steps weighs too little: use "
             f"{turns * fragments} or more",
         )
 
@@ -200,10 +202,10 @@ def _shape(run: RunFile, costs: Costs) -> Iterator[Lint]:
     model = run.model
     if model.width >= 512 and model.vocab % 64:
         yield Lint(
-            "model.vocab", f"{model.vocab} is no multiple of 64: matrices are slower on GPUs"
+            "model.vocab", f"{model.vocab} is not a multiple of 64: matrices are slower on GPUs"
         )
     if model.width // model.heads > 256:
-        yield Lint("model.heads", "heads wider than 256 have no fast attention on GPUs")
+        yield Lint("model.heads", "heads wider than 256 cannot use fast attention on GPUs")
 
 
 _LOOKS: tuple[Look, ...] = (

@@ -39,8 +39,8 @@ def run_facts(run: Run) -> dict[str, object]:
 def _without_quorum(run: Run) -> str:
     policy = run.manifest.policy
     if policy.quorum_loss == "wait":
-        return "all wait until it is back"
-    return f"who is left branches off after {policy.branch_after_s:g} s"
+        return "all members wait until it is back"
+    return f"the remaining voters branch off after {policy.branch_after_s:g} s"
 
 
 def run_lines(run: Run) -> list[str]:
@@ -91,15 +91,18 @@ def _joining_lines(manifest: RunManifest) -> Iterator[str]:
         state = size(8 * layout_of(manifest.model).numel)
         one = "a member for its inner optimizer"
         told = one if asked == 1 else f"{asked} members for their inner optimizers"
-        yield f"joiners   ask {told}: {state} of its uplink and its disk"
+        yield f"joiners   ask {told}: {state} of the member's uplink and disk"
 
 
 def _sync_lines(sync: SyncSpec) -> Iterator[str]:
     """Yield the lines about synchronisation; nothing for plain DiLoCo."""
-    late = f"{sync.overlap_steps} inner steps go on meanwhile, and keep {sync.mixing:.0%}"
+    late = (
+        f"{sync.overlap_steps} inner steps go on during an exchange; {sync.mixing:.0%} of the "
+        "local weights are kept"
+    )
     if sync.fragments > 1:
         yield f"sync      {sync.fragments} fragments in turns, one in each outer step"
     if sync.overlap_steps:
         yield f"overlap   {late}"
     if sync.eager:
-        yield "eager     each peer goes on from its own newest work until the mean of it comes"
+        yield "eager     each peer continues from its own newest work until the mean arrives"

@@ -89,7 +89,7 @@ class Arithmetic:
         limit = self._limit(segment, last=last)
         if made > limit:
             self.contribute(segment)  # raises if our own part is too large
-            what = f"it is {made:.3g} large with our own part, where {limit:.3g} is agreed"
+            what = f"its size with this node's part is {made:.3g}; the run allows {limit:.3g}"
             raise Blamed(_their_fault(sender, what))
 
     def begin(self, segment: Segment, sum: memoryview, sender: PeerId, total: Floats) -> None:
@@ -199,8 +199,12 @@ class Arithmetic:
 
     def _hold_own(self, peak: float, limit: float) -> None:
         if peak > limit:
-            what = f"the pseudo-gradient of {label(self._me)} is too large for this run"
-            raise Blamed(Blame((self._me,), f"{what}: {peak:.3g}, not {limit:.3g}", own=True))
+            what = f"the weights of {label(self._me)} moved further than this run allows"
+            raise Blamed(
+                Blame(
+                    (self._me,), f"{what}: {peak:.3g}, where {limit:.3g} is the maximum", own=True
+                )
+            )
 
     def _quantise_own(self, start: int, stop: int, out: memoryview) -> float:
         run = slice(start, stop)
@@ -272,9 +276,9 @@ def _run_of(vector: Floats | None, run: slice) -> Floats | None:
 def _hold(sender: PeerId, peak: float, limit: float) -> None:
     """Blame `sender` if its segment exceeds what the peers whose contributions it holds may add."""
     if peak > limit:
-        what = f"it is {peak:.3g} large, where {limit:.3g} is agreed"
+        what = f"its size is {peak:.3g}; the run allows {limit:.3g}"
         raise Blamed(_their_fault(sender, what))
 
 
 def _their_fault(sender: PeerId, what: str) -> Blame:
-    return Blame((sender,), f"{label(sender)} sent a bad segment: {what}")
+    return Blame((sender,), f"{label(sender)} sent an invalid segment: {what}")

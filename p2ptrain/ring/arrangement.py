@@ -101,7 +101,7 @@ def arrangement(
     if isinf(seconds[best]):
         barred = _barred("ring", order.peers, paths)
         names = "; ".join(f"{a} and {b}" for a, b in barred)
-        reason = f"no order is without pairs that cannot connect: {names}"
+        reason = f"in every order some neighbours cannot connect: {names}"
         return Arrangement("ring", order.peers, inf, reason, barred)
     standing = stands if stands in seconds else "ring"
     if standing in allowed and seconds[standing] <= BETTER_BY * seconds[best]:

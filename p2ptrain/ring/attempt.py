@@ -27,13 +27,13 @@ class Attempt:
         return self.request.peers[number]
 
     def blame(self, peer: PeerId, what: str) -> Blame:
-        return Blame((peer,), f"{label(peer)}, our neighbour in the reduce: {what}")
+        return Blame((peer,), f"{label(peer)}, this node's neighbour in the exchange: {what}")
 
     def blame_all(self, numbers: tuple[int, ...], what: str) -> Blame:
         peers = tuple(self.peer(number) for number in numbers)
-        return Blame(peers, f"{' and '.join(map(label, peers))}, in the reduce: {what}")
+        return Blame(peers, f"{' and '.join(map(label, peers))}, in the exchange: {what}")
 
     def blame_me(self) -> Blame:
         """Name ourselves: our owner closed a connection, and the reduce may go on without us."""
         me = self.peer(self.request.me)
-        return Blame((me,), f"{label(me)} shut its connections down")
+        return Blame((me,), f"{label(me)} closed its connections")

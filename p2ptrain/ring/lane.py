@@ -212,8 +212,8 @@ class Lane:
         mine = self._attempt.request
         if (header.step, header.attempt) != (mine.step, mine.attempt):
             raise RemoteProtocolError(
-                f"a frame is for step {header.step}, attempt {header.attempt}; "
-                f"this is step {mine.step}, attempt {mine.attempt}"
+                f"a frame is for step {header.step}, attempt {header.attempt}; this is step "
+                f"{mine.step}, attempt {mine.attempt}"
             )
         if header.tag != self._attempt.tag:
             raise RemoteProtocolError("a frame is for another reduce of this step and attempt")
@@ -224,7 +224,7 @@ class Lane:
         if header.kind is Kind.ABORT:
             self._receive_blame(connection, header)
         elif connection.heard_done:
-            raise RemoteProtocolError("a frame came behind the last one")
+            raise RemoteProtocolError("a frame came after the last one")
         elif header.kind in (Kind.WAITING, Kind.DONE):
             if header.length:
                 raise RemoteProtocolError(f"a frame of kind {header.kind.name} has a body")

@@ -94,18 +94,20 @@ class LaneProgress:
         """
         part, index = header.part, header.index
         if part >= len(self._routes) or not self._comes_from(header.kind, part, sender):
-            raise RemoteProtocolError(f"it has no {header.kind.name.lower()} of part {part} for us")
+            raise RemoteProtocolError(
+                f"there is no {header.kind.name.lower()} of part {part} for this node"
+            )
         run = self._runs[part]
         claim = (header.kind, part, index, sender)
         if index >= len(run) or claim in self._claimed:
-            raise RemoteProtocolError(f"segment {index} of part {part} does not come now")
+            raise RemoteProtocolError(f"segment {index} of part {part} is out of order")
         segment = run[index]
         if header.length != segment.bytes:
             raise RemoteProtocolError(
-                f"a frame of {header.length} bytes, where {segment.bytes} are due"
+                f"a frame has {header.length} bytes; {segment.bytes} are expected"
             )
         if header.kind is Kind.MEAN and (part, index) not in self._sums_gone:
-            raise RemoteProtocolError("a mean came before the sum that it is made of had gone")
+            raise RemoteProtocolError("a mean came before the sum that it depends on")
         self._claimed.add(claim)
         return IncomingSegment(sender, header.kind, segment)
 

@@ -155,14 +155,14 @@ class Reduce:
         late = tuple(number for number in awaited if number is not None)
         if not late or None in awaited:
             return Blame((), "it was not complete by its deadline")
-        return self._attempt.blame_all(late, "all else waited for it at the deadline")
+        return self._attempt.blame_all(late, "the others waited for it at the deadline")
 
     def _look(self, threads: Sequence[Future[float]]) -> None:
         """Wake `run` when all threads are done, or when one has ended through a bug of ours."""
         if all(thread.done() for thread in threads):
             self._ended.set()
         elif any(thread.done() and thread.exception() is not None for thread in threads):
-            self._verdict.settle(Blame((), "a thread of the reduce failed"))
+            self._verdict.settle(Blame((), "a thread of the exchange failed"))
 
     def _stop(self) -> None:
         self._ended.set()
@@ -193,12 +193,12 @@ class Reduce:
     def _check_links(self) -> None:
         request, neighbours = self._request, set(self._request.neighbours)
         if set(self._links) != neighbours:
-            raise LocalProtocolError("there are not links to all neighbours and to them alone")
+            raise LocalProtocolError("the connections do not match this node's neighbours")
         for peer, sockets in self._links.items():
             if len(sockets) != request.streams:
-                raise LocalProtocolError(f"a neighbour has {request.streams} connections")
+                raise LocalProtocolError(f"a neighbour must have {request.streams} connections")
             if any(each.peer != peer for each in sockets):
-                raise LocalProtocolError("a connection is not to the neighbour it is given for")
+                raise LocalProtocolError("a connection is assigned to the wrong neighbour")
 
 
 def _by_peer(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:

@@ -58,17 +58,17 @@ class ReduceRequest:
     def __post_init__(self) -> None:
         def demand(holds: bool, what: str) -> None:
             if not holds:
-                raise LocalProtocolError(f"this is no reduce: {what}")
+                raise LocalProtocolError(f"this exchange is not possible: {what}")
 
         demand(len(set(self.peers)) == len(self.peers), "a peer takes part twice")
-        demand(0 <= self.me < len(self.peers), "we are not among the peers")
-        demand(len(self.weights) == len(self.peers), "each peer has one weight")
+        demand(0 <= self.me < len(self.peers), "this node is not among the peers")
+        demand(len(self.weights) == len(self.peers), "each peer must have one weight")
         demand(all(weight >= 0 for weight in self.weights), "a weight is negative")
-        demand(0 < sum(self.weights) < 2**63, "the weights have no usable sum")
+        demand(0 < sum(self.weights) < 2**63, "the sum of the weights is not usable")
         demand(0 <= self.step <= COUNTER_MAX, "the step is out of range")
         demand(0 <= self.attempt <= COUNTER_MAX, "the attempt is out of range")
-        demand(0 < self.influence_max <= UNBOUNDED, "nobody may move the mean")
-        demand(self.deadline_s > 0 and self.silence_s > 0, "its time is over before it starts")
+        demand(0 < self.influence_max <= UNBOUNDED, "no participant may move the mean")
+        demand(self.deadline_s > 0 and self.silence_s > 0, "its deadline is before its start")
         demand(self.lanes <= self.streams <= STREAMS_MAX, "its streams are too few or too many")
         self.plan()
 

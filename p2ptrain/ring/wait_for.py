@@ -136,7 +136,9 @@ class WaitForGraph:
             if known.begun_at is not None:
                 still_s = now - max(known.begun_at, known.moved_at)
                 if still_s >= self.segment_s:
-                    return number, f"it sent {known.crumbs} bytes in {still_s:.3g} s amid a segment"
+                    return number, (
+                        f"it sent only {known.crumbs} bytes of a segment in {still_s:.3g} s"
+                    )
         return None
 
     def is_amid_a_segment(self, number: int, now: float) -> bool:
@@ -155,8 +157,8 @@ class WaitForGraph:
         """
         if not self._planned(wait):
             raise RemoteProtocolError(
-                f"it says that peer {wait.waiting} waits for peer {wait.awaited}, "
-                "which the plan does not have"
+                f"it claims that peer {wait.waiting} waits for peer {wait.awaited}, which "
+                "the plan does not allow"
             )
         known = self._neighbours[number]
         if known.wait == wait:
@@ -208,14 +210,14 @@ class WaitForGraph:
         me = self._request.me
         wait = self._neighbours[number].wait or Wait(number, number)
         if wait.waiting == wait.awaited == number:
-            return (number,), f"it holds back what it owes for {still_s:.3g} s"
+            return (number,), f"it has held back its segments for {still_s:.3g} s"
         if wait.awaited == me and wait.waiting != me:
             lies = wait.waiting not in held_for
-            return ((wait.waiting,) if lies else ()), "it waits for what it has been sent"
+            return ((wait.waiting,) if lies else ()), ("it waits for segments that it has received")
         if unmoved_s < OTHERS_STALLS * self.stall_s or me in (wait.waiting, wait.awaited):
             return (), ""
         both = tuple(dict.fromkeys((wait.waiting, wait.awaited)))
-        return both, f"one is said to wait for the other for {unmoved_s:.3g} s"
+        return both, f"one is reported to have waited for the other for {unmoved_s:.3g} s"
 
     def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
         slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))

@@ -162,7 +162,7 @@ class NeighbourWatch:
         if not each.link.busy:
             each.took_at = now
         if max(each.took_at, each.heard_at) < now - self._silence_s:
-            self._suspect(neighbour, f"it took nothing for {self._silence_s:g} s")
+            self._suspect(neighbour, f"it accepted no data for {self._silence_s:g} s")
 
     def _speak_up(self, neighbour: Neighbour, owing: list[int], now: float) -> None:
         """Tell a neighbour whom we wait for, before it suspects us or when that has changed."""

@@ -93,6 +93,6 @@ def decode_blame(data: bytes | bytearray, members: Collection[PeerId]) -> Blame:
     assert isinstance(named, list)
     assert isinstance(reason, str)
     if len(named) > _SUSPECTS_MAX or any(name not in members for name in named):
-        raise RemoteProtocolError("an abort names suspects that take no part")
+        raise RemoteProtocolError("an abort names suspects that do not take part")
     printable = "".join(letter if letter.isprintable() else "?" for letter in reason)
     return Blame(tuple(named), printable[:_REASON_CHARACTERS_MAX], heard=True)

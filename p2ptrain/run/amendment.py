@@ -218,7 +218,7 @@ class SignedAmendment:
         try:
             amendment.check(run.manifest)
         except ValueError as exc:
-            raise RemoteProtocolError(f"the amendment cannot be: its {exc}") from exc
+            raise RemoteProtocolError(f"the amendment is not valid: its {exc}") from exc
         return cls._of(amendment, signed, run)
 
     @classmethod

@@ -51,8 +51,8 @@ def draft_manifest(
     """
     if made.train_blocks < run_file.inner.steps:
         raise ConfigError(
-            f"the data make {made.train_blocks} training blocks, "
-            f"but one outer step of one peer takes {run_file.inner.steps} (inner.steps)",
+            f"the data make {made.train_blocks} training blocks, but one outer step of one "
+            f"peer takes {run_file.inner.steps} (inner.steps)",
             do="give more text (data.limit_mb, data.source), or make inner.steps, "
             "inner.batch_sequences or model.sequence smaller",
         )

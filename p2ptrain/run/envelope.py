@@ -43,8 +43,8 @@ class Signed:
             raise RemoteProtocolError(f"a {self.kind} of {len(self.payload)} bytes is too long")
         if not verify(self.signer, _message(self.kind, self.payload), self.signature):
             raise RemoteProtocolError(
-                f"the signature of this {self.kind} is wrong: it was altered, "
-                f"or {self.signer} did not sign it",
+                f"the signature of this {self.kind} is wrong: the document was altered, or "
+                f"{self.signer} did not sign it",
                 code="SIGNATURE",
             )
 
@@ -76,7 +76,8 @@ class Signed:
         """
         if len(data) > bytes_max:
             raise RemoteProtocolError(
-                f"this {kind} is too long: {len(data)} bytes, where at most {bytes_max} are taken"
+                f"this {kind} is too long: it has {len(data)} bytes, and at most {bytes_max} "
+                "are accepted"
             )
         value = fields(
             unpack(data, bytes_max=bytes_max),

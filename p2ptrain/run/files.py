@@ -99,10 +99,10 @@ def _damage_of(path: Path) -> Iterator[None]:
         yield
     except (RemoteProtocolError, RunMismatch) as exc:
         raise ConfigError(
-            f"{path} is not what it should be: {exc.what}",
+            f"{path} is not the expected document: {exc.what}",
             code="RUN-FILE",
             evidence=exc.evidence,
-            likely="the file was damaged, or copied from somewhere else",
+            likely="the file was damaged, or copied from another home",
             do=f"move {path} away; a node fetches it again from its peers",
         ) from exc
 

@@ -242,8 +242,8 @@ class RunManifest:
         if self.blocks_per_lease > LEASE_BLOCKS_MAX:
             raise ValueError(
                 f"inner.steps {self.inner.steps} ÷ sync.fragments {sync.fragments} + "
-                f"sync.overlap_steps {sync.overlap_steps} is {self.blocks_per_lease} data blocks; "
-                f"a member holds at most {LEASE_BLOCKS_MAX} for an outer step"
+                f"sync.overlap_steps {sync.overlap_steps} is {self.blocks_per_lease} data "
+                f"blocks; a lease holds at most {LEASE_BLOCKS_MAX}"
             )
         _require(sync.mixing == 0 or not self.delayed, "sync.mixing", sync.mixing)
         _require(self.delayed or not sync.eager, "sync.eager", sync.eager)

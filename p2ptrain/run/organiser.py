@@ -41,8 +41,8 @@ def said_by_organiser(
     signed = Signed.from_bytes(data, kind=kind, bytes_max=bytes_max)
     if signed.signer != run.manifest.organiser:
         raise RemoteProtocolError(
-            f"this {kind} is signed by {label(signed.signer)}, "
-            f"who is not the organiser of run {run.manifest.name!r}",
+            f"this {kind} is signed by {label(signed.signer)}, but the organiser of run "
+            f"{run.manifest.name!r} is another peer",
             code=code,
         )
     said = read(document, unpack(signed.payload, bytes_max=bytes_max), f"the {kind}")

@@ -21,13 +21,13 @@ that the format of manifests does not change (docs/decisions/023)."""
 def check_version(version: object) -> None:
     """Raise VersionMismatch if this p2ptrain does not know `version`."""
     if type(version) is not int:
-        raise RemoteProtocolError("a run manifest has a version number")
+        raise RemoteProtocolError("a run manifest needs a version number")
     if version not in VERSIONS:
         newer = version > VERSION
         raise VersionMismatch(
-            f"the run speaks version {version}; this p2ptrain speaks versions {VERSIONS[0]} to "
+            f"the run has version {version}; this p2ptrain supports versions {VERSIONS[0]} to "
             f"{VERSIONS[-1]}",
-            likely="this p2ptrain is too old" if newer else "the run was made long ago",
+            likely="this p2ptrain is too old" if newer else "the run was made by an older version",
             do="upgrade p2ptrain" if newer else "use the p2ptrain that the run was made with",
         )
 
@@ -43,7 +43,7 @@ def without_merge(sync: object) -> object:
     if merge == "rda":
         raise VersionMismatch(
             'the run averages with sync.merge = "rda", which this p2ptrain no longer has',
-            likely="the run was made long ago",
+            likely="the run was made by an older version",
             do="use the p2ptrain that the run was made with, or publish a new run without it",
         )
     if merge != MERGE:

@@ -91,7 +91,9 @@ class AmendmentsAreHeld(Watch):
         if isinstance(value, Roster) and value.terms is not None:
             for voter in decision.certified.certificate.voters - self.liars:
                 if value.terms not in decision.disks[voter].terms:
-                    self.object(f"{voter} voted for amendment {value.terms.number} unseen")
+                    self.object(
+                        f"{voter} voted for amendment {value.terms.number} without having it"
+                    )
 
 
 @dataclass(slots=True)

@@ -81,13 +81,16 @@ def compiled_copy(say: Callable[[str], None]) -> Path:
     place = Path(platformdirs.user_cache_dir("p2ptrain", appauthor=False)) / "compiled"
     root = place / _digest_of_sources()
     if not root.exists():
-        say("compiling ledger and simulator first: a minute or three, once (--interpreted: not)")
+        say(
+            "compiling ledger and simulator first: takes one to three minutes, once "
+            "(--interpreted avoids it)"
+        )
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as folder:
             made = Path(folder) / "copy"
             ignored = shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(PACKAGE, made / PACKAGE.name, ignore=ignored)
-            _run(made, _BUILD, _modules(made), "it cannot be compiled here")
+            _run(made, _BUILD, _modules(made), "the simulator cannot be compiled here")
             _compare(made)
             try:
                 made.rename(root)
@@ -135,7 +138,10 @@ def _run(root: Path, program: str, words: Sequence[str], fault: str) -> str:
     )
     if ended.returncode:
         said = (ended.stderr or ended.stdout)[-2000:].splitlines()
-        do = f"{install('mypy')}, have a C compiler; or simulate --interpreted, at half the pace"
+        do = (
+            f"{install('mypy')}, and install a C compiler; or use simulate --interpreted, at half "
+            "the speed"
+        )
         raise MachineUnfit(fault, code="NO-COMPILER", evidence=said, do=do)
     return ended.stdout
 

@@ -31,7 +31,7 @@ class Results:
         if lines and lines[0].get("plan") != asked:
             raise ConfigError(
                 f"{path} holds results of another campaign: {lines[0].get('plan')}",
-                do="name another file, or repeat its options",
+                do="name another file, or give that campaign's options",
             )
         for line in lines:
             if "batch" in line:

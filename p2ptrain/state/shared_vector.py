@@ -47,7 +47,7 @@ class SharedVector:
                 code="MEM-HOST",
                 evidence=[f"memfd of {numel * BYTES_PER_ELEMENT} bytes: {exc.strerror}"],
                 likely="this machine has too little memory for the model",
-                do="free memory, or join from a machine that has more",
+                do="free memory, or use a machine with more memory",
             ) from exc
 
     @classmethod

@@ -255,7 +255,7 @@ def _translated(exc: OSError, doing: str, place: Path) -> StoreError:
             f"the disk was full while {doing}",
             evidence=evidence,
             likely="the disk, a quota or a limit on file sizes is used up; nothing stored was lost",
-            do=f"free some space under {place}; what was interrupted is then tried again",
+            do=f"free some space under {place}; the node then tries again",
         )
     if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return StoreError(

@@ -41,21 +41,22 @@ class RootsDamaged(ChunkCorrupt):
         self.roots, self.pinned = sorted(roots), sorted(pinned)
         others = f" (and {len(roots) - 1} more)" if len(roots) > 1 else ""
         super().__init__(
-            f"nothing is removed from this store, which grows: {self.roots[0]}{others} is to be "
-            "kept but damaged, and nothing else says which chunks belong to it",
+            "nothing is removed from this store, which therefore grows: "
+            f"{self.roots[0]}{others} must be kept but is damaged, so the chunks that belong "
+            "to it are unknown",
             evidence=[f"chunk {root}" for root in self.roots],
             likely="the disk under the store has a fault",
-            do="have it fetched again, when a peer is there that has it, or let go of it",
+            do="fetch it again from a peer that has it, or give it up",
         )
 
     def remedy(self, home: Path) -> str:
         """Return what the owner of the node in `home` can do."""
-        otherwise = "what is older than the newest certified snapshots is let go of in time"
+        otherwise = "blobs older than the newest certified snapshots are given up in time"
         if self.pinned:
             unpin = to_paste(home, f"store unpin {self.pinned[0]}")
             otherwise = f"or {unpin}, if you can do without it"
         repair = to_paste(home, "store check --repair")
-        return f"{repair}, when a peer is there that has it; {otherwise}"
+        return f"{repair}, when a peer that has it is connected; {otherwise}"
 
     def without(self, mended: Collection[Digest]) -> RootsDamaged | None:
         """Return the error for the roots that are still damaged; None if there are none."""

@@ -57,8 +57,8 @@ class Head:
             raise StoreError(
                 f"the store's head is damaged: {exc.what}",
                 code="STORE-HEAD",
-                likely="the disk has a fault, or something else wrote into the store",
-                do="remove the file `head` from the store: the node then joins again",
+                likely="the disk has a fault, or another program wrote into the store",
+                do="remove the file `head` from the store; the node then joins again",
             ) from exc
 
 

@@ -215,10 +215,10 @@ class Objects:
         with suppress(OSError), self._lock:
             self._disk.replace(path, path.with_name(path.name + CORRUPT))
         return ChunkCorrupt(
-            f"chunk {digest} does not match its digest any more",
+            f"chunk {digest} no longer matches its digest",
             evidence=[f"set aside as {path}{CORRUPT}"],
             likely="the disk under the store has a fault",
-            do="nothing: it is fetched again from a peer when it is needed",
+            do="nothing: the node fetches it again from a peer when it needs it",
         )
 
     def is_set_aside(self, digest: Digest) -> bool:

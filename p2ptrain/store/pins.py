@@ -42,8 +42,11 @@ class Pins:
                 "the list of pins is damaged",
                 code="STORE-PINS",
                 evidence=[f"file {self._path}"],
-                likely="the disk has a fault, or something else wrote into the store",
-                do="write into it what is to be kept, one digest a line, or remove it",
+                likely="the disk has a fault, or another program wrote into the store",
+                do=(
+                    "write the digests of the blobs to keep into it, one in each line, or remove "
+                    "the file"
+                ),
             )
         return frozenset(map(Digest, lines))
 
@@ -90,8 +93,8 @@ class Pins:
                 return lock
             never.wait(_WAIT_S)
         raise TryLater(
-            "somebody else has been changing what this store keeps for ten seconds",
+            "another process has been changing for ten seconds what this store keeps",
             code="PINS-BUSY",
-            likely="the node here is removing what is not needed any more",
+            likely="the node in this home is removing chunks that it does not need any more",
             do="try again in a minute",
         )

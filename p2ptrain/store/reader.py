@@ -133,7 +133,7 @@ class StoreReader:
     def _corrupt(self, digest: Digest) -> ChunkCorrupt:
         repair = to_paste(self.root.parent, "store check --repair")
         return ChunkCorrupt(
-            f"chunk {digest} does not match its digest any more",
-            likely="the disk under the store has a fault, or somebody wrote into it",
-            do=f"{repair} with the node stopped; a running node does it by itself",
+            f"chunk {digest} no longer matches its digest",
+            likely="the disk under the store has a fault, or another program wrote into it",
+            do=f"{repair} with the node stopped; a running node repairs chunks by itself",
         )

@@ -52,10 +52,11 @@ class LogCorrupt(StoreError):
 
     def __init__(self, path: Path, offset: int, records: int) -> None:
         super().__init__(
-            f"the log {path.name} is damaged at byte {offset}, where it had been durable",
+            f"the log {path.name} is damaged at byte {offset}, in a part that had been "
+            "written completely",
             evidence=[f"file {path}", f"the {records} records before it are sound"],
-            likely="the disk has a fault, or something else wrote into the file",
-            do="move the node's home away and join again: the peers have the ledger",
+            likely="the disk has a fault, or another program wrote into the file",
+            do="move the node's home away and join again: other peers have the ledger",
         )
         self.records = records
 
@@ -101,7 +102,7 @@ class RecordLog:
         """
         if not self._usable:
             raise StoreError(
-                f"the log {self.path.name} was closed by an earlier fault of the disk",
+                f"the log {self.path.name} was closed after an earlier fault of the disk",
                 code="LOG-CLOSED",
                 likely="the disk under the store has a fault",
                 do="look at the kernel's log, then start the node again",
@@ -207,7 +208,8 @@ class RecordLog:
             self._disk.truncate(self.path, self._size)
             self.torn_bytes = size - self._size
             self.recovered = (
-                f"cut {self.torn_bytes} bytes off {self.path.name}: a torn, unsynced tail"
+                f"removed {self.torn_bytes} bytes of an incomplete record from the end of "
+                f"{self.path.name}"
             )
             # From now on others rely on what the previous process wrote, even if it did not
             # sync it.

@@ -265,7 +265,9 @@ class Store:
         """
         with self._collecting:
             if head.snapshot is not None and not self.holds_blob(head.snapshot):
-                raise ChunkMissing(f"the head would name snapshot {head.snapshot}, not held whole")
+                raise ChunkMissing(
+                    f"the head would name snapshot {head.snapshot}, which is not held completely"
+                )
             self._objects.settle()
             self._objects.write_whole(self.root / "head", head.to_bytes(), "writing the head")
             self._objects.settle()

@@ -204,18 +204,18 @@ class Fetch(Generic[SourceT]):
         evidence = [*map(str, self._dropped.values()), *lacks]
         if self._timed_out:
             raise TryLater(
-                f"{self._picker.left} chunks are missing after {self._plan.deadline_s:.0f} s",
+                f"{self._picker.left} chunks are still missing after {self._plan.deadline_s:.0f} s",
                 code="FETCH-TIMEOUT",
                 evidence=evidence,
                 likely="the sources or the path to them are slow",
-                do="nothing: what has come is kept, and the rest is asked for again",
+                do="nothing: arrived chunks are kept, and the node asks for the rest again",
             )
         raise StoreError(
-            f"no source has {self._picker.left} of the chunks that are needed",
+            f"no source has {self._picker.left} of the missing chunks",
             code="CKPT-NO-SOURCE",
             evidence=evidence or ["no source is known"],
-            likely="the peers that hold it are not connected, or have moved on to a newer one",
-            do="nothing: it is tried again with whoever is connected then",
+            likely="the peers that hold it are not connected, or have newer snapshots instead",
+            do="nothing: the node tries again with the peers that are connected then",
         )
 
         # The methods below run in the lanes' threads.

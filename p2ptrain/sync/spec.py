@@ -21,16 +21,19 @@ class SyncSpec:
     eager: bool = False
 
     def __post_init__(self) -> None:
-        _check(self.fragments >= 1, f"a model is cut into {self.fragments} fragments")
-        _check(self.overlap_steps >= 0, f"a mean comes {self.overlap_steps} inner steps later")
-        _check(0 <= self.mixing < 1, f"a share of {self.mixing} of local weights is kept")
+        _check(self.fragments >= 1, f"{self.fragments} fragments are not possible")
+        _check(
+            self.overlap_steps >= 0,
+            f"an overlap of {self.overlap_steps} inner steps is not possible",
+        )
+        _check(0 <= self.mixing < 1, f"a mixing of {self.mixing} is not possible")
         late = self.overlap_steps > 0
-        _check(late or self.mixing == 0, "weights that did not go on are not mixed")
-        _check(late or not self.eager, "nothing is eager where means come at once")
-        _check(not self.eager or self.mixing == 0, "eager is instead of mixing")
-        _check(not self.eager or self.fragments == 1, "eager takes all fragments at once")
+        _check(late or self.mixing == 0, "mixing needs an overlap")
+        _check(late or not self.eager, "eager needs an overlap")
+        _check(not self.eager or self.mixing == 0, "eager excludes mixing")
+        _check(not self.eager or self.fragments == 1, "eager allows one fragment only")
 
 
 def _check(holds: bool, what: str) -> None:
     if not holds:
-        raise ValueError(f"this is no sync mode: {what}")
+        raise ValueError(f"this sync mode is not valid: {what}")

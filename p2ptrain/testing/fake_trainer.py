@@ -238,7 +238,7 @@ class Loop:
                 self._queue.extend(enumerate(paths, first_inner_step))
                 self._publish_if_done()
             case frames.Merge(step):
-                assert self._offered, "Merge of what was never ready"
+                assert self._offered, "Merge names work that was never ready"
                 if not self._delayed:
                     for start, stop in self._fragments[self._step % len(self._fragments)].ranges:
                         mix(self._weights[start:stop], self._theta[start:stop], self._mixing)

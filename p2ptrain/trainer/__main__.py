@@ -103,7 +103,8 @@ def _serve(
 ) -> None:
     if ranks.count > config.inner.batch_sequences:
         raise ConfigError(
-            f"{ranks.count} ranks for inner batches of {config.inner.batch_sequences} sequences",
+            f"{ranks.count} ranks cannot share inner batches of "
+            f"{config.inner.batch_sequences} sequences",
             do="start at most one rank per sequence",
         )
     if config.precision == "bf16":
@@ -188,16 +189,22 @@ def _die_with_the_node(lifeline_fd: int) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m p2ptrain.trainer")
-    parser.add_argument("--call", metavar="HOST:PORT", help="its --ranks-listen; under torchrun")
+    parser.add_argument(
+        "--call", metavar="HOST:PORT", help="the node's --ranks-listen; under torchrun"
+    )
     parser.add_argument("--secret", default="ranks.secret", help="copy of the node's ranks.secret")
     parser.add_argument(
-        "--inner-state", metavar="DIR", help="keep the optimizer there; all ranks must see it"
+        "--inner-state",
+        metavar="DIR",
+        help="folder for the optimizer's state; all ranks must see it",
     )
     parser.add_argument("--config", help="TrainerConfig as JSON")
-    parser.add_argument("--theta-fd", type=int, help="shared memory of θ")
-    parser.add_argument("--local-fd", type=int, help="shared memory of local")
-    parser.add_argument("--socket-fd", type=int, help="to the node; rank 0 only")
-    parser.add_argument("--store-fd", type=int, help="listening socket of the rendezvous; rank 0")
+    parser.add_argument("--theta-fd", type=int, help="shared memory with θ")
+    parser.add_argument("--local-fd", type=int, help="shared memory with the local weights")
+    parser.add_argument("--socket-fd", type=int, help="socket to the node; rank 0 only")
+    parser.add_argument(
+        "--store-fd", type=int, help="listening socket of the rendezvous; rank 0 only"
+    )
     parser.add_argument("--lifeline-fd", type=int, help="pipe that closes when the node ends")
     return parser.parse_args()
 

@@ -287,8 +287,13 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help="of these; all if left out")
-    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="of all parts together")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="parts to run; by default all")
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=LIMIT_S,
+        help="time limit of all parts together, in seconds",
+    )
     given = parser.parse_args()
     if unknown := set(given.parts) - todo.keys():
         parser.error(f"there is no part {', '.join(sorted(unknown))}")

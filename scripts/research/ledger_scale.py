@@ -292,10 +292,15 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="scripts/ledger_scale", description="What agreeing on one outer step costs."
     )
-    parser.add_argument("members", nargs="*", type=int, help="such as 10 100; 10 to 1000 if none")
-    parser.add_argument("--svg", action="store_true", help="the picture instead of the page")
     parser.add_argument(
-        "--recompute", action="store_true", help="work out after each report what to propose"
+        "members",
+        nargs="*",
+        type=int,
+        help="numbers of members, such as 10 100; by default 10 to 1000",
+    )
+    parser.add_argument("--svg", action="store_true", help="print the picture instead of the page")
+    parser.add_argument(
+        "--recompute", action="store_true", help="compute the proposal anew after each report"
     )
     given = parser.parse_args(arguments)
     out, sizes = sys.stdout, given.members or [10, 30, 100, 300, 1000]

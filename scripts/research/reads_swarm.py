@@ -83,9 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/metagene_mini", description=__doc__)
     parser.add_argument("--config", type=Path, default=RECIPE, metavar="TOML")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the nodes live; is kept")
-    parser.add_argument("--peers", type=int, default=2, help="how many train")
-    parser.add_argument("--outer-steps", type=int, help="other than the recipe's")
+    parser.add_argument(
+        "--dir", type=Path, metavar="DIR", help="folder for the nodes' homes, which are kept"
+    )
+    parser.add_argument("--peers", type=int, default=2, help="number of peers that train")
+    parser.add_argument("--outer-steps", type=int, help="outer steps, if other than the recipe's")
     parser.add_argument("--reads", type=int, default=READS)
     parser.add_argument("--genomes", type=int, default=2)
     parser.add_argument("--genome-bases", type=int, default=20_000)
@@ -199,7 +201,7 @@ def _wait(look: Callable[[], T], nodes: list[DemoNode], deadline_s: float, what:
             if node.returncode not in (None, 0):
                 raise SwarmFailed(f"{node.name} ended:\n{node.output()[-2000:]}")
         if time.monotonic() > ends_s:
-            raise SwarmFailed(f"after {deadline_s:.0f} s, still no sign of {what}")
+            raise SwarmFailed(f"after {deadline_s:.0f} s, this has not happened: {what}")
         time.sleep(LOOK_EVERY_S)
     return value
 

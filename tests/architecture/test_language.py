@@ -1,7 +1,8 @@
 """What a machine can see of our language: headless sentences, and sentences that never end.
 
 A sentence that begins with a relative clause without a noun ("Who is gone leaves a hole") has to be
-read twice. So has a sentence of more than 40 words. CONTRIBUTING.md has the other rules.
+read twice. So has a sentence of more than 40 words. This holds for docstrings, comments and pages,
+and for all texts that a program shows: its string literals. CONTRIBUTING.md has the other rules.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 
-from tests.architecture.sources import ROOT, Module, programs
+from tests.architecture.sources import ROOT, Module, modules, programs
 
 HEADLESS = re.compile(r"(Who|Whoever|Whom|Whomever|Whose|What|Whatever|Which|Whichever)\b")
 
@@ -77,11 +78,56 @@ def found(module: Module) -> Iterator[str]:
                 yield f"{module.where}: {sentence[:90]}"
 
 
+PHRASE = re.compile(r"(?<=[.;:!?]) ")
+"""The border between two sentences of a message, which need not begin with a capital."""
+
+MESSAGE_WORDS_MIN = 3
+
+
+def messages(module: Module) -> Iterator[str]:
+    """The string literals that are texts, with `…` for each field of an f-string. Docstrings and
+    names are none; nor are programs, documents and tables, which have lines or columns."""
+    inside = {id(part) for node in ast.walk(module.tree) for part in _no_messages(node)}
+    for node in ast.walk(module.tree):
+        if id(node) in inside:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            text = "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if len(text.split()) >= MESSAGE_WORDS_MIN and "\n" not in text.strip():
+            yield text
+
+
+def _no_messages(node: ast.AST) -> Iterator[ast.AST]:
+    """Docstrings, and the parts of f-strings."""
+    if isinstance(node, ast.Expr):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        for part in node.values:
+            yield from ast.walk(part)
+
+
+def headless_message(phrase: str) -> bool:
+    return headless(phrase[:1].upper() + phrase[1:])
+
+
+def of_messages(module: Module) -> Iterator[str]:
+    for text in messages(module):
+        for phrase in PHRASE.split(text.strip()):
+            if len(phrase.split()) >= MESSAGE_WORDS_MIN and headless_message(phrase):
+                yield f"{module.where}: {phrase[:90]}"
+            if endless(phrase):
+                yield f"{module.where}: {phrase[:90]}"
+
+
 PAGES = (
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
+    "*.md",
+    "bootstrap/*.md",
+    "docs/**/*.md",
     "p2ptrain/ledger/SPEC.md",
 )
 
@@ -95,7 +141,9 @@ def of_page(name: str) -> Iterator[str]:
 
 
 def test_pages_have_no_headless_and_no_endless_sentences() -> None:
-    faults = [fault for name in PAGES for fault in of_page(name)]
+    pages = sorted({str(path.relative_to(ROOT)) for each in PAGES for path in ROOT.glob(each)})
+    assert {"README.md", "docs/metrics.md", "docs/results/chaos.md"} <= set(pages)
+    faults = [fault for name in pages for fault in of_page(name)]
     assert [fault for fault in faults if not any(each in fault for each in ALLOWED)] == []
 
 
@@ -105,6 +153,23 @@ def test_the_pattern_finds_a_headless_sentence_and_no_question() -> None:
     assert not headless("Who may answer?")
     assert not headless("Whether the peer is up.")
     assert not headless("A departed member leaves a hole.")
+
+
+def test_messages_have_no_headless_and_no_endless_sentences() -> None:
+    faults = [fault for module in modules() for fault in of_messages(module)]
+    assert [fault for fault in faults if not any(each in fault for each in ALLOWED)] == []
+
+
+def test_each_sentence_of_a_message_is_looked_at() -> None:
+    text = (
+        'raise Wrong(f"{name} is late: who comes late waits", do="wait; what is it waiting for?")'
+    )
+    module = Module(ROOT / "a.py", "a", f'"""Who is it."""\n\n{text}\n')
+    assert list(messages(module)) == [
+        "… is late: who comes late waits",
+        "wait; what is it waiting for?",
+    ]
+    assert list(of_messages(module)) == ["a.py: who comes late waits"]
 
 
 def test_programs_have_no_headless_and_no_endless_sentences() -> None:

@@ -42,7 +42,7 @@ def test_a_stretch_without_a_step_is_looked_at_again_and_not_for_ever() -> None:
             ticks.wait_s(30.0)
         stretches = iter([(1.1, 1.4), (0.0, 0.5), (1.0, 2.0)])
         assert _with_steps(ticks, lambda: next(stretches)) == ((1.0, 2.0), [0.5])
-        with pytest.raises(Failed, match="take a larger one"):
+        with pytest.raises(Failed, match="use a larger snapshot"):
             _with_steps(ticks, lambda: (1.1, 1.4))
 
 

@@ -73,7 +73,7 @@ def test_the_command_that_lets_somebody_in_does_so_wherever_it_is_pasted(
     home = organiser_home.rename(organiser_home.with_name("an organiser's"))
     with fake_node(home, json.dumps({"pending": [PEER]}).encode() + b"\n"):
         told = p2ptrain("allow", "list", "--home", home).err
-    program, *words = shlex.split(told.partition("asks to be let in: ")[2].splitlines()[0])
+    program, *words = shlex.split(told.partition("asks to join: ")[2].splitlines()[0])
     assert program == "p2ptrain"
     (home / "control.sock").unlink()
     assert p2ptrain(*words).code == 0
@@ -87,9 +87,11 @@ def test_who_can_let_nobody_in_is_told_who_can(p2ptrain: Command, organiser_home
     load_or_create(organiser_home / "identity.key")
     with fake_node(organiser_home, json.dumps({"pending": [PEER]}).encode() + b"\n"):
         told = p2ptrain("allow", "list", "--home", organiser_home).err
-    asked = told.partition("asks to be let in: ")[2]
+    asked = told.partition("asks to join: ")[2]
     organiser = label(run.manifest.organiser)
-    assert asked.startswith(f"only the organiser, {organiser}, can do that: send it {PEER}\n")
+    assert asked.startswith(
+        f"only the organiser, {organiser}, can admit it: send the organiser {PEER}\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_that_a_node_was_not_asked_is_not_told_as_if_nobody_asked_it(
 
     told = listed("--json").json
     assert (told["pending"], told["pending_unknown"]) == ([], code)
-    assert f"who asks to be let in is not known: {said}" in listed().err
+    assert f"pending requests to join are not known: {said}" in listed().err
 
 
 def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:
@@ -118,7 +120,7 @@ def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert requests == [{"command": "newest-allowlist"}, {"command": "reload-allowlist"}]
     assert outcome.code == 0
-    assert "no node runs here" not in outcome.err
+    assert "no node runs in this home" not in outcome.err
 
 
 @pytest.mark.parametrize("reply", [b"", b"junk\n", b"[]\n", b'{"error":"no"}\n'])
@@ -128,12 +130,14 @@ def test_a_node_that_answers_oddly_does_not_undo_the_change(
     with fake_node(organiser_home, says(), reply):
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert outcome.code == 0
-    assert "the node here was not told" in outcome.err
+    assert "the node in this home could not be told" in outcome.err
     assert listed(organiser_home) == (2, {PEER})
 
 
 def test_without_a_node_the_organiser_is_told_so(p2ptrain: Command, organiser_home: Path) -> None:
-    assert "no node runs here" in p2ptrain("allow", "add", PEER, "--home", organiser_home).err
+    assert (
+        "no node runs in this home" in p2ptrain("allow", "add", PEER, "--home", organiser_home).err
+    )
 
 
 def test_only_the_organiser_can(p2ptrain: Command, organiser_home: Path) -> None:
@@ -195,7 +199,7 @@ def test_a_number_that_may_be_in_use_is_not_signed_again(p2ptrain: Command, begu
     words = ("allow", "add", PEER, "--home", begun)
     outcome = p2ptrain(*words)
     assert (outcome.code, outcome.err.split()[0]) == (75, "error[ALLOW-UNHEARD]")
-    assert "no node runs here" in outcome.err
+    assert "no node runs in this home" in outcome.err
     assert listed(begun) == (1, set())
     assert p2ptrain(*words, "--anyway").code == 0
     assert listed(begun) == (2, {PEER})
@@ -207,7 +211,7 @@ def test_who_reaches_none_of_the_others_signs_nothing_and_who_is_alone_does(
     words = ("allow", "add", PEER, "--home", begun)
     with fake_node(begun, says(OTHER)):
         outcome = p2ptrain(*words)
-    assert outcome.err.startswith("error[ALLOW-UNHEARD] the node here is connected to nobody")
+    assert outcome.err.startswith("error[ALLOW-UNHEARD] the node in this home is not connected")
     assert listed(begun) == (1, set())
     (begun / "control.sock").unlink()
     with fake_node(begun, says(), b'{"newer":true}\n'):
@@ -242,7 +246,7 @@ def test_voters_are_taken_off_the_list_one_roster_after_the_other(
 
     expected = "is off the allowlist, number 3"
     assert expected in removed(PEER, PEER, OTHER)
-    expected = "error[ALLOW-QUORUM] with this list too few"
+    expected = "error[ALLOW-QUORUM] this list would leave too few"
     refused = removed(OTHER, PEER, OTHER)
     assert expected in refused
     assert PEER in refused

@@ -47,7 +47,7 @@ def test_it_is_numbered_signed_kept_and_shown(p2ptrain: Command, organiser_home:
     home = ("--home", organiser_home)
     outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, *home, "--json")
     assert (outcome.code, outcome.json["number"], outcome.json["lr"]) == (0, 1, 0.01)
-    assert "no node runs here" in outcome.err
+    assert "no node runs in this home" in outcome.err
     assert p2ptrain("run", "amend", "tiny", "--from-step", 5, "--codec", "fp16", *home).code == 0
     assert [(each.number, each.step, each.changes) for each in kept(organiser_home)] == [
         (1, 3, {"lr": 0.01}),
@@ -88,7 +88,7 @@ def test_a_node_that_runs_is_asked_how_far_it_is_and_told(
             "run", "amend", "tiny", "--from-step", 5, "--lr", 0.02, "--home", organiser_home
         )
     assert late.err.startswith("error[AMEND-LATE]")
-    assert "--from-step 6, or later" in late.err
+    assert "--from-step 6, or a later step" in late.err
     assert len(kept(organiser_home)) == 1
 
 
@@ -101,7 +101,7 @@ def test_who_trains_ahead_hears_of_a_rate_one_outer_step_sooner(
     assert p2ptrain(*words, 2, "--codec", "fp16").code == 0
     early = p2ptrain(*words, 2, "--lr", 0.05)
     assert early.err.startswith("error[AMEND-LATE]")
-    assert "--from-step 3, or later" in early.err
+    assert "--from-step 3, or a later step" in early.err
     assert p2ptrain(*words, 3, "--lr", 0.05).code == 0
 
 
@@ -151,8 +151,8 @@ def test_who_asks_for_nonsense_is_told_what_would_do(
 @pytest.mark.parametrize(
     ("change", "meant", "words"),
     [
-        (("--lr", "0.5"), 0.02, "the inner learning rate would become 0.5, and it is "),
-        (("--outer-lr", "0.01"), 0.5, "the outer learning rate would become 0.01, and it is "),
+        (("--lr", "0.5"), 0.02, "the inner learning rate would change from 0.003 to 0.5"),
+        (("--outer-lr", "0.01"), 0.5, "the outer learning rate would change from 0.7 to 0.01"),
     ],
     ids=["up", "down"],
 )
@@ -208,7 +208,7 @@ def test_a_leap_is_from_the_rate_that_holds_not_from_one_that_never_did(
     p2ptrain: Command, ten_steps_on: Home
 ) -> None:
     leap = ("--from-step", 12, "--outer-lr", 0.05, "--home", ten_steps_on.root)
-    assert "and it is 0.7" in p2ptrain("run", "amend", "swarm", *leap).err
+    assert "from 0.7 to" in p2ptrain("run", "amend", "swarm", *leap).err
 
 
 def test_what_the_node_says_was_agreed_holds_though_its_step_has_begun(
@@ -232,7 +232,9 @@ def test_a_digit_too_many_in_a_step_is_a_slip_unless_it_is_meant(
 ) -> None:
     words = ("run", "amend", "swarm", "--codec", "fp16", "--home", ten_steps_on.root)
     slip = p2ptrain(*words, "--from-step", 120)
-    assert slip.err.startswith("error[AMEND-FAR] outer step 120 is 110 outer steps ahead: 10 is")
+    assert slip.err.startswith(
+        "error[AMEND-FAR] outer step 120 is 110 outer steps ahead: outer step 10 is"
+    )
     assert len(kept(ten_steps_on.root)) == 1
     assert p2ptrain(*words, "--from-step", 120, "--far").code == 0
 
@@ -242,7 +244,7 @@ def test_who_amends_a_run_after_its_end_is_told_when_that_is(
 ) -> None:
     words = ("run", "amend", "tiny", "--from-step", 6, "--lr", 0.01, "--home", organiser_home)
     outcome = p2ptrain(*words)
-    assert "is over before outer step 6\n  seen    its last outer step is 5" in outcome.err
+    assert "ends before outer step 6\n  seen    its last outer step is 5" in outcome.err
     assert kept(organiser_home) == []
 
 
@@ -254,7 +256,7 @@ def test_no_more_are_signed_than_nodes_keep(
     assert p2ptrain("run", "amend", "tiny", "--from-step", 4, "--lr", 0.01, *home).code == 0
     again = p2ptrain("run", "amend", "tiny", "--from-step", 5, "--lr", 0.02, *home)
     assert again.err.startswith("error[AMEND-VALUE]")
-    assert "it has 1 amendments already" in again.err
+    assert "the run has 1 amendments already" in again.err
     assert len(kept(organiser_home)) == 1
 
 

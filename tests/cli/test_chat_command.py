@@ -75,7 +75,7 @@ def test_a_model_larger_than_what_is_free_is_not_loaded(
     done = p2ptrain("chat", weights, TEXT)
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith("loading the model …\nerror[MEM-HOST] the model takes ")
-    assert "and 100.0 kB are free here" in done.err
+    assert "this machine has 100.0 kB free" in done.err
 
 
 def test_a_seed_without_torch_says_what_it_lacks(

@@ -82,7 +82,7 @@ def test_a_snapshot_is_verified_by_what_was_certified(
     assert (done.json["step"], done.json["height"], done.json["good"]) == (4, 10, True)
     assert done.json["digest"] == history.snapshots[4]
     said = ckpt("verify", history.snapshots[2][:10]).out
-    assert said.startswith("the snapshot of outer step 2 is what entry 6 certified: all ")
+    assert said.startswith("the snapshot of outer step 2 is sound: all ")
 
 
 def test_a_rotten_chunk_of_a_snapshot_is_named(ckpt: Command, home: Home, history: History) -> None:
@@ -121,7 +121,7 @@ def test_what_names_no_certified_snapshot_is_told(
 ) -> None:
     done = ckpt("pin", word)
     assert done.code == 2
-    assert "snapshots are certified of the outer steps 0, 2, 4" in done.err
+    assert "the certified snapshots are those of the outer steps 0, 2, 4" in done.err
 
 
 def test_a_fetch_beside_a_running_node_says_what_to_do_instead(
@@ -130,4 +130,4 @@ def test_a_fetch_beside_a_running_node_says_what_to_do_instead(
     with sole_use(home):
         done = ckpt("fetch")
     assert done.code == 8
-    assert f"p2ptrain ckpt ls --home {home.root} shows what it holds" in done.err
+    assert f"p2ptrain ckpt ls --home {home.root} shows its snapshots" in done.err

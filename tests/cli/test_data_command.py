@@ -87,7 +87,7 @@ def test_other_held_out_blocks_than_were_packed_are_not_promised(
     assert "validation_blocks" not in same.err
     more = ("validation_blocks = 2", "validation_blocks = 3")
     told, run = publish(p2ptrain, run_file(here, "packed", more), "more")
-    assert "data.validation_blocks is 3, and 2 were packed: these count" in told.err
+    assert "data.validation_blocks is 3, but 2 were packed and are used" in told.err
     assert run is not None
     assert run.manifest.data.validation_blocks == 2
 
@@ -148,7 +148,7 @@ def test_a_packed_folder_does_not_have_its_way_against_the_run_file(
     assert p2ptrain("data", "pack", "--run", file, "--out", here / "packed").code == 0
     same, run = publish(p2ptrain, run_file(here, "packed", named("mine")), "same")
     assert run is not None, same.err
-    assert "data.field, data.limit_mb, data.seed: as it was packed, whatever the run" in same.err
+    assert "data.field, data.limit_mb, data.seed: the packed data's values are used" in same.err
     for tokenizer, said in (("other", "was packed with another"), ("none", "cannot be read")):
         outcome, run = publish(p2ptrain, run_file(here, "packed", named(tokenizer)), tokenizer)
         assert (outcome.code, run) == (2, None)
@@ -163,12 +163,12 @@ def spoil(here: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("sequence = 32", "sequence = 16"), "model.sequence is 16, and "),
-        (("batch_sequences = 4", "batch_sequences = 8"), "inner.batch_sequences is 8, and "),
+        (("sequence = 32", "sequence = 16"), "model.sequence is 16, but "),
+        (("batch_sequences = 4", "batch_sequences = 8"), "inner.batch_sequences is 8, but "),
         (("vocab = 512", "vocab = 300"), "set model.vocab to 512 or more"),
         (None, "is damaged: "),
-        ({"tokens": -1}, "is not what p2ptrain data pack writes"),
-        ({"more": 1}, "is not what p2ptrain data pack writes"),
+        ({"tokens": -1}, "was not written by p2ptrain data pack"),
+        ({"more": 1}, "was not written by p2ptrain data pack"),
     ],
     ids=str,
 )
@@ -209,7 +209,10 @@ def test_packing_replaces_nothing_and_leaves_nothing_behind_when_it_fails(
     (here / "mine").mkdir()
     (here / "texts.jsonl").write_text('{"text": "good"}\n{"text"\n')
     file = run_file(here, "texts.jsonl")
-    for out, said in (("mine", "mine already"), ("new", "texts.jsonl, line 2: it is not JSON")):
+    for out, said in (
+        ("mine", "mine exists already"),
+        ("new", "texts.jsonl, line 2: it is not JSON"),
+    ):
         outcome = p2ptrain("data", "pack", "--run", file, "--out", here / out)
         assert outcome.code == 2
         assert said in outcome.err

@@ -49,7 +49,7 @@ def test_who_lied_is_told_with_the_height_of_its_eviction(p2ptrain: Command, hom
     shown = p2ptrain("ledger", "evidence", "--home", home)
     assert shown.code == 0
     assert shown.out == (
-        f"{LIAR.peer} signed what excludes each other at height 1: "
+        f"{LIAR.peer} signed contradictory statements at height 1: "
         f"a vote for {digest('x')[:8]} in round 0; and a vote for {digest('y')[:8]} in round 0; "
         "both signatures are good; evicted at 2\n"
     )
@@ -72,7 +72,7 @@ def test_a_third_party_checks_it_with_nothing_but_the_manifest(
     RecordLog(sent).append([encode_evidence(each) for each in (two_votes(run), forged, elsewhere)])
     words = ("--file", sent, "--manifest", Home(home).manifest, "--home", away)
     good, wrong, other = p2ptrain("ledger", "evidence", *words).out.splitlines()
-    assert good.endswith("both signatures are good; not evicted as far as this ledger shows")
+    assert good.endswith("both signatures are good; not evicted, as far as this ledger shows")
     assert "NOT proved" in wrong
     assert "did not sign it" in wrong
     assert "it is of another run" in other
@@ -82,7 +82,7 @@ def test_a_third_party_checks_it_with_nothing_but_the_manifest(
 def test_without_evidence_that_is_said(p2ptrain: Command, organiser_home: Path) -> None:
     shown = p2ptrain("ledger", "evidence", "--home", organiser_home)
     assert (shown.code, shown.out) == (0, "")
-    assert "no evidence against anybody" in shown.err
+    assert "no evidence against any peer" in shown.err
 
 
 def test_a_broken_or_missing_file_is_named(p2ptrain: Command, home: Path, tmp_path: Path) -> None:

@@ -101,8 +101,11 @@ def test_a_head_without_its_update_names_it_and_is_not_something_older(
         store.chunk_path(history.updates[4]).unlink()
     done = export("--snapshot", "head")
     assert done.code == 75
-    assert "error[AUDIT-PARTIAL] this is not the head: the update of outer step 4" in done.err
-    assert "1 of the outer steps that were ended lack" in done.err
+    assert (
+        "[AUDIT-PARTIAL] the head cannot be reached: this home does not hold the update of outer"
+        in done.err
+    )
+    assert "1 outer steps are missing" in done.err
     assert history.updates[4] in done.err
     assert "ckpt fetch" in done.err
     assert not (tmp_path / "out").exists()
@@ -122,7 +125,7 @@ def test_what_nobody_certified_is_exported_under_its_whole_digest_and_says_so(
     done = export("--snapshot", digest)
     assert done.code == 0
     assert done.out.startswith("NOT CERTIFIED: ")
-    assert "certified by nobody" in done.out
+    assert "no peer: the weights are not certified" in done.out
     assert "NOT CERTIFIED" in (tmp_path / "out" / "README.md").read_text()
 
 
@@ -174,7 +177,7 @@ def test_a_word_that_names_no_snapshot_is_told(export: Command, history: History
     for word in ("3", "f" * 64, history.updates[4]):
         done = export("--snapshot", word)
         assert done.code == 2
-        assert "snapshots are certified of the outer steps 0, 2, 4" in done.err
+        assert "the certified snapshots are those of the outer steps 0, 2, 4" in done.err
 
 
 def test_what_is_there_is_not_overwritten(
@@ -228,7 +231,12 @@ def test_an_export_that_transformers_reads_otherwise_is_refused(
     ("installed", "parameters_max", "words", "why"),
     [
         (False, 10**9, (), f"not installed ({install('transformers>=4.56')})"),
-        (True, NUMEL // 2, (), "0.0 billion parameters take long (--parity does it)"),
+        (
+            True,
+            NUMEL // 2,
+            (),
+            "the comparison takes long with 0.0 billion parameters; --parity does it",
+        ),
         (False, 10**9, ("--no-parity",), "--no-parity"),
     ],
 )
@@ -248,7 +256,7 @@ def test_an_export_that_nothing_was_compared_with_says_so_and_why(
     done = p2ptrain("export", "--to", "hf", tmp_path / "out", "--home", home.root, *words)
     assert done.code == 0
     told = [line for line in done.out.splitlines() if "compared" in line]
-    assert told == [f"logits not compared with transformers: {why}"]
+    assert told == [f"the logits were not compared with transformers: {why}"]
 
 
 def test_what_an_export_that_was_killed_left_is_removed_and_told(
@@ -258,4 +266,4 @@ def test_what_an_export_that_was_killed_left_is_removed_and_told(
     left.mkdir()
     done = export()
     assert (done.code, left.exists()) == (0, False)
-    assert f"removed {left}: an export that was killed left it" in done.err
+    assert f"removed {left}, the remains of an export that was killed" in done.err

@@ -88,7 +88,7 @@ def test_the_chain_in_words(p2ptrain: Command, home: Path) -> None:
         f"    2  roster  step 0: attempt 0, averaging by ring: {me}, {joiner}",
         f"    3  commit  step 0: update {u0}, 96 tokens from {me}, {joiner}; snapshot of step 0",
         f"    4  roster  step 1: attempt 0, averaging by ring: {me}, {joiner}; now voting {joiner}",
-        "    5  skip    step 1: skipped, no attempt succeeded",
+        "    5  skip    step 1: no attempt succeeded",
         f"    6  roster  step 2: left by {joiner}",
     ]
     assert "6 entries, outer step 2, 96 tokens, 1 voters, 0 learners" in shown.err
@@ -102,13 +102,15 @@ def test_a_branch_and_its_healing_in_words(p2ptrain: Command, tmp_path: Path) ->
     towards = place.theirs[0].entry
     lines = shown.out.splitlines()
     assert shown.code == 0
-    assert lines[2] == f"    3  branch  step 1: {me} go on without a quorum; without {gone}"
+    assert (
+        lines[2] == f"    3  branch  step 1: {me} branch off without a quorum; {gone} are missing"
+    )
     assert lines[5] == (
-        f"    6  heal    step 2: the branch is left for the chain with entry {towards.digest[:8]} "
-        f"at height {towards.height}, which outranks it"
+        f"    6  heal    step 2: the members leave the branch for the chain with entry "
+        f"{towards.digest[:8]} at height {towards.height}, which outranks it"
     )
     assert f"on a branch since outer step 1, without {gone}" in shown.err
-    assert "all 6 entries are good" in p2ptrain("ledger", "verify", "--home", place.home.root).out
+    assert "all 6 entries are valid" in p2ptrain("ledger", "verify", "--home", place.home.root).out
 
 
 def test_the_last_entries_for_a_program(p2ptrain: Command, home: Path) -> None:
@@ -122,12 +124,12 @@ def test_the_last_entries_for_a_program(p2ptrain: Command, home: Path) -> None:
 def test_a_run_in_which_nothing_is_agreed_yet(p2ptrain: Command, organiser_home: Path) -> None:
     shown = p2ptrain("ledger", "show", "--home", organiser_home)
     assert (shown.code, shown.out) == (0, "")
-    assert "nothing is agreed yet" in shown.err
+    assert "the members have not agreed on anything yet" in shown.err
     assert p2ptrain("ledger", "show", "--home", organiser_home, "--json").json["height"] == 0
 
 
 def test_a_good_ledger_verifies(p2ptrain: Command, home: Path) -> None:
-    assert p2ptrain("ledger", "verify", "--home", home).out == "all 6 entries are good\n"
+    assert p2ptrain("ledger", "verify", "--home", home).out == "all 6 entries are valid\n"
     assert p2ptrain("ledger", "verify", "--home", home, "--json").json["good"] is True
 
 
@@ -140,7 +142,7 @@ def test_another_machine_checks_an_exported_ledger(
     assert (exported.code, exported.json["file"]) == (0, str(file))
     manifest.write_bytes(Home(home).manifest.read_bytes())
     words = ("ledger", "verify", file, "--manifest", manifest, "--home", away)
-    assert p2ptrain(*words).out == "all 6 entries are good\n"
+    assert p2ptrain(*words).out == "all 6 entries are valid\n"
     assert not away.exists()
 
 
@@ -211,17 +213,17 @@ def test_a_stopped_home_forgets_old_entries_and_says_where_it_begins(
     height, entry = checkpoint.split(":")
     newest = p2ptrain("ledger", "show", "--home", home, "--json").json["newest_checkpoint"]
     pruned = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home)
-    assert (pruned.code, pruned.out) == (0, f"the ledger begins at checkpoint {checkpoint} now\n")
+    assert (pruned.code, pruned.out) == (0, f"the ledger now begins at checkpoint {checkpoint}\n")
     again = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home)
-    assert "nothing to prune" in again.out
-    told = f"verified from checkpoint {height} ({entry[:12]}…) on, the entries before it were"
+    assert "nothing was pruned" in again.out
+    told = f"verified from checkpoint {height} ({entry[:12]}…) on; earlier entries were"
     shown = p2ptrain("ledger", "show", "--home", home)
-    assert f"{told} checked and pruned here" in shown.err
+    assert f"{told} checked and pruned in this home" in shown.err
     assert f"newest checkpoint: {newest}" in shown.err
     count = 47 - int(height) + 1
     verified = p2ptrain("ledger", "verify", "--home", home)
     assert (verified.out, told in verified.err) == (
-        f"all {count} entries from {height} on are good\n",
+        f"all {count} entries from {height} on are valid\n",
         True,
     )
     summary = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home, "--json").json
@@ -233,7 +235,7 @@ def test_a_stopped_home_forgets_old_entries_and_says_where_it_begins(
     file = tmp_path / "ledger.jsonl"
     p2ptrain("ledger", "export", file, "--home", home)
     elsewhere = p2ptrain("ledger", "verify", file, "--home", home)
-    assert f"they begin at checkpoint {checkpoint}: nothing before it is in this" in elsewhere.out
+    assert f"this file begins at checkpoint {checkpoint} and does not show" in elsewhere.out
     file.write_text(file.read_text().replace('"trusted":null', '"trusted":0'))
     found = p2ptrain("ledger", "verify", file, "--home", home)
     assert "entry 1 of the ledger" in found.err
@@ -251,7 +253,7 @@ def test_a_node_that_is_writing_is_not_disturbed(p2ptrain: Command, home: Path) 
     with log.open("ab") as file:
         file.write(b"\xf7REC half a record")
     before = log.read_bytes()
-    assert p2ptrain("ledger", "verify", "--home", home).out == "all 6 entries are good\n"
+    assert p2ptrain("ledger", "verify", "--home", home).out == "all 6 entries are valid\n"
     assert log.read_bytes() == before
 
 

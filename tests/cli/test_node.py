@@ -132,7 +132,9 @@ def test_a_node_whose_socket_is_not_there_yet_or_any_more_is_told_apart_from_non
     with sole_use(Home(tmp_path)):
         outcome = p2ptrain("status", "--home", tmp_path)
     assert outcome.code == 75
-    assert outcome.err.startswith(f"error[NODE-SILENT] what uses {tmp_path} does not answer")
+    assert outcome.err.startswith(
+        f"error[NODE-SILENT] the process that uses {tmp_path} does not answer"
+    )
     assert "error[NO-NODE]" in p2ptrain("status", "--home", tmp_path).err
 
 
@@ -140,7 +142,7 @@ def test_a_node_that_still_starts_is_told_apart_from_none(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     early = NodeStatus(STATUS.peer, "brave-otter", "awaiting approval", "awaiting approval")
-    refused = {"error": "not yet: the node here is awaiting approval", "code": "NOT-YET"}
+    refused = {"error": "not yet: the node in this home is awaiting approval", "code": "NOT-YET"}
     replies = [json.dumps(each).encode() + b"\n" for each in (early.to_json(), refused)]
     with fake_node(tmp_path, *replies):
         shown = p2ptrain("status", "--home", tmp_path)

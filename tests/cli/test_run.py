@@ -141,7 +141,7 @@ def test_a_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
         ('source = "stdlib"', 'source = "raw.bin"', "raw.bin, line 1: it is not UTF-8"),
         ('source = "stdlib"', 'source = "empty"', "it holds no files"),
         ('source = "stdlib"', 'source = "void.txt"', "holds no text"),
-        ("limit_mb = 0.06", "limit_mb = 0.001", "tokens are too few"),
+        ("limit_mb = 0.06", "limit_mb = 0.001", "tokens are not enough"),
     ],
 )
 def test_a_run_that_cannot_be_published_leaves_nothing(

@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> No
 
 
 def no_compiler(say: Callable[[str], None]) -> Path:
-    raise MachineUnfit("it cannot be compiled here", code="NO-COMPILER")
+    raise MachineUnfit("the simulator cannot be compiled here", code="NO-COMPILER")
 
 
 def test_without_a_compiler_a_long_campaign_says_so_and_goes_on_interpreted(
@@ -146,7 +146,7 @@ def test_without_a_compiler_a_long_campaign_says_so_and_goes_on_interpreted(
     outcome = p2ptrain(*CALM, "--seeds", "2")
     assert (outcome.code, json.loads(outcome.out)["code"]) == (0, "interpreted")
     assert "cannot be compiled here" in outcome.err
-    assert "going on with the interpreter, at half the pace" in outcome.err
+    assert "the simulation runs interpreted instead, at half the speed" in outcome.err
     asked = p2ptrain(*CALM, "--seeds", "1", "--compiled")
     assert asked.code == 4
     assert "NO-COMPILER" in asked.err

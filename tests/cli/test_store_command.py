@@ -102,7 +102,7 @@ def test_a_node_that_runs_is_asked_to_repair(
         code, out, err = run(capsys, home, "check", "--repair")
     assert (code, asked) == (0, [{"command": "scrub"}])
     assert "repaired from peers" in out
-    assert "the node that runs here repairs them" in err
+    assert "the node that runs in this home repairs them" in err
 
 
 def test_what_nobody_repairs_stays_an_error(
@@ -114,7 +114,7 @@ def test_what_nobody_repairs_stays_an_error(
         code, _, err = run(capsys, home, "check", "--repair")
     assert code == 4
     assert "1 of" in err
-    assert "if no node of the run was reached, try again with --bootstrap" in err
+    assert "if no peer of the run was reached, try again with --bootstrap" in err
     assert victim in err
 
 
@@ -133,7 +133,7 @@ def test_gc_removes_what_the_run_does_not_need(
         assert store.has_chunk(pinned)
     assert run(capsys, home, "unpin", pinned)[0] == 0
     assert run(capsys, home, "gc")[1].startswith("removed ")
-    assert run(capsys, home, "unpin", pinned)[1] == "it is not pinned\n"
+    assert run(capsys, home, "unpin", pinned)[1] == "it was not pinned\n"
     with Store(home.store) as store:
         assert not store.has_chunk(pinned)
 
@@ -230,14 +230,14 @@ def test_gc_keeps_its_hands_off_a_node_that_runs(
 @pytest.mark.parametrize(
     ("words", "what", "do"),
     [
-        (["pin", "snapshot"], "'snapshot' is no digest", "a digest is 64 hexadecimal characters"),
-        (["unpin", "a" * 63], f"'{'a' * 63}' is no digest", "a digest is 64 hexadecimal"),
+        (["pin", "snapshot"], "'snapshot' is not a digest", "give 64 hexadecimal characters"),
+        (["unpin", "a" * 63], f"'{'a' * 63}' is not a digest", "give 64 hexadecimal"),
         (
             ["gc", "--keep-snapshots", "all"],
-            "whoever keeps all snapshots has nothing to remove",
-            "give a number",
+            "--keep-snapshots all leaves nothing to remove",
+            "give a number of snapshots",
         ),
-        (["gc", "--keep-snapshots", "-1"], "'-1' is no number of snapshots", "write a number"),
+        (["gc", "--keep-snapshots", "-1"], "'-1' is not a number of snapshots", "write a number"),
         (["gc", "--data-cache", "8"], "'8' is not a size", "write a number and a unit: 8GB, 500MB"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

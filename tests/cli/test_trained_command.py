@@ -35,7 +35,7 @@ def test_a_home_that_logged_what_it_trained_is_told_so(p2ptrain: Command, home: 
     done = p2ptrain("ledger", "trained", "--home", home.root)
     assert (done.code, done.out) == (
         0,
-        "6 committed blocks were trained once each, by who held their lease\n",
+        "6 committed blocks were trained exactly once, each by the member that held its lease\n",
     )
 
 
@@ -57,4 +57,4 @@ def test_where_there_is_no_journal_nothing_is_claimed(p2ptrain: Command, home: H
     done = p2ptrain("ledger", "trained", home.root / "empty.jsonl", "--home", home.root, "--json")
     assert {"good": True, "checked": 0, "unseen": 6}.items() <= done.json.items()
     missing = p2ptrain("ledger", "trained", home.root / "none", "--home", home.root)
-    assert (missing.code, "is no journal" in missing.err) == (2, True)
+    assert (missing.code, "is not a file" in missing.err) == (2, True)

@@ -84,9 +84,10 @@ def test_a_good_run_verifies_from_genesis_on(verify: Command, history: History) 
     told = verify()
     assert (told.code, told.out.count("\n")) == (0, 1)
     assert (
-        "14 entries, 7 updates from outer step 0 to 7, 3 certified snapshots on the way" in told.out
+        "14 entries, 7 updates from outer step 0 to 7, which lead to 3 certified snapshots"
+        in told.out
     )
-    assert "all 14 entries are good" in told.err
+    assert "all 14 entries are valid" in told.err
 
 
 def test_a_certified_update_that_breaks_the_bound_is_named(verify: Command, home: Home) -> None:
@@ -142,7 +143,7 @@ def test_a_flipped_byte_in_an_update_is_named(
         "height": 8,
         "step": 3,
         "digest": history.updates[3],
-        "what": f"chunk {victim} does not match its digest any more",
+        "what": f"chunk {victim} no longer matches its digest",
         "signed_by": [load_or_create(home.identity).peer],
     }
 
@@ -273,7 +274,7 @@ def test_a_pruned_ledger_verifies_from_its_checkpoint_on_and_says_so(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["another"], 3, "is 'swarm', not 'another'"),
+        (["another"], 3, "the home has run 'swarm', not 'another'"),
         (["--from", "there"], 2, "'there' is no certified snapshot of this run"),
         (["--from", "3"], 2, "of the outer steps 0, 2, 4, 6"),
     ],

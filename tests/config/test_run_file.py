@@ -84,12 +84,12 @@ WRONG = [
     ({"sync": {"fragments": 2}, "inner.steps": 3}, "sync.fragments 2 must divide inner.steps 3"),
     (
         {"sync": {"fragments": 4}, "inner.steps": 8},
-        "sync.fragments 4 does not fit: of 2 layers and 1 apart from them choose 2 to 3",
+        "sync.fragments 4 does not fit 2 layers and 1 embedding matrices: choose 2 to 3",
     ),
     ({"sync": {"overlap_steps": 3}}, "sync.overlap_steps 3 is longer than an outer step"),
     (
         {"sync": {"overlap_steps": 2, "mixing": 0.5}},
-        "sync.mixing must be 0 where sync.overlap_steps is",
+        "sync.mixing must be 0 if sync.overlap_steps is",
     ),
     ({"sync": {"mixing": 0.5}}, "sync: mixing needs overlap_steps"),
     (
@@ -98,8 +98,8 @@ WRONG = [
     ),
     (
         {"inner.betas": [0.99, 0.95]},
-        'inner: join_optimizer = "donors" needs betas whose first, squared, is below the second; '
-        'they are 0.99 and 0.95: change them, or set join_optimizer = "fresh"',
+        'inner: join_optimizer = "donors" needs betas whose first value, squared, is below '
+        'the second; they are 0.99 and 0.95: change them, or set join_optimizer = "fresh"',
     ),
     (
         {"sync": {"overlap_steps": 1, "eager": True}},
@@ -115,7 +115,10 @@ WRONG = [
     ({"model.width": True}, "model.width is True; it should be a valid integer"),
     ({"model.width": 0}, "model.width is 0; it should be greater than or equal to 1"),
     ({"model.width": 30}, "model: width 30 must be an even multiple of heads 4"),
-    ({"model.width": 2**23}, "model: 4.2e+14 parameters; a run has at most 1.1e+12"),
+    (
+        {"model.width": 2**23},
+        "model: the model has 4.2e+14 parameters; a run may have at most 1.1e+12",
+    ),
     ({"model.kv_heads": 3}, "model: kv_heads 3 must divide heads 4"),
     ({"model.vocab": 100}, "model.vocab is 100; it should be greater than or equal to 257"),
     ({"model.widht": 32}, "model.widht is not a setting; did you mean width?"),
@@ -125,7 +128,7 @@ WRONG = [
     ({"inner.lr": float("nan")}, "inner.lr is nan; it should be a finite number"),
     ({"inner.schedule": "step"}, "inner.schedule is 'step'; it should be 'wsd', 'cosine' or"),
     ({"inner.betas": [0.9]}, "inner.betas.1 is missing"),
-    ({"inner.warmup_steps": 13}, "inner.warmup_steps 13 is more than the whole run"),
+    ({"inner.warmup_steps": 13}, "inner.warmup_steps 13 is longer than the whole run"),
     ({"outer.lr": 101}, "outer.lr is 101; it should be less than or equal to 100"),
     ({"policy.grace_s": 1e5}, "policy.grace_s is 100000.0; it should be less than or equal to"),
     ({"policy.patience_s": 1e5}, "policy.patience_s is 100000.0; it should be less than or"),
@@ -136,15 +139,18 @@ WRONG = [
         {"policy.quorum_loss": "vote"},
         "policy.quorum_loss is 'vote'; it should be 'wait' or 'branch'",
     ),
-    ({"policy.branch_after_s": 60.0}, "policy: branch_after_s counts only with quorum_loss = "),
+    (
+        {"policy.branch_after_s": 60.0},
+        "policy: branch_after_s has no effect without quorum_loss = ",
+    ),
     ({"policy.participants_min": 0}, "policy.participants_min is 0; it should be greater"),
     (
         {"codec": {"name": "zip"}},
         "codec.name is 'zip'; it should be 'fp32', 'fp16', 'int8' or 'int4'",
     ),
-    ({"run.name": "Two Words"}, "run.name is 'Two Words'; it should be a-z"),
-    ({"run": 3}, "run should be a table, which a line [run] begins"),
-    ({"run": [{"name": "tiny"}]}, "run should be a table, which a line [run] begins"),
+    ({"run.name": "Two Words"}, "run.name is 'Two Words'; it should have only a-z"),
+    ({"run": 3}, "run should be a table, which begins with a line [run]"),
+    ({"run": [{"name": "tiny"}]}, "run should be a table, which begins with a line [run]"),
     ({"sync": {"fragments": 3}}, "sync.fragments 3 must divide inner.steps 2"),
     ({"data.source": ""}, "data.source is ''; it should have at least 1 character"),
     (
@@ -195,7 +201,7 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_run_file(tmp_path / "run.toml")
     assert "cannot be read: No such file" in caught.value.what
-    assert caught.value.do == "p2ptrain run new --out run.toml makes one"
+    assert caught.value.do == "make a run file with: p2ptrain run new --out run.toml"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,11 @@ def test_a_block_cut_short_is_refused(length: int) -> None:
 
 @pytest.mark.parametrize(
     ("vocab", "sequence", "complaint"),
-    [(35, 8, "vocabulary ends at 35"), (37, 9, "the run has 10 a row"), (37, 7, "has 8 a row")],
+    [
+        (35, 8, "vocabulary ends at 34"),
+        (37, 9, "the run has 10 tokens a row"),
+        (37, 7, "has 8 tokens a row"),
+    ],
 )
 def test_a_block_of_another_run_is_refused(vocab: int, sequence: int, complaint: str) -> None:
     with pytest.raises(ChunkCorrupt, match=complaint) as caught:

@@ -133,7 +133,7 @@ def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         documents(tmp_path / "a.jsonl", limit_bytes=5)
     assert "the first document of " in caught.value.what
-    assert caught.value.what.endswith("has 6 bytes, and data.limit_mb is 5e-06")
+    assert caught.value.what.endswith("has 6 bytes, more than data.limit_mb = 5e-06 allows")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
     [
         ("a.txt", b"good\n\xff\xfe", "line 2: it is not UTF-8"),
         ("a.txt", "one\ntwo".encode("utf-16-le"), "line 1: it is not UTF-8"),
-        ("a.txt.gz", b"", "it is no whole gzip file: it is empty"),
+        ("a.txt.gz", b"", "it is not a complete gzip file: it is empty"),
         ("a.txt", b"x" * 100, "line 1: it is longer than 64 bytes"),
         ("a.jsonl", b'{"text": "a"}\n{"text"', "line 2: it is not JSON"),
         ("a.jsonl", b"[" * 60, "line 1: it is not JSON"),
@@ -155,16 +155,16 @@ def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
         (
             "a.fa",
             b">p1\nACGT\nMEEP",
-            "line 3: record 'p1' has 'E', which is no nucleotide; is it",
+            "line 3: record 'p1' has 'E', which is not a nucleotide; is it",
         ),
         ("a.fa", b">r\nAC GT", "line 2: record 'r' has ' '"),
         ("a.fq", b"@r\nACGT\n+\nIII", "line 4: record 'r' has 4 bases and 3 qualities"),
         ("a.fq", b"@r\nACGT\n+\n", "line 3: the last record has 3 lines of four: 'r'"),
         ("a.fq", b">r\nACGT\n+\nIIII", "line 1: a FASTQ record begins with '@'"),
         ("a.fq", b"@r\nACGT\nACGT\nIIII", "line 3: the third line of record 'r' lacks its '+'"),
-        ("a.fq.gz", gzip.compress(FASTQ.encode())[:-9], "it is no whole gzip file"),
-        ("a.fq.gz", b"@r\nACGT\n+\nIIII", "it is no whole gzip file"),
-        ("a.parquet", b"PAR1 and more PAR1", "it is no whole parquet file"),
+        ("a.fq.gz", gzip.compress(FASTQ.encode())[:-9], "it is not a complete gzip file"),
+        ("a.fq.gz", b"@r\nACGT\n+\nIIII", "it is not a complete gzip file"),
+        ("a.parquet", b"PAR1 and more PAR1", "it is not a complete parquet file"),
         ("a.txt", b"", "a.txt holds no text"),
         ("a.fas", b"", "a.fas holds no text"),
     ],
@@ -220,10 +220,10 @@ def mixed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (cut, "it is no whole parquet file"),
+        (cut, "it is not a complete parquet file"),
         (nothing, "No such file"),
         (Path.mkdir, "it holds no files"),
-        (mixed, "it has reads beside b.txt, which is text"),
+        (mixed, "it has reads, beside the text in b.txt"),
     ],
 )
 def test_what_is_no_source_is_refused(

@@ -72,7 +72,7 @@ def test_reads_are_of_their_genomes_but_for_errors() -> None:
     [
         ("reads", 0, "set reads to 1 to 4294967296"),
         ("reads", 2**33, "set reads to 1 to 4294967296"),
-        ("repeats", 1.5, "a share from 0 to 1"),
+        ("repeats", 1.5, "a fraction from 0 to 1"),
         ("read_bases", 4001, "at most genome_bases (4000)"),
         ("genome_bases", 300, "set genome_bases to 400 or more"),
     ],
@@ -85,7 +85,7 @@ def test_impossible_reads_are_refused(field: str, value: float, fix: str) -> Non
 
 def test_nothing_is_overwritten_and_no_other_ending_is_taken(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text("mine")
-    for name, complaint in (("a.fasta", "already"), ("a.txt", "neither FASTA nor FASTQ")):
+    for name, complaint in (("a.fasta", "already"), ("a.txt", "neither .fasta nor .fastq")):
         with pytest.raises(ConfigError, match=complaint):
             write_reads(tmp_path / name, SPEC)
     assert (tmp_path / "a.fasta").read_text() == "mine"

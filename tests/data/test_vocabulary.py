@@ -82,7 +82,7 @@ def test_a_document_cannot_set_marks_by_spelling_them() -> None:
     assert [known.begin, known.end] == [tokens[0], tokens[-1]]
     assert not {known.begin, known.end} & set(tokens[1:-1])
     for begin, end in (("<s>", None), ("<bos>", "</s>")):
-        with pytest.raises(ConfigError, match="is no special token"):
+        with pytest.raises(ConfigError, match="is not a special token"):
             marked(tokenizer, begin, end)
 
 

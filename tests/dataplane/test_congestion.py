@@ -53,13 +53,15 @@ def test_a_kernel_that_refuses_goes_on_with_its_own(refused: int) -> None:
     """It lacks BBR, or keeps it for root."""
     found = prefer_bbr(PaperSocket(refuses_with=refused), OPTION)
     assert found == Congestion("cubic", os.strerror(refused))
-    assert found.words == (f"congestion control cubic; bbr cannot be had: {os.strerror(refused)}")
+    assert found.words == (
+        f"congestion control cubic; bbr is not available: {os.strerror(refused)}"
+    )
 
 
 def test_a_kernel_that_refuses_and_does_not_say_what_it_does_instead() -> None:
     found = prefer_bbr(PaperSocket(told=False), OPTION)
     assert found.words == (
-        "congestion control the system's; bbr cannot be had: No such file or directory"
+        "congestion control the system's; bbr is not available: No such file or directory"
     )
 
 
@@ -68,14 +70,14 @@ def test_a_kernel_that_agrees_and_keeps_its_own_is_not_believed() -> None:
         def setsockopt(self, level: int, option: int, value: bytes) -> None:
             pass
 
-    assert prefer_bbr(Deaf(), OPTION) == Congestion("cubic", "the system keeps its own")
+    assert prefer_bbr(Deaf(), OPTION) == Congestion("cubic", "the system keeps its own choice")
 
 
 def test_a_system_without_the_choice_is_asked_nothing() -> None:
     sock = PaperSocket()
     found = prefer_bbr(sock, None)
     assert (found.control, sock.asked) == ("", [])
-    assert "does not let a program choose" in found.words
+    assert "does not let programs choose" in found.words
 
 
 def test_this_machines_sockets_get_what_the_probe_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,5 +46,5 @@ def test_a_dial_that_was_given_up_before_it_began_does_not_begin(
         endpoint = Endpoint(server.peer, host, port, server.certificate_der)
         dialling = Dialling()
         dialling.give_up()
-        with pytest.raises(PeerUnreachable, match="given up"):
+        with pytest.raises(PeerUnreachable, match="gave up"):
             dial(client, endpoint, {"purpose": "x"}, deadline_s=LONG_S, dialling=dialling)

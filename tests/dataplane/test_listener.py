@@ -193,7 +193,7 @@ def test_a_purpose_that_is_not_served_is_refused_in_words(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening()
-    with pytest.raises(PeerUnreachable, match="not served here"):
+    with pytest.raises(PeerUnreachable, match="does not serve this purpose"):
         connect(client, endpoint, {"purpose": "mining"})
     eventually(lambda: listener.statistics().refused_hello == 1)
     assert works(client, endpoint)

@@ -84,7 +84,7 @@ def test_a_probe_that_is_cut_off_counts_by_what_came() -> None:
 def test_a_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
     ours, theirs = plain_pair(ANN, BOB)
     ours.send_frame(pack({"bytes": count_bytes}))
-    with pytest.raises(RemoteProtocolError, match="too much, or nothing"):
+    with pytest.raises(RemoteProtocolError, match="too many bytes, or for none"):
         ProbeServer(never)(theirs, {})
     ours.close()
     theirs.close()

@@ -168,7 +168,7 @@ def test_the_card_says_on_whose_word_the_weights_are(
     assert (said in text) if said else ("NOT CERTIFIED" not in text)
     assert all(each in text for each in (ORIGIN.run, ORIGIN.ledger_head, done.theta, "12,345"))
     assert (facts["standing"], facts["theta"], facts["step"]) == (standing, done.theta, 7)
-    assert (("certified by nobody" in text), "2 voters" in text) == (
+    assert (("no peer: the weights are not certified" in text), "2 voters" in text) == (
         (True, False) if standing == "uncertified" else (False, True)
     )
 
@@ -209,6 +209,6 @@ def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(
     with pytest.raises(StoreFull) as caught:
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
-    assert caught.value.what == f"the export takes 4.3 MB, and {tmp_path} has 4.0 MB left"
+    assert caught.value.what == f"the export takes 4.3 MB, and {tmp_path} has 4.0 MB free"
     monkeypatch.setattr(folders.shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
     export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")

@@ -94,7 +94,7 @@ def test_a_model_that_is_not_ours_is_refused_with_what_differs(
     assert caught.value.code == "MODEL-FOREIGN"
     assert said in caught.value.what
     assert "[CONFIG]" not in caught.value.what
-    assert caught.value.what.count("this is no model") == 1
+    assert caught.value.what.count("p2ptrain cannot run this model") == 1
 
 
 @pytest.mark.parametrize("config", [[], None, {"model_type": "llama"}])
@@ -151,8 +151,8 @@ def test_what_a_text_can_spell_is_taken_for_a_mark_only_if_nothing_else_may_be_o
     [
         (b"", "the run's tokenizer is not JSON: Expecting value"),
         (b"\xff", "the run's tokenizer is not JSON: 'utf-8' codec"),
-        (b"[]", "the run's tokenizer is no JSON object"),
-        (b"null", "the run's tokenizer is no JSON object"),
+        (b"[]", "the run's tokenizer is not a JSON object"),
+        (b"null", "the run's tokenizer is not a JSON object"),
     ],
 )
 def test_a_tokenizer_that_is_no_json_object_is_refused(data: bytes, what: str) -> None:

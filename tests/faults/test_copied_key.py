@@ -25,7 +25,7 @@ def test_a_copied_key_does_not_start_beside_the_original_and_a_restart_does(
         screen.is_error("ID-IN-USE", 8)
         assert label(load_or_create(seed.home / "identity.key").peer) in screen.evidence
         assert "stop the other node" in screen.do
-        assert "making sure that it has ended" in second.output()
+        assert "checking that it has ended" in second.output()
         assert node.running
         node.kill()
     with running(original, *way_in) as again:

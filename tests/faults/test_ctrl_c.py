@@ -56,7 +56,7 @@ def test_while_it_asks_whether_to_take_part(seed: NodeProcess, tmp_path: Path) -
     with open(user, "rb"), open(terminal, "rb"):
         address = seed.address()
         with running(tmp_path / "home", "--bootstrap", address, terminal=terminal) as node:
-            node.said("Take part in it? [y/N]")
+            node.said("Do you want to take part? [y/N]")
             status = wait_until("what it says of itself", node.status)
             assert status["state"] == "awaiting your answer"
             assert status["waits_for"] == HOW_TO_ANSWER
@@ -75,7 +75,7 @@ def test_while_it_fetches_and_while_it_serves(organiser: Path, run: Run, tmp_pat
     with running(organiser, "--seed") as rotten:
         way_in = ("--seed", "--bootstrap", rotten.address())
         with running(home_of(JOINER, tmp_path), *way_in) as node:
-            node.said("waiting for somebody who has them")
+            node.said("waits for a peer that has them")
             left_cleanly(node)
         left_cleanly(rotten)
 

@@ -141,7 +141,7 @@ def test_who_is_not_on_the_list_learns_what_to_do(
     assert f"p2ptrain allow add {me}" in screen.do
     assert seed.saw("join-request", peer=me)
     listed = here("allow", "list", "--home", seed.home)
-    assert f"asks to be let in: p2ptrain allow add {me}" in listed.err
+    assert f"asks to join: p2ptrain allow add {me}" in listed.err
     assert me not in listed.out
 
 
@@ -164,7 +164,7 @@ def pack_list(allowlist: Allowlist) -> bytes:
 
 LISTS: list[tuple[str, Callable[[Run, PeerId], bytes], str]] = [
     ("unsigned", unsigned, "signature"),
-    ("foreign", foreign, "who is not the organiser"),
+    ("foreign", foreign, "but the organiser of run"),
     ("noise", lambda run, me: b"\x81", ""),
 ]
 

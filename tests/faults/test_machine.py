@@ -39,7 +39,7 @@ def test_what_rots_in_one_store_is_waited_for_and_comes_from_another(
         empty.saw("snapshot-fetched")
         found = rotten.saw("chunk-damaged", digest=genesis)
         rotten.saw("caught-up")
-    assert "no source has 1 of the chunks" in delayed["reason"]
+    assert "no source has 1 of the missing chunks" in delayed["reason"]
     assert delayed["evidence"] == [f"{run.manifest.organiser} lacks 1 of the chunks"]
     assert chunk in found["reason"]
     with Store(organiser / "store") as store:

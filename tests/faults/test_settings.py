@@ -55,7 +55,7 @@ FIELDS: list[tuple[str, str, list[str]]] = [
     ("width = 16", "widht = 16", ["model.widht is not a setting; did you mean width?"]),
     ("steps = 100_000 }", "steps = 100_000, lr = nan }", ["outer.lr is nan"]),
     ('name = "faults"', 'name = "My run"', ["run.name is 'My run'", "a-z"]),
-    ("validation_blocks = 2", "validation_blocks = 2000", ["tokens are too few", "2000"]),
+    ("validation_blocks = 2", "validation_blocks = 2000", ["tokens are not enough", "2000"]),
     ('source = "text.txt"', 'source = "nothing.txt"', ["data.source", "nothing.txt"]),
     ('source = "text.txt"', 'source = "noise.bin"', ["data.source", "UTF-8"]),
     ('source = "text.txt"', 'source = "empty.txt"', ["data.source", "no text"]),

@@ -31,8 +31,10 @@ BUILD = Path("build") / "fuzz"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=30.0, help="CPU minutes in all")
-    parser.add_argument("--targets", nargs="+", metavar="TARGET", help="only these")
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="CPU minutes of all targets together"
+    )
+    parser.add_argument("--targets", nargs="+", metavar="TARGET", help="fuzz these targets only")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given, rest = parser.parse_known_args()
     if given.one:

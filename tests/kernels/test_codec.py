@@ -250,7 +250,7 @@ def test_kernels_that_are_not_compiled_are_said_to_be_so() -> None:
     hide = "import sys; sys.modules['p2ptrain.kernels._codecs'] = None; import p2ptrain.kernels"
     found = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True)
     assert found.returncode == 1
-    assert found.stderr.endswith("scripts/setup does it\n")
+    assert found.stderr.endswith("run scripts/setup\n")
 
 
 def test_a_variant_that_the_machine_lacks_is_an_error_and_never_replaced() -> None:

@@ -65,7 +65,7 @@ def verdict(
     return may_accept(RULES, state, view, value, now, forced=forced, doubtful=doubtful, late=late)
 
 
-YES = Judgement(Answer.YES, "it fits what this node knows")
+YES = Judgement(Answer.YES, "it agrees with this node's knowledge")
 
 
 MADE = (ReduceDone(B, 0, 0, U), ReduceDone(C, 0, 0, U))
@@ -77,7 +77,7 @@ def test_a_commit_needs_the_bytes() -> None:
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, UpdateHeld(U)) == YES
 
 
-UNMADE = Judgement(Answer.LATER, "most participants are not known to have made that update")
+UNMADE = Judgement(Answer.LATER, "this node does not know that most participants made the update")
 
 
 def test_a_commit_needs_the_word_of_most_participants_or_this_node_s_own() -> None:
@@ -131,7 +131,7 @@ def test_a_result_of_another_attempt_is_no_contradiction() -> None:
 
 S = digest("s")
 SNAPPED = Commit(0, 0, U, SnapshotRef(0, S), REDUCING.digest)
-UNVOUCHED = Judgement(Answer.LATER, f"no quorum is known to have snapshot {S[:8]}")
+UNVOUCHED = Judgement(Answer.LATER, f"this node does not know that a quorum has snapshot {S[:8]}")
 
 
 def test_a_voter_with_another_snapshot_refuses() -> None:
@@ -171,7 +171,7 @@ def test_a_snapshot_that_nobody_vouches_for_is_accepted_if_it_may_have_been_chos
 def test_an_invalid_value_is_refused_forced_or_not() -> None:
     for forced in (False, True):
         got = verdict(GENESIS, Commit(0, 0, U), UpdateHeld(U), forced=forced)
-        assert got == Judgement(Answer.NO, "no reduce is under way that could be committed")
+        assert got == Judgement(Answer.NO, "no exchange is under way that could be committed")
 
 
 def test_a_voter_does_not_let_itself_be_dropped_while_it_is_here() -> None:
@@ -183,7 +183,7 @@ def test_a_voter_does_not_let_itself_be_dropped_while_it_is_here() -> None:
 
 
 WITHOUT_C = Roster(0, 0, (A, B), (), EVERYBODY[:2])
-C_IS_HERE = Judgement(Answer.LATER, "it drops c, which is here for all that this node knows")
+C_IS_HERE = Judgement(Answer.LATER, "it drops c, which this node considers present")
 
 
 def test_nobody_is_dropped_who_is_here() -> None:
@@ -192,7 +192,7 @@ def test_nobody_is_dropped_who_is_here() -> None:
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Leaving(C)) == YES
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, AllowedPeers(frozenset({A, B}))) == YES
     learner = chain_of(RULES, [Roster(0, 0, (A, B, C), (D,))])[1]
-    drops_d = Judgement(Answer.LATER, "it drops d, which is here for all that this node knows")
+    drops_d = Judgement(Answer.LATER, "it drops d, which this node considers present")
     assert verdict(learner, OPENING, *ALL_READY) == drops_d
 
 
@@ -202,7 +202,7 @@ def test_who_fell_silent_in_the_reduce_may_be_dropped_on_the_word_of_two() -> No
     open_state = chain_of(small_rules("a b c d"), [everybody])[1]
     without_d = Roster(0, 1, (A, B, C), (), EVERYBODY)
     said = [ReduceFailed(peer, 0, 0, (D,)) for peer in (A, B)]
-    here = Judgement(Answer.LATER, "it drops d, which is here for all that this node knows")
+    here = Judgement(Answer.LATER, "it drops d, which this node considers present")
     assert verdict(open_state, without_d, said[0]) == here
     assert verdict(open_state, without_d, *said, ME_READY) == YES
     assert verdict(open_state, without_d, *said, ME_READY, ReduceFailed(D, 0, 0)) == here
@@ -225,7 +225,7 @@ def test_nobody_averages_without_most_of_those_who_could_take_part() -> None:
     view = View(A)
     for peer in (A, B, C):
         view.note(Ready(peer, 0, 200, 2))
-    later = Judgement(Answer.LATER, "it leaves out 2 of 3 that could take part")
+    later = Judgement(Answer.LATER, "it leaves out 2 of 3 peers that could take part")
     assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == later
     view.down.add(C)
     assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == YES
@@ -240,7 +240,7 @@ def test_few_voices_do_not_make_an_attempt_of_a_few() -> None:
     view = View(A)
     view.note(ReduceFailed(names[4], 0, 0, names[:3]))
     again = Roster(0, 1, names, (), everybody[3:])
-    later = Judgement(Answer.LATER, "it leaves out 3 of 5 that could take part")
+    later = Judgement(Answer.LATER, "it leaves out 3 of 5 peers that could take part")
     assert may_accept(rules, opened, view, again, 0.0, forced=False) == later
     assert survivors(rules, opened, view) == everybody[:4], "who accuses many is doubted most"
     for peer in (A, B, D):
@@ -264,7 +264,7 @@ def test_a_reduce_is_not_opened_among_those_who_claim_to_be_ready_first() -> Non
     two = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY[:1], *EVERYBODY[2:]))
     four = chain_of(small_rules("a b c d"), [])[1]
     some = (ME_READY, OTHERS_READY[1])
-    hasty = Judgement(Answer.LATER, "it opens a reduce though no quorum is ready")
+    hasty = Judgement(Answer.LATER, "it opens an exchange before a quorum is ready")
     assert verdict(four, two, OTHERS_READY[1]) == hasty
     view = View(B)
     for event in some:
@@ -283,7 +283,7 @@ def test_nobody_opens_step_after_step_to_have_them_skipped() -> None:
     for event in ALL_READY:
         view.note(event)
     rests_s = 2 * RULES.grace_s
-    too_soon = "the last 3 outer steps were skipped, and it opens the next too soon"
+    too_soon = "the last 3 outer steps were skipped, and it opens the next one too soon"
     judged = partial(may_accept, RULES, GENESIS, view, OPENING, forced=False)
     assert judged(100.0 + rests_s / 2 - 0.01) == Judgement(Answer.LATER, too_soon)
     assert judged(100.0 + rests_s / 2) == YES
@@ -291,7 +291,7 @@ def test_nobody_opens_step_after_step_to_have_them_skipped() -> None:
 
 def test_nobody_s_work_is_given_other_numbers_than_it_said() -> None:
     bent = replace(OPENING, participants=(*EVERYBODY[:2], Participant(C, 199, 2)))
-    unsaid = Judgement(Answer.LATER, "c is not known here to have trained 199 tokens")
+    unsaid = Judgement(Answer.LATER, "this node does not know that c trained 199 tokens")
     assert verdict(GENESIS, bent, *ALL_READY) == unsaid
     assert verdict(GENESIS, bent, *ALL_READY, forced=True, doubtful=True) == unsaid
     assert verdict(GENESIS, bent, *ALL_READY, Ready(C, 0, 199, 2)) == YES
@@ -304,7 +304,7 @@ def test_nobody_s_work_is_given_other_numbers_than_it_said() -> None:
 def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
     admits = Roster(0, 0, (A, B, C), (D,))
     got = verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C})))
-    assert got == Judgement(Answer.LATER, "d may not be a member, by what this node knows")
+    assert got == Judgement(Answer.LATER, "d may not be a member, as far as this node knows")
     assert verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C, D}))) == YES
 
 
@@ -326,7 +326,7 @@ def test_a_roster_may_only_use_this_node_as_it_reported(
 
 
 def test_a_reduce_is_not_given_up_before_a_failure_is_known_here() -> None:
-    waits = Judgement(Answer.LATER, "no failure of the reduce is known here")
+    waits = Judgement(Answer.LATER, "this node knows of no failure of the exchange")
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C)) == waits
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C), ReduceFailed(B, 0, 0)) == YES
 
@@ -348,7 +348,7 @@ def test_a_result_of_its_own_that_too_few_can_have_made_is_given_up_at_once() ->
 def test_a_skip_is_accepted_only_when_nothing_else_is_left() -> None:
     all_failed = [ReduceFailed(peer, 0, 0) for peer in (A, B, C)]
     assert verdict(REDUCING, Skip(0)).answer is Answer.LATER
-    again = Judgement(Answer.LATER, "3 could try again")
+    again = Judgement(Answer.LATER, "3 peers could try again")
     assert verdict(REDUCING, Skip(0), *all_failed) == again
     assert verdict(REDUCING, Skip(0), *all_failed, PeerDown(B), PeerDown(C)) == YES
 

@@ -423,7 +423,9 @@ def test_a_joiner_cannot_vote_before_its_roster() -> None:
     entry = Entry(1, some["d"].state.head, Skip(0))
     vote = some["d"]._instance.electorate.vote(0, entry)
     effects = some.tell("b", Received(D, Accept(vote)))
-    assert effects == [Note("d sent a vote message for a height in which one of us has no vote")]
+    assert effects == [
+        Note("d sent a vote message for a height at which it or this node has no vote")
+    ]
 
 
 def test_a_leaver_votes_for_the_roster_without_it() -> None:
@@ -456,8 +458,8 @@ def test_only_the_rounds_own_proposer_is_heard() -> None:
     unsigned = replace(asked(some.rules, 1, entry), round=0)
     some.tell("a", Received(C, unsigned), Received(C, Prepare(1, 3)))
     assert notes_of(some, "a") == [
-        "a proposal for b's round 0 does not count: its proposer has not signed it",
-        "c prepares round 3: that is another voter's turn",
+        "a proposal for b's round 0 is ignored: its proposer did not sign it",
+        "c prepares round 3: it is another voter's turn",
     ]
 
 
@@ -468,7 +470,7 @@ def test_a_proposal_in_a_later_round_needs_the_promises_of_a_quorum() -> None:
     forged = PromiseProof(B, None, None, None, b"x")
     for promises in ((), (proof,), (proof, proof), (proof, stranger), (proof, forged)):
         some.tell("a", Received(C, asked(some.rules, 1, entry, promises)))
-    too_few = "c proposes in round 1: it does not come with the promises of a quorum"
+    too_few = "c proposes in round 1: it lacks the promises of a quorum"
     assert notes_of(some, "a") == [
         too_few,
         too_few,
@@ -492,7 +494,7 @@ def test_a_proposal_needs_promises_whose_claims_were_proposed_before_it(
     had = own if claims == "its own round" else Accepted(round - 1, entry, b"no")
     proofs = (promised(some, C, round, had), promised(some, B, round))
     some.tell("a", Received(C, asked(some.rules, round, entry, proofs)))
-    said = f"c proposes in round {round}: what c says it had accepted was not proposed"
+    said = f"c proposes in round {round}: c reports an accepted entry that nobody proposed"
     assert notes_of(some, "a") == [said]
     assert some["a"]._instance.acceptor.accepted is None
 
@@ -507,7 +509,7 @@ def test_a_proposer_cannot_leave_out_what_was_accepted() -> None:
     proofs = (proof_of(B, one), proof_of(C, two))
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     some.tell("a", Received(C, asked(some.rules, 1, other, proofs)))
-    assert notes_of(some, "a")[-1].endswith(f"it should propose entry {accepted.entry.digest}")
+    assert notes_of(some, "a")[-1].endswith(f"it must propose entry {accepted.entry.digest}")
 
 
 def test_two_proposals_of_one_round_are_noticed() -> None:
@@ -526,8 +528,8 @@ def test_a_proposal_for_another_chain_or_an_absurd_round_does_not_count() -> Non
     some.tell("a", Received(B, asked(some.rules, 0, elsewhere)))
     some.tell("a", Received(B, asked(some.rules, far, here)))
     assert notes_of(some, "a") == [
-        "a proposal for b's round 0 does not count: it is of another chain",
-        f"a proposal for b's round {far} does not count: that round is absurd",
+        "a proposal for b's round 0 is ignored: it is of another chain",
+        f"a proposal for b's round {far} is ignored: the round is far too high",
     ]
 
 
@@ -547,7 +549,7 @@ def test_an_absurd_round_is_not_followed() -> None:
     far = (1 << 40) * 3
     assert some["a"]._instance.electorate.proposer(far) == B
     some.tell("a", Received(B, Prepare(1, far)))
-    assert notes_of(some, "a") == [f"b prepares round {far}: that round is absurd"]
+    assert notes_of(some, "a") == [f"b prepares round {far}: the round is far too high"]
     assert some["a"]._instance.acceptor.promised == 0
 
 
@@ -569,12 +571,12 @@ def test_votes_that_do_not_count() -> None:
     for vote in bad:
         some.tell("b", Received(A, Accept(vote)))
     notes = notes_of(some, "b")
-    assert notes.pop(3).startswith("a signed what excludes each other at height 1: a vote for ")
+    assert notes.pop(3).startswith("a signed contradictory statements at height 1: a vote for ")
     assert notes == [
-        "a vote of a does not count: it is of another run, or another line of it",
-        "a vote of a does not count: its sender is not a voter of this height",
-        "a vote of a does not count: its signature is wrong",
-        "a vote of a does not count: it is for another entry than was proposed",
+        "a vote of a is ignored: it is of another run, or another line of it",
+        "a vote of a is ignored: its sender is not a voter of this height",
+        "a vote of a is ignored: its signature is wrong",
+        "a vote of a is ignored: it is for another entry than the proposed one",
     ]
     assert some["b"].state.height == 0
     some.tell("b", Received(A, Accept(good)))
@@ -589,7 +591,7 @@ def test_promises_that_do_not_count() -> None:
     some.mail = []
     assert some["c"]._instance.stage is Stage.PREPARING
     some.tell("c", Received(A, Promise(1, 1, None, b"forged")))
-    assert notes_of(some, "c") == ["a promise of a does not count: its signature is wrong"]
+    assert notes_of(some, "c") == ["a promise of a is ignored: its signature is wrong"]
     some.tell("c", Received(A, some["a"]._instance.electorate.promise(1, None)))
     assert some["c"]._instance.stage is Stage.PROPOSED
 

@@ -196,7 +196,9 @@ def test_an_old_entry_that_is_pruned_here_is_not_compared() -> None:
     assert ledger.handle(Received(D, Outcome(other)), 0.0) == []
     second = certify(RULES, BASE.state, Commit(4, 0, digest("another")))
     notes = [it for it in ledger.handle(Received(D, Outcome(second)), 0.0) if isinstance(it, Note)]
-    assert "d shows another entry 10 than ours: a fork, or a forgery" in [it.text for it in notes]
+    assert "d sent another entry 10 than this node's: a fork, or a forgery" in [
+        it.text for it in notes
+    ]
 
 
 def double_vote(peer: str) -> Evidence:

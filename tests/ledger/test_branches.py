@@ -89,10 +89,10 @@ def test_b2_who_is_gone_loses_its_lease_and_the_reduce_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("branch", "fault"),
     [
-        (Branch(0, (B, A)), "its voters are not some of those there are, with their ranks"),
-        (Branch(0, (A, PeerId("x"))), "its voters are not some of those there are, with their"),
-        (Branch(0, (A,), (PeerId("x"),)), "its learners are not some of those there are"),
-        (Branch(0, (A, B, C)), "its voters are a quorum and need no branch"),
+        (Branch(0, (B, A)), "its voters are not a subset of the present voters, in their ranks"),
+        (Branch(0, (A, PeerId("x"))), "its voters are not a subset"),
+        (Branch(0, (A,), (PeerId("x"),)), "its learners are not a subset of the present learners"),
+        (Branch(0, (A, B, C)), "its voters are a quorum, so they need no branch"),
         (Branch(1, (A,)), "it is for outer step 1"),
     ],
 )
@@ -102,10 +102,13 @@ def test_b2_what_is_no_branch(branch: Branch, fault: str) -> None:
 
 def test_b2_a_run_that_waits_has_no_branches_and_no_branch_is_endless() -> None:
     waits = replace(RULES, quorum_loss="wait")
-    assert why_invalid(waits, START, PAIR) == "this run waits for its quorum"
+    assert why_invalid(waits, START, PAIR) == "this run waits for its quorum and does not branch"
     deep = replace(ON_A_BRANCH, past=ON_A_BRANCH.past * STRETCHES_MAX)
     assert "branches deep" in why_invalid(RULES, deep, Branch(0, (B,)))
-    assert why_invalid(RULES, START, Heal(0, 1, digest("x"))) == "this is no branch that could heal"
+    assert (
+        why_invalid(RULES, START, Heal(0, 1, digest("x")))
+        == "this chain is not a branch that could heal"
+    )
 
 
 def test_b2_all_of_its_voters_sign_it_and_votes_do_not_count() -> None:
@@ -179,18 +182,22 @@ def test_b3_what_a_voter_does_not_sign() -> None:
     it, entry = branching(B), Entry(1, START.head, PAIR)
     assert isinstance(asked(it, entry), SignBranch)
     refusals = {
-        "that is no branch": (replace(entry, value=Skip(0)), A, 61.0),
+        "the entry is not a branch": (replace(entry, value=Skip(0)), A, 61.0),
         "this node is at height 0 of another chain": (Entry(2, digest("x"), PAIR), A, 61.0),
-        "the first-ranked of those who stay asks": (entry, C, 61.0),
+        "only the first-ranked remaining voter may ask": (entry, C, 61.0),
         "its voters are a quorum": (replace(entry, value=Branch(0, (A, B, C))), A, 61.0),
-        "a quorum was seen here; not before 20 s from now": (entry, A, 40.0),
+        "this node saw a quorum recently; it does not branch off for another 20 s": (
+            entry,
+            A,
+            40.0,
+        ),
     }
     for reason, (proposal, sender, now) in refusals.items():
         said = asked(it, proposal, sender, now)
         assert isinstance(said, RefuseBranch)
         assert said.reason.startswith(reason)
     it.note_presence(START, Presence((A, B, C), ()), 61.0)
-    assert asked(it, entry) == RefuseBranch(1, "a quorum is here")
+    assert asked(it, entry) == RefuseBranch(1, "this node sees a quorum")
 
 
 def test_b3_who_proposes_repeats_it_and_counts_only_true_signatures() -> None:
@@ -423,7 +430,7 @@ def test_b5_a_chain_that_does_not_verify_or_ends_in_a_heal_is_not_followed() -> 
     some = group("a", signed(START, Branch(0, (A,))))
     some.tell("a", PeerHeight(C, 1, RULES.run))
     some.tell("a", Received(C, Entries(1, (forged,))))
-    assert "c shows a bad chain" in some.notes[-1][1]
+    assert "c sent an invalid chain" in some.notes[-1][1]
     theirs = signed(START, Branch(0, (C, D)))
     state = after(START, theirs)
     heal = certify(RULES, state, Heal(0, 1, digest("elsewhere")))
@@ -462,14 +469,14 @@ def test_a_run_without_branches_says_so() -> None:
     some = Group(small_rules("a b c"))
     entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
     some.tell("a", Received(B, ProposeBranch(entry)))
-    assert some.notes == [(A, "b speaks of a branch, and this run has none")]
+    assert some.notes == [(A, "b sent a message about a branch, but this run has none")]
 
 
 def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None:
     some = group("a")
     some.tell("a", PeerDown(B))
     words = some["a"].status(20.0).branch
-    assert words == "no quorum for 20 s; those who are here branch off in 40 s"
+    assert words == "no quorum for 20 s; the connected voters branch off in 40 s"
     branched = group("a", signed(START, PAIR))
     said = branched["a"].status(70.0).branch
     assert said.startswith("on a branch since outer step 0, without c, d, e; no quorum for 70 s")
@@ -497,7 +504,7 @@ def test_who_does_not_vote_signs_no_branch() -> None:
         it for it in some.tell("b", Received(A, ProposeBranch(entry))) if isinstance(it, Send)
     )
     assert said == Send(A, RefuseBranch(1, "this process must not use its vote"))
-    assert some.notes[-1] == (B, "a speaks of a branch, and this process does not vote")
+    assert some.notes[-1] == (B, "a sent a message about a branch, but this process does not vote")
     refused = some.tell("b", Received(A, said.message))
     assert not any(isinstance(effect, Send) for effect in refused)
 
@@ -516,7 +523,7 @@ def test_b1_who_comes_back_to_a_line_stands_by_what_it_promised_there() -> None:
     some.start("a")
     some.mail.clear()
     some.tell("a", Received(B, asked_in_round_0(RULES, 0, MAIN.entry)))
-    refused = Refused(1, 0, 1, "a later round is promised")
+    refused = Refused(1, 0, 1, "this node has promised a later round")
     assert [(it.receiver, it.message) for it in some.mail] == [(B, refused)]
 
 

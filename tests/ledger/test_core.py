@@ -41,7 +41,7 @@ def test_status_says_what_is_agreed_and_who_is_waited_for() -> None:
         attempt=0,
         round=0,
         proposer=B,
-        reason="members still train",
+        reason="members are still training",
         waiting_for=(B, C),
         branch="",
     )
@@ -57,7 +57,7 @@ def test_status_follows_the_run_to_its_end() -> None:
     some.made(U, "a b c")
     some.deliver()
     said.append(some["a"].status(0.0).reason)
-    assert said == ["members still train", "the reduce is under way", "the run has ended"]
+    assert said == ["members are still training", "an exchange is under way", "the run has ended"]
 
 
 def test_if_every_voter_leaves_it_says_so_and_waits() -> None:
@@ -115,7 +115,7 @@ def test_records_of_heights_that_the_chain_has_lost_are_kept() -> None:
     assert ledger.state.height == 1
     effects = ledger.handle(Received(B, Prepare(2, 2)), 0.0)
     refusals = [it.message for it in effects if hasattr(it, "message")]
-    assert refusals == [Refused(2, 2, 4, "a later round is promised")]
+    assert refusals == [Refused(2, 2, 4, "this node has promised a later round")]
 
 
 def test_an_update_that_was_voted_for_is_named_until_its_height_is_decided() -> None:
@@ -217,12 +217,12 @@ def test_votes_and_promises_are_good_for_their_place_only() -> None:
     promise = electorate.promise(2, accepted(small_rules(), 1, entry))
     assert electorate.promise_fault(A, promise) == ""
     assert electorate.promise_fault(D, promise) == "its sender is not a voter of this height"
-    elsewhere = "what it says was accepted does not belong there"
+    elsewhere = "the entry that it reports as accepted is not valid at this height"
     for round, other in ((2, entry), (1, Entry(1, digest("x"), Skip(0)))):
         false = Promise(1, 2, accepted(small_rules(), round, other), promise.signature)
         assert electorate.promise_fault(A, false) == elsewhere
     invented = Promise(1, 2, Accepted(1, entry, b"invented"), promise.signature)
-    unproposed = "what a says it had accepted was not proposed"
+    unproposed = "a reports an accepted entry that nobody proposed"
     assert electorate.promise_fault(A, invented) == unproposed
 
 

@@ -166,7 +166,7 @@ def test_a_voter_knows_what_it_cannot_have_said(foreign: Statement) -> None:
 def test_anybody_can_check_evidence() -> None:
     evidence = evidence_against(B)
     assert check_evidence({LINE}, evidence, verify) == ""
-    fault = "it is of another run, or of a branch of it that is not known here"
+    fault = "it is of another run, or of a branch that is not known here"
     assert check_evidence({digest("other")}, evidence, verify) == fault
     forged = Evidence(RULES.run, 1, C, evidence.one, evidence.other)
     assert check_evidence({LINE}, forged, verify) == "c did not sign it"
@@ -177,13 +177,13 @@ def test_anybody_can_check_evidence() -> None:
 def test_evidence_says_in_words_what_was_done() -> None:
     said = Evidence(RULES.run, 4, B, promise(3, 1, "x"), promise(5)).words
     assert said == (
-        "b signed what excludes each other at height 4: a promise of round 3, having accepted "
+        "b signed contradictory statements at height 4: a promise of round 3, having accepted "
         f"{X[:8]} last, in round 1; and a promise of round 5, having accepted nothing"
     )
 
 
 def test_what_is_no_contradiction_cannot_be_evidence() -> None:
-    with pytest.raises(ValueError, match="can both be honest"):
+    with pytest.raises(ValueError, match="do not contradict each other"):
         Evidence(RULES.run, 1, B, vote(0), vote(1))
     with pytest.raises(ValueError, match="a vote is for an entry"):
         Statement(None, None, None, b"")
@@ -201,13 +201,13 @@ def test_evidence_reads_back_as_itself() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "rule"),
     [
-        ("statements", [], "evidence is two statements"),
-        ("statements", [[None, 0, X, ""], [None, 1, X, ""]], "can both be honest"),
-        ("statements", [[None, 0, X], [None, 0, Y, ""]], "a statement has four parts"),
+        ("statements", [], "evidence must have two statements"),
+        ("statements", [[None, 0, X, ""], [None, 1, X, ""]], "do not contradict each other"),
+        ("statements", [[None, 0, X], [None, 0, Y, ""]], "a statement must have four parts"),
         ("statements", [[None, None, None, ""], [None, 0, Y, ""]], "a vote is for an entry"),
         ("statements", [[None, 0, "x", ""], [None, 0, Y, ""]], "entry must be a digest"),
         ("statements", [[None, 0, X, "x"], [None, 0, Y, ""]], "signature must be a signature"),
-        ("height", 0, "votes are about heights from 1 on"),
+        ("height", 0, "a vote must be about a height from 1 on"),
         ("peer", "", "peer must be a peer id"),
         ("line", "x", "line must be a digest"),
         ("surplus", "x", "expected a map of height, line, peer, statements"),

@@ -224,7 +224,7 @@ def test_a_founder_that_comes_back_is_a_voter_at_once() -> None:
     assert why_invalid(FOUR, state, back) == ""
     assert judged(FOUR, state, back, Joining(D), Joining(S)).answer is Answer.YES
     assert judged(FOUR, state, back, Joining(S)).reason == (
-        "d would be a voter and is not known here to ask for it"
+        "d would be a voter, but this node has not heard it ask"
     )
     assert wanted(FOUR, state, Joining(D), PeerDown(D)) is None
 

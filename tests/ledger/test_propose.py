@@ -64,7 +64,7 @@ def opening(names: tuple[PeerId, ...], *, voters: tuple[PeerId, ...] = (A, B, C)
 
 
 def test_members_that_train_are_waited_for() -> None:
-    assert wish(GENESIS, ready(A)) == Wish(None, "members still train", (B, C))
+    assert wish(GENESIS, ready(A)) == Wish(None, "members are still training", (B, C))
 
 
 def test_when_all_are_ready_they_reduce() -> None:
@@ -74,19 +74,21 @@ def test_when_all_are_ready_they_reduce() -> None:
 
 def test_a_ready_quorum_gives_the_rest_its_grace() -> None:
     got = wish(GENESIS, ready(A, B), now=3.0, enough_since=1.0)
-    assert got == Wish(None, "a quorum is ready, the rest has its grace", (C,), 11.0)
+    assert got == Wish(
+        None, "a quorum is ready; waiting for the others until the grace time is over", (C,), 11.0
+    )
 
 
 def test_without_a_voter_that_stays_nobody_reduces() -> None:
     learning = chain_of(RULES, [Roster(0, 0, (A,), (D, E))])[1]
     got = wish(learning, [*ready(A, D, E), Leaving(A)])
-    assert got == Wish(None, "every voter leaves or is down")
+    assert got == Wish(None, "all voters are leaving or down")
 
 
 def test_after_the_grace_it_goes_on_without_the_rest_which_stays_a_member() -> None:
     got = wish(GENESIS, ready(A, B), now=11.0, enough_since=1.0)
     assert got.value == opening((A, B))
-    assert got.reason == "a quorum was ready 10 s ago; going on without the rest"
+    assert got.reason == "a quorum was ready 10 s ago; starting without the others"
 
 
 def test_who_is_down_is_neither_waited_for_nor_kept() -> None:
@@ -133,7 +135,7 @@ def test_who_asks_to_join_is_admitted_at_once_as_a_learner() -> None:
     ids=["not allowed", "down", "gone again"],
 )
 def test_who_may_not_or_cannot_join_is_not_admitted(events: list[Event]) -> None:
-    assert wish(GENESIS, events) == Wish(None, "members still train", (A, B, C))
+    assert wish(GENESIS, events) == Wish(None, "members are still training", (A, B, C))
 
 
 def test_a_voter_that_says_goodbye_is_let_go_while_it_can_still_vote() -> None:
@@ -261,14 +263,14 @@ def test_skips_are_counted_until_something_is_committed() -> None:
 
 
 def test_a_reduce_under_way_is_waited_for() -> None:
-    assert wish(REDUCING, []) == Wish(None, "the reduce is under way", (A, B, C))
+    assert wish(REDUCING, []) == Wish(None, "an exchange is under way", (A, B, C))
 
 
 def made(*names: PeerId, update: str = "u") -> list[Event]:
     return [ReduceDone(name, 0, 0, digest(update)) for name in names]
 
 
-IS_DONE = Wish(Commit(0, 0, digest("u")), "the reduce of outer step 0 is done")
+IS_DONE = Wish(Commit(0, 0, digest("u")), "the exchange of outer step 0 is done")
 
 
 def test_what_most_participants_made_is_committed_though_others_failed() -> None:
@@ -277,7 +279,7 @@ def test_what_most_participants_made_is_committed_though_others_failed() -> None
 
 
 def test_what_one_other_says_that_it_made_is_not_committed() -> None:
-    assert wish(REDUCING, made(B)) == Wish(None, "the reduce is under way", (A, B, C))
+    assert wish(REDUCING, made(B)) == Wish(None, "an exchange is under way", (A, B, C))
 
 
 def test_what_this_node_made_is_committed_as_long_as_most_may_have_made_it() -> None:
@@ -308,7 +310,7 @@ def test_a_result_that_cannot_be_had_is_given_up_after_the_grace_time() -> None:
     assert (hopes.value, hopes.look_again_at) == (Commit(0, 0, digest("u")), 11.0)
     gives_up = what_to_propose(RULES, REDUCING, view, 11.0)
     assert gives_up.value == Roster(0, 1, (A, B, C), (), EVERYBODY)
-    assert gives_up.reason == "attempt 0: its result cannot be had"
+    assert gives_up.reason == "attempt 0: nobody can provide its result"
     view.note(UpdateHeld(digest("u")))
     assert what_to_propose(RULES, REDUCING, view, 99.0).value == Commit(0, 0, digest("u"))
 
@@ -380,7 +382,9 @@ def test_where_quorums_are_two_thirds_more_have_to_vouch_for_a_snapshot() -> Non
 
 def test_a_first_failure_waits_a_moment_for_the_others() -> None:
     got = wish(REDUCING, failed(A), now=1.2, failed_since=1.0)
-    assert got == Wish(None, "a reduce failed; hearing the others", (B, C), 1.5)
+    assert got == Wish(
+        None, "an exchange failed; waiting for the other participants' reports", (B, C), 1.5
+    )
 
 
 def test_when_all_living_participants_failed_it_is_tried_again_at_once() -> None:

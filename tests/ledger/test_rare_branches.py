@@ -112,7 +112,7 @@ def test_a_roster_without_a_voter_is_not_wished_for() -> None:
 
 def test_what_a_promise_had_accepted_has_three_parts() -> None:
     plain = {"kind": "promise", "height": 1, "round": 1, "accepted": [0], "signature": "eA=="}
-    with pytest.raises(RemoteProtocolError, match="what was accepted has 3 parts"):
+    with pytest.raises(RemoteProtocolError, match="the accepted entry has 3 parts"):
         decode(canonical(plain))
 
 

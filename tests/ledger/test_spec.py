@@ -90,13 +90,13 @@ def test_r2_a_prepare_is_answered_if_its_round_is_later() -> None:
 
 def test_r3_a_proposal_of_a_round_before_the_promised_one_is_refused() -> None:
     lines = told(*ALL_READY, "down b at c", "deliver c->a prepare", "deliver b->a propose")
-    assert lines[-1] == "a -> b: refuse 1/0, promised 1: a later round is promised"
+    assert lines[-1] == "a -> b: refuse 1/0, promised 1: this node has promised a later round"
 
 
 def test_r3_a_proposal_without_its_proposers_vote_is_refused() -> None:
     start = (*ALL_READY, "tamper b->a propose signature")
     lines = told(*start, "deliver b->a propose", "expect a height 0")
-    said = "a proposal for b's round 0 does not count: its proposer has not signed it"
+    said = "a proposal for b's round 0 is ignored: its proposer did not sign it"
     assert lines[-1] == f"a notes: {said}"
 
 
@@ -105,7 +105,7 @@ def test_r5_a_claim_to_have_accepted_what_was_not_proposed_does_not_count() -> N
         *(*ALL_READY, "deliver b->a propose", "crash b", "down b", "deliver c->a prepare"),
         *("tamper a->c promise claim", "deliver a->c promise", "expect a,c height 0"),
     )
-    said = "a promise of a does not count: what a says it had accepted was not proposed"
+    said = "a promise of a is ignored: a reports an accepted entry that nobody proposed"
     assert lines[-1] == f"c notes: {said}"
 
 
@@ -301,7 +301,7 @@ def test_s8_a_snapshot_is_certified_with_the_state_that_its_commit_applies_to() 
     commit = some["a"].chain[-1].entry.value
     assert commit == Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), before.digest)
     another = replace(commit, state=some["a"].state.digest)
-    assert "not the one" in why_invalid(some.rules, before, another)
+    assert "another state than the one" in why_invalid(some.rules, before, another)
 
 
 def test_s8_a_snapshot_is_certified_by_a_quorum_that_wrote_it_not_by_who_wrote_first() -> None:
@@ -316,7 +316,11 @@ def test_s8_a_snapshot_is_certified_by_a_quorum_that_wrote_it_not_by_who_wrote_f
 def test_s8_who_lies_about_a_snapshot_holds_up_one_round_and_certifies_nothing() -> None:
     told(
         *(*REDUCING, "snapshot a b c 0 rotten at c", "done a b c u0", "deliver"),
-        *("expect a notes no quorum is known to have snapshot", "expect * height 1", "tick 2"),
+        *(
+            "expect a notes this node does not know that a quorum has snapshot",
+            "expect * height 1",
+            "tick 2",
+        ),
         *("expect * height 2", "expect * entry 2 commit 0.0 u0"),
     )
 
@@ -511,7 +515,7 @@ def test_s11_a_proposer_takes_nobodys_place() -> None:
     rules, state = some.rules, some["a"].state
     entry = Entry(1, state.head, Roster(0, 0, (b, c, d), ()))
     fresh = asked(rules, 0, entry)
-    said = "no vote yet: it drops a, which is here for all that this node knows"
+    said = "no vote yet: it drops a, which this node considers present"
     for voter in (c, d):
         assert some.tell(voter, Received(b, fresh)) == [Note(said)]
     electorate = {name: some[name]._instance.electorate for name in (b, c, e)}
@@ -531,7 +535,7 @@ def test_who_ends_rounds_before_their_time_leaves_time_for_others() -> None:
     assert prepares(C, 1) == [Persist, Send]
     some.now += 2.9
     assert prepares(C, 4) == [Note]
-    assert some.notes[-1][1] == "c prepares round 4: it ends a round too early"
+    assert some.notes[-1][1] == "c prepares round 4: it ended another round early a moment ago"
     assert prepares(B, 3) == [Persist, Send]
     some.now += 0.1
     assert prepares(C, 7) == [Persist, Send]

@@ -131,13 +131,13 @@ SNAPPED = state_after(
 )
 
 INVALID: dict[str, tuple[LedgerState, Value, str]] = {
-    "another step": (GATHER, opening(1), "it is for outer step 1, but 0 is under way"),
-    "another attempt": (GATHER, opening(0, 1), "it has attempt 1, but 0 comes next"),
+    "another step": (GATHER, opening(1), "it is for outer step 1, but outer step 0 is under way"),
+    "another attempt": (GATHER, opening(0, 1), "it has attempt 1, but attempt 0 comes next"),
     "nothing changed": (GATHER, Roster(0, 0, (A, B), ()), "it changes nothing"),
     "membership in a reduce": (
         REDUCE,
         Roster(0, 1, (A,), ()),
-        "membership alone does not change during a reduce",
+        "membership alone cannot change during an exchange",
     ),
     "ranks changed": (
         GATHER,
@@ -163,7 +163,7 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "more blocks than leased": (
         GATHER,
         Roster(0, 0, (A, B), (), (Participant(A, 1, 3),)),
-        "a would commit 3 blocks and holds 2",
+        "a would commit 3 blocks, but its lease has 2",
     ),
     "more tokens than trained": (
         GATHER,
@@ -173,34 +173,34 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
     "newcomer takes part at once": (
         GATHER,
         Roster(0, 0, (A, B), (C,), (Participant(C, 1, 1),)),
-        "c would commit 1 blocks and holds 0",
+        "c would commit 1 blocks, but its lease has 0",
     ),
     "commit without a reduce": (
         GATHER,
         Commit(0, 0, digest("u")),
-        "no reduce is under way that could be committed",
+        "no exchange is under way that could be committed",
     ),
     "commit of another attempt": (
         REDUCE,
         Commit(0, 1, digest("u")),
-        "it commits attempt 1, but 0 is under way",
+        "it commits attempt 1, but attempt 0 is under way",
     ),
     "snapshot of the future": (
         REDUCE,
         Commit(0, 0, digest("u"), SnapshotRef(1, digest("s")), REDUCE.digest),
-        "its snapshot is of outer step 1, which is not reached",
+        "its snapshot is of outer step 1, which the run has not reached",
     ),
     "snapshot not newer": (
         replace(SNAPPED, phase=Phase.REDUCE, roster=opening(2), attempt=1),
         Commit(2, 0, digest("w"), SnapshotRef(1, digest("s")), digest("any")),
-        "its snapshot of outer step 1 is not newer than the last",
+        "its snapshot of outer step 1 is not newer than the last one",
     ),
     "another state": (
         REDUCE,
         Commit(0, 0, digest("u"), SnapshotRef(0, digest("s")), GATHER.digest),
-        "the state that it names is not the one that it applies to",
+        "it names another state than the one that it applies to",
     ),
-    "skip without a reduce": (GATHER, Skip(0), "no reduce is under way that could be skipped"),
+    "skip without a reduce": (GATHER, Skip(0), "no exchange is under way that could be skipped"),
     "attempts used up": (
         replace(REDUCE, attempt=3),
         opening(0, 3),
@@ -220,7 +220,7 @@ def test_what_does_not_fit_is_refused_in_words(name: str) -> None:
 def test_too_few_participants_are_refused() -> None:
     rules = small_rules("a b", participants_min=2)
     lonely = Roster(0, 0, (A, B), (), FULL[:1])
-    assert why_invalid(rules, genesis(rules), lonely) == "it has 1 participants of 2 needed"
+    assert why_invalid(rules, genesis(rules), lonely) == "it has 1 participants; 2 are needed"
 
 
 @pytest.mark.parametrize(

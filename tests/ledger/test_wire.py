@@ -56,7 +56,7 @@ MESSAGES: tuple[Message, ...] = (
     Propose(0, ENTRY, b"signature"),
     Propose(2, ENTRY, b"signature", PROOFS),
     Accept(Vote(RULES.run, 1, 0, ENTRY.digest, A, b"signature")),
-    Refused(1, 0, 4, "a later round is promised"),
+    Refused(1, 0, 4, "this node has promised a later round"),
     Outcome(CERTIFIED),
     EntriesRequest(1),
     Entries(9, (CERTIFIED, CERTIFIED)),
@@ -65,7 +65,7 @@ MESSAGES: tuple[Message, ...] = (
     ProposeBranch(Entry(1, ENTRY.parent, Branch(0, (A,), (B,)))),
     ProposeBranch(Entry(1, ENTRY.parent, Heal(0, 1, ENTRY.digest))),
     SignBranch(1, ENTRY.digest, b"signature"),
-    RefuseBranch(1, "a quorum is here"),
+    RefuseBranch(1, "this node sees a quorum"),
 )
 
 

@@ -134,7 +134,7 @@ async def test_disconnecting_is_told_on_both_sides() -> None:
 
 async def test_a_peer_is_found_again_by_what_is_remembered() -> None:
     async with networks(2) as (left, right):
-        with pytest.raises(PeerUnreachable, match="no address"):
+        with pytest.raises(PeerUnreachable, match="its address is not known"):
             await left.connect_peer(right.peer)
         left.remember(right.peer, [f"/ip4/127.0.0.1/tcp/{unused_port()}", *right.addresses()])
         await left.connect_peer(right.peer)
@@ -154,7 +154,7 @@ async def test_a_remembered_peer_that_is_gone_is_unreachable() -> None:
     ("serve", "code", "words"),
     [
         (web, "NET-NOT-LIBP2P", "HTTP"),
-        (silent, "NET-SILENT", "not a word"),
+        (silent, "NET-SILENT", "received no data"),
         (closes, "NET-RESET", "closed"),
         (banner_then_silent, "NET-SILENT", "handshake"),
         (banner_then_garbage, "NET-RESET", "handshake"),
@@ -182,7 +182,7 @@ async def test_nothing_listens() -> None:
         with pytest.raises(NetworkUnreachable) as caught:
             await network.connect(f"/ip4/127.0.0.1/tcp/{unused_port()}/p2p/{NOBODY}")
         assert caught.value.code == "NET-REFUSED"
-        assert "nothing listens" in caught.value.evidence[0]
+        assert "no program listens" in caught.value.evidence[0]
 
 
 @pytest.mark.parametrize("kind", ["dns", "dns4", "dns6"])
@@ -321,7 +321,7 @@ async def test_another_peer_answers_at_the_address() -> None:
         with pytest.raises(NetworkUnreachable) as caught:
             await left.connect(address)
         assert caught.value.code == "NET-WRONG-ID"
-        assert f"{right.peer} answers there" in caught.value.evidence[0]
+        assert f"{right.peer}, answers at that address" in caught.value.evidence[0]
         assert left.connected() == set()
         assert await left.connect(right.addresses()[0]) == right.peer
 
@@ -406,7 +406,7 @@ class TestSeveralAddresses:
             with trio.fail_after(8), pytest.raises(NetworkUnreachable) as caught:
                 await network.connect_any(of_many(dead), deadline_s=1.0)
         *tried, last = caught.value.evidence
-        assert last == f"{DEAD - len(tried)} more were not tried: the time was over"
+        assert last == f"{DEAD - len(tried)} more addresses were not tried, because the time was up"
 
 
 DEAD = 150

@@ -74,7 +74,7 @@ def test_a_failed_dial_of_a_private_address_says_where_it_works(place: str) -> N
 
 def test_a_failed_dial_of_a_public_address_or_a_name_says_what_it_always_said() -> None:
     for place in ("/ip4/203.0.113.7", "/dns4/seed.example"):
-        assert failed(place).likely == "the peer is down. This is not your machine's fault"
+        assert failed(place).likely == "the peer is down; your machine is not at fault"
 
 
 def test_of_many_failures_the_advice_is_of_one_that_could_have_been_dialled() -> None:

@@ -125,7 +125,9 @@ def test_an_open_run_with_too_few_founders_is_warned_about(
         lints = lints_of(run, costs_of(run, [2]), founders=founders)
         found = [lint.words for lint in lints if lint.field == "run.admission"]
         assert len(found) == (warns and admission == "open")
-        assert all(f"{founders} founders the loss of one can stop it" in words for words in found)
+        assert all(
+            f"{founders} founders the loss of one can stop the run" in words for words in found
+        )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,9 @@ def test_where_fragments_take_turns_a_run_is_as_long_as_each_of_them_has_turns()
         for lint in lints_of(run, costs_of(run, [2]))
         if lint.field == "outer.steps"
     )
-    assert few.startswith("590 outer steps, in which each of 10 fragments is averaged 59 times:")
+    assert few.startswith(
+        "the run has 590 outer steps, in which each of 10 fragments is averaged 59 times:"
+    )
     assert "outer.steps" not in fields(run_with("streaming_1b", outer__steps=600))
     long = {"outer__steps": 600, "inner__warmup_steps": 1201}
     assert "inner.warmup_steps" in fields(run_with("streaming_1b", **long))
@@ -197,8 +201,10 @@ def in_turns(fragments: int, every: int, codec: str = "int8") -> list[str]:
 
 def test_snapshots_want_to_be_several_turns_of_all_fragments_apart() -> None:
     (words,) = in_turns(5, 19)
-    assert words.startswith("a snapshot every 19 outer steps, and 5 fragments take turns")
-    assert words.endswith("let it be 20 or more")
+    assert words.startswith(
+        "the run takes a snapshot every 19 outer steps, and 5 fragments take turns"
+    )
+    assert words.endswith("use 20 or more")
     assert in_turns(5, 20) == in_turns(1, 1) == []
 
 
@@ -230,7 +236,7 @@ def test_the_time_of_a_small_run_is_judged_only_where_somebody_told_it() -> None
         ("/ip4/192.168.1.7", "private network"),
         ("/ip6/fe80::1", "private network"),
         ("/ip4/100.64.1.1", "carrier NAT"),
-        ("/ip4/203.0.113.7", "nobody has it"),
+        ("/ip4/203.0.113.7", "no machine has it"),
         ("/ip4/9.9.9.9", None),
         ("/dns4/seed.example", None),
     ],

@@ -149,7 +149,7 @@ def fresh(r: Rig, why: str) -> Iterator[None]:
     yield
     assert states_in(r) == []
     assert why in r.parts.standing.warnings["donor"].what
-    assert "begins with nothing of a member's" in r.parts.standing.warnings["donor"].what
+    assert "the inner optimizer starts empty" in r.parts.standing.warnings["donor"].what
     (told,) = r.said("inner-state-fresh")
     assert why in str(told["reason"])
     assert (r.said("inner-state-taken"), r.parts.standing.inner_from) == ([], "")
@@ -162,8 +162,8 @@ def signed(offer: Offer, **changes: object) -> bytes:
 
 LIES: dict[str, tuple[Callable[[Offer], bytes], str]] = {
     "nonsense": (lambda offer: b"\xc1", "not msgpack"),
-    "too long": (lambda offer: bytes(3000), "too long: 3000 bytes"),
-    "signed by another": (lambda offer: offer.signed(BOB), "signed by somebody else"),
+    "too long": (lambda offer: bytes(3000), "too long: it has 3000 bytes"),
+    "signed by another": (lambda offer: offer.signed(BOB), "another peer signed the offer"),
     "altered": (
         lambda offer: offer.signed(ANN).replace(offer.digest[:8].encode(), b"00000000"),
         "signature of this inner-state is wrong",
@@ -177,8 +177,11 @@ LIES: dict[str, tuple[Callable[[Offer], bytes], str]] = {
         lambda offer: replace(offer, layout=Digest("e" * 64)).signed(ANN),
         "another run or model",
     ),
-    "another step": (lambda offer: replace(offer, step=0).signed(ANN), "is not the state that"),
-    "another count": (lambda offer: replace(offer, count=31).signed(ANN), "is not the state that"),
+    "another step": (lambda offer: replace(offer, step=0).signed(ANN), "is not the offered state"),
+    "another count": (
+        lambda offer: replace(offer, count=31).signed(ANN),
+        "is not the offered state",
+    ),
     "no steps": (lambda offer: signed(offer, count=0), "names no state"),
     "fewer than none": (lambda offer: signed(offer, step=-1), "out of range"),
     "no digest": (lambda offer: signed(offer, digest="short"), "names no state"),
@@ -221,7 +224,7 @@ async def test_a_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path:
             r.diary.records.clear()
             hear_of(r, ANN.peer)
             answering(r, {ANN.peer: replace(offer, digest=name).signed(ANN)})
-            with fresh(r, "was offered" if name in names else "manifest"):
+            with fresh(r, "offered" if name in names else "manifest"):
                 await take_inner_state(parts)
         assert r.said("fetch-delayed") == []
 
@@ -233,7 +236,7 @@ async def test_a_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: 
         keep_state(r, 1, spoilt=spoilt)
         hear_of(r, ANN.peer)
         answering(r, {ANN.peer: offer_of(r).signed(ANN)})
-        with fresh(r, f"{label(ANN.peer)}: it holds what is not a finite number"):
+        with fresh(r, f"{label(ANN.peer)}: it holds a number that is not finite"):
             await take_inner_state(r.parts)
 
 
@@ -417,7 +420,7 @@ async def test_without_an_answer_in_time_the_joiner_starts_fresh_and_says_so(
         commit(r, r.parts.me, ANN.peer)
         hear_of(r, ANN.peer)
         answering(r, {} if answer is None else {ANN.peer: answer})
-        with fresh(r, "no member gave the state of its own within 0 s"):
+        with fresh(r, "no member gave its state within 0 s"):
             await take_inner_state(r.parts)
         assert set(asked(r)) == {ANN.peer}
 
@@ -425,7 +428,7 @@ async def test_without_an_answer_in_time_the_joiner_starts_fresh_and_says_so(
 async def test_who_hears_nobody_does_not_wait_for_an_answer(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.parts.me)
-        with fresh(r, "nobody is heard"):
+        with fresh(r, "no member is connected"):
             await take_inner_state(r.parts)
         assert asked(r) == []
 
@@ -492,11 +495,11 @@ async def test_nobody_is_asked_by_who_has_a_state_or_wants_none_or_is_there_from
         assert (asked(r), r.parts.standing.warnings) == ([], {})
     async with rig(tmp_path / "off", **OPTION) as r:
         r.parts.config = replace(r.parts.config, keep_inner=False)
-        with fresh(r, "no inner state is kept on this machine"):
+        with fresh(r, "this machine's settings keep no inner state"):
             await take_inner_state(r.parts)
     async with rig(tmp_path / "ranks elsewhere", **OPTION) as r:
         r.parts.config = replace(r.parts.config, ranks_host="10.0.0.1")
-        with fresh(r, "no inner state is kept on this machine"):
+        with fresh(r, "this machine's settings keep no inner state"):
             await take_inner_state(r.parts)
 
 

@@ -204,7 +204,7 @@ def test_a_fault_is_raised_with_the_doubts_beside_it(
         check(config, home, run)
     assert (caught.value.code, caught.value.exit_code) == ("DISK-LOW", 4)
     assert len(caught.value.evidence) == 1
-    assert "0 bytes were free at the start" in caught.value.evidence[0]
+    assert "0 bytes were free when the node started" in caught.value.evidence[0]
 
 
 def test_this_machine_can_do_a_tiny_run(home: Home, config: NodeConfig, run: Run) -> None:

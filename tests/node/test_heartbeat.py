@@ -163,5 +163,5 @@ def test_only_a_later_serial_or_a_new_incarnation_is_news():
 @pytest.mark.parametrize("suspect", ["", "ann", PEER[:-1]])
 def test_we_never_say_that_we_suspect_what_is_no_peer(suspect: str) -> None:
     """Nobody would read a heartbeat with it in, for as long as we say it."""
-    with pytest.raises(LocalProtocolError, match="no peer"):
+    with pytest.raises(LocalProtocolError, match="not a peer id"):
         ReduceReport(5, 1, None, (PEER, PeerId(suspect)))

@@ -101,7 +101,7 @@ def test_the_mean_does_not_depend_on_who_was_heard_first(tally: ValidationTally)
         (B, report(6, ValidationShare(2, 4), 2.0), "measured blocks 2 to 3"),
         (B, ValidationReport(6, 2, 5, 49, 10.0), "49 tokens where there are 48"),
         (B, ValidationReport(6, 2, 5, 1, 10.0), "1 tokens where there are 48"),
-        (A, report(6, SHARES[A], 2.5), "something else of outer step 6 before"),
+        (A, report(6, SHARES[A], 2.5), "another result of outer step 6 before"),
     ],
 )
 def test_a_report_that_is_not_its_senders_to_make_changes_nothing(

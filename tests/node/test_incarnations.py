@@ -212,7 +212,7 @@ async def test_an_outdated_heartbeat_is_neither_taken_nor_passed_on_and_its_brin
         assert not is_wanted(parts, CAI.peer, ANN.peer, wire)
         (said,) = r.said("outdated-heartbeats")
         assert (said["peer"], said["author"]) == (CAI.peer, ANN.peer)
-        assert "passed on by this peer" in str(said["what"])
+        assert "this peer passed it on" in str(said["what"])
 
 
 async def test_our_own_old_heartbeats_are_not_passed_on_and_newer_ones_make_us_ask(

@@ -127,7 +127,7 @@ async def _expect_word_of_what_is_gone(
 async def test_who_hears_nobody_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "HEAR_S", 0.1)
     async with rig(tmp_path) as r:
-        with pytest.raises(NetworkUnreachable, match="nobody of the run was heard"):
+        with pytest.raises(NetworkUnreachable, match="no peer of the run was heard"):
             await fetch_here(r.parts, wanted="newest", updates=True, pin=False, say=print)
 
 
@@ -164,7 +164,7 @@ async def test_who_claims_what_it_never_shows_keeps_nobody_waiting(tmp_path: Pat
         nursery.cancel_scope.cancel()
     assert said == [
         f"{label(LIAR)} claims {2**53} entries of the ledger and shows none after entry 0: "
-        "it is not counted"
+        "its claim is ignored"
     ]
 
 
@@ -173,7 +173,7 @@ async def test_who_hears_only_such_a_peer_is_told_so(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53)
         with trio.fail_after(10):
-            with pytest.raises(NetworkUnreachable, match="who shows the ledger") as caught:
+            with pytest.raises(NetworkUnreachable, match="that shows the ledger") as caught:
                 await observer._be_current(r.parts, print)
         nursery.cancel_scope.cancel()
     assert len(caught.value.evidence) == 1

@@ -37,7 +37,7 @@ STATUS = NodeStatus(
     mfu=0.412,
     compute_utilisation=0.909,
     learning={"norm": 3.1415, "mean_norm": 2.2, "cosine": 0.618, "quantisation_error": 0.0083},
-    waits_for="members still train: calm-fox",
+    waits_for="members are still training: calm-fox",
     members=(
         MemberStatus(
             "12D3KooWOtherGhIjKl", "calm-fox", "voter", "yellow", "training", heard_s_ago=7
@@ -46,7 +46,7 @@ STATUS = NodeStatus(
     congestion_control="cubic",
     congestion_refusal="No such file or directory",
     limit_up_bytes_per_s=1_000_000,
-    sending="congestion control cubic; bbr cannot be had: No such file or directory",
+    sending="congestion control cubic; bbr is not available: No such file or directory",
     exchanged="the last took 1.50 s",
     uptime_s=75,
     warnings=("the journal lost 3 lines",),
@@ -61,7 +61,7 @@ def test_a_status_survives_its_json_form() -> None:
 def test_a_node_that_has_no_run_yet_has_a_status_too() -> None:
     status = NodeStatus("12D3KooWExampleAbCdEf", "brave-otter", "connecting", "connecting")
     assert NodeStatus.from_json(status.to_json()) == status
-    assert status_lines(status) == ["brave-otter (…AbCdEf): connecting", "up        0 s"]
+    assert status_lines(status) == ["brave-otter (…AbCdEf): connecting", "uptime    0 s"]
 
 
 def test_a_newer_node_may_tell_more_than_we_know() -> None:
@@ -97,14 +97,14 @@ def test_a_person_reads_the_whole_status() -> None:
         "ledger    height 9, head cdcdcdcdcdcd…",
         "inner     loss 3.250, 9,012 tokens/s, 41% of the device's peak (MFU), waited 3.2 ms "
         "for data, learning rate 0.0004, gradient norm 1.21",
-        "outer     own change of length 3.14, cosine 0.62 to the mean of all, 0.83% lost in "
-        "quantising, 91% of the time computing",
-        "next      members still train: calm-fox",
-        "sending   congestion control cubic; bbr cannot be had: No such file or directory",
+        "outer     length of own change 3.14, cosine 0.62 to the mean of all, quantisation "
+        "error 0.83%, computing 91% of the time",
+        "next      members are still training: calm-fox",
+        "sending   congestion control cubic; bbr is not available: No such file or directory",
         "exchange  the last took 1.50 s",
         "warning   the journal lost 3 lines",
         "  yellow  calm-fox (…GhIjKl)           voter    training, heard 7 s ago",
-        "up        75 s",
+        "uptime    75 s",
     ]
 
 
@@ -113,7 +113,7 @@ def test_what_is_not_known_of_the_training_is_not_mentioned() -> None:
     lines = status_lines(on_cpu)
     (inner,) = [line for line in lines if line.startswith("inner")]
     assert inner.startswith("inner     loss 3.250, 9,012 tokens/s, waited 3.2 ms for data, ")
-    assert "outer     91% of the time computing" in lines
+    assert "outer     computing 91% of the time" in lines
     left_out = dataclasses.replace(on_cpu, compute_utilisation=None)
     assert not any(line.startswith("outer") for line in status_lines(left_out))
 

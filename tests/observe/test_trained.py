@@ -95,14 +95,20 @@ LEASE = [6, 7]
 @pytest.mark.parametrize(
     ("spoil", "faults"),
     [
-        (lambda r: drop(r, A, 1), {6: "is not in the work", 7: "is not in the work"}),
-        (lambda r: trained(r, A, 1, [6]), {7: "is not in the work"}),
+        (
+            lambda r: drop(r, A, 1),
+            {6: "is credited, but was not trained", 7: "is credited, but was not trained"},
+        ),
+        (lambda r: trained(r, A, 1, [6]), {7: "is credited, but was not trained"}),
         (lambda r: trained(r, A, 1, [6, 7, 6]), {6: "was trained 2 times"}),
         (
             lambda r: trained(r, A, 1, [0, 1, 6, 7]),
-            dict.fromkeys((0, 1), "is in the work, and is n"),
+            dict.fromkeys((0, 1), "is in the trained work, b"),
         ),
-        (lambda r: trained(r, A, 1, [6, "7"]), {7: "is not in the work", -1: "is in the work, an"}),
+        (
+            lambda r: trained(r, A, 1, [6, "7"]),
+            {7: "is credited, but was not trained", -1: "is in the trained wo"},
+        ),
         (lambda r: r[3].update(head=digest("a branch")), {}),
     ],
 )
@@ -124,7 +130,7 @@ def test_a_block_that_the_chain_takes_twice_is_named(story: Story) -> None:
     before, entry = story.links[1]
     again = [(before, entry), *story.links]
     assert (
-        Fault(0, 0, A, "was committed in outer step 0 already")
+        Fault(0, 0, A, "was already committed in outer step 0")
         in check_trained(genesis(RULES), again, story.records).faults
     )
 

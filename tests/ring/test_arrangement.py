@@ -118,7 +118,7 @@ def test_where_no_order_is_without_such_a_pair_that_is_said() -> None:
         "ring",
         (a, b, c),
         inf,
-        "no order is without pairs that cannot connect: peer-000 and peer-001",
+        "in every order some neighbours cannot connect: peer-000 and peer-001",
         ((a, b),),
     )
 

@@ -161,22 +161,24 @@ class Deed:
 
 DEEDS = {
     "stalls": Deed(nothing, "it sent nothing for 0.4 s", SILENCE_S),
-    "sends crumbs": Deed(crumbs, "our neighbour in the reduce: it sent ", SILENCE_S),
+    "sends crumbs": Deed(crumbs, "this node's neighbour in the exchange: it sent ", SILENCE_S),
     "sends crumbs of a header": Deed(
-        half_a_header, "our neighbour in the reduce: it sent ", SILENCE_S
+        half_a_header, "this node's neighbour in the exchange: it sent ", SILENCE_S
     ),
-    "waits for itself": Deed(waits(itself), "holds back", STALL_S),
-    "says it waits": Deed(waits(a_neighbour), "it waits for what it has been sent", STALL_S),
+    "waits for itself": Deed(waits(itself), "held back", STALL_S),
+    "says it waits": Deed(
+        waits(a_neighbour), "it waits for segments that it has received", STALL_S
+    ),
     "changes its wait": Deed(
-        waits(itself, a_neighbour), "in the reduce: it ", (NEWS_STALLS + 1) * STALL_S
+        waits(itself, a_neighbour), "in the exchange: it ", (NEWS_STALLS + 1) * STALL_S
     ),
-    "begins with what comes later": Deed(what_comes_later, "in the reduce: it ", STALL_S),
+    "begins with what comes later": Deed(what_comes_later, "in the exchange: it ", STALL_S),
     "sends garbage": Deed(garbage, "unknown kind"),
     "leaves in mid-frame": Deed(half_a_frame, "the peer closed the connection", SILENCE_S),
     "sends a NaN scale": Deed(scale(float("nan")), "scale or value that no codec writes"),
     "sends an infinite scale": Deed(scale(float("inf")), "scale or value that no codec writes"),
-    "exceeds the bound": Deed(scale(1.0), "it is 127 large, where"),
-    "sends a wrong length": Deed(frame(length=77), "a frame of 77 bytes"),
+    "exceeds the bound": Deed(scale(1.0), "its size is 127; the run allows"),
+    "sends a wrong length": Deed(frame(length=77), "a frame has 77 bytes"),
     "replays an old attempt": Deed(frame(attempt=0), "a frame is for step 7, attempt 0"),
 }
 

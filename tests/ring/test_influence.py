@@ -69,7 +69,9 @@ def test_who_would_move_the_mean_too_far_names_itself_and_sends_nothing_of_it(
     for outcome in outcomes.values():
         assert isinstance(outcome, ReduceAborted)
         assert outcome.suspects == (ring.peers[2],)
-        assert outcome.reason.endswith("is too large for this run: 0.525, not 0.5")
+        assert outcome.reason.endswith(
+            "further than this run allows: 0.525, where 0.5 is the maximum"
+        )
 
 
 def test_a_peer_on_its_own_keeps_to_the_bound_too(build: Callable) -> None:

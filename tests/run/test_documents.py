@@ -99,7 +99,7 @@ def test_a_damaged_file_is_our_own_trouble_and_named(tmp_path: Path, run: Run, d
     for load in (load_run, lambda path: load_allowlist(path, run)):
         with pytest.raises(ConfigError) as caught:
             load(path)
-        assert caught.value.what.startswith(f"{path} is not what it should be")
+        assert caught.value.what.startswith(f"{path} is not the expected document")
         assert caught.value.code == "RUN-FILE"
         assert str(path) in caught.value.do
 

@@ -89,8 +89,8 @@ def test_one_inner_step_more_is_refused_by_run_file_manifest_and_amendment(
 
     with pytest.raises(ConfigError) as refused:
         parse_run_file(tree_with(longer, **sync), name="my.toml")
-    assert refused.value.what.startswith(f"my.toml: inner.steps {longer} is too long: ")
-    assert "= 4097, and may be 4096; a larger inner.batch_sequences" in refused.value.what
+    assert refused.value.what.startswith(f"my.toml: inner.steps {longer} is too large: ")
+    assert "is 4097, and 4096 is the maximum; choose fewer steps" in refused.value.what
 
     too_long = rf"inner\.steps {longer} ÷ .* is 4097 data blocks; .* at most 4096"
     with pytest.raises(ValueError, match=too_long):

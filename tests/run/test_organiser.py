@@ -45,7 +45,9 @@ def test_one_signed_by_somebody_else_is_refused(
         read(make(stranger, run), run)
     assert caught.value.code == code
     assert caught.value.what.startswith(f"this {kind} is signed by ")
-    assert caught.value.what.endswith(f"who is not the organiser of run {run.manifest.name!r}")
+    assert caught.value.what.endswith(
+        f"but the organiser of run {run.manifest.name!r} is another peer"
+    )
 
 
 @DOCUMENTS

@@ -123,7 +123,7 @@ def test_a_certificate_of_too_few_or_with_a_forged_vote() -> None:
         checker = CertificatesVerify(rules=RULES)
         certified = replace(good, certificate=replace(good.certificate, votes=bad))
         checker.on_decision(decision(certified, genesis(RULES)))
-        assert checker.violations == ["CertificatesVerify: entry 1 has 1 good votes of 3"]
+        assert checker.violations == ["CertificatesVerify: entry 1 has 1 valid votes of 3"]
 
 
 def test_a_certificate_without_its_proposer() -> None:
@@ -205,7 +205,9 @@ def test_a_commit_of_what_no_reduce_has_made() -> None:
     assert strict.violations == []
     for checker in (strict, among_liars):
         checker.on_decision(commit())
-    assert strict.violations == ["CommitsAreMade: entry 2 commits what no reduce has made"]
+    assert strict.violations == [
+        "CommitsAreMade: entry 2 commits an update that no reduce has made"
+    ]
     assert among_liars.violations == []
 
 

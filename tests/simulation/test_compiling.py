@@ -32,9 +32,12 @@ def test_a_copy_that_behaves_otherwise_is_not_used(
 
 
 def test_what_cannot_be_compiled_is_said(tmp_path: Path) -> None:
-    with pytest.raises(MachineUnfit, match="it cannot be compiled here") as caught:
+    with pytest.raises(MachineUnfit, match="the simulator cannot be compiled here") as caught:
         compiling._run(
-            tmp_path, compiling._BUILD, ["no_such_module.py"], "it cannot be compiled here"
+            tmp_path,
+            compiling._BUILD,
+            ["no_such_module.py"],
+            "the simulator cannot be compiled here",
         )
     assert any("no_such_module" in line for line in caught.value.evidence)
 

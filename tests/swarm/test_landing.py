@@ -61,7 +61,7 @@ def test_a_lane_that_ends_gives_its_buffer_back(monkeypatch):
     monkeypatch.setattr(lanes, "Landing", Counting)
     ours, far = plain_pair("joiner", "a", deadline_s=DEADLINE_S)
     far.close()
-    with pytest.raises(StoreError, match="no source has 1 of the chunks"):
+    with pytest.raises(StoreError, match="no source has 1 of the missing chunks"):
         mine = Store(Path("/mine"), disk=MemoryDisk())
         fetch_chunks(mine, [digest_of(b"x")], [OneSource()], lambda _: ours, deadline_s=DEADLINE_S)
     assert held == []

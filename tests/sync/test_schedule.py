@@ -91,7 +91,7 @@ def test_a_schedule_that_does_not_come_out_even_is_refused(
     ],
 )
 def test_numbers_that_name_no_mode_are_refused(numbers: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="no sync mode"):
+    with pytest.raises(ValueError, match="sync mode is not valid"):
         SyncSpec(**numbers)
 
 

@@ -226,7 +226,7 @@ def test_bf16_is_not_emulated(show: Callable[..., None]) -> None:
     show(1, (7, 5))
     with pytest.raises(MachineUnfit, match="A GPU does not compute in bf16") as caught:
         require_bf16(gpu)
-    assert (caught.value.code, caught.value.do) == ("GPU-OLD", "--precision fp32")
+    assert (caught.value.code, caught.value.do) == ("GPU-OLD", "use --precision fp32")
 
 
 @pytest.mark.parametrize(

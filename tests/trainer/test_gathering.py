@@ -112,7 +112,7 @@ def error_of(running: ExternalRanks) -> TrainerError:
 
 def test_slices_travel_both_ways_once_all_are_there(node: Node) -> None:
     running = node.start()
-    assert running.waits_for == f"for 2 of 2 ranks to call at {HOST}:{node.trainers.port}"
+    assert running.waits_for == f"for 2 of 2 ranks to connect at {HOST}:{node.trainers.port}"
     links = node.gathered()
     assert running.waits_for == ""
     assert [link.config for link in links] == [node.trainers.config] * 2
@@ -142,7 +142,7 @@ def test_blocks_are_read_at_the_node_and_only_those_that_it_named(
         second.read_block("/nowhere", **sizes)
     with pytest.raises(ConnectionError):
         first.read_block("/etc/hostname", **sizes)
-    assert "not told of" in error_of(running).what
+    assert "did not announce" in error_of(running).what
 
 
 def test_frames_go_through_rank_0_and_stop_is_kind(node: Node) -> None:
@@ -194,8 +194,8 @@ def test_a_rank_that_goes_takes_the_others_along_and_all_may_come_again(node: No
         channel = links[0].channel()
         links[1].close()
         assert error_of(running).code == "TRAINER-RANKS"
-        assert error_of(running).what == f"rank 1 at {HOST} has gone"
-        with pytest.raises(TrainerError, match="the node has gone"):
+        assert error_of(running).what == f"rank 1 at {HOST} has disconnected"
+        with pytest.raises(TrainerError, match="the node has disconnected"):
             channel.receive(timeout_s=LIMIT_S)
         running.stop(0.0, again=True)
     assert len(generations) == 3
@@ -232,7 +232,10 @@ def test_strangers_and_ranks_of_another_torchrun_get_nowhere(node: Node) -> None
         join(node.caller(0, ranks=3), limit_s=LIMIT_S)
     assert running.waits_for.startswith("for 2 of 2")
     event, fields = node.told[0]
-    assert (event, fields["reason"]) == ("rank-refused", "it does not know the ranks' secret")
+    assert (event, fields["reason"]) == (
+        "rank-refused",
+        "the caller does not know the ranks' secret",
+    )
 
 
 def test_a_rank_that_calls_again_before_all_are_there_takes_its_own_place(node: Node) -> None:
@@ -279,7 +282,7 @@ def test_a_rank_that_calls_again_later_ends_what_it_was_part_of(node: Node) -> N
     node.gathered()
     late = node.caller(1).call(Purpose.SLICES)
     assert late.recv(1) == b""
-    assert error_of(running).what == "rank 1 has called again"
+    assert error_of(running).what == "rank 1 has connected again"
     late.close()
 
 
@@ -334,7 +337,7 @@ def test_orders_and_answers_are_watched(node: Node) -> None:
     channel.send(Progress(0, 0, 1.0, 1.0, 1))
     frames = running.feed(running.socket.recv(4096))
     assert [frame.kind for frame in frames] == ["progress"]
-    with pytest.raises(TrainerError, match="nonsense"):
+    with pytest.raises(TrainerError, match="invalid message"):
         running.feed(b"\xff" * 8)
 
 

@@ -125,7 +125,7 @@ def test_a_disk_that_takes_no_more_costs_the_state_and_not_the_trainer(
 ) -> None:
     (tmp_path / "inner").write_text("where the folder should be")
     answers = first_step_then_load(make_desk(kept), block_paths)
-    trouble = "the inner optimizer's state is not kept: File exists"
+    trouble = "the inner optimizer's state cannot be written: File exists"
     assert resumed(answers) == [Resumed(0, None), Resumed(1, None, trouble)]
 
 

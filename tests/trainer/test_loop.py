@@ -263,7 +263,7 @@ def test_a_block_that_only_another_rank_cannot_read_ends_the_lease_here_as_well(
     desk.loop._ranks = WithAnother(*parts, lacks=iter([False, False, True, False, True]))
     answers = desk.tell(Load(0), Train(0, block_paths[:4], 0))
     assert [type(each) for each in answers] == [Progress, Progress, Failed]
-    said = "another rank says: it has rotted"
+    said = "another rank reports: it has rotted"
     assert answers[-1] == Failed("DATA", said)
     assert desk.tell(Evaluate(7, block_paths[:2]))[-1] == Failed("DATA", said, 7)
 

@@ -138,7 +138,7 @@ def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_o
     ("unlucky", "damaged", "said"),
     [
         (0, False, "data block it cannot be read: No such file or directory"),
-        (1, True, f"another rank says: data block it is refused: {DAMAGED}"),
+        (1, True, f"another rank reports: data block it is rejected: {DAMAGED}"),
     ],
 )
 def test_a_block_that_one_rank_alone_cannot_read_ends_no_rank_and_makes_none_wait(
@@ -217,7 +217,7 @@ def test_a_frozen_trainer_counts_as_stalled_and_can_be_killed(
     trainer._watch._patience = Patience(silence_floor_s=1.5, silence_factor=3.0)
     os.kill(trainer.pids[0], signal.SIGSTOP)
     trainer.send(Train(1, block_paths, 3))
-    with pytest.raises(TrainerStalled, match="training, and silent"):
+    with pytest.raises(TrainerStalled, match="training, but silent"):
         wait_for(trainer, Progress)
     assert trainer.poll() is None
     assert trainer.kill() == -signal.SIGKILL

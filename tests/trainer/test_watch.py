@@ -35,7 +35,7 @@ def watch() -> StallWatch:
 def test_a_start_may_take_its_time_but_not_for_ever() -> None:
     watch = StallWatch(0.0, PATIENCE)
     assert watch.overdue(100.0) is None
-    assert "starting, and silent for 101 s where 100 s is the limit" in str(watch.overdue(101.0))
+    assert "starting, but silent for 101 s; the limit is 100 s" in str(watch.overdue(101.0))
 
 
 def test_a_trainer_that_owes_nothing_may_be_silent(watch: StallWatch) -> None:
@@ -46,7 +46,7 @@ def test_a_lease_that_stops_moving_is_noticed_at_twenty_usual_steps(watch: Stall
     watch.sent(LEASE, 1000.0)
     watch.received(progress(), 1002.0)
     assert watch.overdue(1042.0) is None
-    assert "training, and silent for 41 s" in str(watch.overdue(1043.0))
+    assert "training, but silent for 41 s" in str(watch.overdue(1043.0))
 
 
 def test_the_last_block_still_owes_its_weights(watch: StallWatch) -> None:

@@ -39,7 +39,7 @@ class Beside:
     def __init__(self, wanted: Sequence[str]) -> None:
         unknown = set(wanted) - {"gloo", "hivemind", "sockets"}
         if unknown:
-            raise ValueError(f"there is nothing to compare with called {min(unknown)!r}")
+            raise ValueError(f"{min(unknown)!r} is not a program to compare with")
         self._wanted = wanted
         self._stack = ExitStack()
         self.contenders: dict[str, Contender] = {}
@@ -70,7 +70,7 @@ class Beside:
 
     def _enter_gloo(self) -> None:
         if find_spec("torch") is None:
-            self.missing["gloo fp32"] = "torch is not installed: scripts/setup does it"
+            self.missing["gloo fp32"] = "torch is not installed; run scripts/setup"
         else:
             self.contenders["gloo fp32"] = gloo
 

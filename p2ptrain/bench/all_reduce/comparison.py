@@ -55,7 +55,7 @@ def measure(
     """
     peers_max = max((setting.peers for setting in settings), default=0)
     if hosts and len(hosts) < peers_max:
-        raise ValueError(f"{peers_max} peers on {len(hosts)} addresses")
+        raise ValueError(f"{peers_max} peers need {peers_max} addresses; you gave {len(hosts)}")
     places = list(hosts) or [Host()] * peers_max
     before = os.getloadavg()[0]
     ours: dict[Setting, list[Outcome]] = {setting: [] for setting in settings}
@@ -192,9 +192,9 @@ def settings_of(
     for setting in made:
         kernels.codec(setting.codec, setting.block)
         if not 1 <= setting.streams <= STREAMS_MAX:
-            raise ValueError(f"there are 1 to {STREAMS_MAX} streams")
+            raise ValueError(f"the number of streams must be 1 to {STREAMS_MAX}")
         if setting.schedule not in SCHEDULES:
             raise ValueError(f"there is no schedule {setting.schedule!r}")
     if not set(encryption) <= {"tls", "none"}:
-        raise ValueError("encryption is tls or none")
+        raise ValueError("the encryption must be tls or none")
     return made

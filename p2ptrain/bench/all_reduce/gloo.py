@@ -40,7 +40,7 @@ def _interface_of(host: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address == host for each in addresses):
             return name
-    raise ValueError(f"no interface here has the address {host}")
+    raise ValueError(f"no network interface of this machine has the address {host}")
 
 
 if __name__ == "__main__":

@@ -92,14 +92,16 @@ def _grouped(averager: Any) -> Any:
     ends = time.monotonic() + GROUP_S
     while step.stage.name != "AWAITING_TRIGGER":
         if step.done() or time.monotonic() > ends:
-            raise TimeoutError(f"hivemind found no group in {GROUP_S:.0f} s")
+            raise TimeoutError(f"hivemind formed no group in {GROUP_S:.0f} s")
         time.sleep(LOOK_S)
     return step
 
 
 def _check(error: float, grouped: int, peers: int) -> None:
     if grouped != peers or not error < ERROR_MAX:
-        raise RuntimeError(f"{grouped} of {peers} averaged, their mean is off by {error:.3f}")
+        raise RuntimeError(
+            f"{grouped} of {peers} peers averaged, and their mean has an error of {error:.3f}"
+        )
 
 
 def _all_have(folder: Path, me: int, peers: int, what: str) -> None:
@@ -111,7 +113,7 @@ def _await(files: list[Path]) -> None:
     ends = time.monotonic() + GROUP_S
     while not all(file.exists() for file in files):
         if time.monotonic() > ends:
-            raise TimeoutError("the other peers have not come so far")
+            raise TimeoutError("the other peers did not get this far")
         time.sleep(LOOK_S)
 
 

@@ -91,7 +91,7 @@ def hear(meeting: Path, name: str) -> str:
     ends = time.monotonic() + MEET_S
     while not (meeting / name).exists():
         if time.monotonic() > ends:
-            raise TimeoutError("the other peers have not come so far")
+            raise TimeoutError("the other peers did not get this far")
         time.sleep(LOOK_S)
     return (meeting / name).read_text()
 

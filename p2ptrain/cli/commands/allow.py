@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from p2ptrain.run import Run
 
 app = typer.Typer(
-    help="Say who may take part in your run.",
+    help="Decide which peers may take part in your run.",
     epilog=examples(
         "p2ptrain allow list",
         "p2ptrain allow add 12D3KooW… --home ORGANISER",
@@ -28,12 +28,17 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-PeerArgument = Annotated[str, typer.Argument(metavar="PEERID", help="As `p2ptrain id` prints it.")]
+PeerArgument = Annotated[
+    str,
+    typer.Argument(metavar="PEERID", help="The peer's id, as `p2ptrain id` prints it in its home."),
+]
 AnywayOption = Annotated[
     bool,
     typer.Option(
         "--anyway",
-        help="Sign it though others may have a newer list, or too few would be left to vote.",
+        help=(
+            "Sign the list even if others may have a newer one, or if too few voters would be left."
+        ),
     ),
 ]
 
@@ -45,7 +50,7 @@ def add(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a peer take part from now on."""
+    """Put a peer on the allowlist, so that it may take part."""
     _change(home, peer, add=True, anyway=anyway, as_json=as_json)
 
 
@@ -56,15 +61,15 @@ def remove(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a peer off the list; it leaves the run at the next roster."""
+    """Take a peer off the allowlist; it leaves at the next roster."""
     _change(home, peer, add=False, anyway=anyway, as_json=as_json)
 
 
 @app.command("list", epilog=examples("p2ptrain allow list", "p2ptrain allow list --json"))
 def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show the allowlist of the run in this home, and who asks to be let in.
+    """Show the allowlist, and the peers that ask to join.
 
-    Those are known to nodes alone: to those that were asked, and to the organiser's own.
+    Only running nodes know the requests: those that received them, and the organiser's own.
     """
     from p2ptrain.names import peer_name
     from p2ptrain.run import load_allowlist
@@ -85,9 +90,9 @@ def list_(home: HomeOption = None, as_json: JsonOption = False) -> None:
     for peer in peers:
         result(f"{peer}  {peer_name(peer)}")
     for other in asking:
-        progress(f"{peer_name(other)} asks to be let in: {_what_to_do(where, run, other)}")
+        progress(f"{peer_name(other)} asks to join: {_what_to_do(where, run, other)}")
     if silence:
-        progress(f"who asks to be let in is not known: {silence.what}")
+        progress(f"pending requests to join are not known: {silence.what}")
 
 
 def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
@@ -97,7 +102,10 @@ def _what_to_do(where: Home, run: Run, other: PeerId) -> str:
     try:
         organiser_of(where, run)
     except NotAuthorised:
-        return f"only the organiser, {label(run.manifest.organiser)}, can do that: send it {other}"
+        return (
+            f"only the organiser, {label(run.manifest.organiser)}, can admit it: send the "
+            f"organiser {other}"
+        )
     return to_paste(where.root, f"allow add {other}")
 
 
@@ -131,7 +139,9 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
     done = "is on" if add else "is off"
     progress(f"{label(peer)} {done} the allowlist, number {after.sequence}")
     if run.manifest.admission == "open":
-        progress(f"note: run {run.manifest.name!r} is open to anybody; its allowlist has no effect")
+        progress(
+            f"note: run {run.manifest.name!r} is open to everybody; its allowlist has no effect"
+        )
     if as_json:
         result_json({"sequence": after.sequence, "changed": changed, "peers": list(after.peers)})
 
@@ -143,6 +153,6 @@ def _tell_node(root: Path) -> None:
         ask(root, "reload-allowlist")
     except P2PTrainError as error:
         if error.code == "NO-NODE":
-            progress("no node runs here: the list counts once one is started in this home")
+            progress("no node runs in this home: the list takes effect when you start one here")
         else:
-            progress(f"the node here was not told: {error.what}")
+            progress(f"the node in this home could not be told: {error.what}")

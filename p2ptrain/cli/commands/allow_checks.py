@@ -73,16 +73,16 @@ def hear_others(where: Home) -> Heard:
         if next(records_in(where.ledger), None) is None:
             return Heard()  # The run has not begun: only this home has lists of it.
         raise _unheard(
-            "no node runs here that could ask others for the newest allowlist",
-            f"start it ({to_paste(where.root, 'node')}) and give the command again",
+            "no node runs in this home, so others could not be asked for the newest allowlist",
+            f"start it ({to_paste(where.root, 'node')}) and repeat the command",
         ) from error
     heard, others, voters = (told.get(name) for name in ("heard", "others", "voters"))
     if type(heard) is not int or not _are_peers(others) or not _are_peers(voters):
-        raise RemoteProtocolError("the node here does not say which allowlist others have")
+        raise RemoteProtocolError("the node in this home does not say which allowlist others have")
     if others and not heard:
         raise _unheard(
-            "the node here is connected to nobody who shows the newest allowlist",
-            "give the command again when others are back",
+            "the node in this home is not connected to any peer that shows the newest allowlist",
+            "repeat the command when other peers are back",
         )
     assert isinstance(voters, list)
     return Heard(tuple(voters))
@@ -98,9 +98,11 @@ def _unheard(what: str, do: str) -> TryLater:
     return TryLater(
         what,
         code="ALLOW-UNHEARD",
-        likely="if this home is from a backup, others may hold a newer list, and would never take "
-        "another one of its number",
-        do=f"{do}; where this home surely has the newest one, {ANYWAY}",
+        likely=(
+            "if this home is a restored backup, others may hold a newer list, and would reject "
+            "another list with the same number"
+        ),
+        do=f"{do}; if you are sure that this home has the newest list, {ANYWAY}",
     )
 
 
@@ -116,13 +118,19 @@ def check_quorum(run: Run, heard: Heard, after: Allowlist, peer: PeerId) -> None
     if peer not in gone:
         return
     raise TryLater(
-        "with this list too few would be left who vote for the run to agree on anything, and it "
-        "would stand still for good",
+        "this list would leave too few voters for the run to agree on anything, so the run "
+        "would stop for good",
         code="ALLOW-QUORUM",
         evidence=[
-            f"{len(heard.voters)} vote at present; off the list would be",
+            f"{len(heard.voters)} peers vote at present; these voters would be off the list:",
             *(f"{peer} {label(peer)}" for peer in gone),
         ],
-        likely="who is off the list votes until the next roster, and is not heard any more",
-        do=f"take off fewer at once, the others after the next roster; if it is meant, {ANYWAY}",
+        likely=(
+            "a peer that is off the list keeps its vote until the next roster, but the others no "
+            "longer listen to it"
+        ),
+        do=(
+            "remove fewer peers at once, and the others after the next roster; if you mean it, "
+            f"{ANYWAY}"
+        ),
     )

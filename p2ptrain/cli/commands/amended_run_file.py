@@ -40,7 +40,9 @@ def as_amended(written: RunFile, home: Path | None) -> AmendedFile:
     where = open_home(path, to_write=False)
     run = run_of(where)
     if run.manifest.name != written.run.name:
-        progress(f"the run in {path} is {run.manifest.name!r}: nothing of it counts here")
+        progress(
+            f"the home {path} holds another run, {run.manifest.name!r}: its amendments are ignored"
+        )
         return AmendedFile(written)
     return _amended(written, where, run)
 

@@ -32,22 +32,30 @@ app.add_typer(bench_state.commands)
     epilog=examples("p2ptrain bench kernels", "p2ptrain bench kernels --variant avx2 --json")
 )
 def kernels(
-    elements: Annotated[int, typer.Option("--elements", min=1, help="Of fp32.")] = 25_000_000,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
+    elements: Annotated[
+        int, typer.Option("--elements", min=1, help="fp32 elements of the vector.")
+    ] = 25_000_000,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
+    ] = 5,
     variant: Annotated[
-        str, typer.Option("--variant", help="Such as avx2; the best there is otherwise.")
+        str,
+        typer.Option(
+            "--variant",
+            help="Kernel variant, such as avx2; by default the best that this machine runs.",
+        ),
     ] = "",
     block: Annotated[
         int | None,
         typer.Option(
-            "--block", min=1, max=4096, help="Elements of int8 and int4 that share a scale."
+            "--block", min=1, max=4096, help="Elements that share a scale, in int8 and int4."
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the kernels beside memcpy and other quantisers, in one thread.
+    """Compare the kernels with memcpy and other quantisers.
 
-    Takes half a minute and a gigabyte of memory.
+    Uses one thread, half a minute and a gigabyte of memory.
     """
     from p2ptrain.bench.kernels import measure
 
@@ -59,15 +67,17 @@ def kernels(
             result(line)
     for name, ratio in report.peers.items():
         if ratio is None:
-            progress(f"{name} is not here to compare with: {install(name)}")
+            progress(f"{name} is not installed, so it is not compared: {install(name)}")
 
 
 Against = Annotated[
     str,
     typer.Option(
         "--against",
-        help="gloo, sockets (bare TCP, 16 connections), hivemind (is downloaded into an "
-        "environment that is thrown away), or none.",
+        help=(
+            "Programs to compare with: gloo, sockets (bare TCP, 16 connections), hivemind "
+            "(downloaded into a temporary environment), or none."
+        ),
     ),
 ]
 Addresses = Annotated[
@@ -75,7 +85,7 @@ Addresses = Annotated[
     typer.Option(
         "--addresses",
         metavar="ADDR,…",
-        help="Where each peer is; NAMESPACE/ADDR runs it in that network namespace.",
+        help="Address of each peer; NAMESPACE/ADDR runs the peer in that network namespace.",
         show_default="127.0.0.1",
     ),
 ]
@@ -84,8 +94,26 @@ BadLink = Annotated[
     typer.Option(
         "--bad-link",
         min=0.1,
-        help="Measure something else: the best order of a ring and the worst, with one link of so "
-        "many Mbit/s.",
+        help=(
+            "Measure the best and the worst order of a ring instead, with one link of this many "
+            "Mbit/s."
+        ),
+    ),
+]
+
+
+AllreduceStreams = Annotated[
+    str,
+    typer.Option(
+        "--streams",
+        help="Connections to each neighbour; several numbers separated by commas.",
+    ),
+]
+
+AllreduceElements = Annotated[
+    str,
+    typer.Option(
+        "--elements", help="fp32 elements of the vector; several sizes separated by commas."
     ),
 ]
 
@@ -99,26 +127,33 @@ BadLink = Annotated[
     )
 )
 def allreduce(
-    peers: Annotated[str, typer.Option("--peers", help="How many; several with commas.")] = "4",
-    elements: Annotated[
-        str, typer.Option("--elements", help="Of fp32; several sizes with commas.")
-    ] = "25000000",
-    schedules: Annotated[str, typer.Option("--schedules", help="ring, direct, grid.")] = "ring",
-    codecs: Annotated[str, typer.Option("--codecs", help="fp32, fp16, int8, int4.")] = "int8",
-    encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
-    streams: Annotated[
-        str, typer.Option("--streams", help="Connections to a neighbour; several with commas.")
-    ] = "1",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Reduces in a round.")] = 5,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="With new processes each.")] = 3,
+    peers: Annotated[
+        str, typer.Option("--peers", help="Numbers of peers, separated by commas.")
+    ] = "4",
+    elements: AllreduceElements = "25000000",
+    schedules: Annotated[
+        str, typer.Option("--schedules", help="Schedules: ring, direct, grid.")
+    ] = "ring",
+    codecs: Annotated[
+        str, typer.Option("--codecs", help="Codecs: fp32, fp16, int8, int4.")
+    ] = "int8",
+    encryption: Annotated[
+        str, typer.Option("--encryption", help="Encryption: none, tls.")
+    ] = "none,tls",
+    streams: AllreduceStreams = "1",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Reduces in each round.")] = 5,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Rounds, each with new processes.")
+    ] = 3,
     bad_link: BadLink = None,
     against: Against = "gloo",
     addresses: Addresses = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Average a vector among processes of this machine, and with other programs to compare.
+    """Average a vector among processes, and compare with others.
 
-    Every combination of the options is measured in turn. A time is the slowest peer's.
+    Compares with other programs on this machine. Every combination of the options is measured in
+    turn. A time is the slowest peer's.
     """
     from p2ptrain.bench.all_reduce import orders
     from p2ptrain.bench.all_reduce.comparison import measure, settings_of
@@ -128,7 +163,7 @@ def allreduce(
         counts, sizes = numbers("--peers", peers), numbers("--elements", elements)
         if bad_link is not None:
             if len(counts) + len(sizes) > 2:
-                raise ValueError("with --bad-link one --peers and one --elements are measured")
+                raise ValueError("--bad-link takes one number of --peers and one of --elements")
             found = orders.measure(counts[0], sizes[0], bad_link * 1e6 / 8, rounds)
             return tell(found.lines, as_json)
         settings = settings_of(
@@ -144,7 +179,9 @@ def allreduce(
         others = [] if against == "none" else against.split(",")
         report = measure(settings, rounds, against=others, hosts=hosts)
     except ValueError as exc:
-        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+        raise ConfigError(
+            f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
+        ) from exc
     for name, why in report.missing.items():
         progress(f"{name} was not measured: {why}")
     tell(report.lines, as_json)
@@ -154,40 +191,70 @@ def allreduce(
     epilog=examples("p2ptrain bench trainer", "p2ptrain bench trainer --against none --json")
 )
 def trainer(
-    layers: Annotated[int, typer.Option("--layers", min=1, help="Of the model.")] = 4,
-    width: Annotated[int, typer.Option("--width", min=64, help="A multiple of 64.")] = 256,
-    sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens of context.")] = 256,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences a step.")] = 16,
-    precision: Annotated[str, typer.Option("--precision", help="fp32, bf16.")] = "bf16",
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda.")] = "cpu",
-    compile: Annotated[bool, typer.Option("--compile", help="Compile each contender.")] = False,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Inner steps a round.")] = 3,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
+    layers: Annotated[int, typer.Option("--layers", min=1, help="Layers of the model.")] = 4,
+    width: Annotated[
+        int, typer.Option("--width", min=64, help="Width of the model, a multiple of 64.")
+    ] = 256,
+    sequence: Annotated[
+        int, typer.Option("--sequence", min=1, help="Context length in tokens.")
+    ] = 256,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, help="Sequences in each inner step.")
+    ] = 16,
+    precision: Annotated[
+        str, typer.Option("--precision", help="Number format: fp32 or bf16.")
+    ] = "bf16",
+    device: Annotated[str, typer.Option("--device", help="Device: cpu or cuda.")] = "cpu",
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile each model that is compared.")
+    ] = False,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Inner steps in each round.")] = 3,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
+    ] = 5,
     against: Annotated[
         str,
         typer.Option(
             "--against",
-            help="transformers (is downloaded into an environment that is thrown away), or none.",
+            help=(
+                "Program to compare with: transformers (downloaded into a temporary "
+                "environment), or none."
+            ),
         ),
     ] = "transformers",
     as_json: JsonOption = False,
 ) -> None:
-    """Train with FSDP2 on one rank, in a plain loop, and with transformers' model, in turns.
+    """Compare training with a plain loop and with transformers.
 
-    In bf16 each of these loops runs under autocast, as most do, and with parameters in bf16, as
-    FSDP2 has them. On a CPU, seconds are those that a processor worked.
+    One rank trains with FSDP2, in turns with a plain loop and with transformers' model. In bf16
+    these loops run twice: under autocast, as most programs do, and with bf16 parameters, as FSDP2
+    has them. On a CPU, times are processor time.
     """
     from p2ptrain.bench.processes import Failed
     from p2ptrain.bench.trainer import measure, setting
     from p2ptrain.prepare.machine_check import CPU_INFO, multiplies_bf16
 
     if (device, precision) == ("cpu", "bf16") and not multiplies_bf16(CPU_INFO):
-        progress("no bf16 instructions here: expect over half an hour; --precision fp32 is faster")
+        progress(
+            "this processor has no bf16 instructions: the bench takes over half an hour; "
+            "--precision fp32 is faster"
+        )
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
     try:
         tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
     except Failed as exc:
-        raise ConfigError(f"this could not be measured: {exc}", do="--against none") from exc
+        raise ConfigError(f"the measurement cannot run: {exc}", do="--against none") from exc
+
+
+UtilisationAddresses = Annotated[
+    str,
+    typer.Option(
+        "--addresses",
+        metavar="ADDR,…",
+        help="Address of each node; NAMESPACE/ADDR runs the node in that network namespace.",
+        show_default="127.0.0.1",
+    ),
+]
 
 
 @app.command(
@@ -197,36 +264,48 @@ def trainer(
     )
 )
 def utilisation(
-    nodes: Annotated[int, typer.Option("--nodes", min=2, max=16, help="How many train.")] = 4,
-    layers: Annotated[int, typer.Option("--layers", min=1, help="Of the model.")] = 6,
-    width: Annotated[int, typer.Option("--width", min=64, help="A multiple of 64.")] = 192,
-    sequence: Annotated[int, typer.Option("--sequence", min=8, help="Tokens of context.")] = 128,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences a step.")] = 4,
-    steps: Annotated[int, typer.Option("--steps", min=2, help="H, in inner steps.")] = 48,
-    fragments: Annotated[int, typer.Option("--fragments", min=2, help="P, a divisor of H.")] = 4,
-    overlap: Annotated[int, typer.Option("--overlap", min=1, help="τ, in inner steps.")] = 10,
-    mixing: Annotated[float, typer.Option("--mixing", min=0, help="α.")] = 0.5,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=2, max=16, help="Number of nodes that train.")
+    ] = 4,
+    layers: Annotated[int, typer.Option("--layers", min=1, help="Layers of the model.")] = 6,
+    width: Annotated[
+        int, typer.Option("--width", min=64, help="Width of the model, a multiple of 64.")
+    ] = 192,
+    sequence: Annotated[
+        int, typer.Option("--sequence", min=8, help="Context length in tokens.")
+    ] = 128,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences in each inner step.")] = 4,
+    steps: Annotated[
+        int,
+        typer.Option("--steps", min=2, help="Inner steps of an outer step without fragments (H)."),
+    ] = 48,
+    fragments: Annotated[
+        int, typer.Option("--fragments", min=2, help="Number of fragments (P), a divisor of H.")
+    ] = 4,
+    overlap: Annotated[
+        int,
+        typer.Option("--overlap", min=1, help="Inner steps that go on during an exchange (τ)."),
+    ] = 10,
+    mixing: Annotated[
+        float, typer.Option("--mixing", min=0, help="Weight of local changes at a merge (α).")
+    ] = 0.5,
     measured: Annotated[
-        int, typer.Option("--measured", min=1, help="Measure so many times H inner steps.")
+        int,
+        typer.Option(
+            "--measured", min=1, help="Length of the measurement, as a multiple of H inner steps."
+        ),
     ] = 3,
     up: Annotated[
-        float | None, typer.Option("--up-mbit", min=0.01, help="What each node may send.")
+        float | None,
+        typer.Option("--up-mbit", min=0.01, help="Upload limit of each node, in Mbit/s."),
     ] = None,
-    addresses: Annotated[
-        str,
-        typer.Option(
-            "--addresses",
-            metavar="ADDR,…",
-            help="Where each node is; NAMESPACE/ADDR runs it in that network namespace.",
-            show_default="127.0.0.1",
-        ),
-    ] = "",
+    addresses: UtilisationAddresses = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Train with real nodes: the share of time in inner steps, in plain DiLoCo and with fragments.
+    """Measure the share of time that real nodes spend training.
 
-    Plain DiLoCo has int8, fragments have int4. How slow the line between the hosts is you decide:
-    --up-mbit, or --addresses in namespaces with an emulator between them.
+    Compares plain DiLoCo with int8 to fragments with int4. You choose the speed of the lines: with
+    --up-mbit, or with --addresses in network namespaces and an emulator between them.
     """
     from p2ptrain.bench.processes import Failed
     from p2ptrain.bench.utilisation import Mode, Setting, measure
@@ -238,7 +317,9 @@ def utilisation(
         hosts = hosts_of(addresses, len(addresses.split(",")) if addresses else nodes)
         tell(measure(setting, [Mode(), streaming], hosts), as_json)
     except (ValueError, Failed) as exc:
-        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+        raise ConfigError(
+            f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
+        ) from exc
 
 
 def lines_of(report: KernelReport) -> Iterator[str]:
@@ -246,7 +327,7 @@ def lines_of(report: KernelReport) -> Iterator[str]:
         f"kernels for {report.variant}; memcpy copies {report.memcpy_gb_per_s:.1f} GB/s; "
         f"{report.elements} elements"
     )
-    yield "× memcpy in elements, and in bytes read and written:"
+    yield "speed as a multiple of memcpy, counted in elements, and in bytes read and written:"
     for name, codec in report.codecs.items():
         yield from _codec_lines(name, codec)
     for name, ratio in report.peers.items():
@@ -257,8 +338,8 @@ def lines_of(report: KernelReport) -> Iterator[str]:
 def _codec_lines(name: str, codec: CodecReport) -> Iterator[str]:
     yield (
         f"{name}, blocks of {codec.block}, {codec.bytes_per_element:.3f} bytes an element; "
-        f"a mean of four is off by {codec.errors['gaussian']:.4f} (Gaussian data), "
-        f"{codec.errors['student_t3']:.4f} (Student's t, 3)"
+        f"the mean of four vectors has an error of {codec.errors['gaussian']:.4f} (Gaussian "
+        f"data), {codec.errors['student_t3']:.4f} (Student's t, 3)"
     )
     for kernel, figure in codec.figures.items():
         yield (

@@ -20,14 +20,16 @@ def hosts_of(addresses: str, count: int) -> list[Host]:
         return [Host()] * count
     hosts = [Host.parse(each) for each in addresses.split(",")]
     if len(hosts) != count:
-        raise ValueError(f"{len(hosts)} addresses, not {count}")
+        raise ValueError(f"{count} peers need {count} addresses; you gave {len(hosts)}")
     return hosts
 
 
 def numbers(option: str, text: str) -> list[int]:
     """Parse whole numbers, separated by commas. Raises ValueError."""
     if not all(each.strip().isdecimal() for each in text.split(",")):
-        raise ValueError(f"{option} {text[:80]!r} is not a whole number, nor several with commas")
+        raise ValueError(
+            f"{option} {text[:80]!r} is not a list of whole numbers separated by commas"
+        )
     return [int(each) for each in text.split(",")]
 
 

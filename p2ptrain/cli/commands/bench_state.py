@@ -17,10 +17,37 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="With --disturbance: the run file.",
+        help="Run file, with --disturbance.",
         exists=True,
         dir_okay=False,
         show_default="the demo's",
+    ),
+]
+
+
+JoinAddresses = Annotated[
+    str,
+    typer.Option(
+        "--addresses",
+        metavar="ADDR,…",
+        help=(
+            "Address of the joiner, then of each peer; NAMESPACE/ADDR runs one in that "
+            "network namespace."
+        ),
+        show_default="127.0.0.1",
+    ),
+]
+
+JoinDisturbance = Annotated[
+    int,
+    typer.Option(
+        "--disturbance",
+        min=0,
+        metavar="JOINS",
+        help=(
+            "Measure instead how much this many joins slow down a member that trains; needs "
+            "root, uses real nodes."
+        ),
     ),
 ]
 
@@ -32,45 +59,43 @@ ConfigOption = Annotated[
     )
 )
 def join(
-    peers: Annotated[int, typer.Option("--peers", min=1, max=64, help="How many serve.")] = 4,
+    peers: Annotated[
+        int,
+        typer.Option("--peers", min=1, max=64, help="Number of peers that serve the snapshot."),
+    ] = 4,
     megabytes: Annotated[
-        int, typer.Option("--megabytes", min=1, help="Size of the snapshot.")
+        int, typer.Option("--megabytes", min=1, help="Size of the snapshot in MB.")
     ] = 256,
-    encryption: Annotated[str, typer.Option("--encryption", help="none, tls.")] = "none,tls",
+    encryption: Annotated[
+        str, typer.Option("--encryption", help="Encryption: none, tls.")
+    ] = "none,tls",
     streams: Annotated[
         int, typer.Option("--streams", min=1, max=16, help="Connections to each peer.")
     ] = 1,
-    garbage: Annotated[int, typer.Option("--garbage", min=0, help="Peers that lie.")] = 0,
-    dying: Annotated[int, typer.Option("--dying", min=0, help="Peers that die half-way.")] = 0,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
-    http: Annotated[bool, typer.Option("--http/--no-http", help="Measure plain HTTP, too.")] = True,
-    addresses: Annotated[
-        str,
-        typer.Option(
-            "--addresses",
-            metavar="ADDR,…",
-            help="Of the joiner and each peer; NAMESPACE/ADDR runs one in that network namespace.",
-            show_default="127.0.0.1",
-        ),
-    ] = "",
-    disturbance: Annotated[
-        int,
-        typer.Option(
-            "--disturbance",
-            min=0,
-            metavar="JOINS",
-            help="Instead: how much these slow down a member that trains; real nodes, as root.",
-        ),
+    garbage: Annotated[
+        int, typer.Option("--garbage", min=0, help="Number of peers that send wrong chunks.")
     ] = 0,
+    dying: Annotated[
+        int, typer.Option("--dying", min=0, help="Number of peers that stop half-way.")
+    ] = 0,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
+    ] = 3,
+    http: Annotated[
+        bool, typer.Option("--http/--no-http", help="Measure plain HTTP as well.")
+    ] = True,
+    addresses: JoinAddresses = "",
+    disturbance: JoinDisturbance = 0,
     up: Annotated[
-        float, typer.Option("--up-mbit", min=0.1, help="With --disturbance: uplink.")
+        float,
+        typer.Option("--up-mbit", min=0.1, help="Upload limit in Mbit/s, with --disturbance."),
     ] = 10.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a snapshot from processes of this machine, and over plain HTTP to compare.
+    """Fetch a snapshot from peers, and compare with plain HTTP.
 
-    A chunk counts once it is checked and on the disk.
+    The peers are processes of this machine. A chunk counts once it is checked and on the disk.
     """
     if disturbance:
         from p2ptrain.bench import disturbance as members
@@ -85,7 +110,9 @@ def join(
         settings = settings_of(kinds, peers, megabytes * 10**6, streams, garbage, dying)
         hosts = hosts_of(addresses, peers + 1)
     except ValueError as exc:
-        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+        raise ConfigError(
+            f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
+        ) from exc
     from p2ptrain.bench.join import measure
 
     lines = [measure(each, rounds, hosts, http_too=http) for each in settings]
@@ -96,11 +123,15 @@ def join(
     epilog=examples("p2ptrain bench snapshot", "p2ptrain bench snapshot --beside-trainer 5")
 )
 def snapshot(
-    megabytes: Annotated[int, typer.Option("--megabytes", min=8, help="Size of θ and m.")] = 512,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 3,
+    megabytes: Annotated[
+        int, typer.Option("--megabytes", min=8, help="Size of θ and m in MB.")
+    ] = 512,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
+    ] = 3,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="DIR", help="Write here.", exists=True),
+        typer.Option("--folder", metavar="DIR", help="Folder to write to.", exists=True),
     ] = None,
     turns: Annotated[
         int,
@@ -108,13 +139,15 @@ def snapshot(
             "--beside-trainer",
             min=0,
             metavar="TURNS",
-            help="Measure something else: how much snapshots slow down a trainer that has all "
-            "cores, in so many turns.",
+            help=(
+                "Measure instead how much snapshots slow down a trainer that uses all cores; the "
+                "number of turns."
+            ),
         ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write snapshots of θ and m, beside dd to compare, and apply updates meanwhile."""
+    """Write snapshots of θ and m, and compare with dd."""
     if turns:
         return _beside_trainer(megabytes * 10**6 // 8, turns, folder, as_json)
     from p2ptrain.bench.snapshot import measure
@@ -129,7 +162,7 @@ def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) 
     try:
         tell(measure(default_trainer(), numel, turns, folder), as_json)
     except Failed as exc:
-        raise ConfigError(f"this could not be measured: {exc}", do="see above") from exc
+        raise ConfigError(f"the measurement cannot run: {exc}", do="see above") from exc
 
 
 @commands.command(
@@ -138,14 +171,18 @@ def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) 
 def replay(
     elements: Annotated[int, typer.Option("--elements", min=1, help="Parameters.")] = 100_000_000,
     threads: Annotated[
-        int, typer.Option("--threads", min=1, max=64, help="That apply, and that copy.")
+        int,
+        typer.Option("--threads", min=1, max=64, help="Threads that apply updates, and that copy."),
     ] = 2,
-    codec: Annotated[str, typer.Option("--codec", help="fp32, fp16, int8, int4.")] = "int8",
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="The best of them counts.")] = 5,
+    codec: Annotated[str, typer.Option("--codec", help="Codec: fp32, fp16, int8, int4.")] = "int8",
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Measured rounds; the best one is reported.")
+    ] = 5,
     as_json: JsonOption = False,
 ) -> None:
-    """Apply updates to θ and m, beside memcpy to compare; and weigh the log against a snapshot.
+    """Apply updates to θ and m, and compare with memcpy.
 
+    Also compares the bytes of the updates with those of a snapshot.
     Takes 13 bytes of memory for each parameter.
     """
     from p2ptrain import kernels
@@ -154,5 +191,7 @@ def replay(
     try:
         chosen = kernels.codec(codec, 256)  # type: ignore[arg-type]  # checked there
     except ValueError as exc:
-        raise ConfigError(f"this cannot be measured: {exc}", do="see --help for what can") from exc
+        raise ConfigError(
+            f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
+        ) from exc
     tell(measure(elements, threads, rounds, chosen), as_json)

@@ -39,27 +39,41 @@ SEED_MAX = 2**63 - 1
 def chat(
     folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
     prompt: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="What to go on from.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="Text that the model continues.", show_default=False),
     ] = None,
     temperature: Annotated[
-        float, typer.Option("--temperature", help="0 takes the likeliest token each time.")
+        float,
+        typer.Option(
+            "--temperature", help="Sampling temperature; 0 takes the likeliest token each time."
+        ),
     ] = 0.8,
     top_p: Annotated[
         float,
         typer.Option(
-            "--top-p", help="Choose among the likeliest tokens that have this much together."
+            "--top-p",
+            help="Sample from the likeliest tokens that have this much probability together.",
         ),
     ] = 0.95,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=SEED_MAX, help="The same one says the same again.")
+        int,
+        typer.Option(
+            "--seed",
+            min=0,
+            max=SEED_MAX,
+            help="Seed of the sampling; the same seed gives the same text.",
+        ),
     ] = 0,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Say at most so many.")] = 200,
+    tokens: Annotated[
+        int, typer.Option("--tokens", min=1, help="Longest continuation, in tokens.")
+    ] = 200,
     as_json: JsonOption = False,
 ) -> None:
-    """Have a model go on from a text: exported weights, or the newest snapshot in a node's home.
+    """Continue a text with the run's model.
 
-    Without TEXT it asks for one text after the other at a terminal, or reads one from stdin. A
-    model that was trained on plain text goes on with it; it does not answer questions.
+    DIR is a folder of exported weights, or a node's home, whose newest snapshot is used. Without
+    TEXT, the command asks for texts at a terminal, or reads one from stdin. A model trained on
+    plain text continues a text; it does not answer questions.
     """
     with _speaker(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling
@@ -121,9 +135,9 @@ def _loaded(folder: Path) -> Speaker:
         raise lacks(folder / "config.json")  # Check before torch, which takes seconds to load.
     if find_spec("torch") is None:
         raise ConfigError(
-            "torch is not installed here, and to go on from a text needs it",
+            "torch is not installed, and the model cannot run without it",
             code="EXTRA-MISSING",
-            do="scripts/setup without P2PTRAIN_TORCH installs it",
+            do="run scripts/setup without P2PTRAIN_TORCH, which installs torch",
         )
     progress("loading the model …")
     from p2ptrain.data.text_tokens import Speller
@@ -139,7 +153,7 @@ def _loaded(folder: Path) -> Speaker:
     begins = _numbers(config.get("bos_token_id"))[:1]
     if (most := max([speller.size - 1, *begins])) >= model.spec.vocab:
         raise ConfigError(
-            f"its tokenizer has a token {most}, and the model {model.spec.vocab} in all, from 0 on",
+            f"the tokenizer has token {most}, but the model's tokens end at {model.spec.vocab - 1}",
             code="MODEL-FOREIGN",
         )
     # The mark of the next document also ends this one, even if the run does not mark ends.
@@ -159,9 +173,9 @@ def _check_memory(folder: Path) -> None:
     needed, free = 4 * parameter_count(load_spec(folder)), memory_free_bytes()
     if needed > free:
         raise MachineUnfit(
-            f"the model takes {size(needed)} of memory, and {size(free)} are free here",
+            f"the model takes {size(needed)} of memory, and this machine has {size(free)} free",
             code="MEM-HOST",
-            do="end what else needs memory, or chat on a machine that has more, or a GPU",
+            do="close other programs, or use a machine with more memory or a GPU",
         )
 
 
@@ -219,11 +233,11 @@ class Talk:
         text = begun + speaker.speller.encoded(prompt)
         if unknown := speaker.speller.unknown(text):
             progress(
-                f"{unknown} of {len(text)} tokens of this text are unknown to the model: it may "
-                "know other letters only, such as A, C, G, T and N"
+                f"the model does not know {unknown} of the {len(text)} tokens of this text; "
+                "it may know only some letters, such as A, C, G, T and N"
             )
         if not text:
-            raise ConfigError("there is no text to go on from", do="give some: chat DIR TEXT")
+            raise ConfigError("there is no text to continue", do="pass a text: chat DIR TEXT")
         speaker.speller.begin(text)
         return islice(generate(speaker.model, text, self.sampling), self.tokens_max)
 
@@ -231,7 +245,7 @@ class Talk:
 def _converse(talk: Talk) -> None:
     """Ask for a text and continue it, until Ctrl-D. Ctrl-C ends the output, or, at the prompt, the
     program."""
-    progress("a text to go on from, and Enter; Ctrl-C ends what it says, Ctrl-D ends this")
+    progress("type a text and press Enter; Ctrl-C stops the answer, Ctrl-D leaves")
     try:
         while True:
             _answer(talk, _text(input("> ")))

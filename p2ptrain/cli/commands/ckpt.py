@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 20
 
 app = typer.Typer(
-    help="See, fetch, check and keep the certified snapshots of the run.",
+    help="List, fetch, check and keep the certified snapshots of the run.",
     epilog=examples(
         "p2ptrain ckpt ls",
         "p2ptrain ckpt fetch --bootstrap ADDRESS",
@@ -35,7 +35,8 @@ app = typer.Typer(
 SnapshotArgument = Annotated[
     str,
     typer.Argument(
-        metavar="[SNAPSHOT]", help="newest, genesis, its outer step, or how its digest begins."
+        metavar="[SNAPSHOT]",
+        help="newest, genesis, an outer step, or the first characters of a digest.",
     ),
 ]
 
@@ -63,9 +64,9 @@ class Row:
 
 @app.command(epilog=examples("p2ptrain ckpt ls", "p2ptrain ckpt ls --home /srv/seed --json"))
 def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """List the snapshots that the run has certified, and what of them is here.
+    """List certified snapshots, and how much of each is held here.
 
-    Works while the node runs, and without one.
+    Works whether or not a node runs in the home.
     """
     where = open_home(home, to_write=False)
     account = account_in(where)
@@ -123,6 +124,14 @@ def _line(row: Row) -> str:
     )
 
 
+FetchBootstrap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bootstrap", metavar="ADDR", help="Address of a peer of the run; may be repeated."
+    ),
+]
+
+
 @app.command(
     epilog=examples(
         "p2ptrain ckpt fetch --bootstrap ADDRESS --home ./audit",
@@ -132,33 +141,39 @@ def _line(row: Row) -> str:
 def fetch(
     snapshot: SnapshotArgument = "newest",
     home: HomeOption = None,
-    bootstrap: Annotated[
-        list[str] | None,
-        typer.Option("--bootstrap", metavar="ADDR", help="A peer of the run; may be repeated."),
-    ] = None,
+    bootstrap: FetchBootstrap = None,
     listen: Annotated[
         list[str] | None,
-        typer.Option("--listen", metavar="ADDR", help="Where to listen.", show_default=LISTEN),
+        typer.Option("--listen", metavar="ADDR", help="Address to listen on.", show_default=LISTEN),
     ] = None,
     data_listen: Annotated[
-        str, typer.Option("--data-listen", metavar="HOST:PORT", help="Where bulk data comes in.")
+        str,
+        typer.Option(
+            "--data-listen", metavar="HOST:PORT", help="Address to listen on for bulk data."
+        ),
     ] = DATA_LISTEN,
     updates: Annotated[
-        bool, typer.Option("--updates/--no-updates", help="Fetch the updates since, too.")
+        bool,
+        typer.Option(
+            "--updates/--no-updates", help="Also fetch the updates that follow the snapshot."
+        ),
     ] = True,
-    pin: Annotated[bool, typer.Option("--pin", help="Keep the snapshot for good.")] = False,
+    pin: Annotated[bool, typer.Option("--pin", help="Keep the snapshot permanently.")] = False,
     run: Annotated[
-        str | None, typer.Option("--run", metavar="RUNID", help="Fetch of this run or none.")
+        str | None, typer.Option("--run", metavar="RUNID", help="Fetch from this run only.")
     ] = None,
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="End with status 6 instead of waiting for approval.")
+        bool,
+        typer.Option(
+            "--no-wait", help="End with status 6 instead of waiting for the organiser's approval."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a certified snapshot from the run's peers, without training.
+    """Fetch a certified snapshot from peers, without training.
 
-    Joins their network as an observer, follows and checks the ledger, takes chunks from everybody,
-    checks each, and ends. Needs the node here to be stopped, and this identity to be admitted.
+    Joins the network as an observer, checks the ledger, fetches chunks from all peers, checks each
+    chunk, and ends. Stop the node in this home first. Your identity must be admitted.
     """
     host, port = parse_host_port(data_listen)
     config = NodeConfig(
@@ -179,9 +194,9 @@ def fetch(
         result_json(asdict(fetched))
         return
     result(
-        f"the snapshot of outer step {fetched.step} is here, {fetched.digest}, and the "
-        f"{fetched.updates} updates after it: {fetched.bytes_fetched / 1e6:,.1f} MB "
-        f"in {fetched.seconds:.0f} s"
+        f"fetched the snapshot of outer step {fetched.step}, {fetched.digest}, and the "
+        f"{fetched.updates} updates after it: {fetched.bytes_fetched / 1e6:,.1f} MB in "
+        f"{fetched.seconds:.0f} s"
     )
 
 
@@ -189,9 +204,10 @@ def fetch(
 def verify(
     snapshot: SnapshotArgument = "newest", home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Read a snapshot that is held here, and compare every chunk with what was certified.
+    """Check every chunk of a snapshot held here.
 
-    Works while the node runs, and without one. For the run as a whole: p2ptrain verify.
+    Works whether or not a node runs in the home. To check the whole run, use p2ptrain
+    verify.
     """
     from p2ptrain.archive.replay import named_by
     from p2ptrain.store import StoreReader
@@ -213,16 +229,16 @@ def verify(
         )
     if missing:
         raise ChunkMissing(
-            f"{len(missing)} of the {len(manifest.chunks)} chunks of the snapshot of outer step "
-            f"{named.step} are not here",
+            f"{len(missing)} of the {len(manifest.chunks)} chunks of the snapshot of outer "
+            f"step {named.step} are missing",
             evidence=[f"chunk {digest}" for digest in missing[:SHOWN_MAX]],
-            likely="it was never fetched to its end",
+            likely="the snapshot was never fetched completely",
             do=to_paste(where.root, f"ckpt fetch {named.step}"),
         )
     if not as_json:
         result(
-            f"the snapshot of outer step {named.step} is what entry {named.source.height} "
-            f"certified: all {len(manifest.chunks)} chunks are sound"
+            f"the snapshot of outer step {named.step} is sound: all {len(manifest.chunks)} "
+            f"chunks are those that entry {named.source.height} certified"
         )
 
 
@@ -243,9 +259,9 @@ def _examined(store: StoreReader, chunks: tuple[Digest, ...]) -> tuple[list[Dige
 def pin(
     snapshot: SnapshotArgument = "newest", home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Keep a certified snapshot for good; p2ptrain store unpin lets go of it again.
+    """Keep a certified snapshot permanently.
 
-    Works while the node runs, and without one.
+    p2ptrain store unpin ends that. Works whether or not a node runs in the home.
     """
     from p2ptrain.archive.replay import named_by
     from p2ptrain.store import LocalDisk, Pins

@@ -33,29 +33,37 @@ def pack(
         str | None,
         typer.Argument(
             metavar="[SOURCE]",
-            help="A file or folder: text, JSON lines, parquet, FASTA, FASTQ.",
+            help="A file or folder of text, JSON lines, parquet, FASTA or FASTQ.",
             show_default="data.source of the run file",
         ),
     ] = None,
     run_file: Annotated[
-        Path, typer.Option("--run", metavar="RUN.TOML", help="Whose sizes the blocks get.")
+        Path,
+        typer.Option(
+            "--run", metavar="RUN.TOML", help="Run file that says how large the blocks are."
+        ),
     ] = Path("run.toml"),
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to make.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to make.")] = Path(
         "packed"
     ),
     field: Annotated[
         str | None,
-        typer.Option("--field", help="Which field or column has the text.", show_default="text"),
+        typer.Option("--field", help="Field or column that holds the text.", show_default="text"),
     ] = None,
     limit_mb: Annotated[
         float | None,
-        typer.Option("--limit-mb", help="Take this much text.", show_default="data.limit_mb"),
+        typer.Option(
+            "--limit-mb",
+            help="Largest amount of text to take, in MB.",
+            show_default="data.limit_mb",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn text or reads into shuffled, hashed blocks of tokens, once, for `run publish` to take.
+    """Turn text or reads into blocks of tokens for a run.
 
-    Then name the folder as data.source in the run file.
+    The blocks are shuffled and hashed. Name the folder as data.source in the run file; `run
+    publish` then takes the blocks as they are.
     """
     from p2ptrain.config.run_file import load_run_file, with_data
     from p2ptrain.prepare.pack_data import pack_folder
@@ -68,7 +76,7 @@ def pack(
         result_json({"folder": str(out), **asdict(made)})
     else:
         result(made.words)
-    progress(f'set data.source = "{out.absolute()}" in {run_file}, then: p2ptrain run publish')
+    progress(f'set data.source = "{out.absolute()}" in {run_file}, then run: p2ptrain run publish')
 
 
 @app.command(
@@ -78,20 +86,30 @@ def pack(
     )
 )
 def synthesise(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help=".fasta or .fastq, with .gz or not.")],
-    reads: Annotated[int, typer.Option("--reads", min=1, help="How many reads.")] = 100_000,
-    read_bases: Annotated[int, typer.Option("--read-bases", min=1, help="Length of a read.")] = 150,
-    genomes: Annotated[int, typer.Option("--genomes", min=1, help="How many genomes.")] = 4,
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="File to write, .fasta or .fastq; with .gz it is compressed."
+        ),
+    ],
+    reads: Annotated[int, typer.Option("--reads", min=1, help="Number of reads.")] = 100_000,
+    read_bases: Annotated[
+        int, typer.Option("--read-bases", min=1, help="Length of a read in bases.")
+    ] = 150,
+    genomes: Annotated[int, typer.Option("--genomes", min=1, help="Number of genomes.")] = 4,
     genome_bases: Annotated[
-        int, typer.Option("--genome-bases", min=1, help="Length of a genome.")
+        int, typer.Option("--genome-bases", min=1, help="Length of a genome in bases.")
     ] = 50_000,
     repeats: Annotated[
-        float, typer.Option("--repeats", min=0, max=1, help="The part of a genome that repeats.")
+        float,
+        typer.Option(
+            "--repeats", min=0, max=1, help="Fraction of a genome that consists of repeats."
+        ),
     ] = 0.5,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws everything.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random choices.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write reads of made-up genomes with repeats, to try a run of reads on."""
+    """Write reads of invented genomes, to try a run with."""
     from p2ptrain.data.synthesis import SynthesisSpec, write_reads
 
     spec = SynthesisSpec(

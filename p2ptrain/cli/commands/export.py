@@ -47,16 +47,23 @@ SnapshotOption = Annotated[
     typer.Option(
         "--snapshot",
         metavar="WHICH",
-        help="newest, genesis, its outer step, or how its digest begins; or head: the newest and "
-        "the updates after it, which takes memory for θ and m.",
+        help=(
+            "newest, genesis, an outer step, or the first characters of a digest. head stands "
+            "for the newest snapshot with the updates after it; it needs memory for θ and m."
+        ),
     ),
 ]
 DtypeOption = Annotated[
-    Number, typer.Option("--dtype", help="bf16 halves the size, and rounds what was certified.")
+    Number,
+    typer.Option(
+        "--dtype", help="Number format; bf16 halves the size and rounds the certified weights."
+    ),
 ]
 ShardOption = Annotated[
     int,
-    typer.Option("--shard-mb", min=1, metavar="MB", help="Split weights into files of this size."),
+    typer.Option(
+        "--shard-mb", min=1, metavar="MB", help="Largest size of a file of weights, in MB."
+    ),
 ]
 ParityOption = Annotated[
     bool | None,
@@ -70,7 +77,7 @@ ParityOption = Annotated[
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
-    to: Annotated[Target, typer.Option("--to", help="For which programs.")] = Target.HF,
+    to: Annotated[Target, typer.Option("--to", help="Format to write.")] = Target.HF,
     snapshot: SnapshotOption = "newest",
     dtype: DtypeOption = Number.FP32,
     shard_mb: ShardOption = 5000,
@@ -81,10 +88,11 @@ def export(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the run's weights as a Hugging Face folder: safetensors, tokenizer, model card.
+    """Write the run's weights as a Hugging Face folder.
 
-    Works while the node runs, without one, and after p2ptrain ckpt fetch. Every chunk is compared
-    with what was certified before it is written, and the folder appears whole or not at all.
+    The folder has safetensors, a tokenizer and a model card. Works whether or not a node runs in
+    the home, and after p2ptrain ckpt fetch. Every chunk is checked against its certified digest,
+    and the folder appears complete or not at all.
     """
     from p2ptrain.export.atomic_folder import clear_away
     from p2ptrain.export.choosing import find
@@ -93,10 +101,10 @@ def export(
     from p2ptrain.store import StoreReader
     from p2ptrain.trainer.formats.shapes import parameter_count
 
-    assert to is Target.HF, "the only one there is"
+    assert to is Target.HF, "hf is the only format"
     folder = folder.expanduser().absolute()
     for left in clear_away(folder):
-        progress(f"removed {left}: an export that was killed left it")
+        progress(f"removed {left}, the remains of an export that was killed")
     check_target(folder, force=force)
     where = open_home(home, to_write=False)
     run, store = run_of(where), StoreReader(where.store)
@@ -116,8 +124,8 @@ def export(
             result(line)
     if found.updates_after:
         progress(
-            f"{found.updates_after} outer steps were ended after that; if their updates are held "
-            "here, --snapshot head exports them, too"
+            f"{found.updates_after} outer steps ended after that snapshot; --snapshot head "
+            "includes those whose updates are held here"
         )
 
 
@@ -143,7 +151,7 @@ def export_newest(home: Path, folder: Path) -> Path:
     run, store = run_of(where), StoreReader(where.store)
     found = find(run, _chain(where, run), store, "newest", progress)
     tokenizer = _tokenizer(run, store)
-    progress(f"the newest snapshot here is of outer step {found.origin.step}")
+    progress(f"the newest snapshot held here is that of outer step {found.origin.step}")
     return export(Plan(run.manifest.model, found.origin, tokenizer), found.theta, folder).folder
 
 
@@ -202,5 +210,5 @@ def _lines(
     for parity in seen:
         yield parity.words
     if not seen:
-        yield f"logits not compared with transformers: {lacking}"
+        yield f"the logits were not compared with transformers: {lacking}"
     yield f"p2ptrain chat {shlex.quote(str(exported.folder))}"

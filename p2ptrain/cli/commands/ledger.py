@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from p2ptrain.run import Run
 
 app = typer.Typer(
-    help="See and check what the members of the run have agreed on.",
+    help="Show and check what the members of the run have agreed on.",
     epilog=examples(
         "p2ptrain ledger show --last 50",
         "p2ptrain ledger verify",
@@ -30,13 +30,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-LastOption = Annotated[int, typer.Option("--last", min=1, help="How many entries to show.")]
+LastOption = Annotated[int, typer.Option("--last", min=1, help="Number of entries to show.")]
 FileArgument = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="An exported ledger.", show_default=False)
+    Path | None,
+    typer.Argument(
+        metavar="[FILE]", help="An exported ledger; by default this home's.", show_default=False
+    ),
 ]
 ManifestOption = Annotated[
     Path | None,
-    typer.Option("--manifest", metavar="FILE", help="The run's manifest, if not this home's."),
+    typer.Option("--manifest", metavar="FILE", help="The run's manifest; by default this home's."),
 ]
 
 
@@ -44,7 +47,7 @@ ManifestOption = Annotated[
 def show(home: HomeOption = None, last: LastOption = 20, as_json: JsonOption = False) -> None:
     """Show the newest entries in words.
 
-    Works while the node runs, and without one.
+    Works whether or not a node runs in the home.
     """
     where = open_home(home, to_write=False)
     run = run_of(where)
@@ -70,9 +73,10 @@ def verify(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every entry and its votes, from the run's manifest on.
+    """Check every entry and its votes.
 
-    Names the first bad entry. Needs no network, and believes nobody.
+    Starts from the run's manifest and names the first invalid entry. Uses no network and trusts no
+    peer.
     """
     run = run_of(open_home(home, to_write=False)) if manifest is None else run_at(manifest)
     chain = (
@@ -89,21 +93,21 @@ def verify(
     for each in amended:
         result(f"amendment {each['number']}: {each['words']}")
     first = "" if chain.origin is None else f" from {chain.links[0].after.height} on"
-    result(f"all {len(chain.links)} entries{first} are good")
+    result(f"all {len(chain.links)} entries{first} are valid")
     if chain.origin is not None and file is not None:
         result(
-            f"they begin at checkpoint {chain.origin.base.checkpoint}: nothing before it is in "
-            "this file, so compare it with what somebody you trust has"
+            f"this file begins at checkpoint {chain.origin.base.checkpoint} and does not show "
+            "what came before: compare the checkpoint with that of a person whom you trust"
         )
 
 
 @app.command(epilog=examples("p2ptrain ledger export ledger.jsonl"))
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the ledger to a file, one certified entry a line, for others to check."""
+    """Write the ledger to a file that others can check."""
     from p2ptrain.archive.chain_log import chain_records
 
     where = open_home(home, to_write=False)
@@ -114,7 +118,7 @@ def export(
         for record in chain_records(chain.origin, (link.certified for link in links)):
             out.write(record + b"\n")
     progress(
-        f"{len(chain.links)} entries are in {file}; whoever has {where.manifest} can verify them"
+        f"wrote {len(chain.links)} entries to {file}; anybody can verify them with {where.manifest}"
     )
     if as_json:
         result_json({**_summary(run, chain), "file": str(file)})
@@ -123,14 +127,16 @@ def export(
 @app.command(epilog=examples("p2ptrain ledger prune --keep-entries 1000"))
 def prune(
     keep_entries: Annotated[
-        int, typer.Option("--keep-entries", metavar="N", min=16, help="How many entries to keep.")
+        int,
+        typer.Option("--keep-entries", metavar="N", min=16, help="Number of entries to keep."),
     ],
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget old entries of a stopped node's ledger, behind a certified snapshot.
+    """Drop old entries of the ledger of a stopped node.
 
-    Afterwards this home cannot show others how the run began: see that somebody keeps everything.
+    A certified snapshot takes their place. Afterwards this home cannot show others how the run
+    began: make sure that another peer keeps everything.
     """
     from p2ptrain.archive.home import sole_use
     from p2ptrain.node.consensus.pruning import prune_home
@@ -142,9 +148,11 @@ def prune(
     if as_json:
         result_json({"begins_at": None if origin is None else str(origin.base.checkpoint)})
     elif origin is None:
-        result("nothing to prune: no certified snapshot is old enough, or the node has none yet")
+        result(
+            "nothing was pruned: no certified snapshot is old enough, or this home holds none yet"
+        )
     else:
-        result(f"the ledger begins at checkpoint {origin.base.checkpoint} now")
+        result(f"the ledger now begins at checkpoint {origin.base.checkpoint}")
 
 
 def chain_of(run: Run, log: Path) -> Checked:
@@ -176,7 +184,9 @@ def agreed_amendments(run: Run, chain: Checked, folder: Path) -> list[dict[str, 
     agreed: list[dict[str, object]] = []
     for terms in state.terms:
         found = here.get(terms.digest)
-        missing = f"from outer step {terms.step} on; {terms.digest} is not here"
+        missing = (
+            f"from outer step {terms.step} on; this home does not hold the amendment {terms.digest}"
+        )
         words = missing if found is None else found.amendment.words
         named = {"number": terms.number, "from_step": terms.step, "digest": terms.digest}
         agreed.append({**named, "held": found is not None, "words": words})
@@ -191,7 +201,7 @@ def run_at(manifest: Path) -> Run:
         raise ConfigError(
             f"there is no manifest at {manifest}",
             code="RUN-NONE",
-            do="it is run/manifest.signed in the home of any member",
+            do="name run/manifest.signed, which is in the home of every member",
         )
     return run
 
@@ -201,7 +211,7 @@ def _tell(run: Run, chain: Checked) -> None:
     from p2ptrain.names import named
 
     if not chain.links:
-        progress(f"run {run.manifest.name!r}: nothing is agreed yet")
+        progress(f"run {run.manifest.name!r}: the members have not agreed on anything yet")
         return
     state = chain.links[-1].after
     progress(
@@ -262,13 +272,13 @@ def _words(link: Link) -> str:
         return _roster_words(link.before, value)
     if isinstance(value, Branch):
         gone = [voter for voter in link.before.voters if voter not in value.voters]
-        return f"{_names(value.voters)} go on without a quorum; without {_names(gone)}"
+        return f"{_names(value.voters)} branch off without a quorum; {_names(gone)} are missing"
     if isinstance(value, Heal):
         return (
-            f"the branch is left for the chain with entry {value.entry[:8]} at height "
-            f"{value.height}, which outranks it"
+            f"the members leave the branch for the chain with entry {value.entry[:8]} at "
+            f"height {value.height}, which outranks it"
         )
-    return "skipped, no attempt succeeded"
+    return "no attempt succeeded"
 
 
 def _roster_words(before: LedgerState, roster: Roster) -> str:

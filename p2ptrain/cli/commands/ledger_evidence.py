@@ -53,16 +53,20 @@ class Finding:
 def evidence(
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help="An evidence.log that somebody sent."),
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="An evidence.log from another node; by default this home's.",
+        ),
     ] = None,
     manifest: ManifestOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who signed what excludes each other, and check the signatures.
+    """Show proofs that a peer signed contradictory statements.
 
-    Works while the node runs, and without one. Says at which height the liar was evicted, if this
-    home's ledger shows it.
+    Checks both signatures, and says at which height the peer was evicted, if this home's ledger
+    shows it. Works whether or not a node runs in the home.
     """
     run = run_of(open_home(home, to_write=False)) if manifest is None else run_at(manifest)
     links = chain_of(run, open_home(home, to_write=False).ledger).links if manifest is None else []
@@ -70,14 +74,14 @@ def evidence(
     if file is not None and not file.is_file():
         raise ConfigError(
             f"there is no file {file}",
-            do="it is a copy of evidence.log in the home of any member that has evidence",
+            do="name a copy of evidence.log from the home of a member that has evidence",
         )
     findings = [_finding(run, links, each) for each in _evidence_in(source)]
     if as_json:
         result_json({"run": run.id, "evidence": [each.plain() for each in findings]})
         return
     if not findings:
-        progress(f"run {run.manifest.name!r}: there is no evidence against anybody")
+        progress(f"run {run.manifest.name!r}: there is no evidence against any peer")
     for each in findings:
         result(printable(_words(each)))
 
@@ -95,8 +99,11 @@ def _evidence_in(source: Path) -> list[Evidence]:
                 f"piece {number} of the evidence in {source} cannot be read",
                 code="LEDGER-BROKEN",
                 evidence=[exc.what],
-                likely="the file is damaged, or something else wrote into it",
-                do="ask whoever sent it to send it again; in a home, move it away: others have it",
+                likely="the file is damaged, or another program wrote into it",
+                do=(
+                    "ask the sender for a new copy; in a home, move the file away: other members "
+                    "hold the same evidence"
+                ),
             ) from exc
     return found
 
@@ -123,5 +130,5 @@ def _words(finding: Finding) -> str:
     if finding.fault:
         return f"{finding.evidence.words}; NOT proved: {finding.fault}"
     left = finding.evicted_at
-    after = "not evicted as far as this ledger shows" if left is None else f"evicted at {left}"
+    after = "not evicted, as far as this ledger shows" if left is None else f"evicted at {left}"
     return f"{finding.evidence.words}; both signatures are good; {after}"

@@ -39,9 +39,10 @@ def trained(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that each committed block was trained once, by the member that held its lease.
+    """Check that each committed block was trained once.
 
-    Compares this home's ledger with what the trainers of other nodes wrote into their journals.
+    The member that held the block's lease must have trained it. Compares
+    this home's ledger with what the trainers of other nodes wrote into their journals.
     """
     from p2ptrain.archive.chain_reader import Walk, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
@@ -64,7 +65,7 @@ def _records(journals: Sequence[Path]) -> Iterator[Mapping[str, object]]:
 
     for journal in journals:
         if not journal.is_file():
-            raise ConfigError(f"{journal} is no journal", do="name the journal.jsonl of a home")
+            raise ConfigError(f"{journal} is not a file", do="name the journal.jsonl of a home")
         yield from read_journal(journal)
 
 
@@ -81,12 +82,16 @@ def _tell(where: Home, found: Trained) -> None:
     if not found.good:
         export = to_paste(where.root, "ledger export FILE")
         raise P2PTrainError(
-            f"{len(found.faults)} blocks were not trained exactly once by who is credited with it",
+            f"{len(found.faults)} blocks were not trained exactly once by the member credited "
+            "with them",
             code="TRAINED-OTHERWISE",
             evidence=[fault.words for fault in found.faults[:FAULTS_SHOWN_MAX]],
-            likely="the journal is of another run or was altered, or this is a fault in p2ptrain",
+            likely="the journal is of another run or was altered, or p2ptrain has a fault",
             do=f"report it, with the journals and this ledger: {export}",
         )
-    result(f"{found.checked} committed blocks were trained once each, by who held their lease")
+    result(
+        f"{found.checked} committed blocks were trained exactly once, each by the member that "
+        "held its lease"
+    )
     if found.unseen:
-        result(f"of {found.unseen} others the journals given say nothing")
+        result(f"the journals given do not mention {found.unseen} other committed blocks")

@@ -40,9 +40,9 @@ def node(
 ) -> None:
     """Take part in a run, or serve one.
 
-    The node finds the run, asks whether you agree to it (once), fetches its state, trains, and
-    exchanges with the others.
-    Ctrl-C once leaves kindly, twice at once.
+    The node finds the run, asks once whether you agree to it, fetches its state, trains, and
+    exchanges with the other peers. Press Ctrl-C once to leave in an orderly way, twice to
+    leave at once.
     """
     config = _config(home_path(home), reach, training, limits, joining, telling)
     raise typer.Exit(start(config))

@@ -16,21 +16,31 @@ class Reach:
 
     bootstrap: Annotated[
         list[str] | None,
-        typer.Option("--bootstrap", metavar="ADDR", help="A peer to start from; may be repeated."),
+        typer.Option(
+            "--bootstrap",
+            metavar="ADDR",
+            help="Address of a peer that is in the run; may be repeated.",
+        ),
     ] = None
     listen: Annotated[
         list[str] | None,
         typer.Option(
-            "--listen", metavar="ADDR", help="Where to listen for peers.", show_default=LISTEN
+            "--listen", metavar="ADDR", help="Address to listen on for peers.", show_default=LISTEN
         ),
     ] = None
     announce: Annotated[
         list[str] | None,
-        typer.Option("--announce", metavar="ADDR", help="An address under which others reach us."),
+        typer.Option(
+            "--announce",
+            metavar="ADDR",
+            help="Address at which other peers reach this node; may be repeated.",
+        ),
     ] = None
     data_listen: Annotated[
         str,
-        typer.Option("--data-listen", metavar="HOST:PORT", help="Where to listen for bulk data."),
+        typer.Option(
+            "--data-listen", metavar="HOST:PORT", help="Address to listen on for bulk data."
+        ),
     ] = DATA_LISTEN
 
 
@@ -41,43 +51,66 @@ class Training:
     seed: Annotated[
         bool,
         typer.Option(
-            "--seed", help="Serve the run and train nothing; it votes if it founded the run."
+            "--seed",
+            help="Serve the run and train nothing. A seed votes if it is a founder of the run.",
         ),
     ] = False
     ranks: Annotated[
-        int, typer.Option("--ranks", metavar="N", help="Trainer processes: one a GPU.")
+        int,
+        typer.Option("--ranks", metavar="N", help="Number of trainer processes, one for each GPU."),
     ] = 1
     ranks_listen: Annotated[
         str | None,
         typer.Option(
             "--ranks-listen",
             metavar="HOST:PORT",
-            help="Start no ranks: torchrun does, on one host or several, and they call here.",
+            help=(
+                "Start no trainer; torchrun starts the ranks, on one host or several, and they "
+                "connect to this address."
+            ),
         ),
     ] = None
     threads: Annotated[
         int, typer.Option("--threads", metavar="N", help="CPU threads of each rank.")
     ] = 1
     device: Annotated[
-        str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")
+        str,
+        typer.Option("--device", metavar="DEVICE", help="Device to train on: auto, cpu or cuda."),
     ] = "auto"
     precision: Annotated[
-        str, typer.Option("--precision", metavar="TYPE", help="auto (bf16 on GPUs), fp32 or bf16.")
+        str,
+        typer.Option(
+            "--precision",
+            metavar="TYPE",
+            help="Number format: auto (bf16 on GPUs), fp32 or bf16.",
+        ),
     ] = "auto"
     compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the model: faster after a slow first step.")
+        bool,
+        typer.Option(
+            "--compile", help="Compile the model: later steps are faster, the first one is slow."
+        ),
     ] = False
     recompute: Annotated[
-        bool, typer.Option("--recompute", help="Keep few activations: less memory, a third slower.")
+        bool,
+        typer.Option(
+            "--recompute",
+            help="Recompute activations instead of keeping them: less memory, a third slower.",
+        ),
     ] = False
     micro_batch: Annotated[
-        int, typer.Option("--micro-batch", metavar="N", help="Sequences at once; 0: all that fit.")
+        int,
+        typer.Option(
+            "--micro-batch",
+            metavar="N",
+            help="Sequences that a rank computes at once; 0: as many as fit.",
+        ),
     ] = 0
     keep_inner: Annotated[
         bool,
         typer.Option(
             "--keep-inner/--no-keep-inner",
-            help="Keep the inner optimizer on disk, so that a restart loses nothing of it.",
+            help="Keep the inner optimizer's state on disk, so that a restart does not lose it.",
         ),
     ] = True
 
@@ -91,7 +124,7 @@ class Limits:
         typer.Option(
             "--limit-up",
             metavar="RATE",
-            help="Send bulk data no faster than this a second, such as 8Mbit or 2MB.",
+            help="Upload limit for bulk data per second, such as 8Mbit or 2MB.",
         ),
     ] = None
     keep_snapshots: Annotated[
@@ -99,13 +132,18 @@ class Limits:
         typer.Option(
             "--keep-snapshots",
             metavar="N",
-            help="Keep the newest N snapshots, and the updates since the oldest; or all.",
+            help=(
+                "Number of newest snapshots to keep, with the updates since the oldest of them; "
+                "or all."
+            ),
         ),
     ] = "2"
     data_cache: Annotated[
         str,
         typer.Option(
-            "--data-cache", metavar="SIZE", help="Keep this much training data. A seed keeps all."
+            "--data-cache",
+            metavar="SIZE",
+            help="Disk space for training data. A seed keeps all data.",
         ),
     ] = "8GB"
     scrub: Annotated[
@@ -113,7 +151,7 @@ class Limits:
         typer.Option(
             "--scrub",
             metavar="RATE",
-            help="Read the store again at this pace, to find rot; or off.",
+            help="Re-read the store at this rate per second to detect disk corruption, or off.",
         ),
     ] = "8MB"
     keep_entries: Annotated[
@@ -121,7 +159,7 @@ class Limits:
         typer.Option(
             "--keep-entries",
             metavar="N",
-            help="Keep at least N entries of the ledger, and forget older ones behind a snapshot.",
+            help="Keep at least N ledger entries; drop older ones once a snapshot covers them.",
             show_default="all",
         ),
     ] = None
@@ -136,21 +174,31 @@ class Joining:
         typer.Option(
             "--trust-checkpoint",
             metavar="HEIGHT:DIGEST",
-            help="Believe the ledger up to there, where nobody keeps its older entries.",
+            help=(
+                "Trust the ledger up to this entry. Needed if no reachable peer keeps the older "
+                "entries."
+            ),
         ),
     ] = None
     run: Annotated[
-        str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run or in none.")
+        str | None, typer.Option("--run", metavar="RUNID", help="Take part in this run only.")
     ] = None
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="End with status 6 instead of waiting for approval.")
+        bool,
+        typer.Option(
+            "--no-wait", help="End with status 6 instead of waiting for the organiser's approval."
+        ),
     ] = False
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to a new run unasked.")] = False
-    mdns: Annotated[bool, typer.Option("--mdns/--no-mdns", help="Find peers on this LAN.")] = False
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Agree to a new run without being asked.")
+    ] = False
+    mdns: Annotated[
+        bool, typer.Option("--mdns/--no-mdns", help="Find peers on the local network.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
     """Options for the output on the terminal."""
 
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell errors only.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False

@@ -21,7 +21,7 @@ from p2ptrain.prepare.run_summary import run_facts, run_lines
 from p2ptrain.suggested_command import to_paste
 
 app = typer.Typer(
-    help="Make a run and look at it.",
+    help="Make, check, publish, amend and show a run.",
     epilog=examples(
         "p2ptrain run new --out run.toml",
         "p2ptrain run check run.toml",
@@ -34,13 +34,15 @@ app = typer.Typer(
 
 @app.command(epilog=examples("p2ptrain run new", "p2ptrain run new --out my.toml --size tiny"))
 def new(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write.")] = Path(
         "run.toml"
     ),
     size: Annotated[
         str,
         typer.Option(
-            "--size", metavar="SIZE", help="Where to start: demo, tiny, or a recipe of configs/."
+            "--size",
+            metavar="SIZE",
+            help="Run file to start from: demo, tiny, or a recipe of configs/.",
         ),
     ] = "demo",
     as_json: JsonOption = False,
@@ -60,7 +62,21 @@ def new(
         ) from exc
     if as_json:
         result_json({"file": str(out.absolute())})
-    progress(f"{out} is a run to start from. Edit it, then: p2ptrain run publish {out}")
+    progress(
+        f"wrote {out}, a run file to start from. Edit it, then run: p2ptrain run publish {out}"
+    )
+
+
+CheckPeers = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--peers",
+        min=2,
+        metavar="N",
+        help="Number of peers that train; may be repeated.",
+        show_default="2, 4, 8 and 16",
+    ),
+]
 
 
 @app.command(
@@ -72,39 +88,37 @@ def new(
 )
 def check(
     run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", show_default=False)],
-    peers: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--peers",
-            min=2,
-            metavar="N",
-            help="How many may train; may be repeated.",
-            show_default="2, 4, 8 and 16",
-        ),
-    ] = None,
+    peers: CheckPeers = None,
     tokens_per_s: Annotated[
         float | None,
         typer.Option(
             "--tokens-per-s",
             min=0.001,
             max=1e12,
-            help="Of one peer.",
-            show_default="that of H100s enough to hold it",
+            help="Tokens that one peer trains per second.",
+            show_default="the estimated rate of as many H100s as hold the model",
         ),
     ] = None,
     seed: Annotated[
         list[str] | None,
-        typer.Option("--seed", metavar="ADDR", help="An address to hand out; may be repeated."),
+        typer.Option(
+            "--seed",
+            metavar="ADDR",
+            help="Address that you hand out to volunteers; may be repeated.",
+        ),
     ] = None,
     founders: Annotated[
-        int, typer.Option("--founders", min=1, help="How many founders it will be published with.")
+        int,
+        typer.Option(
+            "--founders", min=1, help="Number of founders that you will publish the run with."
+        ),
     ] = 1,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a run takes of peers in memory, bytes and time, and what to reconsider.
+    """Estimate memory, traffic and time of a run, and warn.
 
-    If the run is in this home, it is counted as its members have amended it by now. Ends with
+    If the home holds the run, the amendments that members have agreed on are included. Ends with
     status 2 if the run cannot work.
     """
     from p2ptrain.cli.commands.amended_run_file import as_amended
@@ -141,19 +155,23 @@ def publish(
         typer.Option(
             "--founder",
             metavar="PEERID",
-            help="Who votes first, and in an open run alone; may be repeated.",
+            help=(
+                "Peer that votes from the start; in an open run only founders vote. May be "
+                "repeated."
+            ),
             show_default="yourself",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option("--allow", metavar="PEERID", help="Who may take part; may be repeated."),
+        typer.Option("--allow", metavar="PEERID", help="Peer that may take part; may be repeated."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Prepare data and first weights, sign manifest and allowlist, print the run id.
+    """Prepare and sign a run, and print its id.
 
-    Founders and you yourself are on the allowlist in any case.
+    Prepares the data and the first weights, and signs the manifest and the allowlist. The founders
+    and you yourself are always on the allowlist.
     """
     from p2ptrain.ids import PeerId
     from p2ptrain.prepare.publish import publish_run
@@ -170,15 +188,34 @@ def publish(
         result_json(run_facts(published))
     else:
         result(published.id)
-    progress(f"start a seed for it: {to_paste(where.root, 'node --seed')}")
+    progress(f"start a seed for the run: {to_paste(where.root, 'node --seed')}")
 
 
 FarOption = Annotated[
     bool,
     typer.Option(
         "--far",
-        help="Let a rate become more than ten times larger or smaller, or change what is more "
-        "than a hundred outer steps ahead.",
+        help=(
+            "Allow a rate to change by more than a factor of ten, or a start more than a hundred "
+            "outer steps ahead."
+        ),
+    ),
+]
+
+
+AmendInnerSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--inner-steps",
+        metavar="H",
+        help="Inner steps in each outer step, as inner.steps in a run file.",
+    ),
+]
+
+AmendFromStep = Annotated[
+    int,
+    typer.Option(
+        "--from-step", metavar="N", help="First outer step to which the amendment applies."
     ),
 ]
 
@@ -194,17 +231,14 @@ def amend(
         str,
         typer.Argument(metavar="RUN", help="The run's name, or the beginning of its id."),
     ],
-    from_step: Annotated[
-        int,
-        typer.Option("--from-step", metavar="N", help="The first outer step for which it holds."),
-    ],
+    from_step: AmendFromStep,
     lr: Annotated[
-        float | None, typer.Option("--lr", help="The inner learning rate's peak.")
+        float | None, typer.Option("--lr", help="Peak of the inner learning rate.")
     ] = None,
-    inner_steps: Annotated[
-        int | None, typer.Option("--inner-steps", metavar="H", help="As inner.steps in a run file.")
+    inner_steps: AmendInnerSteps = None,
+    codec: Annotated[
+        str | None, typer.Option("--codec", help="Codec: fp32, fp16, int8 or int4.")
     ] = None,
-    codec: Annotated[str | None, typer.Option("--codec", help="fp32, fp16, int8 or int4.")] = None,
     codec_block: Annotated[
         int | None,
         typer.Option(
@@ -212,18 +246,21 @@ def amend(
         ),
     ] = None,
     outer_lr: Annotated[
-        float | None, typer.Option("--outer-lr", help="As outer.lr in a run file.")
+        float | None,
+        typer.Option("--outer-lr", help="Outer learning rate, as outer.lr in a run file."),
     ] = None,
     outer_momentum: Annotated[
-        float | None, typer.Option("--outer-momentum", help="As outer.momentum there.")
+        float | None,
+        typer.Option("--outer-momentum", help="Outer momentum, as outer.momentum in a run file."),
     ] = None,
     far: FarOption = False,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change a run in its course, from an outer step on. Only its organiser can.
+    """Change a running run from an outer step on.
 
-    It holds once members have agreed on it, which they do at their next roster, or never.
+    Only the organiser can do this. The amendment takes effect if members agree on it, which they do
+    at their next roster.
     """
     from p2ptrain.cli.commands.run_amend import amend as amended
     from p2ptrain.cli.commands.run_amend import asked
@@ -245,14 +282,18 @@ def amend(
         result_json(made.amendment.facts | {"digest": made.digest})
     else:
         result(f"amendment {made.amendment.number}: {made.amendment.words}")
-    progress(f"it holds once members have agreed on it: {to_paste(where.root, 'status')}")
+    progress(
+        "the amendment takes effect when members have agreed on it; to see that, run: "
+        f"{to_paste(where.root, 'status')}"
+    )
 
 
 @app.command(epilog=examples("p2ptrain run show", "p2ptrain run show --home NODE --json"))
 def show(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show the run in this home, as its organiser signed it, and how it was amended since.
+    """Show the run in this home, and its amendments.
 
-    p2ptrain status says what members have agreed on.
+    The output shows what the organiser signed. To see what members have agreed on, use p2ptrain
+    status.
     """
     from p2ptrain.run import load_amendments
 

@@ -51,9 +51,9 @@ def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
         return Amendment(run.id, 1, step, **changes)  # type: ignore[arg-type]  # checked there
     except ValueError as exc:
         raise ConfigError(
-            f"that is no amendment: its {exc}",
+            f"the amendment is not valid: its {exc}",
             code="AMEND-VALUE",
-            do="p2ptrain run amend --help says what can be changed",
+            do="give a value that p2ptrain run amend --help lists",
         ) from exc
 
 
@@ -73,7 +73,7 @@ def amend(
 
     if wanted.step >= run.manifest.outer.steps:
         raise ConfigError(
-            f"run {run.manifest.name!r} is over before outer step {wanted.step}",
+            f"run {run.manifest.name!r} ends before outer step {wanted.step}",
             code="AMEND-VALUE",
             evidence=[f"its last outer step is {run.manifest.outer.steps - 1}"],
             do="choose an earlier outer step",
@@ -85,7 +85,7 @@ def amend(
     before = _leg(run, held, course)
     try:
         if len(held) >= AMENDMENTS_MAX:
-            raise ValueError(f"it has {len(held)} amendments already, and no node keeps more")
+            raise ValueError(f"the run has {len(held)} amendments already, which is the limit")
         numbered = replace(
             _with_its_block(wanted, before.manifest.codec),
             number=1 if last is None else last.number + 1,
@@ -97,10 +97,13 @@ def amend(
             _check_leap(before.manifest, numbered)
     except ValueError as exc:
         raise ConfigError(
-            f"run {run.manifest.name!r} cannot be amended so: {exc}",
+            f"the amendment does not fit run {run.manifest.name!r}: {exc}",
             code="AMEND-VALUE",
             evidence=[f"the run has {_words(before.manifest)}"],
-            do="H is a multiple of the fragments, and at least as long as the overlap",
+            do=(
+                "choose an H that is a multiple of the fragments and at least as long as the "
+                "overlap"
+            ),
         ) from exc
     save_amendments(where.amendments, [*held, made])
     _tell_node(where)
@@ -133,7 +136,7 @@ def _told(reply: Mapping[str, object]) -> Course:
 
     step, agreed = reply.get("step"), reply.get("agreed")
     if type(step) is not int or not isinstance(agreed, list) or not all(map(is_digest, agreed)):
-        raise RemoteProtocolError("the node here does not say how far the run is")
+        raise RemoteProtocolError("the node in this home does not say how far the run is")
     return Course(step, tuple(Digest(each) for each in agreed))
 
 
@@ -163,23 +166,27 @@ def _check_step(
 ) -> None:
     if step < reached + lead_steps:
         raise ConfigError(
-            f"outer step {step} is too soon: {reached} is under way",
+            f"outer step {step} is too soon: outer step {reached} is under way",
             code="AMEND-LATE",
-            likely="members have to agree on an amendment before the outer step that it is for",
-            do=f"--from-step {reached + lead_steps}, or later",
+            likely="members must agree on an amendment before the outer step at which it starts",
+            do=f"give --from-step {reached + lead_steps}, or a later step",
         )
     if last is not None and step <= last.step:
         raise ConfigError(
-            f"amendment {last.number} is for outer step {last.step}; the next is for a later one",
+            f"amendment {last.number} starts at outer step {last.step}; a new one must start later",
             code="AMEND-ORDER",
-            do=f"--from-step {last.step + 1}, or later",
+            do=f"give --from-step {last.step + 1}, or a later step",
         )
     if step > reached + FAR_STEPS and not far:
         raise ConfigError(
-            f"outer step {step} is {step - reached} outer steps ahead: {reached} is under way",
+            f"outer step {step} is {step - reached} outer steps ahead: outer step {reached} "
+            "is under way",
             code="AMEND-FAR",
-            likely="a slip of the pen: once it is agreed, nothing can be amended before that step",
-            do="correct it, or say --far if it is meant; it cannot be taken back",
+            likely=(
+                "a typing error; once members agree on the amendment, nothing can be amended "
+                "before that step"
+            ),
+            do="correct the step; if you mean it, add --far: the amendment cannot be taken back",
         )
 
 
@@ -191,10 +198,13 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
     for name, old, new in rates:
         if new is not None and not old / FAR <= new <= old * FAR:
             raise ConfigError(
-                f"the {name} learning rate would become {new:g}, and it is {old:g}",
+                f"the {name} learning rate would change from {old:g} to {new:g}",
                 code="AMEND-FAR",
-                likely="a slip of the pen: the other is more than ten times as large",
-                do="correct it, or say --far if it is meant; it cannot be taken back",
+                likely="a typing error: the rates differ by a factor of more than ten",
+                do=(
+                    "correct the rate; if you mean it, add --far: the amendment cannot be taken "
+                    "back"
+                ),
             )
 
 
@@ -227,11 +237,13 @@ def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
 
 def _not_here(digest: Digest) -> TryLater:
     return TryLater(
-        "members have agreed on an amendment that is not in this home",
+        "members have agreed on an amendment that this home does not hold",
         code="AMEND-MISSING",
         evidence=[f"its digest is {digest}"],
-        likely="this home is from a backup: the node here fetches from others what it lacks",
-        do="start the node here, wait until it has caught up, and give the command again",
+        likely=(
+            "this home is a restored backup; a node fetches missing amendments from other peers"
+        ),
+        do="start a node in this home, wait until it has caught up, and repeat the command",
     )
 
 
@@ -251,6 +263,8 @@ def _tell_node(where: Home) -> None:
         ask(where.root, "reload-amendments")
     except P2PTrainError as error:
         if error.code == "NO-NODE":
-            progress("no node runs here: it is published once one is started in this home")
+            progress(
+                "no node runs in this home: the amendment is published when you start one here"
+            )
         else:
-            progress(f"the node here was not told: {error.what}")
+            progress(f"the node in this home could not be told: {error.what}")

@@ -36,8 +36,8 @@ def lines(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> Iterator
         f"a block of data {size(costs.block_bytes)}"
     )
     yield (
-        f"publish   {size(costs.node.theta)} of memory, and as much of the disk beside the data, "
-        "where it is published"
+        f"publish   needs {size(costs.node.theta)} of memory and as much disk, besides the "
+        "data, on the machine that publishes"
     )
     yield f"time      {costs.step_operations:.2e} operations a peer and outer step{_time(costs)}"
     yield from _table(costs)
@@ -53,18 +53,24 @@ def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
             continue
         path = beside / Path(name).expanduser()
         if not path.exists():
-            yield Lint(field, f"there is no {path} yet, and the run cannot be published without it")
+            yield Lint(
+                field, f"{path} does not exist yet, and the run cannot be published without it"
+            )
 
 
 def _time(costs: Costs) -> str:
     """Return the estimated training time as text, or the option that is needed to estimate it."""
     if is_unknown(costs):
-        return "; how long that takes, --tokens-per-s tells"
+        return "; give --tokens-per-s to see how long that takes"
     count = costs.h100s
     whose = "an H100 at 40 % of its"
     if count > 1:
-        whose = f"{count} H100, which hold it, at 40 % of their"
-    said = "as told" if costs.is_told else f"as {whose} peak would; --tokens-per-s tells"
+        whose = f"{count} H100s, which hold the model, at 40 % of their"
+    said = (
+        "as given"
+        if costs.is_told
+        else f"as {whose} peak rate would take; give --tokens-per-s for another rate"
+    )
     return f"; at {costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
 
 
@@ -72,9 +78,10 @@ def _memory(costs: Costs) -> Iterator[str]:
     trainer, node = costs.trainer_bf16, costs.node
     eager = f", own newest work beside it (eager) {size(trainer.eager)}" if trainer.eager else ""
     yield (
-        f"trainer   weights {size(trainer.weights)}, as computed with {size(trainer.gathered)}, "
-        f"gradients {size(trainer.gradients)}, optimizer {size(trainer.optimizer)}, "
-        f"θ as it was {size(trainer.anchor)}{eager}, all ranks together"
+        f"trainer   weights {size(trainer.weights)}, gathered weights "
+        f"{size(trainer.gathered)}, gradients {size(trainer.gradients)}, optimizer "
+        f"{size(trainer.optimizer)}, copy of θ {size(trainer.anchor)}{eager}, all ranks "
+        "together"
     )
     yield (
         f"          activations a sequence: {_activations(trainer)} in bf16, "
@@ -106,10 +113,10 @@ def _table(costs: Costs) -> Iterator[str]:
         sent = size(plans[0].exchange.sent_bytes)
         yield f"{peers:<5} {sent:>8} {cells} {plans[0].tokens:>8.3g}"
     if is_unknown(costs):
-        yield "      (each way: what a peer sends, and as much comes in; then an exchange's time)"
+        yield "      (each way: bytes that a peer sends and receives; then an exchange's time)"
     else:
-        yield "      (each way: what a peer sends, and as much comes in; then an exchange's"
-        yield "      time, the part of the time in which peers train, and the whole run)"
+        yield "      (each way: bytes that a peer sends and receives; then the time of an"
+        yield "      exchange, the share of time in which peers train, and the whole run)"
 
 
 def _cell(plan: Plan, costs: Costs) -> str:

@@ -25,35 +25,44 @@ SIMULATE_EXAMPLES = examples(
 FAILED = 1
 
 
+SimulateCompiled = Annotated[
+    bool | None,
+    typer.Option(
+        "--compiled/--interpreted",
+        help="Compile ledger and simulator first, which doubles the speed.",
+        show_default="compiled from 5,000 seeds on",
+    ),
+]
+
+
 def simulate(
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs.")] = 100,
-    first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="Their first seed.")] = 0,
-    peers: Annotated[int, typer.Option("--peers", min=1, max=100, help="Founders of each.")] = 5,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Outer steps of each.")] = 20,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of runs.")] = 100,
+    first_seed: Annotated[
+        int, typer.Option("--first-seed", min=0, help="Seed of the first run.")
+    ] = 0,
+    peers: Annotated[
+        int, typer.Option("--peers", min=1, max=100, help="Number of founders in each run.")
+    ] = 5,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Outer steps of each run.")] = 20,
     profile: Annotated[
-        str, typer.Option("--profile", help="What goes wrong; a wrong name lists all.")
+        str,
+        typer.Option("--profile", help="Faults to inject; an unknown name lists all profiles."),
     ] = "chaos",
     processes: Annotated[
-        int, typer.Option("--processes", "--jobs", min=1, help="Cores to use.")
+        int, typer.Option("--processes", "--jobs", min=1, help="Number of cores to use.")
     ] = 1,
     results: Annotated[
         Path | None,
-        typer.Option("--results", help="Keep results here as they come; go on from there."),
+        typer.Option("--results", help="File for results. An existing file is continued."),
     ] = None,
-    compiled: Annotated[
-        bool | None,
-        typer.Option(
-            "--compiled/--interpreted",
-            help="Compile ledger and simulator first, once for all: twice the pace.",
-            show_default="compiled from 5,000 seeds on",
-        ),
-    ] = None,
+    compiled: SimulateCompiled = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Try to break the agreement: many seeded runs, each checked line by line.
+    """Test the agreement in many simulated runs with faults.
 
-    Peers crash, stop, lie, drift; networks lose, delay and cut, as the profile says. The first seed
-    that fails is made smaller until it is a short story.
+    Peers crash, stop, lie and have wrong clocks; networks lose, delay and cut. The profile chooses
+    the faults. Every step of every run is checked. The first seed that fails is reduced to a
+    smaller case that still fails.
     """
     from p2ptrain.simulation import PROFILES
     from p2ptrain.simulation.campaign import Plan, run_campaign
@@ -99,7 +108,7 @@ def _compile_if_worth_it(asked: bool | None, seeds: int) -> None:
     except MachineUnfit as exc:
         if asked:
             raise
-        progress(f"{exc}\ngoing on with the interpreter, at half the pace")
+        progress(f"{exc}\nthe simulation runs interpreted instead, at half the speed")
     else:
         compiling.go_on_with(root, sys.argv[1:])
 
@@ -109,7 +118,7 @@ def _tell_story(plan: Plan, sums: Sums) -> None:
     from p2ptrain.simulation.shrink import Case, shrink, transcript
 
     first = sums.failures[0]
-    progress(f"making seed {first.seed} smaller")
+    progress(f"looking for the smallest case of seed {first.seed} that fails")
     small = shrink(Case(first.seed, plan.peers, plan.steps, PROFILES[plan.profile]))
     for line in transcript(small):
         progress(line)
@@ -142,6 +151,6 @@ def _facts(plan: Plan, sums: Sums, elapsed_s: float) -> dict[str, object]:
 def _words(sums: Sums) -> str:
     return (
         f"{sums.seeds} runs, {sums.outer_steps} outer steps, {sums.restarts} restarts: "
-        f"{sums.violations} violations, {sums.stuck} stuck, "
-        f"{sums.outer_steps_per_s:g} outer steps a second of one core"
+        f"{sums.violations} violations, {sums.stuck} stuck, {sums.outer_steps_per_s:g} outer "
+        "steps per second and core"
     )

@@ -20,7 +20,7 @@ EXPLAIN_EXAMPLES = examples("p2ptrain explain NET-REFUSED", "p2ptrain explain")
 
 
 def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show what the node here does, and where the run is."""
+    """Show what the node does, and how far the run is."""
     reply = ask(home_path(home), "status")
     if as_json:
         result_json(reply)
@@ -34,7 +34,7 @@ def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
 def identity(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show this node's peer id.
 
-    An organiser needs it to let you in. The key is made when it is first asked for.
+    The organiser needs the id to admit you. The first call makes the key.
     """
     from p2ptrain.identity import load_or_create
     from p2ptrain.names import peer_name
@@ -51,9 +51,9 @@ def explain(
     code: Annotated[str | None, typer.Argument(metavar="CODE", show_default=False)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what an error code means and what helps.
+    """Explain an error code and what to do.
 
-    Without a code, list them all.
+    Without a code, list all codes.
     """
     if code is None:
         if as_json:
@@ -68,7 +68,9 @@ def explain(
         raise ConfigError(
             f"there is no error code {printable(code)[:40]!r}",
             code="CODE-UNKNOWN",
-            do=f"did you mean {' or '.join(near)}?" if near else "p2ptrain explain lists them all",
+            do=f"did you mean {' or '.join(near)}?"
+            if near
+            else "run p2ptrain explain, which lists all codes",
         )
     if as_json:
         result_json({"codes": {wanted: CODES[wanted]}})

@@ -33,7 +33,7 @@ LOOK_S = 0.25
 """Seconds between two looks at a running node's repair, which may take REPAIR_S in all."""
 
 app = typer.Typer(
-    help="See, check and clear what this node keeps on its disk.",
+    help="Show, check and clean up what this node keeps on its disk.",
     epilog=examples(
         "p2ptrain store du",
         "p2ptrain store check --repair",
@@ -48,9 +48,9 @@ DigestArgument = Annotated[
 
 @app.command(epilog=examples("p2ptrain store du", "p2ptrain store du --home /srv/seed --json"))
 def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Show what takes how much of the disk.
+    """Show the disk space that each kind of content takes.
 
-    Works while the node runs, and without one.
+    Works whether or not a node runs in the home.
     """
     from p2ptrain.store import LocalDisk, Pins, Survey
 
@@ -82,18 +82,20 @@ def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
 def check(
     home: HomeOption = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Fetch what is damaged from the run's peers.")
+        bool, typer.Option("--repair", help="Fetch damaged chunks again from the run's peers.")
     ] = False,
     bootstrap: Annotated[
         list[str] | None,
-        typer.Option("--bootstrap", metavar="ADDR", help="A peer to ask; may be repeated."),
+        typer.Option(
+            "--bootstrap", metavar="ADDR", help="Address of a peer to ask; may be repeated."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read every chunk and compare it with its digest.
 
-    Works while the node runs, and without one. Changes nothing unless told to repair: then a node
-    that runs here does that, and without one the peers are asked as an observer asks them.
+    Changes nothing without --repair. With --repair, damaged chunks are fetched again from peers: by
+    the node that runs in this home, or by this command if none runs.
     """
     where = _home_of_a_run(home, to_write=repair)
     looked, bad = _looked_at(where)
@@ -106,16 +108,18 @@ def check(
             f"{len(left)} of {looked} chunks are damaged",
             evidence=[f"chunk {digest}" for digest in left[:SHOWN_MAX]],
             likely="the disk under the store has a fault",
-            do="move the home to a sound disk; if no node of the run was reached, try again with "
-            "--bootstrap; what none of them has nobody needs"
+            do=(
+                "move the home to a sound disk; if no peer of the run was reached, try again "
+                "with --bootstrap; chunks that no peer holds are not needed any more"
+            )
             if repair
-            else f"{to_paste(where.root, 'store check --repair')}; or leave it to a node; move the "
-            "home to a sound disk",
+            else f"{to_paste(where.root, 'store check --repair')}; a running node "
+            "repairs chunks by itself; move the home to a sound disk",
         )
     if as_json:
         return
     if mended:
-        result(f"{len(mended)} of {looked} chunks were damaged, and are repaired from peers")
+        result(f"{len(mended)} of {looked} chunks were damaged and have been repaired from peers")
     else:
         result(f"all {looked} chunks are sound")
 
@@ -139,12 +143,12 @@ def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> lis
     """
     from p2ptrain.node.observer import HomeInUse, repair_store
 
-    progress(f"{len(bad)} chunks are damaged; asking peers for them")
+    progress(f"{len(bad)} chunks are damaged; asking peers for sound copies")
     config = NodeConfig(home=where.root, bootstrap=bootstrap, wait_for_approval=False)
     try:
         mended = set(repair_store(config, bad, progress))
     except HomeInUse:
-        progress("the node that runs here repairs them")
+        progress("the node that runs in this home repairs them")
         ask(where.root, "scrub")
         return _wait_for(where, bad)
     return [digest for digest in bad if digest not in mended]
@@ -174,22 +178,34 @@ def _is_sound(reader: StoreReader, digest: Digest) -> bool:
 def gc(
     home: HomeOption = None,
     keep_snapshots: Annotated[
-        str, typer.Option("--keep-snapshots", metavar="N", help="As p2ptrain node has it.")
+        str,
+        typer.Option(
+            "--keep-snapshots",
+            metavar="N",
+            help="Number of newest snapshots to keep, as in p2ptrain node.",
+        ),
     ] = "2",
     data_cache: Annotated[
-        str, typer.Option("--data-cache", metavar="SIZE", help="As p2ptrain node has it.")
+        str,
+        typer.Option(
+            "--data-cache",
+            metavar="SIZE",
+            help="Disk space for training data, as in p2ptrain node.",
+        ),
     ] = "8GB",
     seed: Annotated[bool, typer.Option("--seed", help="Keep all data, as a seed does.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove what a node with these options would not keep. Needs the node to be stopped.
+    """Remove what a node with these options would not keep.
 
-    A running node does this by itself whenever a snapshot has been certified.
+    Stop the node first. A running node does this by itself whenever a snapshot is certified.
     """
     where = open_home(home)
     snapshots = parse_snapshots(keep_snapshots)
     if snapshots is None:
-        raise ConfigError("whoever keeps all snapshots has nothing to remove", do="give a number")
+        raise ConfigError(
+            "--keep-snapshots all leaves nothing to remove", do="give a number of snapshots"
+        )
     config = NodeConfig(
         home=where.root,
         seed=seed,
@@ -212,9 +228,9 @@ def gc(
 
 @app.command(epilog=examples("p2ptrain store pin DIGEST"))
 def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Keep a snapshot, an update or a data block for good, with all that it consists of.
+    """Keep a snapshot, an update or a data block permanently.
 
-    Works while the node runs, and without one.
+    Works whether or not a node runs in the home.
     """
     from p2ptrain.store import LocalDisk, Pins
 
@@ -228,7 +244,7 @@ def pin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = F
 
 @app.command(epilog=examples("p2ptrain store unpin DIGEST"))
 def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Let go of what was pinned: it stays as long as the run needs it."""
+    """Remove a pin; the blob stays as long as the run needs it."""
     from p2ptrain.store import LocalDisk, Pins
 
     where = _home_of_a_run(home)
@@ -236,7 +252,7 @@ def unpin(digest: DigestArgument, home: HomeOption = None, as_json: JsonOption =
     if as_json:
         result_json({"digest": digest, "changed": changed})
     else:
-        result("not pinned any more" if changed else "it is not pinned")
+        result("the pin is removed" if changed else "it was not pinned")
 
 
 def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
@@ -251,9 +267,11 @@ def _home_of_a_run(given: Path | None, *, to_write: bool = True) -> Home:
 def _digest(where: Home, text: str) -> Digest:
     if not is_digest(text):
         raise ConfigError(
-            f"{text[:80]!r} is no digest",
-            do="a digest is 64 hexadecimal characters; "
-            f"{to_paste(where.root, 'ledger show --json')} has them",
+            f"{text[:80]!r} is not a digest",
+            do=(
+                f"give 64 hexadecimal characters; {to_paste(where.root, 'ledger show --json')} "
+                "prints digests"
+            ),
         )
     return Digest(text)
 

@@ -37,7 +37,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="The run's name, or the beginning of its id: no other is verified.",
+            help="The run's name, or the beginning of its id; another run is not verified.",
             show_default=False,
         ),
     ] = None,
@@ -46,16 +46,17 @@ def verify(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="genesis, oldest or newest snapshot held, or its outer step.",
+            help="Snapshot to start from: genesis, oldest or newest held here, or an outer step.",
         ),
     ] = "oldest",
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay the run: certificates, updates, and θ and m against every certified snapshot.
+    """Replay the run in this home and check everything.
 
-    Works while the node runs, and without one; asks nobody and believes nobody. Names the first
-    difference: its height, its outer step, and who signed for it. Needs memory for θ and m.
+    Checks certificates and updates, and compares θ and m with every certified snapshot. Names the
+    first difference: its height, its outer step, and its signers. Uses no network and trusts no
+    peer. Needs memory for θ and m. Works whether or not a node runs in the home.
     """
     where = open_home(home, to_write=False)
     held = run_of(where)
@@ -112,7 +113,7 @@ def _audited(where: Home, run: Run, start: str) -> Findings:
         log = RecordLog(where.ledger, disk=ReadingDisk()) if where.ledger.exists() else None
         if log is not None and log.torn_bytes:
             findings.torn = f"{where.ledger.name} ends in {log.torn_bytes} bytes of a torn record"
-            progress(f"{findings.torn}: being written, or left by a crash; it counts for nothing")
+            progress(f"{findings.torn}: a node is writing it, or a crash left it; it is ignored")
         walk = Walk(rules_of(run), log or (), where.ledger)
         account = account_of(run.manifest, walk.begins, _told(walk))
     except (EntryBroken, LogCorrupt) as exc:
@@ -124,7 +125,7 @@ def _audited(where: Home, run: Run, start: str) -> Findings:
     if walk.origin is not None:
         findings.begins_at = str(walk.origin.base.checkpoint)
         progress(walk.origin.words)
-    progress(f"all {walk.good} entries are good, up to outer step {state.step}")
+    progress(f"all {walk.good} entries are valid, up to outer step {state.step}")
     _replay(where, run, account, start, findings)
     return findings
 
@@ -132,7 +133,7 @@ def _audited(where: Home, run: Run, start: str) -> Findings:
 def _told(walk: Walk) -> Iterator[Certified]:
     seldom = Seldom()
     for link in walk.links():
-        seldom(f"{walk.good} entries are good")
+        seldom(f"{walk.good} entries are valid")
         yield link.certified
 
 
@@ -166,7 +167,7 @@ def _replay(where: Home, run: Run, account: Account, start: str, findings: Findi
         account,
         store,
         begin,
-        lambda step: seldom(f"outer step {step} of {account.end} is replayed"),
+        lambda step: seldom(f"replayed outer step {step} of {account.end}"),
         Amendments.of(where, run),
     )
     verdict = replay.judge()
@@ -202,7 +203,7 @@ def _differs(where: Home, difference: Difference) -> StoreError:
     code, likely, do = _ADVICE[difference.kind]
     place = "" if difference.height is None else f"entry {difference.height}, "
     step = "" if difference.step is None else f"outer step {difference.step}, "
-    signers = ", ".join(label(peer) for peer in difference.signed_by) or "nobody that can be read"
+    signers = ", ".join(label(peer) for peer in difference.signed_by) or "unknown peers"
     return StoreError(
         f"{place}{step}{_KINDS[difference.kind]}: {difference.what}",
         code=code,
@@ -214,30 +215,30 @@ def _differs(where: Home, difference: Difference) -> StoreError:
 
 _KINDS = {
     "entry": "the entry or its certificate does not verify",
-    "amendment": "what was agreed is not what was signed",
-    "update": "its update is not what was certified",
-    "snapshot": "the snapshot held here is not what was certified",
-    "state": "the certified snapshot is not what the updates lead to",
+    "amendment": "the agreed amendment is not the one that the organiser signed",
+    "update": "the update held here is not the certified one",
+    "snapshot": "the snapshot held here is not the certified one",
+    "state": "the updates do not lead to the certified snapshot",
 }
-_FETCHED_AGAIN = "{repair}; or start the node: it is fetched from peers again"
+_FETCHED_AGAIN = "{repair}; or start the node, which fetches it again from peers"
 _ADVICE = {
     "entry": (
         "LEDGER-BROKEN",
         "the file is damaged or was altered, or it belongs to another run",
-        "move ledger.log away: the node fetches the ledger again from its peers",
+        "move ledger.log away; the node fetches the ledger again from its peers",
     ),
     "update": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
     "amendment": (
         "AMEND-DIFFERS",
-        "a quorum of the voters certified what the organiser did not sign",
-        "show it to the run's organiser",
+        "a quorum of the voters certified an amendment that the organiser did not sign",
+        "show this to the run's organiser",
     ),
     "snapshot": ("CKPT-HASH", "the disk under the store has a fault", _FETCHED_AGAIN),
     "state": (
         "AUDIT-DIFFERS",
-        "a majority of the voters computed something else than the run's rules say, or this "
-        "machine's arithmetic is faulty",
-        "verify on another machine; if it finds the same, show it to the run's organiser",
+        "a majority of the voters broke the run's rules, or this machine computes wrongly",
+        "verify on another machine; if it finds the same difference, show it to the run's "
+        "organiser",
     ),
 }
 
@@ -246,13 +247,13 @@ def _incomplete(where: Home, findings: Findings, missing: Missing) -> TryLater:
     done = (
         "nothing could be replayed"
         if findings.begun is None
-        else f"outer steps {findings.begun} to {findings.reached} are good"
+        else f"outer steps {findings.begun} to {findings.reached} are correct"
     )
     return TryLater(
-        f"{done}; the {missing.kind} of outer step {missing.step} is not held here",
+        f"{done}; this home does not hold the {missing.kind} of outer step {missing.step}",
         code="AUDIT-PARTIAL",
         evidence=[missing.digest],
-        likely="this home keeps only what the run needs, or is still fetching it",
+        likely="this home keeps only what the run needs, or its node is still fetching",
         do=f"{to_paste(where.root, 'ckpt fetch')}, or verify in the home of a node with "
         "--keep-snapshots all",
     )
@@ -263,6 +264,6 @@ def _words(findings: Findings) -> str:
     torn = f"; {findings.torn}" if findings.torn else ""
     return (
         f"the run {findings.name!r} verifies: {findings.entries} entries, {findings.updates} "
-        f"updates from outer step {findings.begun} to {findings.reached}, {compared} certified "
-        f"snapshots on the way are what they lead to{torn}"
+        f"updates from outer step {findings.begun} to {findings.reached}, which lead to "
+        f"{compared} certified snapshots{torn}"
     )

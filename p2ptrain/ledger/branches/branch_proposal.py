@@ -206,7 +206,7 @@ class BranchProposer:
                 self._count(sender, message, state.line)
                 return []
             case RefuseBranch(_, reason):
-                return [Note(f"{sender} does not branch off with us: {reason}")]
+                return [Note(f"{sender} does not branch off with this node: {reason}")]
             case _:
                 assert_never(message)
 
@@ -215,23 +215,28 @@ class BranchProposer:
         if fault:
             return [Send(sender, RefuseBranch(entry.height, fault))]
         signature = self._sign(branch_message(state.line, entry))
-        said = Note(f"{sender} proposes to branch off, and this node has seen no quorum either")
+        said = Note(f"{sender} proposes to branch off, and this node has not seen a quorum either")
         return [said, Send(sender, SignBranch(entry.height, entry.digest, signature))]
 
     def _fault(self, sender: PeerId, entry: Entry, state: LedgerState, now: float) -> str:
         value = entry.value
         if not isinstance(value, Branch):
-            return "that is no branch"
+            return "the entry is not a branch"
         if (entry.height, entry.parent) != (state.height + 1, state.head):
             return f"this node is at height {state.height} of another chain"
         if value.voters[0] != sender or self._me not in value.voters:
-            return "the first-ranked of those who stay asks the others who stay"
+            return (
+                "only the first-ranked remaining voter may ask, and only the other remaining voters"
+            )
         fault = why_invalid(self._rules, state, value)
         if not fault and self.alone_since is None:
-            return "a quorum is here"
+            return "this node sees a quorum"
         if not fault and not self.is_due(now):
             assert self.due_at is not None
-            return f"a quorum was seen here; not before {self.due_at - now:.0f} s from now"
+            return (
+                "this node saw a quorum recently; it does not branch off for another "
+                f"{self.due_at - now:.0f} s"
+            )
         return fault
 
     def _count(self, sender: PeerId, message: SignBranch, line: LineId) -> None:

@@ -159,7 +159,9 @@ class BranchSync:
         )
         follows = state.phase is Phase.HEALED or silent or self._me not in state.voters
         if won is not None and follows:
-            words = f"following the chain that outranks ours, from height {won.height + 1} on"
+            words = (
+                f"following the chain that outranks this node's, from height {won.height + 1} on"
+            )
             return BranchStep((Note(words), Rejoin(won.height, won.entries)))
         branched = self._branch(state, presence, now, outranked=won is not None)
         if branched.certified is None:
@@ -202,7 +204,7 @@ class BranchSync:
         silent: bool,
     ) -> list[Effect]:
         if silent:
-            said = Note(f"{sender} speaks of a branch, and this process does not vote")
+            said = Note(f"{sender} sent a message about a branch, but this process does not vote")
             if not isinstance(message, ProposeBranch):
                 return [said]
             return [said, Send(sender, RefuseBranch(message.entry.height, NO_VOTE))]
@@ -236,4 +238,4 @@ class BranchSync:
         if since is None or due_at is None or state.phase in (Phase.ENDED, Phase.HEALED):
             return ""
         left = f"in {due_at - now:.0f} s" if now < due_at else "now"
-        return f"no quorum for {now - since:.0f} s; those who are here branch off {left}"
+        return f"no quorum for {now - since:.0f} s; the connected voters branch off {left}"

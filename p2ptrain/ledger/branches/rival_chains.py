@@ -172,7 +172,7 @@ class Rivals:
         except RemoteProtocolError as exc:
             self._rival = None
             self._done()
-            return [Note(f"{rival.peer} shows a bad chain: {exc.what}")]
+            return [Note(f"{rival.peer} sent an invalid chain: {exc.what}")]
         self._rival = rival
         self._judge(rival, own, at)
         if self.winner is not None:
@@ -214,6 +214,7 @@ class Rivals:
     def _words(self, rival: Rival, own: LedgerState) -> str:
         assert self.winner is not None
         return (
-            f"{rival.peer} shows a chain that parts from ours after height {self.winner.height} "
-            f"and outranks it ({rival.state.tokens:,} tokens against {own.tokens:,})"
+            f"{rival.peer} sent a chain that differs from this node's after height "
+            f"{self.winner.height} and outranks it ({rival.state.tokens:,} tokens against "
+            f"{own.tokens:,})"
         )

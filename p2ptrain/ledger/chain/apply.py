@@ -81,7 +81,7 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
     if state.phase is Phase.ENDED and not isinstance(value, Branch | Heal):
         return "the run has ended"
     if value.step != state.step:
-        return f"it is for outer step {value.step}, but {state.step} is under way"
+        return f"it is for outer step {value.step}, but outer step {state.step} is under way"
     match value:
         case Roster():
             return _roster_fault(rules, state, value)
@@ -91,19 +91,19 @@ def why_invalid(rules: Rules, state: LedgerState, value: Value) -> str:
             return (
                 ""
                 if state.phase is Phase.REDUCE
-                else "no reduce is under way that could be skipped"
+                else "no exchange is under way that could be skipped"
             )
         case Branch():
             return _branch_fault(rules, state, value)
         case Heal():
-            return "" if state.past else "this is no branch that could heal"
+            return "" if state.past else "this chain is not a branch that could heal"
         case _:
             assert_never(value)
 
 
 def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     if roster.attempt != state.attempt:
-        return f"it has attempt {roster.attempt}, but {state.attempt} comes next"
+        return f"it has attempt {roster.attempt}, but attempt {state.attempt} comes next"
     if roster.terms is not None and (
         fault := terms.amendment_fault(state.terms, state.step, roster.terms)
     ):
@@ -113,13 +113,15 @@ def _roster_fault(rules: Rules, state: LedgerState, roster: Roster) -> str:
     if state.tries >= rules.attempts_max:
         return f"all {rules.attempts_max} attempts are used up"
     if len(roster.participants) < rules.participants_min:
-        return f"it has {len(roster.participants)} participants of {rules.participants_min} needed"
+        return (
+            f"it has {len(roster.participants)} participants; {rules.participants_min} are needed"
+        )
     return _membership_fault(rules, state, roster) or _participants_fault(rules, state, roster)
 
 
 def _membership_only_fault(state: LedgerState, roster: Roster) -> str:
     if state.phase is not Phase.GATHER:
-        return "membership alone does not change during a reduce"
+        return "membership alone cannot change during an exchange"
     if roster.voters == state.voters and roster.learners == state.learners:
         return "it changes nothing"
     return ""
@@ -148,7 +150,7 @@ def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str
     for each in roster.participants:
         held = len(state.leases.get(each.peer, ()))
         if each.blocks > held:
-            return f"{each.peer} would commit {each.blocks} blocks and holds {held}"
+            return f"{each.peer} would commit {each.blocks} blocks, but its lease has {held}"
         if each.tokens > each.blocks * rules.tokens_per_block:
             return f"{each.peer} claims {each.tokens} tokens from {each.blocks} blocks"
     return ""
@@ -156,36 +158,40 @@ def _participants_fault(rules: Rules, state: LedgerState, roster: Roster) -> str
 
 def _commit_fault(state: LedgerState, commit: Commit) -> str:
     if state.roster is None:
-        return "no reduce is under way that could be committed"
+        return "no exchange is under way that could be committed"
     if commit.attempt != state.roster.attempt:
-        return f"it commits attempt {commit.attempt}, but {state.roster.attempt} is under way"
+        return (
+            f"it commits attempt {commit.attempt}, but attempt {state.roster.attempt} is under way"
+        )
     if commit.snapshot is None:
         return ""
     if commit.snapshot.step > state.step:
-        return f"its snapshot is of outer step {commit.snapshot.step}, which is not reached"
+        return (
+            f"its snapshot is of outer step {commit.snapshot.step}, which the run has not reached"
+        )
     if state.snapshot is not None and commit.snapshot.step <= state.snapshot.step:
-        return f"its snapshot of outer step {commit.snapshot.step} is not newer than the last"
+        return f"its snapshot of outer step {commit.snapshot.step} is not newer than the last one"
     return _state_fault(state, commit)
 
 
 def _state_fault(state: LedgerState, commit: Commit) -> str:
     if commit.state != state.digest:
-        return "the state that it names is not the one that it applies to"
+        return "it names another state than the one that it applies to"
     return ""
 
 
 def _branch_fault(rules: Rules, state: LedgerState, branch: Branch) -> str:
     if not rules.branches:
-        return "this run waits for its quorum"
+        return "this run waits for its quorum and does not branch"
     if len(state.past) >= STRETCHES_MAX:
         return f"it would be more than {STRETCHES_MAX} branches deep"
     names, learning = set(branch.voters), set(branch.learners)
     if branch.voters != tuple(voter for voter in state.voters if voter in names):
-        return "its voters are not some of those there are, with their ranks"
+        return "its voters are not a subset of the present voters, in their ranks"
     if branch.learners != tuple(peer for peer in state.learners if peer in learning):
-        return "its learners are not some of those there are"
+        return "its learners are not a subset of the present learners"
     if quorum.reached(rules.quorum, state.voters, branch.voters):
-        return "its voters are a quorum and need no branch"
+        return "its voters are a quorum, so they need no branch"
     return ""
 
 

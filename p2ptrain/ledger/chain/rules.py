@@ -45,21 +45,27 @@ class Rules:
     reduce_s: float = math.inf
 
     def __post_init__(self) -> None:
-        _check(is_digest(self.run), "a run is named by a digest")
-        _check(len(self.founders) > 0, "a run has a founder")
-        _check(len(set(self.founders)) == len(self.founders), "a founder is named once")
-        _check(self.outer_steps > 0 and self.attempts_max > 0, "a run has steps and attempts")
-        _check(self.blocks > 0 and self.tokens_per_block > 0, "a run has data")
+        _check(is_digest(self.run), "the run must be named by a digest")
+        _check(len(self.founders) > 0, "a run needs a founder")
+        _check(len(set(self.founders)) == len(self.founders), "each founder must be named once")
+        _check(self.outer_steps > 0 and self.attempts_max > 0, "a run needs steps and attempts")
+        _check(self.blocks > 0 and self.tokens_per_block > 0, "a run needs data")
         _check(
             self.blocks_per_lease > 0 and self.participants_min > 0,
-            "leases and reduces have a size",
+            "leases and reduces must have a size",
         )
-        _check(self.grace_s >= 0 and self.patience_s >= 0, "waiting times are not negative")
-        _check(self.round_timeout_s > 0, "a round lasts some time")
-        _check(self.quorum in ("majority", "two-thirds"), "the quorum is a majority or two thirds")
-        _check(self.quorum_loss in ("wait", "branch"), "who has no quorum waits or branches off")
-        _check(self.reduce_s > 0, "a reduce takes some time")
-        _check(self.branch_after_s > 0, "who branches off has waited before")
+        _check(self.grace_s >= 0 and self.patience_s >= 0, "waiting times must not be negative")
+        _check(self.round_timeout_s > 0, "a round must last some time")
+        _check(
+            self.quorum in ("majority", "two-thirds"),
+            "the quorum must be a majority or two thirds",
+        )
+        _check(
+            self.quorum_loss in ("wait", "branch"),
+            "the run must wait or branch off when it loses its quorum",
+        )
+        _check(self.reduce_s > 0, "a reduce must take some time")
+        _check(self.branch_after_s > 0, "the waiting time before a branch must be above 0")
 
     @property
     def branches(self) -> bool:

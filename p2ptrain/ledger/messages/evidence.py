@@ -87,14 +87,16 @@ class Evidence:
     other: Statement
 
     def __post_init__(self) -> None:
-        _check(self.height > 0, "votes are about heights from 1 on")
-        _check(contradict(self.one, self.other), "these two statements can both be honest")
+        _check(self.height > 0, "a vote must be about a height from 1 on")
+        _check(
+            contradict(self.one, self.other), "these two statements do not contradict each other"
+        )
 
     @property
     def words(self) -> str:
         """Say what the peer did, for people."""
         return (
-            f"{self.peer} signed what excludes each other at height {self.height}: "
+            f"{self.peer} signed contradictory statements at height {self.height}: "
             f"{_in_words(self.one)}; and {_in_words(self.other)}"
         )
 
@@ -122,7 +124,7 @@ def check_evidence(lines: Container[LineId], evidence: Evidence, verify: Verify)
     run's `lines`.
     """
     if evidence.line not in lines:
-        return "it is of another run, or of a branch of it that is not known here"
+        return "it is of another run, or of a branch that is not known here"
     for statement in (evidence.one, evidence.other):
         message = statement.message(evidence.line, evidence.height)
         if not verify(evidence.peer, message, statement.signature):
@@ -146,7 +148,7 @@ def evidence_from_plain(plain: object) -> Evidence:
     fields = read_map(plain, fields=frozenset({"line", "height", "peer", "statements"}))
     pair = read_list(fields["statements"], "statements", length_max=2)
     if len(pair) != 2:
-        raise RemoteProtocolError("evidence is two statements")
+        raise RemoteProtocolError("evidence must have two statements")
     line, height = read_digest(fields["line"], "line"), read_int(fields["height"], "height")
     try:
         one, other = (_statement_from_plain(each) for each in pair)
@@ -158,7 +160,7 @@ def evidence_from_plain(plain: object) -> Evidence:
 def _statement_from_plain(plain: object) -> Statement:
     parts = read_list(plain, "a statement", length_max=4)
     if len(parts) != 4:
-        raise RemoteProtocolError("a statement has four parts")
+        raise RemoteProtocolError("a statement must have four parts")
     promised, round, entry, signature = parts
     return Statement(
         None if promised is None else read_int(promised, "promised"),

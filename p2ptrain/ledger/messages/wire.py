@@ -154,7 +154,7 @@ def _read_promise(fields: Fields) -> Message:
 
 
 def accepted_from_plain(plain: object) -> Accepted:
-    number, entry, signature = read_exactly(plain, 3, "what was accepted")
+    number, entry, signature = read_exactly(plain, 3, "the accepted entry")
     signed = read_signature(signature, "signature")
     return Accepted(read_int(number, "round"), entry_from_plain(entry), signed)
 
@@ -171,7 +171,7 @@ def _read_proof(plain: object) -> PromiseProof:
     voter, signature = read_peer(name, "voter"), read_signature(signed, "signature")
     if accepted is None:
         return PromiseProof(voter, None, None, None, signature)
-    round, entry, proposed = read_exactly(accepted, 3, "what was accepted")
+    round, entry, proposed = read_exactly(accepted, 3, "the accepted entry")
     last = read_int(round, "round"), read_digest(entry, "accepted")
     return PromiseProof(voter, *last, read_signature(proposed, "signature"), signature)
 

@@ -125,5 +125,5 @@ def _read(record: bytes) -> tuple[LineId, int, int, Accepted | None]:
         said = fields["accepted"]
         accepted = None if said is None else accepted_from_plain(said)
     except RemoteProtocolError as exc:
-        raise LocalProtocolError("the log of votes holds a record that is not ours") from exc
+        raise LocalProtocolError("the log of votes holds an invalid record") from exc
     return line, height, round, accepted

@@ -114,7 +114,7 @@ class Electorate:
             return "its sender is not a voter of this height"
         accepted = promise.accepted
         if accepted is not None and not self._fits(accepted, promise.round):
-            return "what it says was accepted does not belong there"
+            return "the entry that it reports as accepted is not valid at this height"
         fault = self.claim_fault(promise.round, proof_of(sender, promise))
         if fault:
             return fault
@@ -129,7 +129,7 @@ class Electorate:
         if last is None or entry is None or proposed is None:
             return ""
         if last >= round or not self.proposed(last, entry, proposed):
-            return f"what {proof.voter} says it had accepted was not proposed"
+            return f"{proof.voter} reports an accepted entry that nobody proposed"
         return ""
 
     def proofs_fault(self, round: int, entry: Entry, proofs: Sequence[PromiseProof]) -> str:
@@ -138,13 +138,13 @@ class Electorate:
         """
         names = {proof.voter for proof in proofs}
         if len(names) != len(proofs) or not names <= self.names or not self.reached(names):
-            return "it does not come with the promises of a quorum"
+            return "it lacks the promises of a quorum"
         for proof in proofs:
             fault = self._proof_fault(round, proof)
             if fault:
                 return fault
         forced = forced_by(proofs)
-        return "" if forced in (None, entry.digest) else f"it should propose entry {forced}"
+        return "" if forced in (None, entry.digest) else f"it must propose entry {forced}"
 
     def certified(self, round: int, entry: Entry, votes: Mapping[PeerId, bytes]) -> Certified:
         certificate = Certificate(self.height, round, entry.digest, tuple(sorted(votes.items())))

@@ -82,7 +82,10 @@ class Instance:
             return []  # Announcements also reach nodes without a vote.
         if not self.electorate.votes_here or sender not in self.electorate.names:
             return [
-                Note(f"{sender} sent a vote message for a height in which one of us has no vote")
+                Note(
+                    f"{sender} sent a vote message for a height at which it or this node has no "
+                    "vote"
+                )
             ]
         match message:
             case Prepare():
@@ -103,11 +106,11 @@ class Instance:
         if message.round == 0:
             fault = "the first round needs no promises"
         elif not fault and message.round > self.round and self.turns.is_hurried_by(sender, now):
-            fault = "it ends a round too early"
+            fault = "it ended another round early a moment ago"
         if fault:
             return [Note(f"{sender} prepares round {message.round}: {fault}")]
         if message.round < self.acceptor.promised:
-            return [self._refusal(sender, message.round, "a later round is promised")]
+            return [self._refusal(sender, message.round, "this node has promised a later round")]
         accepted = self.acceptor.accepted
         if accepted is not None and accepted.round == message.round:
             return []
@@ -121,7 +124,7 @@ class Instance:
         if self.stage is not Stage.PREPARING or promise.round != self.round:
             return []
         fault = self._proposer.add_promise(sender, promise)
-        return [Note(f"a promise of {sender} does not count: {fault}")] if fault else []
+        return [Note(f"a promise of {sender} is ignored: {fault}")] if fault else []
 
     def _on_propose(self, message: Propose) -> list[Effect]:
         """Take a proposal in. Its signature says who proposes, whoever passes it on."""
@@ -131,11 +134,11 @@ class Instance:
             return []
         fault = self._proposal_fault(message)
         if fault:
-            return [Note(f"a proposal for {proposer}'s round {round} does not count: {fault}")]
+            return [Note(f"a proposal for {proposer}'s round {round} is ignored: {fault}")]
         if accepted is not None and accepted.round == round:
             return self._on_proposed_again(proposer, message, accepted)
         if round < self.acceptor.promised:
-            return [self._refusal(proposer, round, "a later round is promised")]
+            return [self._refusal(proposer, round, "this node has promised a later round")]
         if round > 0:
             fault = self.electorate.proofs_fault(round, message.entry, message.promises)
             if fault:
@@ -147,10 +150,10 @@ class Instance:
     def _proposal_fault(self, message: Propose) -> str:
         entry, round = message.entry, message.round
         if not self.electorate.proposed(round, entry.digest, message.signature):
-            return "its proposer has not signed it"
+            return "its proposer did not sign it"
         if entry.parent != self.electorate.parent:
             return "it is of another chain"
-        return "that round is absurd" if round > self.round + ROUND_JUMP_MAX else ""
+        return "the round is far too high" if round > self.round + ROUND_JUMP_MAX else ""
 
     def _on_proposed_again(
         self, proposer: PeerId, message: Propose, accepted: Accepted
@@ -163,7 +166,7 @@ class Instance:
     def _on_accept(self, sender: PeerId, message: Accept) -> list[Effect]:
         fault = self._proposer.add_vote(sender, message.vote)
         self.outcome = self.outcome or self._proposer.outcome()
-        return [Note(f"a vote of {sender} does not count: {fault}")] if fault else []
+        return [Note(f"a vote of {sender} is ignored: {fault}")] if fault else []
 
     def _on_refused(self, sender: PeerId, message: Refused) -> list[Effect]:
         if message.promised > self.round + ROUND_JUMP_MAX or message.round > self.round:
@@ -174,8 +177,8 @@ class Instance:
 
     def _leader_fault(self, sender: PeerId, round: int) -> str:
         if self.electorate.proposer(round) != sender:
-            return "that is another voter's turn"
-        return "that round is absurd" if round > self.round + ROUND_JUMP_MAX else ""
+            return "it is another voter's turn"
+        return "the round is far too high" if round > self.round + ROUND_JUMP_MAX else ""
 
     def _refusal(self, peer: PeerId, round: int, reason: str) -> Send:
         height, promised = self.electorate.height, self.acceptor.promised

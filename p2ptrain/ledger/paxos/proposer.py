@@ -120,7 +120,7 @@ class Proposer:
             return ""
         fault = self._electorate.vote_fault(sender, vote)
         if not fault and vote.entry != self.proposal.entry.digest:
-            fault = "it is for another entry than was proposed"
+            fault = "it is for another entry than the proposed one"
         if not fault:
             self._votes[sender] = vote.signature
         return fault

@@ -38,7 +38,7 @@ from p2ptrain.ledger.policy.reports import View
 from p2ptrain.ledger.policy.rest import rested_at_least_until
 from p2ptrain.ledger.policy.snapshot_votes import is_vouched_for
 
-_YES = Judgement(Answer.YES, "it fits what this node knows")
+_YES = Judgement(Answer.YES, "it agrees with this node's knowledge")
 
 
 def may_accept(
@@ -67,7 +67,7 @@ def may_accept(
     if fault:
         return Judgement(Answer.NO, fault)
     if isinstance(value, Branch):
-        return Judgement(Answer.NO, "nobody votes on a branch: all of its voters sign it")
+        return Judgement(Answer.NO, "a branch is not voted on: all of its voters sign it")
     if isinstance(value, Heal):
         return _judge_heal(view, value, forced=forced)
     if isinstance(value, Commit):
@@ -107,12 +107,16 @@ def _judge_commit(
     if reason:
         return Judgement(Answer.NO, reason)
     if not forced and not is_made(state, view, commit.update):
-        return Judgement(Answer.LATER, "most participants are not known to have made that update")
+        return Judgement(
+            Answer.LATER, "this node does not know that most participants made the update"
+        )
     if commit.update not in view.held:
         return Judgement(Answer.LATER, "this node does not hold the update yet", commit.update)
     named = commit.snapshot
     if not forced and named is not None and not is_vouched_for(rules, state, view, named):
-        return Judgement(Answer.LATER, f"no quorum is known to have snapshot {named.digest[:8]}")
+        return Judgement(
+            Answer.LATER, f"this node does not know that a quorum has snapshot {named.digest[:8]}"
+        )
     return _YES
 
 
@@ -155,7 +159,7 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
     excused = names | view.down | fallen | {view.me}
     for peer in state.members:
         if peer not in excused and view.stays(peer):
-            return f"it drops {peer}, which is here for all that this node knows"
+            return f"it drops {peer}, which this node considers present"
     if not roster.participants:
         return ""
     if opened is None and (hasty := _hasty(rules, state, view, now)):
@@ -166,7 +170,7 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
         else (part.peer for part in readiness(rules, state, view).contributors)
     )
     if 2 * len(able - taking) > len(able):
-        return f"it leaves out {len(able - taking)} of {len(able)} that could take part"
+        return f"it leaves out {len(able - taking)} of {len(able)} peers that could take part"
     for peer in sorted(able - taking):
         if (count := view.blame.kept_out.get(peer, 0)) >= view.blame.refused_after(peer):
             return f"it leaves out {peer}, which was ready for each of the last {count} commits"
@@ -199,7 +203,7 @@ def _self_serving(
     chosen = frozenset(part.peer for part in own)
     if view.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
         return ""  # This node would let it take part, too, since there are too few others.
-    return f"its proposer {proposer} takes part, in spite of what is doubted of it here"
+    return f"its proposer {proposer} takes part, although this node doubts it"
 
 
 def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
@@ -209,9 +213,9 @@ def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
     """
     have = readiness(rules, state, view)
     if have.awaited and not have.enough:
-        return "it opens a reduce though no quorum is ready"
+        return "it opens an exchange before a quorum is ready"
     if now < rested_at_least_until(rules, view):
-        return f"the last {view.skips} outer steps were skipped, and it opens the next too soon"
+        return f"the last {view.skips} outer steps were skipped, and it opens the next one too soon"
     return ""
 
 
@@ -225,7 +229,7 @@ def _misquoted(state: LedgerState, view: View, roster: Roster) -> str:
         said = ready is not None and (ready.step, ready.tokens, ready.blocks)
         is_known = part.peer == view.me or part in known
         if not is_known and said != (state.step, part.tokens, part.blocks):
-            return f"{part.peer} is not known here to have trained {part.tokens} tokens"
+            return f"this node does not know that {part.peer} trained {part.tokens} tokens"
     return ""
 
 
@@ -234,13 +238,13 @@ def _judge_roster(
 ) -> Judgement:
     me = view.me
     if state.is_member(me) and me not in roster.members and view.stays(me):
-        return Judgement(Answer.NO, f"it drops {me}, which is here")
+        return Judgement(Answer.NO, f"it drops {me}, this node, which is present")
     for peer in roster.members:
         evidence = view.accused.get(peer)
         if evidence is not None:
             return Judgement(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
         if not state.is_member(peer) and not view.allows(peer):
-            return Judgement(Answer.LATER, f"{peer} may not be a member, by what this node knows")
+            return Judgement(Answer.LATER, f"{peer} may not be a member, as far as this node knows")
     if usurped:
         return Judgement(Answer.LATER, usurped)
     own = _judge_own_part(state, view, roster)
@@ -261,7 +265,7 @@ def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Judgement
         if part.peer == view.me:
             ready = view.ready.get(view.me)
             if ready is None or ready.step != state.step:
-                return Judgement(Answer.LATER, "it has this node take part, which is not ready")
+                return Judgement(Answer.LATER, "it includes this node, which is not ready")
             if (ready.tokens, ready.blocks) != (part.tokens, part.blocks):
                 return Judgement(
                     Answer.NO, f"this node has {ready.tokens} tokens, not {part.tokens}"
@@ -275,10 +279,10 @@ def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Ju
         return _YES
     update = finished_update(state, view)
     if update is not None and update in view.held:
-        return Judgement(Answer.LATER, "the reduce is done and this node holds the result")
+        return Judgement(Answer.LATER, "the exchange is done and this node holds the result")
     known = failure_known(state, view) or alone_too_long(rules, state, view, now)
     if view.failed_since is None and not known:
-        return Judgement(Answer.LATER, "no failure of the reduce is known here")
+        return Judgement(Answer.LATER, "this node knows of no failure of the exchange")
     return _YES
 
 
@@ -289,7 +293,7 @@ def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Jud
     if state.tries < rules.attempts_max:
         left = survivors(rules, state, view)
         if len(left) >= rules.participants_min:
-            return Judgement(Answer.LATER, f"{len(left)} could try again")
+            return Judgement(Answer.LATER, f"{len(left)} peers could try again")
     return _YES
 
 

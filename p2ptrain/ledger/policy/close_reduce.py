@@ -31,17 +31,22 @@ def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> 
     if update is not None and (update in view.held or not result_is_stale(rules, view, now)):
         return _commit(rules, state, view, update)
     if update is not None:
-        return _again(rules, state, view, now, "its result cannot be had")
+        return _again(rules, state, view, now, "nobody can provide its result")
     roster = state.roster
     assert roster is not None
     live = [peer for peer in roster.peers if peer not in view.down]
     silent = tuple(peer for peer in live if not failed(state, view, peer))
     if view.failed_since is None:
         until = alone_until(rules, state, view)
-        return Wish(None, "the reduce is under way", silent, until)
+        return Wish(None, "an exchange is under way", silent, until)
     patient_until = view.failed_since + rules.patience_s
     if silent and now < patient_until:
-        return Wish(None, "a reduce failed; hearing the others", silent, patient_until)
+        return Wish(
+            None,
+            "an exchange failed; waiting for the other participants' reports",
+            silent,
+            patient_until,
+        )
     return _again(rules, state, view, now, "it failed")
 
 
@@ -51,7 +56,7 @@ def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wis
     snapshot = snapshot_to_name(rules, state, view)
     named = None if snapshot is None else state.digest
     value = Commit(state.step, roster.attempt, update, snapshot, named)
-    reason = f"the reduce of outer step {state.step} is done"
+    reason = f"the exchange of outer step {state.step} is done"
     if update in view.held or view.done_since is None:
         return Wish(value, reason)
     return Wish(value, reason, look_again_at=view.done_since + rules.grace_s)

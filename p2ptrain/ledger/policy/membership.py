@@ -35,7 +35,7 @@ def roster_to_open(
 ) -> Wish:
     members = next_members(state, view, view.long_down(now))
     if members is None:
-        return Wish(None, "every voter leaves or is down")
+        return Wish(None, "all voters are leaving or down")
     voters, learners = members
     return Wish(Roster(state.step, state.attempt, voters, learners, contributors), reason)
 
@@ -166,5 +166,5 @@ def unasked(state: LedgerState, view: View, roster: Roster) -> str:
     """
     for voter in roster.voters:
         if voter not in state.voters and voter not in view.joining:
-            return f"{voter} would be a voter and is not known here to ask for it"
+            return f"{voter} would be a voter, but this node has not heard it ask"
     return ""

@@ -29,7 +29,7 @@ def while_gathering(
         if not have.awaited:
             return membership.roster_to_open(state, view, chosen, "all members are ready", now)
         if view.enough_since is not None and now >= view.enough_since + grace_s:
-            reason = f"a quorum was ready {grace_s:.3g} s ago; going on without the rest"
+            reason = f"a quorum was ready {grace_s:.3g} s ago; starting without the others"
             return membership.roster_to_open(state, view, chosen, reason, now)
     changed = _membership_only(state, view)
     if changed is not None:
@@ -39,11 +39,16 @@ def while_gathering(
         return Wish(None, reason, have.awaited, rest_until)
     if view.enough_since is not None:
         until = view.enough_since + grace_s
-        return Wish(None, "a quorum is ready, the rest has its grace", have.awaited, until)
+        return Wish(
+            None,
+            "a quorum is ready; waiting for the others until the grace time is over",
+            have.awaited,
+            until,
+        )
     if len(have.contributors) < rules.participants_min and not have.awaited:
         lacking = rules.participants_min - len(have.contributors)
         return Wish(None, f"{lacking} more participant{'s' * (lacking != 1)} needed")
-    return Wish(None, "members still train", have.awaited)
+    return Wish(None, "members are still training", have.awaited)
 
 
 def _grace_s(rules: Rules, view: View, have: Readiness) -> float:

@@ -30,5 +30,5 @@ def arranged(value: Value, arrange: Arrange) -> Value:
         return value
     schedule, order = arrange(value.peers)
     parts = {each.peer: each for each in value.participants}
-    assert len(order) == len(parts), "arranging adds nobody and drops nobody"
+    assert len(order) == len(parts), "the order must add no peer and drop none"
     return replace(value, participants=tuple(parts[peer] for peer in order), schedule=schedule)

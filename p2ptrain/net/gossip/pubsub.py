@@ -233,7 +233,7 @@ class GatedPubsub(Pubsub):
             if admitted and self._is_wanted(msg_forwarder, msg):
                 await super().push_msg(msg_forwarder, msg)
         except Exception as exc:
-            log.debug("a message by way of %s was dropped: %r", msg_forwarder, exc)
+            log.debug("a message through %s was dropped: %r", msg_forwarder, exc)
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
         """Ask the judges of its topics. This comes before the signature check, which costs more: an
@@ -318,7 +318,7 @@ class Gossip:
             LocalProtocolError: it is too long.
         """
         if len(payload) > PAYLOAD_BYTES_MAX:
-            raise LocalProtocolError(f"{len(payload)} bytes are too much for gossip")
+            raise LocalProtocolError(f"{len(payload)} bytes are too many for gossip")
         await self.pubsub.publish(topic, payload)
         # libp2p's queue to each peer holds 32; its writers empty it while we wait here.
         await trio.lowlevel.checkpoint()

@@ -53,7 +53,7 @@ async def _read_payload_if_it_fits(muxed: Yamux, length: int) -> bytes:
     unread = sum(map(len, muxed.stream_buffers.values()))
     if unread + length > UNREAD_BYTES_MAX:
         # libp2p closes the connection on this error only, whatever kind of frame it was.
-        raise trio.TooSlowError("the peer sends more than its windows")
+        raise trio.TooSlowError("the peer sends more data than its windows allow")
     return await _read_payload(muxed, length)
 
 
@@ -61,5 +61,5 @@ async def _read_name(reader: Reader) -> bytes:
     """Replace libp2p's own function, which has no limit."""
     message = await read_varint_prefixed_bytes_limited(reader, NAME_BYTES_MAX)
     if not message.endswith(b"\n"):
-        raise ParseError("a message of a negotiation ends with a new line")
+        raise ParseError("a message of a negotiation must end with a new line")
     return message[:-1]

@@ -33,7 +33,7 @@ def bound_handshakes(network: Any) -> None:
         ):
             muxed = await upgrade(connection, address)
         if scope.cancelled_caught:
-            raise SwarmException("others dial at the same time")
+            raise SwarmException("another dial is under way")
             # The caller would next wait for the end of the host, unless an exception is raised.
         await muxed.event_closed.wait()
         raise SwarmException("the connection has ended")

@@ -32,7 +32,7 @@ def kept(home: Home) -> list[Accused]:
         raise StoreError(
             f"the evidence in {home.evidence} cannot be read: {exc.what}",
             code="LEDGER-BROKEN",
-            likely="the file is damaged, or something else wrote into it",
+            likely="the file is damaged, or another program wrote into it",
             do=f"move {home.evidence} away: other peers hold the same evidence",
         ) from exc
 
@@ -45,7 +45,7 @@ async def keep(parts: Parts, evidence: Evidence) -> None:
     else:
         parts.standing.warnings[f"liar {evidence.peer}"] = Caution(
             "VOTER-LIED",
-            f"{label(evidence.peer)} signed two things that exclude each other; it is evicted",
+            f"{label(evidence.peer)} signed two contradictory statements and is evicted",
         )
     append = partial(_append, parts.home, encode_evidence(evidence))
     await durably(append)
@@ -62,6 +62,6 @@ def heed_namesake(parts: Parts, found: VotingStopped) -> None:
     parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
     parts.standing.warnings["identity"] = Caution(
         "ID-IN-USE",
-        "another node uses this identity; this one votes no more",
-        "stop the other and start this one again, or give this one a --home of its own",
+        "another node uses this identity, so this node does not vote any more",
+        "stop the other node and restart this one, or give this one a --home of its own",
     )

@@ -117,7 +117,7 @@ async def notice_pruned(parts: Parts) -> None:
         lacking, kept = parts.ledger.state.height + 1, nobody_keeps(parts).evidence[:NAMED_MAX]
         parts.standing.warnings["pruned"] = Caution(
             "LEDGER-PRUNED",
-            f"nobody here keeps entry {lacking} of the ledger; " + "; ".join(kept),
+            f"no connected peer keeps entry {lacking} of the ledger; " + "; ".join(kept),
         )
         if told != lacking:  # Journalled once: a peer can withdraw the claim and repeat it.
             parts.journal.write("nobody-keeps", height=lacking, evidence=kept)
@@ -162,10 +162,15 @@ def nobody_keeps(parts: Parts) -> TryLater:
     ]
     believe = to_paste(parts.home.root, "node --trust-checkpoint HEIGHT:DIGEST")
     return TryLater(
-        f"nobody who can be reached keeps entry {parts.ledger.state.height + 1} of the ledger",
+        f"no reachable peer keeps entry {parts.ledger.state.height + 1} of the ledger",
         code="LEDGER-PRUNED",
         evidence=said,
-        likely="nobody's fault: these nodes keep only new entries, and who keeps all is away",
-        do="start the node later; or ask a person whom you trust for a checkpoint (p2ptrain ledger "
-        f"show prints it), and believe that: {believe}",
+        likely=(
+            "nobody is at fault: these nodes keep only new entries, and nodes that keep "
+            "everything are away"
+        ),
+        do=(
+            "start the node later; or ask a person whom you trust for a checkpoint (p2ptrain "
+            f"ledger show prints it), and start the node with it: {believe}"
+        ),
     )

@@ -22,9 +22,9 @@ NAMED_MAX = 8
 WARNING = "isolated"
 ALONE = Caution(
     "ISOLATED",
-    "too few voters can be heard for anything to be agreed",
-    "if that does not pass, see whether this machine's connection holds; nothing is lost, and the "
-    "run goes on when they are back",
+    "this node hears too few voters for the members to agree on anything",
+    "if this does not pass, check this machine's connection; nothing is lost, and the run "
+    "continues when the voters are back",
 )
 
 
@@ -78,5 +78,5 @@ def in_words(parts: Parts, missing: tuple[PeerId, ...]) -> str:
     words = f"{len(missing)} of {voters} voters cannot be heard: {names}{more}"
     off = [label(peer) for peer in missing if not parts.admission.admits(peer)]
     if off:
-        words += f"; off the allowlist, and not heard for that: {', '.join(off[:NAMED_MAX])}"
+        words += f"; off the allowlist, and therefore not heard: {', '.join(off[:NAMED_MAX])}"
     return words

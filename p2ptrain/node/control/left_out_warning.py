@@ -19,32 +19,36 @@ from p2ptrain.sync.trainer_orders import Work
 
 WARNING = "left out"
 WITHOUT = "members have averaged without this node"
-CONNECTION = "see whether this machine's connection holds; its work counts in the next exchange"
+CONNECTION = "check this machine's connection; this node's work counts in the next exchange"
 
 LATE = Caution(
     "SYNC-DROPPED",
-    f"{WITHOUT}: its inner steps were not done when their time of grace was over",
-    "its work counts in the next exchange; if it stays so, see what else this machine computes",
+    f"{WITHOUT}: it had not finished its inner steps when the grace time was over",
+    "its work counts in the next exchange; if this happens often, check which other programs "
+    "use this machine",
 )
 BEHIND = Caution(
     "SYNC-DROPPED",
-    f"{WITHOUT}: it was still getting what they had committed before",
-    "it catches up by itself; if it stays so, its line or its disk is too slow for the run",
+    f"{WITHOUT}: it was still fetching what they had committed before",
+    "it catches up by itself; if this happens often, its connection or its disk is too slow "
+    "for the run",
 )
 UNHEARD = Caution(
-    "SYNC-DROPPED", f"{WITHOUT}, though it was ready: they had not heard so in time", CONNECTION
+    "SYNC-DROPPED",
+    f"{WITHOUT}, though it was ready: its report did not reach them in time",
+    CONNECTION,
 )
 FAILED = Caution(
-    "SYNC-DROPPED", f"{WITHOUT}: the attempt before, which had it, came to nothing", CONNECTION
+    "SYNC-DROPPED", f"{WITHOUT}: the previous attempt, which included it, failed", CONNECTION
 )
 DOUBTED = Caution(
     "SYNC-DROPPED",
-    f"{WITHOUT}: attempts with it have failed lately, so it sits out some outer steps",
+    f"{WITHOUT}: attempts with it have failed recently, so it sits out some outer steps",
     CONNECTION,
 )
 GONE = Caution(
     "SYNC-DROPPED",
-    "the members took this node for down and went on without it; it joins anew",
+    "the members considered this node down and went on without it; it joins again",
     CONNECTION,
 )
 

@@ -78,12 +78,16 @@ async def notice_slow_exchange(parts: Parts) -> None:
 
 def caution_about(parts: Parts, lasts_s: float, usual_s: float) -> Caution:
     """Return the warning. It names the participant silent for longest, which may be the cause."""
-    what = f"still exchanging after {duration(lasts_s)}, usual {duration(usual_s)}"
+    what = f"this exchange has taken {duration(lasts_s)} so far; {duration(usual_s)} is usual"
     roster = parts.ledger.state.roster
     views = [parts.peers.get(peer) for peer in roster.peers] if roster else []
     heard = {view.peer: parts.now() - view.heard_s for view in views if view is not None}
     silent = max(heard, key=lambda peer: heard[peer], default=None)
     if silent is not None and heard[silent] > UNHEARD_S:
         what += f"; {label(silent)} was last heard {duration(heard[silent])} ago"
-    rates = f"the rates are in {to_paste(parts.home.root, 'status')}"
-    return Caution("SYNC-SLOW", what, f"members go on without who holds them up for long; {rates}")
+    rates = f"{to_paste(parts.home.root, 'status')} shows the rates"
+    return Caution(
+        "SYNC-SLOW",
+        what,
+        f"if a peer delays the exchange for long, the members go on without it; {rates}",
+    )

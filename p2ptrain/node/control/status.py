@@ -122,14 +122,16 @@ def validated(validation: Validation) -> str:
 def exchanged(report: ReduceStatistics) -> str:
     """Return how a reduce went, in words."""
     said = (
-        f"the last took {report.seconds:.2f} s, {report.scatter_s:.2f} s of it to add up; "
-        f"{size(report.sent_bytes)} up, {size(report.received_bytes)} down, "
+        f"the last took {report.seconds:.2f} s, of which {report.scatter_s:.2f} s for the "
+        f"sum; {size(report.sent_bytes)} up, {size(report.received_bytes)} down, "
         f"{report.cpu_s:.2f} s of CPU"
     )
     if not report.traffic:
         return said
     slowest = min(report.traffic, key=lambda each: each.sent_bytes_per_s)
-    return f"{said}; slowest to {peer_name(slowest.peer)}, {rate(slowest.sent_bytes_per_s)}"
+    return (
+        f"{said}; slowest connection to {peer_name(slowest.peer)}, {rate(slowest.sent_bytes_per_s)}"
+    )
 
 
 def _role(parts: Parts, peer: PeerId) -> str:

@@ -91,7 +91,11 @@ async def _ask(parts: Parts, notices: Notices, peer: PeerId, sequence: int, befo
 
 
 async def _is_shown(parts: Parts, notices: Notices, peer: PeerId, sequence: int) -> bool:
-    newer, rest_s, reason = False, LIED_S, "it showed another list than it had announced"
+    newer, rest_s, reason = (
+        False,
+        LIED_S,
+        "it sent another allowlist than the one it had announced",
+    )
     try:
         shown = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).allowlist
         newer = bool(shown) and parts.admission.consider(shown)

@@ -27,7 +27,8 @@ GOSSIPED_MAX = 16
 """Only the newest are gossiped, some 8 kB for sixteen; a hello reply contains all."""
 
 MISSING = Caution(
-    "AMEND-MISSING", "members have agreed on an amendment that this node is still asking for"
+    "AMEND-MISSING",
+    "this node does not have an amendment yet on which members have agreed; it is asking for it",
 )
 
 OFFER_S = 30.0
@@ -110,7 +111,7 @@ def in_words(parts: Parts) -> str:
     for terms in state.terms:
         found = parts.amendments.get(terms.digest)
         words = f"from outer step {terms.step} on" if found is None else found.amendment.words
-        said.append(f"{terms.number}: {words}" + (" (asked for)" if found is None else ""))
+        said.append(f"{terms.number}: {words}" + (" (asking for it)" if found is None else ""))
     for each in sorted(parts.amendments.terms - set(state.terms), key=lambda each: each.number):
         if not (why := amendment_fault(state.terms, state.step, each)):
             said.append(f"{each.number}: from outer step {each.step} on, not agreed yet")

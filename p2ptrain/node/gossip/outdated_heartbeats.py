@@ -94,7 +94,7 @@ def _complain(
         parts.complain(
             "outdated-heartbeats",
             forwarder,
-            what=f"passed on by this peer, long after a later start of {author} was known",
+            what=f"this peer passed it on long after a later start of {author} was known",
             author=author,
             incarnation=incarnation,
         )

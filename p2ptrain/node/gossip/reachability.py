@@ -26,8 +26,9 @@ members probe, so missing dials of other peers prove nothing."""
 WARNING = "reach"
 OUTBOUND = Caution(
     "NET-OUTBOUND-ONLY",
-    "nobody can dial this node's data plane, so it averages only beside those that it can dial",
-    "forward a port to it, and name that port with --data-listen",
+    "other peers cannot dial this node's data plane, so in an exchange its neighbours must "
+    "be peers that it can dial",
+    "forward a port to the data plane, and name that port with --data-listen",
 )
 
 
@@ -76,5 +77,8 @@ def in_words(parts: Parts) -> str:
     if parts.standing.dialled:
         return "others can dial this node"
     if parts.standing.dialable:
-        return "nobody has dialled this node yet"
-    return "others cannot dial this node: it averages only beside those that it can dial"
+        return "no peer has dialled this node yet"
+    return (
+        "other peers cannot dial this node: in an exchange its neighbours must be peers that it "
+        "can dial"
+    )

@@ -46,7 +46,7 @@ async def notice_revocation(parts: Parts) -> None:
         code="AUTH-REVOKED",
         evidence=[f"you are   {parts.me}", f"organiser {organiser} {label(organiser)}"],
         likely="the organiser has taken it off",
-        do="ask the organiser; what this node has stored is kept",
+        do="ask the organiser; this node's data are kept",
     )
 
 

@@ -55,7 +55,9 @@ BYTES_BURST, BYTES_PER_S = 32 << 20, 100_000
 """Rate limit for bytes of answers, shared by all peers: what a slow line can spare beside a
 reduce."""
 
-LATER = "too many bases were asked for: ask another peer, or again in a minute"
+LATER = (
+    "too many requests for the beginning of the ledger: ask another peer, or try again in a minute"
+)
 
 
 def serve_bases(parts: Parts) -> None:

@@ -31,13 +31,15 @@ AGREED = {"y", "yes"}
 STEPS_A_DAY = 144
 """Outer steps of ten minutes each. If they take twice as long, the traffic is half."""
 
-HOW_TO_ANSWER = "y or n in the terminal where this node was started; or start it again with --yes"
+HOW_TO_ANSWER = (
+    "answer y or n in the terminal where you started this node; or restart it with --yes"
+)
 """Shown in the status of a node that waits for this answer."""
 
 
 def promises() -> Iterator[str]:
     """Return the promises shown at every start."""
-    yield "this software never runs code sent by the run or by peers"
+    yield "this software never runs code that the run or other peers send"
     yield "your IP address is visible to other peers"
 
 
@@ -72,19 +74,19 @@ def _traffic(run: Run, config: NodeConfig, node: NodeMemory) -> Iterator[str]:
     """Estimate a day of outer steps of ten minutes, since nobody has trained on this machine
     yet."""
     update = node.updates // 2
-    first = f"traffic   a snapshot of {size(node.theta + node.momentum)} comes down first; then,"
-    indent, others = " " * 10, "what others ask for (see --limit-up)"
+    first = f"traffic   downloads a snapshot of {size(node.theta + node.momentum)} first; then,"
+    indent, others = " " * 10, "data that other peers ask for (see --limit-up)"
     yield f"{first} if an outer step takes 10 minutes,"
     if config.seed:
         updates = size(update * STEPS_A_DAY)
-        yield f"{indent}{updates} of updates a day, and all data; up goes {others}"
+        yield f"{indent}downloads {updates} of updates a day, and all data; uploads {others}"
         return
     manifest = run.manifest
     vocab, sequence = manifest.model.vocab, manifest.model.sequence
     block = encoded_bytes(vocab, manifest.inner.batch_sequences, sequence)
     down = 2 * update + manifest.blocks_per_step * block
     daily = f"{size(2 * update * STEPS_A_DAY)} up and {size(down * STEPS_A_DAY)} down a day"
-    yield f"{indent}up to {daily}; besides, up goes {others}"
+    yield f"{indent}up to {daily}; also uploads {others}"
 
 
 async def ask(
@@ -111,22 +113,22 @@ async def ask(
     shown.write("\n" + "".join(f"  {line}\n" for line in screen(run, config, me)) + "\n")
     if not answers.isatty():
         raise ConfigError(
-            "this node was never told to take part in this run, and nobody is here to ask",
+            "you have not agreed to take part in this run, and there is no terminal to ask you at",
             code="CONSENT",
-            likely="it was started without a terminal",
-            do="the same command with --yes, if you agree to what is said above",
+            likely="the node was started without a terminal",
+            do="if you agree to the text above, repeat the command with --yes",
         )
     # Keys pressed before the question do not count as an answer.
     termios.tcflush(answers.fileno(), termios.TCIFLUSH)
     if asking is not None:
         asking()
-    shown.write("Take part in it? [y/N] ")
+    shown.write("Do you want to take part? [y/N] ")
     shown.flush()
     await trio.lowlevel.wait_readable(answers.fileno())
     if answers.readline().strip().lower() not in AGREED:
         raise ConfigError(
-            "you did not agree to take part; nothing was kept of the run",
+            "you did not agree to take part; nothing of the run was kept",
             code="CONSENT",
-            do="the same command again, if you change your mind",
+            do="if you change your mind, repeat the command",
         )
     agreed.write_text(run.id)

@@ -118,7 +118,10 @@ async def be_alone(
                 if not watch.may_start() and not told:
                     told = True
                     me = peer_name(watch.me)
-                    say(f"somebody spoke as {me} a moment ago: making sure that it has ended")
+                    say(
+                        f"another process used the identity {me} a moment ago: checking that it "
+                        "has ended"
+                    )
                 if watch.duplicate is not None:
                     break
                 if trio.current_time() >= watch.next_ask_s():
@@ -215,12 +218,14 @@ def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
     return IdentityInUse(
         f"another node is running as {label(me)}",
         evidence=[
-            f"start {starts_of(found.incarnation)} of this identity signed a question that this "
-            "process had just made up",
-            f"its answer came by way of {label(found.carried_by)}",
+            f"start {starts_of(found.incarnation)} of this identity signed a question that "
+            "this process had just made up",
+            f"its answer came through {label(found.carried_by)}",
         ],
-        likely="this home, or its identity.key, was copied from another machine where a node runs",
-        do="stop the other node; or give this one a --home of its own, and with it a new identity",
+        likely=(
+            "this home, or its identity.key, was copied from another machine where a node runs"
+        ),
+        do="stop the other node; or give this one a --home of its own, and so a new identity",
     )
 
 
@@ -236,8 +241,8 @@ async def _tell(parts: Parts, found: Duplicate) -> None:
     )
     await parts.tell(
         CloneFound(
-            f"another process signed as {label(parts.me)}: start {other} of this identity, beside "
-            f"start {mine}, which is this one"
+            f"another process signed as {label(parts.me)}: start {other} of this identity, "
+            f"while this process is start {mine}"
         )
     )
 

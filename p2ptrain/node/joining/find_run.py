@@ -80,11 +80,13 @@ async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) 
     """
     if not addresses:
         raise ConfigError(
-            "this node knows no run and nobody to ask",
+            "this node has no run, and no address at which it could ask for one",
             code="ADDR-NONE",
-            likely="it is new, and --bootstrap was not given",
-            do=f"{to_paste(config.home, 'node --bootstrap ADDR')}, with an address from the run's "
-            "organiser",
+            likely="the node is new, and you did not give --bootstrap",
+            do=(
+                f"{to_paste(config.home, 'node --bootstrap ADDR')}, with an address from the "
+                "run's organiser"
+            ),
         )
     left, useless = list(addresses), list[P2PTrainError]()
     while left:
@@ -116,10 +118,10 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
         return Run.from_bytes(reply.manifest)
     except (PeerError, RemoteProtocolError) as exc:
         raise NetworkUnreachable(
-            f"{label(peer)} answers, but does not tell of a run that can be believed",
+            f"{label(peer)} answers, but does not send a valid run",
             code=exc.code,
             evidence=[f"tried   {address}   {exc.what}"],
-            likely="that node has a fault, speaks another version, or is not honest",
+            likely="that node has a fault, runs another version, or is hostile",
             do="ask the run's organiser for the address of another node",
         ) from exc
 
@@ -130,7 +132,7 @@ def _no_run(failures: list[P2PTrainError]) -> P2PTrainError:
     if not others:
         return first
     kind: type[P2PTrainError] = NetworkUnreachable
-    what = "nobody at these addresses tells of a run that can be believed"
+    what = "no peer at these addresses sends a valid run"
     if all(isinstance(each, RunMismatch) for each in failures):
         kind, what = RunMismatch, "these addresses serve another run than the one you asked for"
     elif all(isinstance(each, VersionMismatch) for each in failures):
@@ -178,7 +180,7 @@ async def return_to(
     if others and others.keys() >= set(config.bootstrap):
         raise _of_another_run(run, others)
     for address, other in others.items():
-        say(f"{address} is of another run, {other}, and is not used")
+        say(f"{address} belongs to another run, {other}, and is not used")
 
 
 async def _other_run(
@@ -196,14 +198,16 @@ async def _other_run(
 
 def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
     return RunMismatch(
-        "this home is of another run than the one that is served at the address given",
+        "the peer at the given address serves another run than the one in this home",
         evidence=[
             f"this home {_in_words(run)}",
             *(f"{address}   {other}" for address, other in others.items()),
         ],
-        likely="this home was used for an earlier run, or the address is not of this one",
-        do="for the run at the address add --home DIR, with a folder of its own; without "
-        "--bootstrap this home goes on with its own",
+        likely="you used this home for an earlier run, or the address belongs to another run",
+        do=(
+            "to join the run at the address, add --home DIR with a new folder; to continue this "
+            "home's run, leave out --bootstrap"
+        ),
     )
 
 
@@ -227,7 +231,7 @@ async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -
 
 
 def _going_on(exc: NetworkUnreachable) -> str:
-    return f"{exc.what}; going on with what is on this disk, and trying again"
+    return f"{exc.what}; continuing with the data on this disk, and trying again"
 
 
 async def be_admitted(
@@ -263,7 +267,7 @@ async def be_admitted(
             reception.enter(AwaitingApproval(), refusal.do)
             say(f"{AwaitingApproval.name}: {refusal.what}")
             say(refusal.do)
-            say(f"this node goes on by itself then, and looks every {ASK_AGAIN_S:.0f} s")
+            say(f"the node then continues by itself; it checks every {ASK_AGAIN_S:.0f} s")
             asked = True
         await trio.sleep(ASK_AGAIN_S)
         if away := _to_dial_again(network, admission, ways_in):
@@ -322,10 +326,10 @@ def _check_expected(run: Run, config: NodeConfig) -> None:
         raise RunMismatch(
             "this is another run than the one you asked for",
             evidence=[
-                f"asked for {config.run}",
+                f"you asked for {config.run}",
                 f"found     {_in_words(run)}",
             ],
-            likely="the address belongs to another run, or this home was used for another one",
+            likely="the address belongs to another run, or you used this home for another one",
             do="ask the organiser for the right address, or use another --home",
         )
 
@@ -342,8 +346,8 @@ def _pending(run: Run, me: PeerId) -> NotAuthorised:
         evidence=[
             f"you are   {me}",
             f"organiser {organiser} {label(organiser)}",
-            "a signed request to join has been sent to the nodes of the run that were reached, "
-            "which pass it on to the organiser's while that is connected to them",
+            "a signed request to join was sent to the nodes of the run; they pass it on to "
+            "the organiser's node when it is connected",
         ],
         likely="the organiser has not approved this node yet",
         do=f"ask the organiser to run: p2ptrain allow add {me}",

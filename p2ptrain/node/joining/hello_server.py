@@ -74,7 +74,7 @@ def _hello(parts: Parts, run: Run) -> Handler:
         admitted, site = parts.admission.admits(peer), parts.network.site_of(peer)
         now = parts.now()
         if not by_peer.take(peer, 1, now) or not (admitted or by_site.take(site, 1, now)):
-            raise TryLater("too many hellos from here: ask again in a minute")
+            raise TryLater("too many requests from your address: try again in a minute")
         request = decode_request(payload)
         if request.join and _note_request(parts, peer, request.join):
             return encode_reply(HelloReply(run.to_bytes(), b"", b"", admitted, {}))
@@ -110,7 +110,7 @@ def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
         return False
     if parts.admission.admits(request.peer):
         return is_passed_on
-    site = f"by way of {teller}" if is_passed_on else parts.network.site_of(teller)
+    site = f"through {teller}" if is_passed_on else parts.network.site_of(teller)
     if request.peer not in parts.pending:
         if not _has_room(parts, site):
             return is_passed_on
@@ -186,7 +186,7 @@ def asking(parts: Parts) -> list[PeerId]:
 def asks(parts: Parts, peer: PeerId) -> str:
     """Return the line that shows this request, with the command that admits the peer."""
     admit = to_paste(parts.home.root, f"allow add {peer}")
-    return f"{label(peer)} asks to be let in: {admit}"
+    return f"{label(peer)} asks to join; to admit it, run: {admit}"
 
 
 def _told(parts: Parts) -> dict[PeerId, tuple[str, ...]]:

@@ -22,7 +22,7 @@ def invite(parts: Parts, say: Say) -> None:
     if not (addresses := parts.network.addresses()):
         return
     best = best_of(addresses)
-    say(f"others take part with: p2ptrain node --bootstrap {best}")
+    say(f"others can take part with: p2ptrain node --bootstrap {best}")
     if caution := caution_about(best):
         parts.standing.warnings[WARNING] = caution
 
@@ -44,7 +44,8 @@ def caution_about(text: str) -> Caution | None:
         return None
     return Caution(
         scope.code,
-        f"the address for others, {address.transport}, is {scope.words}",
-        f"for others elsewhere, start this node with --announce /ip4/PUBLIC-ADDRESS/tcp/"
-        f"{address.port}, an address at which it can be dialled from outside",
+        f"the address for other peers, {address.transport}, is {scope.words}",
+        "for peers elsewhere, start this node with --announce "
+        f"/ip4/PUBLIC-ADDRESS/tcp/{address.port}, an address at which others can dial it from "
+        "outside",
     )

@@ -27,7 +27,7 @@ Answer = dict[str, object]
 Command = Callable[[Parts], Awaitable[Answer]]
 
 GONE: Answer = {
-    "error": "not yet: what the order was for has just ended, and begins anew",
+    "error": "not yet: the previous state has just ended, and the node is starting again",
     "code": "NOT-YET",
 }
 
@@ -84,7 +84,10 @@ class Reception:
     async def obeyed(self, command: Command) -> Answer:
         """Return the command's answer; an error if there are no parts, or they end first."""
         if self.parts is None:
-            return {"error": f"not yet: the node here is {words(self.state)}", "code": "NOT-YET"}
+            return {
+                "error": f"not yet: the node in this home is {words(self.state)}",
+                "code": "NOT-YET",
+            }
         scope, ended, answer = trio.CancelScope(), trio.Event(), GONE
         self._under_way[scope] = ended
         try:

@@ -71,7 +71,9 @@ async def begin_at_checkpoint(
     if own.get(named.height, named.digest) != named.digest:
         raise _contradicted(named, own[named.height])
     if max(own, default=0) >= named.height:
-        say("--trust-checkpoint is not needed any more: the ledger here goes further than that")
+        say(
+            "--trust-checkpoint is not needed any more: the ledger in this home is longer than that"
+        )
         return
     order = in_order(network.connected(), rank, draw)
     origin = Origin(await _fetched(network, order, rules, named, journal), named)
@@ -86,7 +88,7 @@ async def _fetched(
     tried: dict[PeerId, str] = {}
 
     async def ask(peer: PeerId) -> Base | None:
-        tried[peer] = "no answer in time"
+        tried[peer] = "it did not answer in time"
         try:
             base = await _shown(network, peer, rules, named)
         except (PeerError, RemoteProtocolError) as exc:
@@ -94,18 +96,20 @@ async def _fetched(
             tried[peer] = exc.what
             return None
         if base is None:
-            tried[peer] = "it does not have it"
+            tried[peer] = "it does not have that part of the ledger"
         return base
 
     if (base := await first_good(order, ask, BASE_PACE)) is not None:
         return base
     lines = [f"tried   {label(peer)}   {why}" for peer, why in tried.items()]
     raise NetworkUnreachable(
-        f"nobody who is connected gave the beginning of the ledger at checkpoint {named.height}",
+        f"no connected peer has the beginning of the ledger at checkpoint {named.height}",
         code="LEDGER-CHECKPOINT",
-        evidence=[f"named   {named}", *(lines or ["nobody is connected"])],
-        likely="the checkpoint is misspelt, of another run, or all have forgotten it meanwhile",
-        do="ask the person whom you trust for a newer one: p2ptrain ledger show prints it",
+        evidence=[f"named   {named}", *(lines or ["no peer is connected"])],
+        likely=(
+            "the checkpoint is misspelt, of another run, or all peers have dropped it meanwhile"
+        ),
+        do="ask a person whom you trust for a newer one: p2ptrain ledger show prints it",
     )
 
 
@@ -134,9 +138,10 @@ async def _shown(network: Network, peer: PeerId, rules: Rules, named: Checkpoint
 
 def _contradicted(named: Checkpoint, own: str) -> ConfigError:
     return ConfigError(
-        f"the ledger in this home has another entry at height {named.height} than you name",
+        f"the ledger in this home has another entry at height {named.height} than the "
+        "checkpoint that you gave",
         code="LEDGER-CHECKPOINT",
         evidence=[f"here    {named.height}:{own}", f"named   {named}"],
         likely="the checkpoint is misspelt, or of another run",
-        do="leave --trust-checkpoint out, or give the node another --home",
+        do="leave out --trust-checkpoint, or give the node another --home",
     )

@@ -72,7 +72,7 @@ class Donated:
         """Publish the mean as the state for the next trainer. Its outer step is that of the newest
         state, and its age the average age. Raises OSError.
         """
-        assert self.offers, "nobody gave anything"
+        assert self.offers, "no member gave a state"
         step = max(offer.step for offer in self.offers)
         count = sum(offer.count for offer in self.offers) // len(self.offers)
         with self._mean.open("r+b", buffering=0) as file:
@@ -94,7 +94,7 @@ class Donated:
             for index, chunk in enumerate(manifest.chunks):
                 data = self.store.get_chunk(chunk)
                 if len(data) != manifest.chunk_size(index):
-                    raise RemoteProtocolError("a chunk of a state has another length than it says")
+                    raise RemoteProtocolError("a chunk of a state has the wrong length")
                 inner_format.write_all(file.fileno(), memoryview(data), offset)
                 offset += len(data)
             check(file.fileno(), self.layout, self.inner)

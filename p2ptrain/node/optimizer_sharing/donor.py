@@ -55,7 +55,7 @@ async def donate(parts: Parts) -> None:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         told = fields(unpack(payload, bytes_max=ASK_BYTES_MAX), run=str)
         if told["run"] != parts.run:
-            raise RemoteProtocolError("a state of another run was asked for", peer=peer)
+            raise RemoteProtocolError("the request is for a state of another run", peer=peer)
         if not (parts.trains and keeps_state_here(parts)):
             return NOTHING
         is_over = parts.now() >= made_s + (OFFER_S if offer else NOTHING_S)

@@ -55,14 +55,14 @@ class Offer:
         """
         document = Signed.from_bytes(data, kind=KIND, bytes_max=OFFER_BYTES_MAX)
         if document.signer != donor:
-            raise RemoteProtocolError("an offer was signed by somebody else", peer=donor)
+            raise RemoteProtocolError("another peer signed the offer", peer=donor)
         value = unpack(document.payload, bytes_max=OFFER_BYTES_MAX)
         names = dict.fromkeys(("run", "layout", "digest"), str)
         told = fields(value, **names, step=int, count=int)
         for name in ("step", "count"):
-            count(told[name], COUNT_MAX, "an offer")
+            count(told[name], COUNT_MAX, "the offer")
         if told["count"] == 0 or not all(is_digest(told[name]) for name in names):
-            raise RemoteProtocolError("an offer names no state", peer=donor)
+            raise RemoteProtocolError("the offer names no state", peer=donor)
         return cls(**told)  # type: ignore[arg-type]
 
     def is_for(self, run: RunId, layout: Layout) -> bool:
@@ -84,9 +84,9 @@ class Offer:
         """
         meta = _meta(self.run, layout, self.step, self.count)
         if manifest.kind != KIND or dict(manifest.meta) != meta:
-            raise RemoteProtocolError(f"{self.digest[:12]} is not the state that was offered")
+            raise RemoteProtocolError(f"{self.digest[:12]} is not the offered state")
         if manifest.size != 2 * vector_bytes(layout):
-            raise RemoteProtocolError(f"an inner state of {manifest.size} bytes was offered")
+            raise RemoteProtocolError(f"the offered inner state has {manifest.size} bytes")
 
 
 def put_newest(
@@ -112,7 +112,7 @@ def put_newest(
 def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> Offer:
     header, crc = inner_format.read_header(fd, layout), 0
     if header.warmed < warm_steps:
-        raise RemoteProtocolError("it warms up itself")
+        raise RemoteProtocolError("this member is itself warming up")
 
     def pieces() -> Iterator[bytes]:
         nonlocal crc
@@ -123,7 +123,7 @@ def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> 
     meta = _meta(run, layout, header.step, header.count)
     digest = store.put_blob(KIND, pieces(), meta)
     if crc != header.crc:
-        raise RemoteProtocolError("it was cut short or altered")
+        raise RemoteProtocolError("the offer was cut short or altered")
     return Offer(run, layout.digest, header.step, header.count, digest)
 
 

@@ -50,7 +50,7 @@ FETCH_S = 60.0
 BYTES_PER_S_MIN = 500_000
 """A state that comes more slowly than this is given up: the run goes on meanwhile."""
 
-FRESH = "the inner optimizer begins with nothing of a member's, which costs this peer a warm-up"
+FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 
 
 class _Useless(Exception):
@@ -85,14 +85,14 @@ async def take_inner_state(parts: Parts) -> None:
     if not parts.manifest.inner.donors_max:
         return
     if not keeps_state_here(parts):
-        return _start_fresh(parts, "no inner state is kept on this machine, by its own settings")
+        return _start_fresh(parts, "this machine's settings keep no inner state on disk")
     await _know_the_run(parts)
     state = parts.ledger.state
     own = await trio.to_thread.run_sync(newest, parts.home.inner, parts.layout, state.step)
     if own is not None or state.step == 0 or state.phase is Phase.ENDED:
         return
     if not len(parts.peers):
-        return _start_fresh(parts, "nobody is heard who could give the state of its own")
+        return _start_fresh(parts, "no member is connected that could give its state")
     parts.enter_unless_training(StandingBy("for a member to give its inner optimizer's state"))
     inner = parts.manifest.inner
     with Donated(parts.home.inner, parts.store, parts.layout, inner) as donated:
@@ -126,7 +126,7 @@ async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gif
             ends_s = parts.now() + ANSWER_S  # A fetch has its own deadline.
         await trio.sleep(AGAIN_S)
     said = "; ".join(f"{label(peer)}: {why}" for peer, why in useless.items())
-    return gifts, said or f"no member gave the state of its own within {ANSWER_S:.0f} s"
+    return gifts, said or f"no member gave its state within {ANSWER_S:.0f} s"
 
 
 async def _offers(
@@ -228,7 +228,7 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
         raise _Useless("it offers a state of another run or model")
     step = parts.ledger.state.step
     if not offer.is_current(step, parts.manifest.sync.fragments):
-        told = f"its state is of outer step {offer.step}, where {step} is the newest"
+        told = f"its state is of outer step {offer.step}; outer step {step} is the newest"
         parts.complain("donor-not-current", peer, reason=told)
         return None
     return offer
@@ -254,9 +254,9 @@ async def _take(
     except (RemoteProtocolError, StoreError) as exc:
         raise _Useless(exc.what) from exc
     except trio.TooSlowError as exc:
-        raise _Useless(f"its state did not come within {limit_s:.0f} s") from exc
+        raise _Useless(f"its state did not arrive within {limit_s:.0f} s") from exc
     except OSError as exc:
-        raise _Useless(f"its state cannot be written down here: {exc.strerror}") from exc
+        raise _Useless(f"its state cannot be written to this disk: {exc.strerror}") from exc
     finally:
         parts.offered.pop(offer.digest, None)
     return _Gift(offer, offered.proof, parts.now() - started_s)
@@ -267,7 +267,7 @@ async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]
     try:
         await trio.to_thread.run_sync(donated.publish)
     except OSError as exc:
-        return f"what members gave cannot be put into its place: {exc.strerror}"
+        return f"the members' states cannot be moved into place: {exc.strerror}"
     told = [
         f"{label(peer)} at outer step {gift.offer.step}, {gift.offer.count:,} inner steps old"
         for peer, gift in gifts.items()

@@ -42,7 +42,7 @@ TRIES_BEFORE_WORD = 4
 """A starting node has not heard of peers that have the bytes, so the first tries cause no
 warning."""
 
-WAITS_FOR_A_SOURCE = "this node asks again and again, waiting for somebody who has them"
+WAITS_FOR_A_SOURCE = "the node keeps asking, and waits for a peer that has them"
 
 RETRY_S = 2.0
 """One heartbeat: by then this node may have heard of a peer that has the bytes."""

@@ -111,7 +111,7 @@ async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> b
         elif passed:
             passed.clear()
         else:
-            why = "until a snapshot is certified that is newer than the checkpoint"
+            why = "for a certified snapshot that is newer than the checkpoint"
             parts.enter(StandingBy(why))
             await parts.changes.wait()
 
@@ -311,7 +311,7 @@ async def _hold_to_the_bound(
     except RemoteProtocolError as exc:
         height = parts.history.closing(commit.step).entry.height
         raise RemoteProtocolError(
-            f"entry {height} commits update {commit.update[:12]}, and no node may apply it: "
+            f"entry {height} commits update {commit.update[:12]}, which no node may apply: "
             f"{exc.what}",
             code=exc.code,
         ) from exc

@@ -115,7 +115,7 @@ def roots(
     genesis. The updates of a reduce under way are needed too, whether voted for or not. Without the
     index no chunk is known to be data.
     """
-    assert config.keep_snapshots is not None, "who keeps everything collects nothing"
+    assert config.keep_snapshots is not None, "a node that keeps everything removes nothing"
     under_way = (*ledger.voted_for(), *ledger.view.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
     blobs = (*kept, *under_way, *history)
@@ -146,7 +146,7 @@ async def keep_store_small(parts: Parts) -> None:
 
 async def _collect(parts: Parts) -> RootsDamaged | None:
     """Collect garbage. Return the damaged roots, if any: nothing was removed then."""
-    assert parts.data is not None, "nobody is at the head before the data index is here"
+    assert parts.data is not None, "the data index arrives before the head is reached"
     starts = all_starts(parts.store, parts.ledger, parts.origin, parts.manifest.genesis)
     held = await trio.to_thread.run_sync(newest_held, parts.store, starts)
     history = await trio.to_thread.run_sync(_history, parts) if parts.config.seed else ()

@@ -55,11 +55,14 @@ class Pass:
 
     @property
     def caution(self) -> Caution:
-        found = f"this disk has damaged {len(self.damaged)} of {self.chunks} chunks"
-        whole = f"{found}; all are repaired from peers"
+        found = f"{len(self.damaged)} of {self.chunks} chunks on this disk were damaged"
+        whole = f"{found}; all have been repaired from peers"
         if self.lost:
             mended, lost = len(self.repaired), len(self.lost)
-            whole = f"{found}; {mended} are repaired from peers, {lost} nobody here has"
+            whole = (
+                f"{found}; {mended} have been repaired from peers, and no connected peer has the "
+                f"other {lost}"
+            )
         return Caution("CKPT-HASH", whole, "move the home to a sound disk soon")
 
 

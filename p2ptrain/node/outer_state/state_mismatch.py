@@ -68,8 +68,9 @@ def begin(parts: Parts, found: Contradiction) -> None:
     parts.standing.work = None
     parts.standing.warnings[WARNING] = Caution(
         "STATE-DIFFERS",
-        f"θ and m HERE ARE WRONG: before outer step {found.step} they were not what the members "
-        "certified. They are set aside, and what differs is fetched",
+        f"θ and m IN THIS NODE ARE WRONG: before outer step {found.step} they differed from "
+        "what the members certified. The node sets them aside and fetches the parts that "
+        "differ",
         "test this machine's memory and processor, which may be faulty",
     )
     parts.changes.ring()
@@ -88,9 +89,9 @@ def end(parts: Parts, found: Contradiction) -> None:
     parts.journal.write("state-put-right", step=parts.outer.step, chunks=unlike, of=of)
     parts.standing.warnings[WARNING] = Caution(
         "STATE-DIFFERS",
-        f"θ and m here were wrong at outer step {found.step}, in {unlike} of {of} chunks, and are "
-        "right again",
-        "if that happens once more, test this machine's memory and processor",
+        f"θ and m in this node were wrong at outer step {found.step}, in {unlike} of {of} "
+        "chunks; they have been corrected",
+        "if this happens once more, test this machine's memory and processor",
     )
     parts.changes.ring()
 
@@ -107,7 +108,7 @@ def chunks_unlike(store: Store, found: Contradiction) -> tuple[int, int]:
 
 def _unfit(found: Contradiction) -> MachineUnfit:
     return MachineUnfit(
-        f"θ and m were wrong here {TIMES_MAX + 1} times since this node started",
+        f"θ and m in this node were wrong {TIMES_MAX + 1} times since it started",
         code="STATE-DIFFERS",
         evidence=[
             f"before outer step {found.step}",

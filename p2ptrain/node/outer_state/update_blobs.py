@@ -93,4 +93,4 @@ def _blob_expected(digest: Digest) -> Iterator[None]:
     try:
         yield
     except ManifestInvalid as exc:
-        raise RemoteProtocolError(f"{digest[:12]} is not even a blob: {exc.what}") from exc
+        raise RemoteProtocolError(f"{digest[:12]} is not a valid blob: {exc.what}") from exc

@@ -78,7 +78,7 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> Links:
     """
     me, count = request.peers[request.me], len(request.neighbours)
     if count > NEIGHBOURS_MAX:
-        what = f"by {request.schedule} this node would have {count} neighbours"
+        what = f"with the schedule {request.schedule} this node would have {count} neighbours"
         raise ReduceAborted(request.step, request.attempt, (), what)
     openers = {peer: _opener(parts, request, peer) for peer in request.neighbours}
     faults: list[ReduceAborted] = []
@@ -129,7 +129,7 @@ async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> Non
 
     give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
     with _told_if_late(parts, peer, key) as met:
-        met.append("waiting for it to dial")
+        met.append("waiting for the peer to dial")
         await in_thread(take, stop=give_up, limiter=edges.threads)
 
 
@@ -181,7 +181,7 @@ def _dial(
 ) -> float:
     """Dial, and return how long it took, in seconds."""
     if endpoint is None:
-        raise PeerUnreachable("it has not said where its data plane listens", peer=peer)
+        raise PeerUnreachable("it has not announced its data plane's address", peer=peer)
     began = time.monotonic()
     connection = dial(
         parts.credentials,

@@ -116,7 +116,9 @@ async def _decline(parts: Parts, roster: Roster) -> None:
     lease = parts.ledger.state.leases.get(parts.me, ())
     if work is None or work.step != roster.step or lease[: len(work.blocks)] != work.blocks:
         parts.standing.work = None
-    await _give_up(parts, ReduceAborted(*where, (parts.me,), "our work for it is lost"))
+    await _give_up(
+        parts, ReduceAborted(*where, (parts.me,), "this node has lost its work for this exchange")
+    )
     work = parts.standing.work
     if work is not None:
         # A peer that reports its work lost withdraws its Ready, so Ready is sent again.
@@ -166,7 +168,7 @@ async def _give_up(parts: Parts, why: ReduceAborted) -> None:
     if why.heard:
         suspects = ()
     parts.standing.reduce = ReduceReport(step, attempt, None, suspects)
-    parts.enter(StandingBy("for the members to agree how to go on"))
+    parts.enter(StandingBy("for the members to decide how to continue"))
     await parts.tell(ReduceFailed(parts.me, step, attempt, suspects))
     parts.speak_now()
 

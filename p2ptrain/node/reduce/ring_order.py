@@ -18,7 +18,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.ring import arrangement
 
 WARNING = "arrangement"
-FORWARD = "the owner of one of the two should forward its data plane's port (--data-listen)"
+FORWARD = "the owner of one of the two should forward the port of its data plane (--data-listen)"
 
 
 def arrange(parts: Parts, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:

@@ -69,8 +69,8 @@ of a thousand outer steps. A peer that floods us with questions uses 4 % of a co
 
 FLOOD = Caution(
     "FLOOD",
-    "more messages came than this node can judge, and some are left unread",
-    "peers say them again; if the node falls behind, give it more of the processor",
+    "more messages arrive than this node can process, so it drops some",
+    "peers repeat important messages; if the node falls behind, give it more processor time",
 )
 
 
@@ -294,7 +294,7 @@ class Parts:
 
     def data_block(self, block: int) -> Digest:
         """Return the digest of the data block that the ledger's block id `block` stands for."""
-        assert self.data is not None, "nobody trains before the data index is here"
+        assert self.data is not None, "training starts after the data index has arrived"
         return self.data.train[self.ledger.rules.data_block(block)]
 
     def now(self) -> float:
@@ -355,7 +355,7 @@ class Parts:
         A peer that floods us loses only its own events.
         """
         author, queue = author_of(event), self.events.statistics()
-        assert author is not None, "what this node itself says is told"
+        assert author is not None, "this node's own statements are delivered locally"
         size = int(queue.max_buffer_size)
         if self.heard.reserve(author, size - queue.current_buffer_used, size):
             self.events.send_nowait(event)

@@ -45,7 +45,7 @@ def own_share(parts: Parts) -> tuple[Digest, ...]:
     share = shares(parts, step).get(parts.me) if is_measured(parts) else None
     if share is None or (own is not None and own.step == step):
         return ()
-    assert parts.data is not None, "nobody trains before the data index is here"
+    assert parts.data is not None, "training starts after the data index has arrived"
     return parts.data.validation[share.first : share.stop]
 
 

@@ -59,7 +59,7 @@ def ahead(parts: Parts) -> list[Digest]:
     cache limit are those of `retention`, so no block is fetched that the next collection would
     remove.
     """
-    assert parts.data is not None, "nobody fetches ahead before the data index is here"
+    assert parts.data is not None, "prefetching starts after the data index has arrived"
     rules, state = parts.ledger.rules, parts.ledger.state
     book = state.lease_book
     members = len(state.members) + NEWCOMERS

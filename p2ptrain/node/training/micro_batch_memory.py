@@ -42,7 +42,7 @@ def recall(parts: Parts, config: TrainerConfig) -> TrainerConfig:
         _forget(parts, "a number was given")
         return config
     if kept.settings != settings_of(config, parts.config.ranks):
-        _forget(parts, "it was found under other settings or by another version")
+        _forget(parts, "it was found with other settings or by another version")
         return config
     parts.standing.halving = kept
     parts.journal.write("halving-recalled", day=kept.day, **asdict(kept.halving))
@@ -74,13 +74,13 @@ def in_words(parts: Parts, hello: Hello) -> str:
     if kept is None:
         return said
     if not kept.halving.holds(hello.device, hello.memory_bytes):
-        _forget(parts, "it was found on another device, or with less of its memory free")
+        _forget(parts, "it was found on another device, or with less free memory there")
         return said
     if hello.micro_batch != kept.halving.micro_batch:
         return said
     return (
-        f"{said}; micro-batch {hello.micro_batch}, found by halving on {kept.day} "
-        f"(--micro-batch N, or removing {parts.home.halving}, forgets it)"
+        f"{said}; micro-batch {hello.micro_batch}, found by halving on {kept.day} (to forget "
+        f"it, use --micro-batch N or remove {parts.home.halving})"
     )
 
 

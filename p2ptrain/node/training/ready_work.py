@@ -31,11 +31,11 @@ async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
         lambda: [contribution_peak(arena.theta[each], arena.local[each]) for each in pieces]
     )
     if not all(map(math.isfinite, peaks)):
-        raise TrainerDiverged("a weight that was trained here is not a finite number")
+        raise TrainerDiverged("a trained weight is not a finite number")
     if (peak := max(peaks)) > most:
         raise TrainerDiverged(
-            f"a weight that was trained here is {peak:.3g} away from the shared one; "
-            f"this run takes at most {most:.3g}",
+            f"a trained weight is {peak:.3g} away from the shared one; this run allows at "
+            f"most {most:.3g}",
             code="DIVERGED",
         )
 

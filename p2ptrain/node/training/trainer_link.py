@@ -113,7 +113,7 @@ class Conversation:
                 self._parts.changes.ring()
                 told = wanted
             if self._rests_on_wrong_theta:
-                raise TrainerError("what it has made rests on a wrong θ", code="STATE-DIFFERS")
+                raise TrainerError("its work started from a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(CHECK_EVERY_S)
 
     async def _heard_out(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -307,15 +307,15 @@ class Conversation:
             case frames.Failed(code, text):
                 blocks = self._desk.blocks if self._desk else ()
                 self._forget_damaged([parts.data_block(block) for block in blocks])
-                raise TrainerError(f"the trainer cannot go on: {text}", code=code)
+                raise TrainerError(f"the trainer cannot continue: {text}", code=code)
             case _:
-                raise TrainerError(f"the trainer sent a {frame.kind} frame")
+                raise TrainerError(f"the trainer sent an unexpected {frame.kind} frame")
         self._note_use_of_theta()
 
     def _greet(self, hello: frames.Hello) -> None:
         parts = self._parts
         if hello.layout_digest != parts.layout.digest:
-            raise TrainerError("the trainer's layout is not the run's", code="RUN-VERSION")
+            raise TrainerError("the trainer's layout differs from the run's", code="RUN-VERSION")
         self._up = parts.standing.trainer_up = True
         parts.standing.trainer = micro_batch_memory.in_words(parts, hello)
         parts.journal.write(
@@ -337,7 +337,7 @@ class Conversation:
         if not lease:
             return
         if ready.block_paths != self._paths:
-            raise TrainerError("the trainer did not train on the blocks that it was given")
+            raise TrainerError("the trainer did not train on its assigned blocks")
         assert self._desk is not None
         await ready_work.hold_to_the_bound(parts, parts.outer_step(self._desk.step))
         if self._whole_lease_of(ready) != lease:

@@ -33,7 +33,7 @@ async def train(parts: Parts, trainers: Trainers) -> None:
     for restarts in count():
         running = await _start(trainers, last)
         if last is not None:
-            told = f"{last.what}; it has been started again ({restarts})"
+            told = f"{last.what}; the node has restarted it ({restarts})"
             parts.standing.warnings[RESTARTED] = Caution(last.code, told)
         parts.journal.write("trainer-started", pids=running.pids)
         again = False

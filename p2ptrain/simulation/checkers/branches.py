@@ -70,7 +70,7 @@ class HealsGoUp(Watch):
             ranks = [(self._stretch(chain), chain[0].entry.digest) for chain in (ours, theirs)]
             (own, own_name), (won, won_name) = ranks
             if won < own or (won == own and won_name > own_name):
-                self.object(f"{peer} drops {own} tokens of a branch for {won} of another")
+                self.object(f"{peer} drops {own} tokens of its branch for a branch with {won}")
 
     def _stretch(self, chain: Sequence[Certified]) -> int:
         """Return the tokens committed at the end of the line with which `chain` begins."""

@@ -45,4 +45,4 @@ class CommitsAreMade(Watch):
         made = update_of(decision.before.head)
         apart = [update_apart(made, peer) for peer in roster.peers] if self.spoilers else []
         if value.update not in (made, *apart):
-            self.object(f"entry {decision.after.height} commits what no reduce has made")
+            self.object(f"entry {decision.after.height} commits an update that no reduce has made")

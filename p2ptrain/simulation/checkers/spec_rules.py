@@ -91,7 +91,7 @@ class CertificatesVerify(Watch):
         message = b"p2ptrain-vote/1\n" + signed.encode()
         good = [v for v, s in certificate.votes if v in voters and verify(v, message, s)]
         if not is_quorum(rules, voters, good):
-            self.object(f"entry {entry.height} has {len(good)} good votes of {len(voters)}")
+            self.object(f"entry {entry.height} has {len(good)} valid votes of {len(voters)}")
         elif voters[(entry.height + certificate.round) % len(voters)] not in good:
             self.object(f"entry {entry.height} is certified without its proposer's vote")
 
@@ -303,7 +303,7 @@ class SnapshotsAreTrue(Watch):
         if not is_quorum(self.rules, voters, set(voters) - self.liars):
             return
         if value.snapshot.digest != self.thetas.get(value.snapshot.step):
-            self.object(f"entry {decision.after.height} names a snapshot that nobody has")
+            self.object(f"entry {decision.after.height} names a snapshot that no peer has")
 
 
 @dataclass(slots=True)
@@ -328,7 +328,7 @@ class SnapshotsAreVouched(Watch):
         }
         assert self.rules is not None
         if not is_quorum(self.rules, decision.before.voters, wrote | (voters & self.liars)):
-            self.object(f"entry {decision.after.height}: {len(wrote)} wrote what it certifies")
+            self.object(f"entry {decision.after.height}: only {len(wrote)} wrote its snapshot")
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ class Lie(Enum):
     DOUBLE_VOTES = "two votes in one round"
     HIDDEN_VOTES = "promises that hide votes"
     FORGERIES = "invented entries and certificates"
-    REPLAYS = "what was said before"
+    REPLAYS = "replays of earlier messages"
     SNAPSHOTS = "invented snapshots"
     STATES = "commits that name another state"
     RESULTS = "invented updates, whose bytes it serves, before anybody has made one"

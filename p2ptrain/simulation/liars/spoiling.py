@@ -211,7 +211,9 @@ class ExclusionsAreShared(Watch):
         """Check that a peer which has stopped spoiling is admitted again."""
         for peer, node in self.nodes.items():
             if node.spoil is Spoil.REFORMED and self.left_out[peer] > FORGIVEN_AFTER:
-                self.object(f"{peer} was left out {self.left_out[peer]} times for what is past")
+                self.object(
+                    f"{peer} was left out {self.left_out[peer]} times because of past failures"
+                )
 
     def _judge(self, peer: PeerId, spoiler: int) -> None:
         if self.left_out[peer] > spoiler + SHARE_SLACK:

@@ -59,9 +59,9 @@ def name_of(parameter: str) -> str:
     found = _BLOCK.fullmatch(parameter)
     if found is None or found[2] not in _OF_BLOCK:
         raise ConfigError(
-            f"the model has the parameter {parameter}, which no model of transformers has",
+            f"the model has the parameter {parameter}, which transformers' models do not have",
             code="EXPORT-MODEL",
-            likely="the run's model has a part that this export was not written for",
+            likely="this export does not know a part of the run's model",
         )
     return f"model.layers.{found[1]}.{_OF_BLOCK[found[2]]}.weight"
 
@@ -126,14 +126,14 @@ def spec_of(config: object) -> ModelSpec:
     Raises ConfigError (MODEL-FOREIGN): it is not a model of our kind. The error says what differs.
     """
     if not isinstance(config, dict):
-        raise foreign("its config.json is no JSON object")
+        raise foreign("its config.json is not a JSON object")
     families = {family: qk_norm for qk_norm, (family, _) in FAMILIES.items()}
     family = config.get("model_type")
     if not isinstance(family, str) or family not in families:
         raise foreign(f"model_type is {family!r}, not {' or '.join(families)}")
     for name, ours in _LIKE_OURS.items():
         if config.get(name, ours) != ours:
-            raise foreign(f"{name} is {config[name]!r}, where ours is {ours!r}")
+            raise foreign(f"{name} is {config[name]!r}; p2ptrain's models have {ours!r}")
     config = {"num_key_value_heads": config.get("num_attention_heads"), **config}
     rope_base = _rope_base(config)
     try:
@@ -148,9 +148,13 @@ def spec_of(config: object) -> ModelSpec:
     except ConfigError as exc:
         raise foreign(f"{exc.what}; {exc.do}") from exc
     if config.get("head_dim") not in (None, spec.head_width):
-        raise foreign(f"head_dim is {config['head_dim']!r}, where ours is {spec.head_width}")
+        raise foreign(
+            f"head_dim is {config['head_dim']!r}; p2ptrain's models have {spec.head_width}"
+        )
     if config.get("rms_norm_eps", 1e-6) != RMS_EPSILON:
-        raise foreign(f"rms_norm_eps is {config.get('rms_norm_eps')!r}, ours {RMS_EPSILON}")
+        raise foreign(
+            f"rms_norm_eps is {config.get('rms_norm_eps')!r}; p2ptrain's models have {RMS_EPSILON}"
+        )
     if spec.layers > LAYERS_MAX:
         raise foreign(f"{spec.layers} layers are more than {LAYERS_MAX}")
     for ours, theirs in _SIZES.items():
@@ -162,7 +166,9 @@ def spec_of(config: object) -> ModelSpec:
 def _rope_base(config: Mapping[str, object]) -> float:
     parameters = config.get("rope_parameters") or {}
     if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
-        raise foreign(f"rope_parameters are {parameters!r}, which are not the plain ones")
+        raise foreign(
+            f"rope_parameters are {parameters!r}; only plain rotary embeddings are supported"
+        )
     base = parameters.get("rope_theta", config.get("rope_theta", 10_000.0))
     if type(base) not in (int, float) or not 1 < base < ROPE_BASE_MAX:
         raise foreign(f"rope_theta is {str(base)[:40]}")
@@ -171,10 +177,10 @@ def _rope_base(config: Mapping[str, object]) -> float:
 
 def foreign(reason: str) -> ConfigError:
     return ConfigError(
-        f"this is no model that p2ptrain can run: {reason}",
+        f"p2ptrain cannot run this model: {reason}",
         code="MODEL-FOREIGN",
         likely="the folder was made by another program, or for another kind of model",
-        do="p2ptrain export --to hf DIR makes a folder that can be used here",
+        do="p2ptrain export --to hf DIR writes a folder that can be used here",
     )
 
 
@@ -183,5 +189,5 @@ def lacks(path: Path) -> ConfigError:
     return ConfigError(
         f"{path.parent} has no {path.name}" if there else f"there is no folder {path.parent}",
         code="MODEL-FOLDER",
-        do="give a folder that p2ptrain export --to hf DIR has made",
+        do="give a folder that p2ptrain export --to hf DIR has written",
     )

@@ -80,7 +80,8 @@ def check(fd: int, layout: Layout, inner: InnerSpec) -> None:
     longest = inner.clip**2 * SLACK if inner.clip > 0 else math.inf
     if not (sums.squares <= longest and sums.muon <= longest):
         raise RemoteProtocolError(
-            f"its means are of gradients longer than {inner.clip:g}, to which all are clipped"
+            f"its means are of gradients longer than {inner.clip:g}, the length to which "
+            "gradients are clipped"
         )
 
 
@@ -93,11 +94,11 @@ def _check_piece(
     muons: bool,
 ) -> None:
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise RemoteProtocolError("it holds what is not a finite number")
+        raise RemoteProtocolError("it holds a number that is not finite")
     wide, squares = first.astype(np.float64), second.astype(np.float64)
     if muons:
         if second.any():
-            raise RemoteProtocolError("it holds second moments where Muon has none")
+            raise RemoteProtocolError("it holds second moments, which Muon does not have")
         sums.muon += float(wide @ wide)
         return
     if (second < 0).any():
@@ -109,7 +110,7 @@ def _check_piece(
 
 def _check_padding(fd: int, layout: Layout, start: int, stop: int) -> None:
     if any(_read(fd, layout, which, start, stop).any() for which in (0, 1)):
-        raise RemoteProtocolError("it holds numbers where no parameter lies")
+        raise RemoteProtocolError("it holds numbers outside the parameters")
 
 
 def _read(fd: int, layout: Layout, which: int, start: int, stop: int) -> NDArray[np.float32]:

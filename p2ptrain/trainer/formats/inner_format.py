@@ -93,7 +93,7 @@ def read_header(fd: int, layout: Layout) -> Header:
     fits = (header.numel, header.layout) == (layout.numel, layout.digest)
     counts = header.count > 0 and header.warmed >= 0
     if magic != MAGIC or not (counts and whole and fits):
-        raise RemoteProtocolError("it is no inner optimizer's state of this model")
+        raise RemoteProtocolError("it is not a state of this model's inner optimizer")
     return header
 
 

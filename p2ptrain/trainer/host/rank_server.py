@@ -177,7 +177,7 @@ class Gathering:
             slices.send(sock, slices.Refused(reason))
             raise RemoteProtocolError(reason)
         self._told("rank-here", rank=claim.rank, ranks=claim.ranks, host=host)
-        gone = f"rank {claim.rank} at {host} has gone"
+        gone = f"rank {claim.rank} at {host} has disconnected"
         try:
             while (message := slices.receive(sock)) is not None:
                 self._answer(sock, message)
@@ -195,11 +195,11 @@ class Gathering:
             if claim.ranks != self.ranks:
                 return f"this node expects {self.ranks} ranks, and torchrun started {claim.ranks}"
             if self.error is not None or self._leaving:
-                raise ConnectionError("it is over")
+                raise ConnectionError("the node has closed this group of ranks")
             if self.complete_s is not None:
                 # Its old connection is dead: its host was cut off or has been restarted.
-                self.end(_lost(f"rank {claim.rank} has called again"))
-                raise ConnectionError("it must call once more")
+                self.end(_lost(f"rank {claim.rank} has connected again"))
+                raise ConnectionError("the rank must connect once more")
             if (before := self._seats.get(claim.rank)) is not None:
                 with suppress(OSError):  # Its other end may be gone for good.
                     before.shutdown(socket.SHUT_RDWR)
@@ -249,7 +249,7 @@ class Gathering:
         """
         with self._changed:
             if path not in self._paths:
-                raise RemoteProtocolError("it asks for a file that it was not told of")
+                raise RemoteProtocolError("it asks for a file that the node did not announce")
         try:
             with Path(path).open("rb") as file:
                 data = file.read(BLOCK_BYTES_MAX + 1)
@@ -260,7 +260,9 @@ class Gathering:
     def _pass_frames(self, sock: socket.socket) -> None:
         with self._changed:
             if self.complete_s is None or self._frames is not None:
-                raise RemoteProtocolError("rank 0 exchanges frames once, and once all are there")
+                raise RemoteProtocolError(
+                    "rank 0 exchanges frames once, after all ranks are connected"
+                )
             self._frames = sock
             slices.bear_silence(sock)  # Rank 0 reads frames between inner steps.
             self._start(self._pass, self._theirs, sock)
@@ -278,12 +280,12 @@ def _lost(what: str) -> TrainerError:
     return TrainerError(
         what,
         code="TRAINER-RANKS",
-        likely="it has failed, or its host, or the network between; see what torchrun prints there",
-        do="torchrun starts all ranks again if it was given --max-restarts",
+        likely="the rank, its host or the network failed; look at torchrun's output on that host",
+        do="torchrun restarts all ranks if you gave it --max-restarts",
     )
 
 
 def _views(vector: memoryview, ranges: slices.Ranges) -> list[memoryview]:
     if any(end * _FLOAT_BYTES > len(vector) for _, end in ranges):
-        raise RemoteProtocolError("a range ends beyond the layout: another model")
+        raise RemoteProtocolError("a range ends beyond the layout; the rank has another model")
     return [vector[start * _FLOAT_BYTES : end * _FLOAT_BYTES] for start, end in ranges]

@@ -184,7 +184,7 @@ class StallWatch:
         if not self._owed or silent_s <= self.limit_s:
             return None
         doing = "training" if self._greeted else "starting"
-        return f"{doing}, and silent for {silent_s:.0f} s where {self.limit_s:.0f} s is the limit"
+        return f"{doing}, but silent for {silent_s:.0f} s; the limit is {self.limit_s:.0f} s"
 
 
 @dataclass(slots=True)

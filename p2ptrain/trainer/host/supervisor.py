@@ -118,7 +118,7 @@ class RunningTrainer:
         except ChannelClosed as exc:
             raise self._exited() from exc
         except RemoteProtocolError as exc:
-            raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
+            raise TrainerError(f"the trainer sent an invalid message: {exc.what}") from exc
         if frame is None:
             self._judge(self._watch.overdue(time.monotonic()))
         else:
@@ -140,7 +140,7 @@ class RunningTrainer:
         try:
             arrived = self._reader.feed(data)
         except RemoteProtocolError as exc:
-            raise TrainerError(f"the trainer sent nonsense: {exc.what}") from exc
+            raise TrainerError(f"the trainer sent an invalid message: {exc.what}") from exc
         for frame in arrived:
             self._hear(frame)
         return arrived
@@ -294,7 +294,7 @@ def spend(budget: RestartBudget, *, useful: bool) -> None:
         f"the trainer was restarted {budget.restarts_max} times {how_often} and ended again",
         code="TRAINER-RESTARTS",
         likely="this machine's memory, driver or installation",
-        do="read the lines above, mend the cause, start the node again",
+        do="read the lines above, remove the cause, and start the node again",
     )
 
 

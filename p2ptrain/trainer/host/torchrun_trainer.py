@@ -88,7 +88,7 @@ class ExternalRanks:
         if gathering.complete_s is not None:
             return ""
         missing = gathering.ranks - gathering.here
-        return f"for {missing} of {gathering.ranks} ranks to call at {self._address}"
+        return f"for {missing} of {gathering.ranks} ranks to connect at {self._address}"
 
     def send(self, frame: ToTrainer, meanwhile: Callable[[], None] | None = None) -> None:
         """Send a frame, like `RunningTrainer.send`. Raises TrainerError: a rank is gone."""
@@ -109,7 +109,7 @@ class ExternalRanks:
         try:
             frame = self._channel.receive(timeout_s)
         except ChannelClosed as exc:
-            raise self._over("rank 0 has gone") from exc
+            raise self._over("rank 0 has disconnected") from exc
         if frame is not None:
             self._hear(frame)
         self.check()
@@ -122,11 +122,11 @@ class ExternalRanks:
             TrainerError: a rank is gone, or rank 0 sent something that is not a frame.
         """
         if not data:
-            raise self._over("rank 0 has gone")
+            raise self._over("rank 0 has disconnected")
         try:
             arrived = self._reader.feed(data)
         except RemoteProtocolError as exc:
-            raise self._over(f"rank 0 sent nonsense: {exc.what}") from exc
+            raise self._over(f"rank 0 sent an invalid message: {exc.what}") from exc
         for frame in arrived:
             self._hear(frame)
         return arrived
@@ -145,7 +145,7 @@ class ExternalRanks:
             raise self.error
         if complete_s is None:
             if self._limit_s is not None and now - self._began_s > self._limit_s:
-                raise self._over(f"{self._limit_s:.0f} s were not enough {self.waits_for}", AWAY)
+                raise self._over(f"waited {self._limit_s:.0f} s in vain {self.waits_for}", AWAY)
             return
         watch = self._watching()
         if watch is not None and (reason := watch.look(now)):
@@ -263,8 +263,8 @@ def open_door(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as exc:
         raise TrainerError(
-            f"ranks cannot be let in at {host}:{port}: {exc.strerror}",
+            f"the node cannot listen for ranks at {host}:{port}: {exc.strerror}",
             code="RANKS-LISTEN",
             likely="the address is not this machine's, or another program has the port",
-            do="--ranks-listen with an address of this machine and a free port",
+            do="give --ranks-listen an address of this machine and a free port",
         ) from exc

@@ -71,7 +71,7 @@ class InnerState:
             if self._ranks.first:
                 inner_format.reserve(new, self._layout)
         except OSError as exc:
-            trouble = f"the inner optimizer's state is not kept: {exc.strerror}"
+            trouble = f"the inner optimizer's state cannot be written: {exc.strerror}"
         if self._ranks.agree(bool(trouble)):
             return trouble
         with new.open("r+b", buffering=0) as file:

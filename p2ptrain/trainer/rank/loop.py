@@ -164,7 +164,7 @@ class Loop:
             case frames.Resume():
                 self._paused = False
             case _:
-                self._fail("ORDER", f"a {frame.kind} frame is not for a trainer")
+                self._fail("ORDER", f"a trainer does not accept a {frame.kind} frame")
 
     def _keep_state(self, step: int) -> None:
         """Restore the optimizer's state at the first Load; at later calls save it."""
@@ -186,7 +186,7 @@ class Loop:
 
     def _train(self, order: frames.Train) -> None:
         if self._work is None:
-            return self._fail("ORDER", "Train before the first Load")
+            return self._fail("ORDER", "Train came before the first Load")
         self._work.step = order.step
         if not order.ahead:
             self._take_back(self._work)  # Training continues on it: the next report covers all.
@@ -197,7 +197,7 @@ class Loop:
 
     def _merge(self, step: int) -> None:
         if self._work is None or not self._work.offered[1]:
-            return self._fail("ORDER", "Merge of what was never ready")
+            return self._fail("ORDER", "Merge names work that was never ready")
         if self._config.delayed:
             self._arena.rebase(self._work.step, step)
         else:
@@ -210,7 +210,7 @@ class Loop:
 
     def _rebase(self, step: int) -> None:
         if self._work is None:
-            return self._fail("ORDER", "Rebase before the first Load")
+            return self._fail("ORDER", "Rebase came before the first Load")
         self._take_back(self._work)
         self._arena.rebase(self._work.step, step)
         self._work.step = step
@@ -307,7 +307,7 @@ class Loop:
             trouble = exc
         if self._ranks.agree(trouble is not None):
             said = self._ranks.any_words("" if trouble is None else trouble.what)
-            raise trouble or StoreError(f"another rank says: {said}")
+            raise trouble or StoreError(f"another rank reports: {said}")
         assert rows is not None, "it has no trouble"
         return rows
 

@@ -89,21 +89,26 @@ def join(caller: Caller, limit_s: float = CALL_LIMIT_S) -> NodeLink:
             trouble = str(exc)
         except RemoteProtocolError as exc:
             raise ConfigError(
-                exc.what, code="RANKS-SECRET", do="copy the secret file from the node's home again"
+                exc.what,
+                code="RANKS-SECRET",
+                do="copy the secret file from the node's home again",
             ) from exc
         else:
             if isinstance(message, slices.Welcome):
                 return NodeLink(caller, sock, message)
             sock.close()
             if isinstance(message, slices.Refused):
-                raise ConfigError(message.reason, do="let --ranks and torchrun's numbers agree")
+                raise ConfigError(
+                    message.reason,
+                    do="start as many ranks with torchrun as the node's --ranks says",
+                )
             trouble = "it closed the connection"
         pause.wait(CALL_EVERY_S)
     raise NetworkUnreachable(
-        f"no node lets ranks in at {caller.host}:{caller.port}",
+        f"no node accepts ranks at {caller.host}:{caller.port}",
         evidence=[trouble],
-        likely="the node is not running, has other --ranks-listen, or another secret",
-        do="p2ptrain status at the node says what it waits for",
+        likely="the node is not running, or it has another --ranks-listen or another secret",
+        do="run p2ptrain status at the node to see what it waits for",
     )
 
 
@@ -224,7 +229,7 @@ class FrameChannel(Channel):
         try:
             return super().receive(timeout_s)
         except ChannelClosed as exc:
-            raise TrainerError("the node has gone", code="TRAINER-CHANNEL") from exc
+            raise TrainerError("the node has disconnected", code="TRAINER-CHANNEL") from exc
 
 
 def _ranges(places: Sequence[slice]) -> list[tuple[tuple[int, int], ...]]:

@@ -31,25 +31,26 @@ def own_gpu() -> torch.device:
     GPU-OLD."""
     if not torch.cuda.is_available():
         raise MachineUnfit(
-            f"torch {torch.__version__} can use no GPU here",
+            f"torch {torch.__version__} cannot use a GPU here",
             code="GPU-DRIVER",
             likely="this build of torch is for CPUs, or for a newer driver; or the GPU is hidden",
-            do="--device cpu; or install the torch that fits this machine's driver",
+            do="use --device cpu, or install the torch that fits this machine's driver",
         )
     number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= count:
         raise MachineUnfit(
-            f"rank {number} of this machine has no GPU: torch sees {count}",
+            f"there is no GPU for rank {number} of this machine: torch sees {count}",
             code="GPU-NONE",
-            do=f"--ranks {count} at most: two ranks cannot share a GPU, though two nodes can",
+            do=f"use --ranks {count} at most: two ranks cannot share a GPU, but two nodes can",
         )
     capability, built_for = torch.cuda.get_device_capability(number), torch.cuda.get_arch_list()
     if not runs_on(capability, built_for):
         raise MachineUnfit(
-            f"torch {torch.__version__} has no kernels for {torch.cuda.get_device_name(number)}, "
-            f"which is sm_{capability[0]}{capability[1]}: it has those of {', '.join(built_for)}",
+            f"torch {torch.__version__} has no kernels for "
+            f"{torch.cuda.get_device_name(number)} (sm_{capability[0]}{capability[1]}), only "
+            f"for {', '.join(built_for)}",
             code="GPU-OLD",
-            do="--device cpu; or install a build of torch that has them (P2PTRAIN_TORCH)",
+            do="use --device cpu, or install a build of torch that has them (P2PTRAIN_TORCH)",
         )
     return torch.device("cuda", number)
 
@@ -61,8 +62,8 @@ def require_bf16(device: torch.device) -> None:
     raise MachineUnfit(
         f"{torch.cuda.get_device_name(device)} does not compute in bf16",
         code="GPU-OLD",
-        likely="it is of 2019 or before; fp32 is faster on it and takes less memory",
-        do="--precision fp32",
+        likely="the GPU is from 2019 or earlier; fp32 is faster on it and takes less memory",
+        do="use --precision fp32",
     )
 
 
@@ -102,13 +103,13 @@ def no_room(name: str, total_bytes: int, others_bytes: int) -> P2PTrainError:
     """Return the error for a full GPU of which other programs use `others_bytes`."""
     if others_bytes > OTHERS_SHARE * total_bytes:
         return TrainerError(
-            f"other programs use {others_bytes / 1e9:.1f} of {name}'s {total_bytes / 1e9:.1f} GB, "
-            "and the rest is too little for the model",
+            f"other programs use {others_bytes / 1e9:.1f} of {name}'s "
+            f"{total_bytes / 1e9:.1f} GB, and the rest is too little for the model",
             code="GPU-BUSY",
-            do="end them (nvidia-smi lists them); or --device cpu",
+            do="stop those programs (nvidia-smi lists them), or use --device cpu",
         )
     return MachineUnfit(
         f"the model does not fit into the {total_bytes / 1e9:.1f} GB of {name}",
         code="MEM-GPU",
-        do="more --ranks, on GPUs of their own, share it out",
+        do="use more --ranks, each with a GPU of its own",
     )

@@ -66,8 +66,10 @@ def load_model(folder: Path, device: torch.device) -> Llama:
         raise MachineUnfit(
             "the model does not fit into the GPU's memory",
             code="MEM-GPU",
-            do="end what else computes there; or set CUDA_VISIBLE_DEVICES to nothing, and the CPU "
-            "computes",
+            do=(
+                "stop other programs on the GPU; or set CUDA_VISIBLE_DEVICES to nothing to use "
+                "the CPU"
+            ),
         ) from exc
 
 
@@ -80,11 +82,11 @@ def _loaded(folder: Path, device: torch.device) -> Llama:
     state: dict[str, Tensor] = {}
     for name, tensor in _tensors(folder):
         if name not in shapes:
-            raise foreign(f"it has a tensor {name}, which ours has not")
+            raise foreign(f"it has the tensor {name}, which p2ptrain's model does not have")
         ours, shape = shapes[name]
         if tuple(tensor.shape) != shape or not tensor.is_floating_point():
             found = f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
-            raise foreign(f"{name} is {found}, not {shape} of numbers with a point")
+            raise foreign(f"{name} is {found}, not {shape} of floating-point numbers")
         state[ours] = tensor.to(device, dtype)
     missing = [name for name, (ours, _) in shapes.items() if ours not in state]
     if missing:

@@ -143,9 +143,11 @@ def pick(logits: Tensor, sampling: Sampling, random: torch.Generator) -> int:
     """
     if not logits.isfinite().all():
         raise TrainerDiverged(
-            "the model computes numbers that are not finite",
-            likely="its weights are: training diverged, or the files are damaged",
-            do="p2ptrain export --snapshot STEP has the weights of an earlier outer step",
+            "the model's output has numbers that are not finite",
+            likely="the weights are not finite: training diverged, or the files are damaged",
+            do=(
+                "use p2ptrain export --snapshot STEP to export the weights of an earlier outer step"
+            ),
         )
     if sampling.temperature < TEMPERATURE_MIN:
         return int(logits.argmax())

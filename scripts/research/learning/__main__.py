@@ -92,13 +92,15 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/compare", description=__doc__)
     told = "; ".join(f"{name}: {what}" for name, what in COMPARISONS.items())
     parser.add_argument("comparisons", nargs="*", default=list(COMPARISONS), help=told)
-    parser.add_argument("--folder", type=Path, default=Path("build/learning"), help="for the work")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/learning"), help="folder for the work"
+    )
     parser.add_argument("--results", type=Path, default=Path("docs/results/learning"))
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after this many minutes")
     parser.add_argument("--part-of", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--list", action="store_true", help="what there is and what lacks")
-    parser.add_argument("--collect", action="store_true", help="records, tables and plots")
+    parser.add_argument("--list", action="store_true", help="list what exists and what is missing")
+    parser.add_argument("--collect", action="store_true", help="write records, tables and plots")
     chosen = parser.parse_args(arguments)
     if unknown := set(chosen.comparisons) - set(COMPARISONS):
         parser.error(f"there is no comparison {', '.join(sorted(unknown))}")

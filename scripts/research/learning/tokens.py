@@ -68,13 +68,14 @@ class Ordinary:
     @property
     def explained(self) -> str:
         return (
-            "*Tokens for the same loss*: what all peers of an arm trained on, also the work of "
-            "peers that were killed and of the three others that train `alone`, for each token "
-            "that ordinary training needs to end at the same loss. It is worked out from ordinary "
+            "*Tokens for the same loss* is the number of tokens that all peers of an arm trained "
+            "on, divided by the number that ordinary training needs to end at the same loss. It "
+            "includes the work of peers that were killed, and of the three others that train "
+            "`alone`. It is computed from ordinary "
             f"training over two lengths, where a doubling is worth {self.nats:.4f} nats (one "
             "seed). A star marks a loss above that of the shorter length: the figure is "
-            "extrapolated. There are no data for arms from first weights, from which ordinary "
-            "training has one length only."
+            "extrapolated. There are no data for arms that start from first weights, since "
+            "ordinary training from those has one length only."
         )
 
 

@@ -29,12 +29,12 @@ def arguments() -> argparse.Namespace:
         prog="scripts/accept", description="Measure what an issue requires."
     )
     parser.add_argument("name", choices=sorted(ACCEPTANCES))
-    parser.add_argument("--quick", action="store_true", help="a shorter version of each measure")
-    parser.add_argument("--seeds", type=int, default=10_000, help="of each campaign (10,000)")
-    parser.add_argument("--processes", type=int, default=1, help="for the campaigns (1)")
+    parser.add_argument("--quick", action="store_true", help="measure less")
+    parser.add_argument("--seeds", type=int, default=10_000, help="seeds of each campaign (10,000)")
+    parser.add_argument("--processes", type=int, default=1, help="processes for the campaigns (1)")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
     parser.add_argument("--read", nargs="+", default=[], metavar="NAME=FILE")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs there")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="folder for logs, which are kept")
     return parser.parse_args()
 
 

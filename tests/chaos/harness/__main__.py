@@ -49,13 +49,19 @@ def arguments() -> argparse.Namespace:
         "--trainers",
         choices=KINDS,
         default=STAND_IN,
-        help="what trains: a thread that speaks the real frames, or a process with torch",
+        help="kind of trainer: a thread that speaks the real frames, or a process with torch",
     )
-    parser.add_argument("--part", default="1/1", metavar="K/N", help="every Nth case, from the Kth")
-    parser.add_argument("--loopback", action="store_true", help="no namespaces, and no cuts")
+    parser.add_argument(
+        "--part", default="1/1", metavar="K/N", help="run every Nth case, from the Kth"
+    )
+    parser.add_argument("--loopback", action="store_true", help="use no namespaces and no cuts")
     parser.add_argument("--inner-step-s", type=float, default=0.2, metavar="S")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="a line for each case, appended")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the nodes live, and stay")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="file to which each case appends a line"
+    )
+    parser.add_argument(
+        "--dir", type=Path, metavar="DIR", help="folder for the nodes' homes, which are kept"
+    )
     parser.add_argument("--sum", nargs="+", type=Path, metavar="FILE", help="judge earlier lines")
     return parser.parse_args()
 

@@ -41,7 +41,7 @@ async def test_evidence_is_written_down_once_and_said_aloud(
     await evidence_log.keep(r.parts, evidence)
     assert evidence_log.kept(r.parts.home) == [Accused(evidence)]
     (warning,) = r.parts.standing.warnings.values()
-    assert (warning.code, "it is evicted" in warning.what) == ("VOTER-LIED", True)
+    assert (warning.code, "is evicted" in warning.what) == ("VOTER-LIED", True)
 
 
 async def test_a_restarted_node_remembers_who_lied(

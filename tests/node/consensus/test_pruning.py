@@ -162,11 +162,11 @@ def test_what_is_no_origin_is_refused(place: Place) -> None:
 @pytest.mark.parametrize(
     ("height", "trusted", "words"),
     [
-        (16, None, "verified from checkpoint 16 (D…) on, the entries before it were checked and "
-         "pruned here"),
+        (16, None, "verified from checkpoint 16 (D…) on; earlier entries were checked and "
+         "pruned in this home"),
         (16, 16, "verified from height 16 (checkpoint trusted by you), not from genesis"),
         (24, 16, "verified from height 16 (checkpoint trusted by you), not from genesis; "
-         "pruned here up to checkpoint 24 (D…)"),
+         "pruned in this home up to checkpoint 24 (D…)"),
     ],
 )  # fmt: skip
 def test_where_a_chain_begins_is_told(
@@ -355,7 +355,7 @@ async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
     nursery.start_soon(notice_pruned, parts)
     await settled(lambda: "pruned" in parts.standing.warnings)
     await trio.testing.wait_all_tasks_blocked()
-    assert parts.standing.warnings["pruned"].what.startswith("nobody here keeps entry 1 of the")
+    assert parts.standing.warnings["pruned"].what.startswith("no connected peer keeps entry 1 of")
     parts.ledger.handle(PeerHeight(BOB.peer, 1), 0.2)
     parts.changes.ring()
     await settled(lambda: "pruned" not in parts.standing.warnings)
@@ -543,4 +543,4 @@ async def test_a_newcomer_that_is_connected_to_nobody_says_so(newcomer: Newcomer
     newcomer.network.peers = set()
     with pytest.raises(NetworkUnreachable) as caught:
         await newcomer.begins(Checkpoint(16, digest("x")))
-    assert "nobody is connected" in caught.value.evidence
+    assert "no peer is connected" in caught.value.evidence

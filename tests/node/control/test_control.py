@@ -185,7 +185,7 @@ async def test_while_a_node_starts_status_says_how_far_it_is(tmp_path: Path) -> 
         assert head.endswith(": awaiting approval")
         assert run.startswith("run       ")
         assert waits == "next      ask the organiser"
-        assert up.startswith("up        ")
+        assert up.startswith("uptime    ")
         states = [record["state"] for record in diary.records if record["event"] == "state"]
         assert states == ["connecting", "awaiting approval"]
 
@@ -221,7 +221,7 @@ async def test_while_a_node_starts_orders_are_refused_in_words(order: str, tmp_p
         reception.enter(AwaitingApproval())
         said = await answer_at(path, json.dumps({"command": order}).encode() + b"\n")
         assert said == {
-            "error": "not yet: the node here is awaiting approval",
+            "error": "not yet: the node in this home is awaiting approval",
             "code": "NOT-YET",
         }
 

@@ -70,4 +70,4 @@ async def test_voters_who_are_off_the_allowlist_are_named_since_they_will_not_co
     async with rig(tmp_path, allowed=[ANN.peer], rules=policy(participants_min=1)) as r:
         words = in_words(r.parts, (ANN.peer, BOB.peer))
         assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; off the" in words
-        assert words.endswith(f"not heard for that: {label(BOB.peer)}")
+        assert words.endswith(f"therefore not heard: {label(BOB.peer)}")

@@ -71,11 +71,17 @@ async def test_who_has_been_silent_is_named(tmp_path: Path) -> None:
         r.decide(opening(parts.ledger.state, Participant(ANN.peer, 16, 1), learners=(ANN.peer,)))
         parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id), parts.now() - 71)
         caution = caution_about(parts, 94.0, 41.0)
-        said = f"still exchanging after 94 s, usual 41 s; {label(ANN.peer)} was last heard 71 s ago"
+        said = (
+            "this exchange has taken 94 s so far; 41 s is usual; "
+            f"{label(ANN.peer)} was last heard 71 s ago"
+        )
         assert (caution.code, caution.what) == ("SYNC-SLOW", said)
         assert f"p2ptrain status --home {parts.home.root}" in caution.do
         parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, serial=2), parts.now())
-        assert caution_about(parts, 94.0, 41.0).what == "still exchanging after 94 s, usual 41 s"
+        assert (
+            caution_about(parts, 94.0, 41.0).what
+            == "this exchange has taken 94 s so far; 41 s is usual"
+        )
 
 
 async def test_the_warning_stands_while_the_exchange_does(

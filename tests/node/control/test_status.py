@@ -143,7 +143,8 @@ async def test_a_node_that_cannot_have_bbr_and_is_capped_says_both(tmp_path: Pat
         )
         assert shown["limit_up_bytes_per_s"] == 1_000_000
         assert shown["sending"] == (
-            "congestion control cubic; bbr cannot be had: Operation not permitted; at most 8 Mbit/s"
+            "congestion control cubic; bbr is not available: Operation not permitted; "
+            "at most 8 Mbit/s"
         )
 
 
@@ -154,8 +155,8 @@ def test_an_exchange_is_told_in_words_with_its_slowest_path() -> None:
     )
     report = ReduceStatistics(1.5, 0.9, 0.2, 0.4, 0.9, 0.31, traffic)
     assert exchanged(report) == (
-        "the last took 1.50 s, 0.90 s of it to add up; 4.0 MB up, 4.0 MB down, 0.31 s of CPU; "
-        f"slowest to {peer_name(BOB.peer)}, 8 Mbit/s"
+        "the last took 1.50 s, of which 0.90 s for the sum; 4.0 MB up, 4.0 MB down, 0.31 s of CPU; "
+        f"slowest connection to {peer_name(BOB.peer)}, 8 Mbit/s"
     )
     facts = report.facts()
     assert facts["sent_bytes_per_s_by_peer"] == {ANN.peer: 6_000_000, BOB.peer: 1_000_000}

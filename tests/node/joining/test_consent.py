@@ -53,7 +53,7 @@ def test_what_joiners_take_of_members_is_said_where_they_do(run: Run, tmp_path: 
         each = publish(Home(tmp_path / option), join_optimizer=option)
         lines = consent.screen(each, NodeConfig(tmp_path), BOB.peer)
         assert [line for line in lines if line.startswith("joiners ")] == [
-            f"joiners   ask {whom}: {state} of its uplink and its disk" for whom in asked
+            f"joiners   ask {whom}: {state} of the member's uplink and disk" for whom in asked
         ]
 
 
@@ -100,11 +100,11 @@ async def test_who_says_yes_to_the_screen_takes_part_and_is_asked_once(
         "memory    ",
         "disk      2 snapshots of",
         f"you are   {label(BOB.peer)}",
-        "never runs code sent by the run or by peers",
+        "never runs code that the run or other peers send",
         "your IP address is visible to other peers",
     ):
         assert words in said
-    assert said.endswith("Take part in it? [y/N] ")
+    assert said.endswith("Do you want to take part? [y/N] ")
 
 
 @pytest.mark.parametrize("typed", ["\n", "n\n", "what?\n"])
@@ -126,7 +126,7 @@ async def test_without_a_terminal_the_screen_is_shown_and_nobody_agreed(
     run: Run, tmp_path: Path
 ) -> None:
     shown = io.StringIO()
-    with pytest.raises(ConfigError, match="nobody is here to ask") as caught:
+    with pytest.raises(ConfigError, match="there is no terminal to ask you at") as caught:
         config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
         answers = io.StringIO("y\n")
         await consent.ask(run, config, BOB.peer, agreed, answers=answers, shown=shown)
@@ -147,7 +147,7 @@ async def test_who_said_so_beforehand_and_the_organiser_are_not_asked(
 
 async def test_a_yes_to_another_run_does_not_count(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agreed").write_text("ab" * 32)
-    with pytest.raises(ConfigError, match="nobody is here to ask"):
+    with pytest.raises(ConfigError, match="there is no terminal to ask you at"):
         await consent.ask(
             run,
             NodeConfig(tmp_path),

@@ -21,7 +21,7 @@ async def test_a_seed_in_a_private_network_says_so_and_names_what_helps(
         monkeypatch.setattr(r.network, "addresses", lambda: [LAN, LOOP])
         said: list[str] = []
         invite(r.parts, said.append)
-        assert said == [f"others take part with: p2ptrain node --bootstrap {LAN}"]
+        assert said == [f"others can take part with: p2ptrain node --bootstrap {LAN}"]
         (caution,) = (await status(r.parts)).cautions
         assert caution.code == "ADDR-PRIVATE"
         assert LAN in caution.what

@@ -150,13 +150,13 @@ async def test_while_one_address_may_be_of_the_run_in_the_home_it_goes_on(
     if bob is not None:
         serves[BOB.peer] = earlier.to_bytes() if bob else b""
     said = await returned(earlier, serves, ANN.peer, BOB.peer)
-    assert said[-1].startswith(f"{ANN.peer} is of another run, {run.id}")
+    assert said[-1].startswith(f"{ANN.peer} belongs to another run, {run.id}")
 
 
 async def test_who_finds_its_run_again_or_nobody_says_nothing_of_others(earlier: Run) -> None:
     assert await returned(earlier, {ANN.peer: earlier.to_bytes()}, ANN.peer) == []
     [said] = await returned(earlier, {}, ANN.peer)
-    assert "going on with what is on this disk" in said
+    assert "continuing with the data on this disk" in said
 
 
 async def test_those_met_before_are_dialled_where_nobody_answers_who_was_given(

@@ -130,7 +130,7 @@ async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
     said: list[str] = []
     r = await new_rig(tmp_path, allowed=[])
     admit = f"p2ptrain allow add {CAI.peer} --home {r.parts.home.root}"
-    words = f"{label(CAI.peer)} asks to be let in: {admit}"
+    words = f"{label(CAI.peer)} asks to join; to admit it, run: {admit}"
     nursery.start_soon(narrate, r.parts, said.append)
     await settled(lambda: said == ["starting"])
     for _ in range(2):

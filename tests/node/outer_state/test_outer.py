@@ -243,7 +243,7 @@ async def test_a_certified_update_that_breaks_the_bound_is_applied_by_nobody(
         await commit(r, update=parts.outer_step(0).update.write(parts.store, payload))
         with pytest.raises(BaseExceptionGroup) as caught:
             await keep_outer_state(parts)
-        words = r"entry 2 commits update .*, and no node may apply it: .* moves a weight by"
+        words = r"entry 2 commits update .*, which no node may apply: .* moves a weight by"
         assert caught.group_contains(RemoteProtocolError, match=words)
         assert parts.outer.step == 0
         genesis = OuterState(parts.layout.numel)
@@ -539,7 +539,7 @@ async def test_genesis_that_rots_again_and_again_ends_the_node(
     async with rig(tmp_path, rules=ALONE) as r:
 
         def rotten(vectors: object, store: object, digest: Digest) -> None:
-            raise ChunkCorrupt(f"chunk {digest} does not match its digest any more")
+            raise ChunkCorrupt(f"chunk {digest} no longer matches its digest")
 
         monkeypatch.setattr(type(r.parts.outer.vectors), "load_snapshot", rotten)
         with pytest.raises(ChunkCorrupt):

@@ -122,7 +122,7 @@ async def test_a_wrong_state_is_noticed_said_and_mended_by_the_chunks_that_diffe
         assert fetched["bytes_by_peer"] == {
             truth.parts.me: manifest.chunk_bytes + len(manifest.to_wire())
         }
-        assert "right again" in r.parts.standing.warnings[WARNING].what
+        assert "they have been corrected" in r.parts.standing.warnings[WARNING].what
         assert r.parts.standing.work is None
         assert r.parts.outer.replaced == 1
 

@@ -206,7 +206,7 @@ async def test_seed_that_lacks_an_update_keeps_only_what_the_run_needs_and_warns
         caution = r.parts.standing.warnings[retention.HISTORY_WARNING]
         assert (caution.code, caution.what) == (
             "HISTORY-CUT",
-            "nobody can replay the run from its genesis with what this seed has: "
+            "this seed lacks data that a replay of the run from its genesis needs: "
             "the update of outer step 0 is not held here",
         )
 

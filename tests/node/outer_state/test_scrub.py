@@ -61,7 +61,7 @@ async def test_rot_is_found_said_and_mended_by_a_peer(tmp_path: Path) -> None:
         assert r.parts.store.read_blob(genesis)
         assert {each["digest"] for each in r.said("bit-rot")} == {first, second, genesis}
         assert "3 of" in r.parts.standing.warnings[WARNING].what
-        assert "all are repaired from peers" in r.parts.standing.warnings[WARNING].what
+        assert "all have been repaired from peers" in r.parts.standing.warnings[WARNING].what
         assert (await one_pass(r.parts, None)).damaged == []
         assert WARNING not in r.parts.standing.warnings
 
@@ -76,7 +76,7 @@ async def test_what_nobody_has_is_said_too_and_looked_for_again_in_the_next_pass
         rot(r, theirs)
         done = await one_pass(r.parts, None)
         assert (done.repaired, done.lost) == ([theirs], [ours])
-        assert "1 nobody here has" in r.parts.standing.warnings[WARNING].what
+        assert "no connected peer has the other 1" in r.parts.standing.warnings[WARNING].what
         other.parts.store.put_chunk(b"of us alone")
         assert (await one_pass(r.parts, None)).repaired == [ours]
         assert r.parts.store.get_chunk(ours) == b"of us alone"

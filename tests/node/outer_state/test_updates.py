@@ -81,7 +81,10 @@ async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         parts, most = r.parts, r.parts.manifest.influence_max
         r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-        for size, refusal in ((most, ""), (1.02 * most, f"by {1.02 * most:.3g}, where {most:.3g}")):
+        for size, refusal in (
+            (most, ""),
+            (1.02 * most, f"by {1.02 * most:.3g}; the run allows {most:.3g}"),
+        ):
             vector = np.full(parts.layout.numel, size, np.float32)
             payload = bytearray(parts.outer_step(0).update.payload_bytes)
             parts.outer_step(0).codec.quantise(vector, payload)
@@ -135,7 +138,7 @@ def smallest_bound(form: UpdateFormat, opened: Opened, peak: float) -> float:
 async def test_a_digest_that_names_no_blob_at_all_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         bare = r.parts.store.put_chunk(b"a data block, or anything")
-        assert "not even a blob" in await refused(r.parts, bare)
+        assert "not a valid blob" in await refused(r.parts, bare)
 
 
 async def test_a_voter_survives_whatever_it_is_asked_to_vote_on(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(
         assert undialable(parts, trio) == {ANN.peer, BOB.peer}
         assert ring_order.arrange(parts, trio)[0] == "ring"
         warning = parts.standing.warnings["arrangement"]
-        assert warning.what.startswith("no order is without pairs that cannot connect: ")
+        assert warning.what.startswith("in every order some neighbours cannot connect: ")
         hear(r, BOB.peer, dialable=True, serial=2)
         ring_order.arrange(parts, trio)
         assert "arrangement" not in parts.standing.warnings
@@ -152,8 +152,9 @@ async def test_reach_is_told_in_words(tmp_path: FilePath) -> None:
             told.append(reachability.in_words(r.parts))
         assert told == [
             "others can dial this node",
-            "nobody has dialled this node yet",
-            "others cannot dial this node: it averages only beside those that it can dial",
+            "no peer has dialled this node yet",
+            "other peers cannot dial this node: in an exchange its neighbours must be peers that "
+            "it can dial",
         ]
 
 
@@ -194,5 +195,7 @@ async def test_nobody_connects_to_more_than_it_has_room_for(tmp_path: FilePath) 
     others = [somebody(500 + number).peer for number in range(NEIGHBOURS_MAX + 1)]
     async with rig(tmp_path) as r:
         request = replace(requested(r, *others), schedule="direct")
-        with pytest.raises(ReduceAborted, match="by direct this node would have 63 neighbours"):
+        with pytest.raises(
+            ReduceAborted, match="with the schedule direct this node would have 63 neighbours"
+        ):
             await connect(r.parts, request, Edges())

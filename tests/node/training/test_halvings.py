@@ -62,7 +62,7 @@ async def test_a_user_is_told_what_was_found_and_how_to_have_it_forgotten(tmp_pa
         day = json.loads(r.parts.home.halving.read_text())["day"]
         assert told == [
             f"trainer   A GPU, 1 rank; micro-batch 2, found by halving on {day} "
-            f"(--micro-batch N, or removing {r.parts.home.halving}, forgets it)"
+            f"(to forget it, use --micro-batch N or remove {r.parts.home.halving})"
         ]
         assert micro_batch_memory.in_words(r.parts, hello(r, micro_batch=1)) == "A GPU, 1 rank"
 

@@ -102,8 +102,8 @@ async def called_at(r: Rig) -> str:
         state = r.parts.standing.state
         return state.waits_for if isinstance(state, StandingBy) else ""
 
-    await settled(lambda: "call at" in words())
-    found = re.fullmatch(r"for 1 of 1 ranks to call at (127\.0\.0\.1:\d+)", words())
+    await settled(lambda: "connect at" in words())
+    found = re.fullmatch(r"for 1 of 1 ranks to connect at (127\.0\.0\.1:\d+)", words())
     assert found, words()
     return found[1]
 

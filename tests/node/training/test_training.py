@@ -370,9 +370,9 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert caught.group_contains(TrainerError, match="TRAINER-RESTARTS")
         (error,) = caught.value.exceptions
         assert isinstance(error, TrainerError)
-        assert error.evidence == ("the trainer cannot go on: the loss is not finite",)
+        assert error.evidence == ("the trainer cannot continue: the loss is not finite",)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"] * 3
-        told = "the trainer cannot go on: the loss is not finite; it has been started again (2)"
+        told = "the trainer cannot continue: the loss is not finite; the node has restarted it (2)"
         assert list(r.parts.standing.warnings.values()) == [Caution("NAN", told)]
         assert not r.parts.standing.trainer_up
         assert not r.parts.standing.theta_in_use

@@ -45,14 +45,20 @@ class NotCalm(Exception):
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/siege", description="Besiege honest nodes.")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, default=10.0, help="of each phase (10)")
-    length.add_argument("--seconds", type=float, help="the same in seconds")
-    parser.add_argument("--trainers", choices=KINDS, default=STAND_IN, help="what trains")
-    parser.add_argument("--no-quiet", action="store_true", help="no quiet run to compare with")
-    parser.add_argument("--only", nargs="+", metavar="ATTACK", help="these attacks alone")
+    length.add_argument(
+        "--minutes", type=float, default=10.0, help="length of each phase in minutes (10)"
+    )
+    length.add_argument("--seconds", type=float, help="length of each phase in seconds")
+    parser.add_argument("--trainers", choices=KINDS, default=STAND_IN, help="kind of trainer")
+    parser.add_argument("--no-quiet", action="store_true", help="make no quiet run to compare with")
+    parser.add_argument("--only", nargs="+", metavar="ATTACK", help="make these attacks only")
     parser.add_argument("--no-cgroup", action="store_true", help="limit the attackers by signals")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep homes and logs there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines there, too")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="folder for homes and logs, which are kept"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="file to which the lines are written as well"
+    )
     return parser.parse_args()
 
 
