@@ -1,4 +1,4 @@
-"""Generated examples are held against no clock: see `tests/conftest.py`."""
+"""Generated examples have no time limit: see `tests/conftest.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every run file that comes with p2ptrain: it loads, it can be afforded, and its model exists."""
+"""Every run file that comes with p2ptrain loads, is affordable, and has a model that exists."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PARAMETERS = {
     "metagene_7b": 6_484_660_224,
     "metagene_mini": 1_836_672,
 }
-"""Those of the two largest were worked out by hand, not by the code that is tested."""
+"""The two largest figures were computed by hand, not by the code under test."""
 
 
 @pytest.mark.parametrize("name", sample_names())
-def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Command) -> None:
+def test_recipe_loads_builds_and_states_its_needs(name: str, p2ptrain: Command) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
     spec = model_spec(run)
     with torch.device("meta"):
@@ -63,7 +63,7 @@ def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Comm
         ("metagene_7b", 30_720 // 8, 512),
     ],
 )
-def test_a_peer_has_the_batch_of_its_source_as_far_as_a_block_of_data_holds_it(
+def test_peers_batch_matches_its_source_within_a_block_of_data(
     name: str, sequences: int, length: int
 ) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
@@ -73,13 +73,13 @@ def test_a_peer_has_the_batch_of_its_source_as_far_as_a_block_of_data_holds_it(
     assert run.inner.batch_sequences == sequences or more > CHUNK_BYTES_MAX
 
 
-def test_all_recipes_are_there() -> None:
+def test_all_recipes_are_listed() -> None:
     assert set(sample_names()) == set(PARAMETERS)
     assert all((ROOT / "configs" / f"{name}.toml").is_symlink() for name in PARAMETERS)
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"tiny"}))
-def test_a_recipe_says_where_its_numbers_are_from(name: str) -> None:
+def test_recipe_names_the_source_of_its_numbers(name: str) -> None:
     text = sample(name)
     assert text.startswith("# ")
     assert name == "demo" or "arXiv" in text.split("[run]")[0]

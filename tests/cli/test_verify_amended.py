@@ -1,4 +1,4 @@
-"""An amended run replayed from a home: each update by the codec and the rates of its time."""
+"""An amended run replayed from a home: each update with the codec and the rates of its step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def signed(home: Home, run: Run, **changes: object) -> SignedAmendment:
     return SignedAmendment.publish(load_or_create(home.identity), wanted, run)
 
 
-def test_an_amended_run_verifies_from_genesis_on(
+def test_amended_run_verifies_from_genesis_on(
     p2ptrain: Command, home: Home, run: Run, amendment: SignedAmendment
 ) -> None:
     history = make_history(home, run, STEPS, [amendment])
@@ -52,10 +52,10 @@ def test_an_amended_run_verifies_from_genesis_on(
     assert "amendment 1 from outer step 3 on" in shown
 
 
-def test_a_replay_holds_directions_to_the_bound_that_nodes_held_them_to(
-    p2ptrain: Command, home: Home
-) -> None:
-    """Another learning rate is another bound: the narrower one once nobody has older work."""
+def test_replay_uses_the_bound_on_directions_that_nodes_used(p2ptrain: Command, home: Home) -> None:
+    """Another learning rate means another bound. The narrower one holds once nobody has older
+    work.
+    """
     rules = policy(participants_min=1, snapshot_every=2)
     run = publish(home, rules=rules, steps=99, sync=SyncSpec(merge="rda"))
     history = make_history(home, run, 13, [signed(home, run, lr=1e-4)], deviation=4e-4)
@@ -63,7 +63,7 @@ def test_a_replay_holds_directions_to_the_bound_that_nodes_held_them_to(
     assert (done["good"], done["updates"], done["state"]) == (True, 13, history.state)
 
 
-def test_without_the_amendment_the_replay_ends_where_it_would_begin_to_hold(
+def test_without_the_amendment_the_replay_ends_at_its_first_step(
     p2ptrain: Command, home: Home, run: Run, amendment: SignedAmendment
 ) -> None:
     make_history(home, run, STEPS, [amendment])
@@ -78,7 +78,7 @@ def test_without_the_amendment_the_replay_ends_where_it_would_begin_to_hold(
     assert (told["digest"], told["held"]) == (amendment.digest, False)
 
 
-def test_a_quorum_that_certified_what_the_organiser_did_not_sign_is_found_out(
+def test_quorum_that_certified_an_unsigned_amendment_is_detected(
     p2ptrain: Command, home: Home, run: Run, amendment: SignedAmendment
 ) -> None:
     early = replace(amendment.terms, step=2)

@@ -1,4 +1,4 @@
-"""The demo's verdict says yes to a good run, and no to each way in which a run can be bad."""
+"""The demo's verdict accepts a good run, and rejects each way in which a run can be bad."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GOOD = Facts(
 )
 
 
-def test_a_good_run_is_ok_and_its_object_is_json():
+def test_good_run_is_ok_and_its_object_is_json():
     told = verdict(GOOD)
     assert told["ok"] is True
     assert all(told["claims"].values())

@@ -1,4 +1,4 @@
-"""The exported folder says what θ says, to a reader who knows nothing of p2ptrain."""
+"""The exported folder has the contents of θ, for a reader that knows nothing of p2ptrain."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from tests.rounding import MARGIN, UNIT, UNIT_BF16, assert_rounded_alike, distan
 
 TOKENS = [5, 0, 60, 7, 7, 33, 12, 1, 59, 4]
 ANGLES = MARGIN * len(TOKENS) * UNIT
-"""The model's table of angles is in fp32 whatever it computes in: an angle of up to ten positions
-is off by ten units. No logit is off by much more than that, relatively."""
+"""The model's table of angles is always in fp32: an angle of up to ten positions has an error of
+ten units. No logit has a much larger relative error.
+"""
 
 
 def logits_of(
@@ -40,7 +41,7 @@ def logits_of(
     document_token: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> np.ndarray:
-    """What the model that trains computes."""
+    """The logits of the model that trains."""
     model = Llama(spec, document_token)
     named = dict(model.named_parameters())
     with torch.no_grad():
@@ -51,12 +52,14 @@ def logits_of(
 
 
 def nudged_logits(spec: ModelSpec, theta: Float32Vector) -> list[np.ndarray]:
-    """Of weights that were rounded otherwise, which changes logits as rounding on the way does."""
+    """Weights that were rounded to their neighbours, which changes logits as rounding on the way
+    does.
+    """
     return [logits_of(spec, nudged(theta, np.random.default_rng(seed))) for seed in range(3)]
 
 
 @pytest.mark.parametrize("shard_bytes_max", [10**9, 9000])
-def test_anybody_computes_from_the_folder_what_the_trainer_computes(
+def test_plain_reader_computes_the_same_as_the_trainer(
     plan: Plan, shard_bytes_max: int, tmp_path: Path
 ) -> None:
     theta = trained(plan.spec)
@@ -75,11 +78,11 @@ def test_anybody_computes_from_the_folder_what_the_trainer_computes(
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float64, ANGLES), (torch.bfloat16, MARGIN * UNIT_BF16)]
 )
-def test_of_packed_documents_the_trainer_computes_what_anybody_does_of_each_alone(
+def test_packed_documents_compute_as_each_would_alone(
     plan: Plan, dtype: torch.dtype, bound: float, tmp_path: Path
 ) -> None:
-    """Its heads share keys, and its mask is all that keeps them in their documents: two begin at
-    token 7, after the end of one that began elsewhere.
+    """Its heads share keys, and only its mask separates documents. Two of them begin at token 7,
+    after the end of one that began elsewhere.
     """
     theta = trained(plan.spec)
     folder = export(plan, ThetaInMemory(theta), tmp_path / "out").folder
@@ -96,7 +99,7 @@ def test_of_packed_documents_the_trainer_computes_what_anybody_does_of_each_alon
     assert far(None) > 10 * bound
 
 
-def test_fp32_is_bit_for_bit_what_the_run_has(plan: Plan, tmp_path: Path) -> None:
+def test_fp32_export_is_bit_for_bit_the_runs_theta(plan: Plan, tmp_path: Path) -> None:
     theta = trained(plan.spec)
     done = export(plan, ThetaInMemory(theta), tmp_path / "out")
     read = load_file(done.folder / "model.safetensors")
@@ -108,7 +111,7 @@ def test_fp32_is_bit_for_bit_what_the_run_has(plan: Plan, tmp_path: Path) -> Non
     assert done.theta == blake3(theta.tobytes()).hexdigest()
 
 
-def test_bf16_is_the_nearest_to_each_value(tmp_path: Path) -> None:
+def test_bf16_export_is_nearest_to_each_value(tmp_path: Path) -> None:
     theta = trained(SPEC)
     entry = layout_of(SPEC).entries[0]
     awkward = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-8]
@@ -126,7 +129,7 @@ def test_bf16_is_the_nearest_to_each_value(tmp_path: Path) -> None:
     assert json.loads((done.folder / "config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_the_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) -> None:
+def test_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) -> None:
     plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"), shard_bytes_max=20_000)
     done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     index = json.loads((done.folder / "model.safetensors.index.json").read_text())
@@ -140,7 +143,7 @@ def test_the_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) ->
     assert set(sizes) == {name for name in done.files if name.endswith(".safetensors")}
 
 
-def test_a_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_path: Path) -> None:
+def test_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_path: Path) -> None:
     done = export(plan, ThetaInMemory(trained(plan.spec)), tmp_path / "out")
     read = {
         name: json.loads((done.folder / name).read_text())
@@ -156,7 +159,7 @@ def test_a_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_pa
     ("standing", "said"),
     [("certified", None), ("replayed", "NOT CERTIFIED ITSELF"), ("uncertified", "NOT CERTIFIED:")],
 )
-def test_the_card_says_on_whose_word_the_weights_are(
+def test_card_says_who_certified_the_weights(
     standing: str, said: str | None, tmp_path: Path
 ) -> None:
     origin = replace(ORIGIN, standing=standing, updates=2 * (standing == "replayed"))
@@ -173,7 +176,7 @@ def test_the_card_says_on_whose_word_the_weights_are(
     )
 
 
-def test_what_is_there_is_replaced_on_demand_and_only_if_it_is_an_export(tmp_path: Path) -> None:
+def test_only_an_export_is_replaced_and_only_on_demand(tmp_path: Path) -> None:
     plan, target = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}")), tmp_path / "out"
     export(plan, ThetaInMemory(trained(SPEC)), target)
     (target / "left.txt").write_text("from before")
@@ -189,7 +192,7 @@ def test_what_is_there_is_replaced_on_demand_and_only_if_it_is_an_export(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_refused_export_leaves_nothing_behind(tmp_path: Path) -> None:
     def refuse(written: Path) -> None:
         assert (written / "config.json").exists()
         raise KeyboardInterrupt
@@ -200,7 +203,7 @@ def test_what_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(
+def test_too_small_disk_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = folders.shutil.disk_usage(tmp_path)._replace(free=4_000_000)

@@ -1,6 +1,6 @@
-"""An example of each kind of message as our own encoders write it; fuzzing starts from these.
+"""An example of each kind of message, made by our own encoders. Fuzzing starts from these.
 
-Recorded examples become old when a format changes. These do not.
+Recorded examples become outdated when a format changes. These do not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A pytest plugin that fills the corpus with what tests hand to the decoders.
+"""A pytest plugin that fills the corpus with the inputs that tests give to the decoders.
 
-    python -m pytest -p tests.fuzz.recording tests/ledger tests/node tests/net tests/run tests/ring
+python -m pytest -p tests.fuzz.recording tests/ledger tests/node tests/net tests/run tests/ring
 
-Real nodes talk in these tests, and hostile peers too, so the corpus has good and bad examples of
+Real nodes and hostile peers communicate in these tests, so the corpus has good and bad examples of
 each kind. At most `EXAMPLES_MAX` short ones are kept of each. The profiler sees every call, so the
 tests take several times as long.
 """
@@ -38,7 +38,7 @@ from p2ptrain.store.blob import BlobManifest
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES_MAX = 6
 BYTES_MAX = 1500
-"""Longer examples say little more, and the corpus is in the repository."""
+"""Longer examples add little, and the corpus is in the repository."""
 
 Names = Callable[[dict[str, Any]], list[tuple[str, bytes]]]
 
@@ -48,7 +48,7 @@ def _argument(target: str, name: str) -> Names:
 
 
 def _document(values: dict[str, Any]) -> list[tuple[str, bytes]]:
-    """A signed document as it travels, and its payload by itself."""
+    """A signed document as it is sent, and its payload alone."""
     document = values["self"]
     kinds = {"inner-state": "donation-offer"}
     whole = {"kind": document.kind, "payload": document.payload, "signer": document.signer}

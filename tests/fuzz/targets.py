@@ -1,8 +1,8 @@
-"""Every function that reads bytes from somebody else, as a target for fuzzers.
+"""Every function that reads foreign bytes, as a target for fuzzers.
 
-A target takes any bytes. It returns, or raises one of the errors that its callers handle; every
+A target accepts any bytes. It returns, or raises one of the errors that its callers handle. Every
 other error is a crash. Signed documents get a correct signature here, so that the fuzzer reaches
-what lies behind the check of the signature. The module knows neither the fuzzer nor the corpus.
+the code behind the check of the signature. The module knows neither the fuzzer nor the corpus.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Target:
     handled: tuple[type[BaseException], ...] = (RemoteProtocolError,)
 
     def run(self, data: bytes) -> bool:
-        """Return whether `data` is accepted. Raises whatever is no error that callers handle."""
+        """Return whether `data` is accepted. Raise every error that callers do not handle."""
         try:
             self.read(data)
         except self.handled:
@@ -89,17 +89,17 @@ def run() -> Run:
 
 
 def _signed(kind: str, read: Read) -> Read:
-    """Read a document whose payload is fuzzed, and whose signature is right."""
+    """Read a document with a fuzzed payload and a valid signature."""
     return lambda data: read(Signed.by(ORGANISER, kind, data).to_bytes())
 
 
 def _over_socket(read: Callable[[PeerSocket], object]) -> Read:
-    """Read what a peer has sent before it ended its side."""
+    """Read the bytes that a peer has sent before it ended its side."""
 
     def over_socket(data: bytes) -> object:
         ours, theirs = socket.socketpair()
         with closing(ours), closing(theirs):
-            theirs.sendall(data[: 1 << 16])  # More would block: nobody reads meanwhile.
+            theirs.sendall(data[: 1 << 16])  # More would block, since nobody reads meanwhile.
             theirs.shutdown(socket.SHUT_WR)
             return read(PeerSocket(ours, MEMBERS[0], deadline_s=WAIT_S))
 
@@ -122,12 +122,12 @@ def _chunk(sock: PeerSocket) -> object:
 
 
 def _ring_header(data: bytes) -> object:
-    """A lane reads exactly so many bytes."""
+    """A lane reads exactly this many bytes."""
     return ring_wire.decode_header(data[: ring_wire.HEADER_BYTES].ljust(ring_wire.HEADER_BYTES))
 
 
 def _codec(name: kernels.CodecName, block: int) -> Read:
-    """Dequantise a payload of the right length: a lane reads no other."""
+    """Dequantise a payload of the right length, since a lane reads no other."""
     codec = kernels.codec(name, block)
     count = 1000
     out = np.empty(count, dtype=np.float32)
@@ -156,7 +156,7 @@ def _reception() -> Reception:
 
 
 def _command(line: bytes) -> object:
-    """The control socket: a node that has no parts yet answers at once."""
+    """The control socket. A node that has no parts yet answers at once."""
     answering: Any = control_socket._answer(_reception(), line)
     try:
         answering.send(None)
@@ -245,4 +245,4 @@ TARGETS: dict[str, Target] = {
         (RemoteProtocolError, OSError),
     ),
 }
-"""By the name of what is read."""
+"""Targets by the name of what they read."""

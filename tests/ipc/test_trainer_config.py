@@ -1,4 +1,4 @@
-"""A trainer's settings travel as JSON and cannot be impossible."""
+"""A trainer's settings survive JSON and cannot be invalid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIG = TrainerConfig(
 )
 
 
-def test_settings_come_back_from_json_as_they_were() -> None:
+def test_settings_survive_json() -> None:
     assert TrainerConfig.from_json(CONFIG.to_json()) == CONFIG
 
 
@@ -49,7 +49,7 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         (CONFIG, "document_token", True),
     ],
 )
-def test_an_impossible_setting_is_refused_by_its_name(
+def test_invalid_setting_is_refused_by_its_name(
     spec: ModelSpec | InnerSpec | TrainerConfig, field: str, value: object
 ) -> None:
     with pytest.raises(ConfigError, match=field) as caught:

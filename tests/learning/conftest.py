@@ -1,4 +1,4 @@
-"""A toy: two layers, text in which the next token is easy, and arms of a second or less."""
+"""A toy setting: two layers, text in which the next token is easy, and arms of a second or less."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def corpus() -> Corpus:
 
 @pytest.fixture
 def texts(corpus: Corpus, tmp_path: Path) -> Path:
-    """A folder that has the corpus already."""
+    """A folder that already contains the corpus."""
     path = kept_at(TOY, tmp_path)
     np.savez(path, train=corpus.train, validation=corpus.validation)
     return tmp_path

@@ -1,4 +1,4 @@
-"""go-libp2p and js-libp2p find the nodes of a run in the DHT: run it with `scripts/interop`."""
+"""go-libp2p and js-libp2p find the nodes of a run in the DHT. Run it with `scripts/interop`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ async def js_finds(folder: str, seed: Network, wanted: set[PeerId]) -> set[PeerI
 
 @asynccontextmanager
 async def a_run() -> AsyncIterator[tuple[Network, set[PeerId], Frames]]:
-    """A seed with the records of three nodes, itself included, and what their DHT is asked."""
+    """A seed with the records of three nodes, itself included, and the requests that their DHT
+    receives.
+    """
     frames: Frames = []
     answer = Answerer.answer
 

@@ -1,7 +1,8 @@
-"""Gossip frames that make libp2p loop, store or answer without end: their cost is bounded.
+"""The cost is bounded of gossip frames that would make plain libp2p loop, store or answer without
+end.
 
-Each test sends what an attacker would send to a real host. `scripts/worst_frames` measures the CPU
-time of such frames.
+Each test sends an attacker's frame to a real host. `scripts/worst_frames` measures the CPU time of
+such frames.
 """
 
 from __future__ import annotations
@@ -54,10 +55,12 @@ def frame(**fields: object) -> bytes:
 
 
 class TestTopics:
-    async def test_a_message_on_many_topics_is_neither_checked_nor_forwarded(
+    async def test_message_on_many_topics_is_neither_checked_nor_forwarded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The attack of the issue: it cost each receiver 1.65 s of CPU, and spread."""
+        """The attack of the issue: such a message cost each receiver 1.65 s of CPU time, and
+        spread.
+        """
         checked: list[int] = []
         validate = libp2p_pubsub.signature_validator
 
@@ -83,7 +86,7 @@ class TestTopics:
                 assert victim.take_floods() == {IDENTITY.peer: 2}
                 assert set(checked) == {1}
 
-    async def test_no_topic_or_an_odd_message_is_refused(self) -> None:
+    async def test_message_without_our_topic_is_refused(self) -> None:
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             assert is_ordinary(signed(hostile, 1, [TOPIC]))
             assert not is_ordinary(signed(hostile, 1, []))
@@ -96,7 +99,7 @@ class TestTopics:
 
 
 class TestSubscriptions:
-    def test_only_the_last_word_on_each_topic_counts(self) -> None:
+    def test_only_the_last_subscription_to_each_topic_counts(self) -> None:
         told = [
             rpc_pb2.RPC.SubOpts(subscribe=number % 2 == 0, topicid=TOPIC) for number in range(21)
         ]
@@ -104,15 +107,17 @@ class TestSubscriptions:
         heeded = subscriptions_of(rpc_pb2.RPC(subscriptions=told))
         assert [(each.topicid, each.subscribe) for each in heeded] == [(TOPIC, True)]
 
-    def test_a_frame_with_too_many_subscriptions_has_none(self) -> None:
+    def test_frame_with_too_many_subscriptions_is_ignored(self) -> None:
         told = [
             rpc_pb2.RPC.SubOpts(subscribe=True, topicid=str(n))
             for n in range(SUBSCRIPTIONS_MAX + 1)
         ]
         assert subscriptions_of(rpc_pb2.RPC(subscriptions=told)) == []
 
-    async def test_subscribing_again_and_again_is_not_answered_each_time(self) -> None:
-        """Each time libp2p sends the recent messages anew, a hundred of them in a large run."""
+    async def test_repeated_subscriptions_are_not_answered_each_time(self) -> None:
+        """Plain libp2p sends the recent messages again each time, a hundred of them in a large
+        run.
+        """
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             victim.subscribe(TOPIC)
             pubsub = victim._gossip.pubsub
@@ -146,8 +151,8 @@ class TestSubscriptions:
             await eventually(lambda: asked > 2 * REPLAYS_AT_ONCE)
             assert 0 < sent <= REPLAYS_AT_ONCE + 1
 
-    async def test_subscriptions_use_up_what_a_neighbour_may_bring(self) -> None:
-        """Each of them starts three tasks."""
+    async def test_subscriptions_use_up_a_neighbours_allowance(self) -> None:
+        """Each subscription starts three tasks."""
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             stream = await hostile.open(MESHSUB)
             one = rpc_pb2.RPC.SubOpts
@@ -157,7 +162,7 @@ class TestSubscriptions:
             await eventually(lambda: victim._gossip.intake.refused > 0)
 
 
-def test_few_entries_and_short_names_of_control_messages_are_looked_at() -> None:
+def test_control_entries_are_few_and_their_names_short() -> None:
     topics = [str(number) for number in range(2 * ENTRIES_MAX)]
     long = b"aa" * NAME_BYTES_MAX
     control = rpc_pb2.ControlMessage(
@@ -190,7 +195,7 @@ async def test_empty_requests_for_messages_are_not_looped_over(
     assert not bounded(Control(), {TOPIC}, lambda name: None).iwant  # type: ignore[arg-type]
 
 
-def test_long_frames_use_up_what_a_neighbour_may_bring() -> None:
+def test_long_frames_use_up_a_neighbours_allowance() -> None:
     gate = Intake(lambda peer: True)
     long = 64 * BYTES_PER_UNIT
     taken = sum(gate.takes_frame(IDENTITY.peer, long, 0.0) for _ in range(FRAMES_AT_ONCE))
@@ -199,8 +204,8 @@ def test_long_frames_use_up_what_a_neighbour_may_bring() -> None:
     assert not gate.takes_entries(IDENTITY.peer, 50, 0.0)
 
 
-async def test_whole_messages_are_not_kept_to_compare_them_with_later_ones() -> None:
-    """libp2p keeps up to 1,000 of them, of 480 kB each."""
+async def test_whole_messages_are_not_kept_for_comparison() -> None:
+    """Plain libp2p keeps up to 1,000 of them, of 480 kB each."""
     async with networks(2) as (a, b):
         at_b = b.subscribe(TOPIC)
         await a.connect(b.addresses()[0])
@@ -209,7 +214,7 @@ async def test_whole_messages_are_not_kept_to_compare_them_with_later_ones() -> 
         assert b._gossip.router.equivocation_detection == {}
 
 
-async def test_back_off_times_of_departed_peers_are_forgotten() -> None:
+async def test_backoff_times_of_departed_peers_are_forgotten() -> None:
     async with networks(1) as (a,):
         router = a._gossip.router
         peers = [ID.from_base58(identity(number).peer) for number in range(2, 4)]

@@ -1,8 +1,8 @@
-"""CPU seconds that one gossip frame takes a real node that receives it, for the costliest frames.
+"""CPU seconds that a real node needs for one received gossip frame, for the costliest frames.
 
-Run `scripts/worst_frames`. Each line is one frame, sent by an admitted peer that is no member. "in"
-says whether its message was let in, and "limit" how many such frames a second one neighbour may
-bring for long.
+Run `scripts/worst_frames`. Each line is one frame, sent by an admitted peer that is not a member.
+"in" says whether its message was accepted, and "limit" how many such frames a second one neighbour
+may send over a long time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def nested(tag: int, body: bytes) -> bytes:
 
 
 def frames(by: Hostile, number: int) -> Iterator[tuple[str, bytes]]:
-    """Frames of at most 1 MiB. Numbers tell repetitions apart, so that none counts as seen."""
+    """Frames of at most 1 MiB. Numbers distinguish repetitions, so that none counts as a
+    duplicate.
+    """
     half = MIB // 2 - 16
     many = signed(by, number, [TOPIC, *distinct_topics()])
     yield "190,000 topics", rpc_pb2.RPC(publish=[many]).SerializeToString()

@@ -1,4 +1,4 @@
-"""What a node's memory is taken for is what it then takes."""
+"""The memory that a node is estimated to need is what it really uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def needs(**sync: object) -> tuple[NodeMemory, RunManifest]:
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """The most bytes that were there at a time beside what was there before."""
+    """The peak of memory above the amount in use before."""
     tracemalloc.start()
     try:
         work()
@@ -35,26 +35,27 @@ def peak_of(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_a_seed_has_theta_and_momentum_and_the_update_that_it_applies() -> None:
+def test_seed_has_theta_momentum_and_the_update_it_applies() -> None:
     node, manifest = needs()
     update = UpdateFormat.of(RUN, manifest).payload_bytes(0)
     assert node.of_seed == node.theta + node.momentum + update
     assert node.total == node.of_seed + node.local + update
 
 
-def test_a_fragment_in_several_pieces_is_laid_side_by_side() -> None:
+def test_fragment_in_several_pieces_is_copied_together() -> None:
     apart, whole = Fragment(((0, 10), (50, 100))), Fragment(((10, 50),))
     node = partial(node_memory, 100, 100, feedback=False, merge="mean")
     assert node(cut=[apart, whole]).fragment == 8 * 60
     assert node(cut=[whole]).fragment == node(cut=[whole]).merged == 0
 
 
-def test_with_rda_an_update_is_made_into_another_in_the_memory_that_is_said() -> None:
+def test_with_rda_converting_an_update_takes_the_stated_memory() -> None:
     node, manifest = needs(merge="rda")
     form = UpdateFormat.of(RUN, manifest)
     payload = bytearray(form.payload_bytes(0))
     form.codec.quantise(np.ones(form.numel(0), np.float32), payload)
-    form.merged(bytes(payload), 0, 1.0)  # What is loaded for the first time is not counted.
+    # Modules that are loaded for the first time are not counted.
+    form.merged(bytes(payload), 0, 1.0)
     tails = 8 * (form.numel(0) - form.fragment(0).numel)
     taken = peak_of(lambda: form.merged(memoryview(payload), 0, 1.0))
     assert node.merged <= taken <= node.merged + tails + 2**17

@@ -1,4 +1,4 @@
-"""When all say that they wait, the one that makes them wait is found."""
+"""When all peers say that they are waiting, the peer that causes the wait is found."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def excuses_of(me: int, schedule: str = "ring", peers: int = 4, numel: int = 10_
 
 
 def fault(excuses: Excuses, now: float, *, held_for: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Who is at fault where peer 1 owes us something and peer 3 does not."""
+    """Return the peer at fault where peer 1 owes us something and peer 3 does not."""
     return excuses.at_fault({1: 5, 3: 0}, held_for, now)[0]
 
 
 @pytest.mark.parametrize(
     ("said", "in_time", "late"),
     [
-        (None, (1,), (1,)),  # it sends crumbs
+        (None, (1,), (1,)),  # it sends tiny pieces
         (Excuse(1, 1), (1,), (1,)),  # it says so itself
         (Excuse(1, 0), (), (1, 0)),
-        (Excuse(0, 3), (), (0, 3)),  # what a chain of honest peers passes on
+        (Excuse(0, 3), (), (0, 3)),  # honest peers in a chain pass this on
         (Excuse(0, 0), (), (0,)),
-        (Excuse(3, 2), (3,), (3,)),  # it waits for us, who have sent all that we can
-        (Excuse(2, 1), (), ()),  # we wait for peer 1, as we say ourselves
+        (Excuse(3, 2), (3,), (3,)),  # it waits for us, and we have sent everything we can
+        (Excuse(2, 1), (), ()),  # we say ourselves that we wait for peer 1
     ],
 )
-def test_whoever_makes_others_wait_is_at_fault_in_the_end(
+def test_peer_that_causes_a_wait_is_blamed_in_the_end(
     said: Excuse | None, in_time: tuple[int, ...], late: tuple[int, ...]
 ) -> None:
     excuses = excuses_of(me=2)
@@ -60,13 +60,13 @@ def test_whoever_makes_others_wait_is_at_fault_in_the_end(
     assert fault(excuses, OTHERS_STALLS * STALL_S) == late
 
 
-def test_who_waits_for_what_we_hold_back_is_not_at_fault() -> None:
+def test_peer_that_waits_for_us_is_not_blamed() -> None:
     excuses = excuses_of(me=2)
     excuses.heard(1, Excuse(3, 2), 0.0)
     assert fault(excuses, 3 * STALL_S, held_for=(3,)) == ()
 
 
-def test_progress_and_news_begin_the_wait_anew_and_crumbs_do_not() -> None:
+def test_progress_restarts_the_wait_but_tiny_pieces_do_not() -> None:
     excuses = excuses_of(me=2)
     excuses.came(1, CRUMB_BYTES - 1, 3.0, complete=False)
     assert fault(excuses, STALL_S) == (1,)
@@ -83,7 +83,7 @@ def test_progress_and_news_begin_the_wait_anew_and_crumbs_do_not() -> None:
     ("said", "found", "stalls"),
     [((1, 1), (1,), NEWS_STALLS + 1), ((1, 0), (1, 0), OTHERS_STALLS)],
 )
-def test_who_says_now_this_and_now_that_is_not_waited_for_for_ever(
+def test_peer_that_keeps_changing_its_excuse_is_blamed_in_the_end(
     said: tuple[int, int], found: tuple[int, ...], stalls: int
 ) -> None:
     excuses, now = excuses_of(me=2), 0.0
@@ -95,8 +95,8 @@ def test_who_says_now_this_and_now_that_is_not_waited_for_for_ever(
     assert fault(excuses, now) == found
 
 
-def test_who_hears_a_liar_has_found_it_before_those_who_hear_of_it_name_both() -> None:
-    """Peer 0 passes on less than it hears: by chance only ever the same."""
+def test_neighbour_of_a_liar_blames_it_before_others_blame_both() -> None:
+    """Peer 0 forwards less than it hears. By chance it always forwards the same excuse."""
     hears, hears_of, now = excuses_of(0, "grid"), excuses_of(2, "grid"), 0.0
     hears_of.heard(0, Excuse(0, 1), now)
     while not (found := hears.at_fault({1: 5, 2: 0}, (), now)[0]):
@@ -108,7 +108,7 @@ def test_who_hears_a_liar_has_found_it_before_those_who_hear_of_it_name_both() -
     assert hears_of.at_fault({0: 5, 3: 0}, (), now + STALL_S / 2) == ((), "")
 
 
-def test_who_is_in_the_middle_of_a_segment_waits_for_nobody_with_it() -> None:
+def test_peer_in_the_middle_of_a_segment_has_no_excuse_for_it() -> None:
     excuses = excuses_of(me=2)
     excuses.heard(1, Excuse(0, 3), 1.0)
     excuses.came(1, 10, 2.0, complete=False)
@@ -117,13 +117,13 @@ def test_who_is_in_the_middle_of_a_segment_waits_for_nobody_with_it() -> None:
     assert excuses.to_say([1], holds_back=False) == Excuse(0, 3)
 
 
-def test_a_slow_sender_has_time_for_a_segment_to_each_of_its_neighbours() -> None:
+def test_slow_sender_gets_time_for_a_segment_to_each_neighbour() -> None:
     peers = NEIGHBOURS_MAX + 1
     excuses = excuses_of(me=2, schedule="direct", peers=peers, numel=40_000_000)
     assert excuses.stall_s > 1.5 * NEIGHBOURS_MAX * 400_000 / SLOWEST_BYTES_PER_S
 
 
-def test_the_end_of_the_chain_is_passed_on() -> None:
+def test_last_peer_in_a_chain_of_waits_is_passed_on() -> None:
     excuses = excuses_of(me=2)
     assert excuses.to_say([1], holds_back=False) == Excuse(2, 1)
     assert excuses.to_say([1], holds_back=True) == Excuse(2, 2)
@@ -138,7 +138,7 @@ def test_the_end_of_the_chain_is_passed_on() -> None:
     ("schedule", "waiting", "awaited"),
     [("ring", 0, 1), ("ring", 3, 1), ("ring", 4, 4), ("ring", 0, 99), ("grid", 0, 3)],
 )
-def test_a_wait_that_the_plan_does_not_have_is_refused(
+def test_wait_that_the_plan_does_not_contain_is_refused(
     schedule: str, waiting: int, awaited: int
 ) -> None:
     excuses = excuses_of(me=2, schedule=schedule)
@@ -147,7 +147,9 @@ def test_a_wait_that_the_plan_does_not_have_is_refused(
 
 
 def trickled(excuses: Excuses, bytes_per_s: float, until_s: float) -> tuple[int, float] | None:
-    """Peer 1 is in the middle of a segment, and goes on at this rate: who is named, and when."""
+    """Peer 1 is in the middle of a segment and continues at this rate. Return the peer that is
+    named, and when.
+    """
     now, tick_s = 0.0, 0.25
     while now < until_s:
         excuses.under_way(1, now, begun=True)
@@ -159,8 +161,8 @@ def trickled(excuses: Excuses, bytes_per_s: float, until_s: float) -> tuple[int,
 
 
 @pytest.mark.parametrize("said", [None, Excuse(1, 1), Excuse(0, 3)])
-def test_a_trickle_ends_when_silence_would(said: Excuse | None) -> None:
-    """It takes no longer than silence, whatever the neighbour says of whom it waits for."""
+def test_trickling_sender_is_dropped_as_soon_as_a_silent_one(said: Excuse | None) -> None:
+    """This is so whichever peer the neighbour claims to wait for."""
     excuses = excuses_of(me=2)
     if said is not None:
         excuses.heard(1, said, 0.0)
@@ -169,14 +171,14 @@ def test_a_trickle_ends_when_silence_would(said: Excuse | None) -> None:
 
 
 @pytest.mark.parametrize(("schedule", "peers"), [("ring", 4), ("direct", 4), ("direct", 17)])
-def test_the_slowest_line_worth_waiting_for_is_never_named(schedule: str, peers: int) -> None:
-    """It shares its 1 Mbit/s among its neighbours, and each hears that part of it."""
+def test_slowest_acceptable_line_is_never_blamed(schedule: str, peers: int) -> None:
+    """It divides its 1 Mbit/s among its neighbours, and each neighbour sees its part."""
     excuses = excuses_of(me=2, schedule=schedule, peers=peers, numel=40_000_000)
     neighbours = 2 if schedule == "ring" else peers - 1
     assert trickled(excuses, SLOWEST_BYTES_PER_S / neighbours, 60.0) is None
 
 
-def test_a_frame_that_we_leave_unread_is_no_trickle() -> None:
+def test_frame_that_we_leave_unread_is_not_a_trickle() -> None:
     excuses = excuses_of(me=2)
     excuses.under_way(1, 0.0, begun=True)
     excuses.under_way(1, 0.9, begun=False)

@@ -1,4 +1,4 @@
-"""A neighbour at fault is named, by everybody, soon; and nothing is left running."""
+"""Every peer soon names the neighbour at fault, and nothing is left running."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 
 HOSTILE = 1
-"""The peer that misbehaves, in rings of three and more: between two honest ones."""
+"""The peer that misbehaves. In rings of three or more it stands between two honest ones."""
 
 SOON_S = 25.0
-"""Less than half of what it takes here until what is not told is found out."""
+"""Less than half of the time that peers here need to detect an unannounced fault."""
 
 Frame = tuple[Header, bytes]
 
 
 def first_frame(ring: object, scale: float = 1.0) -> Frame:
-    """What the hostile peer owes the next one first, with codes of zero and `scale`."""
+    """The first segment that the hostile peer owes its neighbour, with codes of zero and
+    `scale`.
+    """
     request = ring.requests[HOSTILE]
     segment: Segment = request.plan().lanes[0][HOSTILE][0]
     return frame_of(ring, Kind.SUM, segment, scale)
@@ -64,7 +66,7 @@ def with_scale(scale: float) -> Callable[[object], bytes]:
 
 
 def overwhelming(ring: object) -> bytes:
-    """Scales that a codec may write, and codes that take the sum out of range."""
+    """Scales that a codec may write, with codes that take the sum out of range."""
     header, body = first_frame(ring, 2.0**94)
     return header.encode() + body[:4] + bytes([127]) * (len(body) - 4)
 
@@ -150,7 +152,7 @@ def sends_then_leaves(frame: Callable[[object], bytes]) -> Callable[[object, int
 
 
 @pytest.mark.parametrize("fault", BAD_FRAMES)
-def test_a_bad_frame_names_who_sent_it(build: Callable, fault: str) -> None:
+def test_sender_of_a_bad_frame_is_named(build: Callable, fault: str) -> None:
     ring = build((1, 1, 1), 25_000, streams=1)
     outcomes = ring.run({HOSTILE: sends_then_leaves(BAD_FRAMES[fault])})
     assert set(outcomes) == {0, 2}
@@ -163,8 +165,8 @@ def test_a_bad_frame_names_who_sent_it(build: Callable, fault: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -0.0])
-def test_a_bad_mean_names_who_sent_it(build: Callable, scale: float) -> None:
-    """In a ring of two: the hostile peer's sum is fine, the mean that it makes is not."""
+def test_sender_of_a_bad_mean_is_named(build: Callable, scale: float) -> None:
+    """In a ring of two, the hostile peer's sum is correct but its mean is not."""
 
     def script(ring: object, me: int) -> None:
         (sock,) = ring.next(me)
@@ -172,7 +174,7 @@ def test_a_bad_mean_names_who_sent_it(build: Callable, scale: float) -> None:
         sock.send_all(header.encode() + body)
         segment = ring.requests[me].plan().lanes[0][0][0]
         header, mean = frame_of(ring, Kind.MEAN, segment, scale)
-        sock.receive_into(bytearray(HEADER_BYTES))  # what the mean is made of has been sent
+        sock.receive_into(bytearray(HEADER_BYTES))  # every input of the mean has been sent
         sock.send_all(header.encode() + mean)
 
     ring = build((1, 1), 500, streams=1)
@@ -188,8 +190,8 @@ def stands_still(ring: object, me: int) -> None:
 
 @pytest.mark.parametrize("peers", [2, 3, 5])
 @pytest.mark.parametrize("numel", [5000, 1_000_000], ids=["fits-in-buffers", "blocks-senders"])
-def test_a_peer_that_stands_still_is_named_by_all(build: Callable, peers: int, numel: int) -> None:
-    silence_s = 1.0  # Longer than this machine keeps a thread waiting that has something to do.
+def test_stalled_peer_is_named_by_all(build: Callable, peers: int, numel: int) -> None:
+    silence_s = 1.0  # Longer than a busy machine delays a thread that could run.
     ring = build((1,) * peers, numel, silence_s=silence_s)
     outcomes = ring.run({HOSTILE: stands_still})
     for outcome in outcomes.values():
@@ -200,7 +202,7 @@ def test_a_peer_that_stands_still_is_named_by_all(build: Callable, peers: int, n
 
 @pytest.mark.parametrize("transport", ["pair", "tcp", "tls"])
 @pytest.mark.parametrize("peers", [2, 3, 4])
-def test_a_peer_that_dies_in_the_middle_is_named_by_all_at_once(
+def test_peer_that_dies_in_mid_reduce_is_named_at_once(
     build: Callable,
     request: pytest.FixtureRequest,
     transport: str,
@@ -228,7 +230,7 @@ def test_a_peer_that_dies_in_the_middle_is_named_by_all_at_once(
 
 @pytest.mark.parametrize("poisoned", [0, 1, 2])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
-def test_a_peer_whose_own_numbers_are_bad_names_itself(
+def test_peer_whose_own_numbers_are_bad_names_itself(
     build: Callable, poisoned: int, value: float
 ) -> None:
     ring = build((1, 1, 1), 25_000)
@@ -239,7 +241,7 @@ def test_a_peer_whose_own_numbers_are_bad_names_itself(
         assert "not finite" in outcome.reason
 
 
-def test_a_ring_of_one_names_itself_too(build: Callable) -> None:
+def test_peer_alone_in_its_ring_names_itself_too(build: Callable) -> None:
     ring = build((1,), 1000)
     ring.locals[0][999] = np.nan
     (outcome,) = ring.run().values()
@@ -248,23 +250,23 @@ def test_a_ring_of_one_names_itself_too(build: Callable) -> None:
 
 
 @pytest.mark.parametrize("suspects", [(), (2,)])
-def test_an_abort_from_outside_goes_round(build: Callable, suspects: tuple[int, ...]) -> None:
+def test_abort_from_outside_reaches_all(build: Callable, suspects: tuple[int, ...]) -> None:
     ring = build((1, 1, 1, 1), 200_000)
     ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(4)}
     whom = named(ring, *suspects)
     outcomes = ring.run(meanwhile=lambda: ring.reduce(0).abort("the ledger has moved on", whom))
     for me, outcome in outcomes.items():
         assert isinstance(outcome, ReduceAborted)
-        # To be named by others is no admission.
+        # A peer that others accuse does not thereby confess.
         assert outcome.suspects == tuple(peer for peer in whom if peer != ring.peers[me])
         assert outcome.reason == "the ledger has moved on"
     assert ring.took_s < SOON_S
 
 
-def test_who_leaves_does_not_wait_for_neighbours_that_have_not_begun(
+def test_leaving_peer_does_not_wait_for_neighbours_not_yet_started(
     build: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may still be connecting, and say nothing for as long as others of theirs are awaited."""
+    """They may still be connecting, and are silent while they wait for other peers."""
     monkeypatch.setattr(abort, "GRACE_S", 30.0)
     ring = build((1, 1, 1), 5000)
     ring.reduce(0).abort("a participant is down", (ring.peers[1],))
@@ -273,7 +275,7 @@ def test_who_leaves_does_not_wait_for_neighbours_that_have_not_begun(
     assert ring.took_s < SOON_S
 
 
-def test_an_abort_before_the_start_is_heeded(build: Callable) -> None:
+def test_abort_before_the_start_is_obeyed(build: Callable) -> None:
     ring = build((1, 1, 1), 5000)
     for me in range(3):
         ring.reduce(me).abort("never mind")
@@ -281,15 +283,15 @@ def test_an_abort_before_the_start_is_heeded(build: Callable) -> None:
     assert {outcome.reason for outcome in ring.run().values()} == {"never mind"}
 
 
-def test_peers_that_mean_different_reduces_find_out(build: Callable) -> None:
-    """Peer 2 takes other weights for granted: nobody averages, whoever is blamed for it."""
+def test_peers_with_different_reduces_detect_it(build: Callable) -> None:
+    """Peer 2 assumes other weights. Nobody averages, whoever is blamed."""
     ring = build((1, 1, 1), 5000)
     ring.requests[2] = replace(ring.requests[2], weights=(1, 1, 2))
     for outcome in ring.run().values():
         assert isinstance(outcome, ReduceAborted)
 
 
-def test_words_of_an_abort_are_cut_and_made_printable(build: Callable) -> None:
+def test_abort_message_is_shortened_and_made_printable(build: Callable) -> None:
     lie = pack({"suspects": ["peer-0"], "reason": "\x1b[31mred\n" + "x" * 500})
     ring = build((1, 1, 1), 5000, streams=1)
     outcomes = ring.run({HOSTILE: sends_then_leaves(abort_with(lie))})
@@ -298,10 +300,10 @@ def test_words_of_an_abort_are_cut_and_made_printable(build: Callable) -> None:
     assert len(reason) == 200
 
 
-def test_a_process_that_was_stopped_for_long_blames_nobody_for_it(
+def test_process_that_was_suspended_blames_nobody(
     build: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every clock leaps at once, as after a suspend, in the middle of the reduce."""
+    """Every clock jumps at once in the middle of the reduce, as after a suspend."""
     leap_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + leap_s)
     for each in (lane, watch):
@@ -321,10 +323,12 @@ def test_a_process_that_was_stopped_for_long_blames_nobody_for_it(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_at_the_deadline_those_that_are_done_name_the_one_that_they_wait_for(
+def test_at_the_deadline_finished_peers_name_the_one_still_missing(
     build: Callable, schedule: str
 ) -> None:
-    """It sends all the time, but too slowly: with the same members no attempt would be better."""
+    """It sends all the time, but too slowly. Another attempt with the same members would be no
+    better.
+    """
     ring = build(
         (1, 1, 1, 1), 100_000, schedule=schedule, deadline_s=4.0, silence_s=4.0, streams=1
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whatever a neighbour does, by whichever schedule: all name it, soon, and nothing is left."""
+"""All peers soon name a hostile neighbour, under any schedule, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ Script = Callable[["Hostile"], None]
 
 @dataclass
 class Hostile:
-    """The hostile peer of a ring, and what it owes first: to whom, and the bytes that it should be.
+    """The hostile peer of a ring, the neighbour it owes a segment first, and the correct bytes of
+    that segment.
 
-    The segment is one to which nobody adds before it leaves.
+    Nobody adds to this segment before it leaves.
     """
 
     ring: object
@@ -52,7 +53,7 @@ class Hostile:
         return cls(ring, header, bytes(segment.bytes), ring.links(HOSTILE)[to][0])
 
     def said(self, words: bytes, *sockets: object) -> list[object]:
-        """Say `words` and read what has come; the connections that are left."""
+        """Say `words`, read the answers, and return the connections that are left."""
         return [each for each in sockets if self._moves(each, words)]
 
     def _moves(self, sock: object, words: bytes) -> bool:
@@ -96,8 +97,8 @@ def half_a_frame(hostile: Hostile) -> None:
 
 
 def waits(*for_whom: Callable[[Hostile], int]) -> Script:
-    """Reads all, sends nothing of what it owes, and says again and again that it waits, for one of
-    these and then for the next.
+    """Reads everything, sends nothing that it owes, and repeats that it waits for one of these
+    peers, then for the next.
     """
 
     def script(hostile: Hostile) -> None:
@@ -121,7 +122,7 @@ def a_neighbour(hostile: Hostile) -> int:
 
 
 def crumbs(hostile: Hostile) -> None:
-    """A byte now and then: never silent, never done."""
+    """Sends a byte now and then. It is never silent and never finishes."""
     others = [sock for sock in hostile.ring.sockets(HOSTILE) if sock is not hostile.victim]
     never, at = threading.Event(), 0
     whole = hostile.header.encode() + hostile.body
@@ -132,14 +133,16 @@ def crumbs(hostile: Hostile) -> None:
 
 
 def half_a_header(hostile: Hostile) -> None:
-    """As `crumbs`, but so slow that not even a header comes."""
+    """Like `crumbs`, but so slow that not even a header arrives."""
     hostile.body = b""
     crumbs(hostile)
     waits(itself)(hostile)
 
 
 def what_comes_later(hostile: Hostile) -> None:
-    """Begins with the second segment, which nobody reads before the first, and sends no more."""
+    """Begins with the second segment, which nobody reads before the first, and then sends
+    nothing.
+    """
     request = hostile.ring.requests[HOSTILE]
     plan = request.plan()
     for part, route in enumerate(plan.routes):
@@ -154,9 +157,9 @@ def what_comes_later(hostile: Hostile) -> None:
 class Deed:
     script: Script
     words: str
-    """In the reason that everybody gives."""
+    """A part of the reason that every peer gives."""
     within_s: float = 0.0
-    """How long it may take until somebody notices."""
+    """The longest time until a peer notices."""
 
 
 DEEDS = {
@@ -186,17 +189,17 @@ CASES = [
     for schedule in SCHEDULES
     for transport in ("tls", "plaintext")
     for deed in DEEDS
-    if transport == "tls" or not DEEDS[deed].within_s  # waiting is the same on any
+    if transport == "tls" or not DEEDS[deed].within_s  # the schedule does not change the wait
 ]
 
 
 def open_sockets() -> int:
-    """Descriptors of this process."""
+    """Return the open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize(("schedule", "transport", "deed"), CASES)
-def test_a_hostile_neighbour_is_named_by_all_and_nothing_of_the_attempt_is_left(
+def test_all_peers_name_a_hostile_neighbour_and_clean_up(
     build: Callable, request: pytest.FixtureRequest, schedule: str, transport: str, deed: str
 ) -> None:
     connect = request.getfixturevalue(transport)
@@ -220,7 +223,7 @@ def test_a_hostile_neighbour_is_named_by_all_and_nothing_of_the_attempt_is_left(
 
 
 def threads_left(patience_s: float = 10.0) -> list[str]:
-    """Those of reduces and of the connections that served them, once they had time to end."""
+    """Threads of reduces and of their connections, after they had time to end."""
     ends = time.monotonic() + patience_s
     while True:
         names = [thread.name for thread in threading.enumerate()]

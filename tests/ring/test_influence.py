@@ -1,4 +1,6 @@
-"""Nobody moves the mean further than agreed, who tries is named, and who keeps to it never is."""
+"""No peer moves the mean further than agreed. A peer that tries is named, and an honest peer never
+is.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ BOUND = 0.5
 
 @every_schedule
 @pytest.mark.parametrize("peers", [1, 2, 3, 4, 7, 16])
-def test_the_owner_has_everybodys_contribution_once(schedule: str, peers: int) -> None:
+def test_owner_gets_each_contribution_once(schedule: str, peers: int) -> None:
     for part in range(peers):
         owner = owner_of(schedule, peers, part)
         assert routes(schedule, peers, owner)[part].owned
@@ -39,10 +41,12 @@ def test_the_owner_has_everybodys_contribution_once(schedule: str, peers: int) -
 @every_schedule
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("feedback", [False, True])
-def test_peers_who_all_go_to_the_bound_are_never_accused(
+def test_peers_at_the_bound_are_never_accused(
     build: Callable, schedule: str, codec: str, feedback: bool
 ) -> None:
-    """Every element of everybody at the bound, with the same sign: sums are as large as can be."""
+    """Every element of every peer is at the bound, with the same sign: the sums are as large as
+    possible.
+    """
     weights = (3, 1, 1000, 7, 20_000)
     ring = build(weights, 3000, schedule=schedule, codec=codec, block=64, influence_max=BOUND)
     sign = np.where(np.arange(3000) % 3, 1, -1).astype(np.float32)
@@ -59,9 +63,7 @@ def test_peers_who_all_go_to_the_bound_are_never_accused(
 
 
 @every_schedule
-def test_who_would_move_the_mean_too_far_names_itself_and_sends_nothing_of_it(
-    build: Callable, schedule: str
-) -> None:
+def test_peer_over_the_bound_names_itself_and_sends_nothing(build: Callable, schedule: str) -> None:
     ring = build((1, 1, 1, 1), 25_000, schedule=schedule, influence_max=BOUND)
     for me, local in enumerate(ring.locals):
         local[:] = ring.theta + np.float32(BOUND * (1.05 if me == 2 else 0.5))
@@ -72,7 +74,7 @@ def test_who_would_move_the_mean_too_far_names_itself_and_sends_nothing_of_it(
         assert outcome.reason.endswith("is too large for this run: 0.525, not 0.5")
 
 
-def test_a_peer_on_its_own_keeps_to_the_bound_too(build: Callable) -> None:
+def test_single_peer_keeps_to_the_bound_too(build: Callable) -> None:
     ring = build((1,), 1000, influence_max=BOUND)
     ring.locals[0][:] = ring.theta
     ring.locals[0][999] += 2 * BOUND
@@ -82,21 +84,21 @@ def test_a_peer_on_its_own_keeps_to_the_bound_too(build: Callable) -> None:
 
 
 PEERS, LIAR, BLOCK = 9, 4, 64
-"""Nine stand in three rows of a grid: some collect from two others."""
+"""Nine peers form three rows of a grid. Some of them collect from two others."""
 EXTREME = {"int8": b"\x80" * 64, "int4": b"\x88" * 32}
-"""A block's codes, which no codec writes: -128 and -8."""
+"""Codes of a block that no codec writes: -128 and -8."""
 
 
 def scale_of(codec: str, peak: float) -> bytes:
-    """The largest scale by which a block is no more than `peak` large."""
+    """Return the largest scale with which a block stays within `peak`."""
     if codec == "int4":
         return struct.pack("<f", peak / 7)[2:]
     return struct.pack("<f", np.nextafter(np.float32(peak) / np.float32(127), np.float32(0)))
 
 
 def place_of_the_liar(schedule: str, number: int) -> tuple[int, int]:
-    """A part to which it only contributes, and to whom: the sum of its own is that one's first, or
-    with -1 its last.
+    """Return a part to which the liar only contributes, and the receiver: the first part of those
+    whose sum the liar sends there, or with -1 the last.
     """
     for part in range(PEERS):
         ours = route(schedule, PEERS, LIAR, part)
@@ -108,7 +110,7 @@ def place_of_the_liar(schedule: str, number: int) -> tuple[int, int]:
 
 
 def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable:
-    """It sends one segment, of blocks that it makes when it knows the bound on its sums."""
+    """Send one segment. `block` makes its blocks from the bound on the sums."""
 
     def script(ring: object, me: int) -> None:
         request = ring.requests[me]
@@ -124,10 +126,12 @@ def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable:
 @every_schedule
 @pytest.mark.parametrize("number", [0, -1])
 @pytest.mark.parametrize("codec", EXTREME)
-def test_codes_that_stand_for_more_than_the_scales_say_are_their_sender_s_fault(
+def test_codes_beyond_the_stated_scale_are_the_senders_fault(
     build: Callable, schedule: str, codec: str, number: int
 ) -> None:
-    """By its scales the liar's sum is at its bound; what honest peers make of it is over theirs."""
+    """By its scales, the liar's sum is at its bound. The sum that honest peers
+    compute from it exceeds theirs.
+    """
     weights = tuple(5000 if peer == LIAR else 1 for peer in range(PEERS))
     ring = build(
         weights, 2 * BLOCK * PEERS, schedule=schedule, codec=codec, block=BLOCK, streams=1,
@@ -144,7 +148,7 @@ def test_codes_that_stand_for_more_than_the_scales_say_are_their_sender_s_fault(
 
 @every_schedule
 @pytest.mark.parametrize("number", [0, -1])
-def test_who_sends_a_sum_that_is_out_of_the_codec_s_range_is_named_alone(
+def test_sender_of_an_overflowing_sum_is_named_alone(
     build: Callable, schedule: str, number: int
 ) -> None:
     ring = build(
@@ -162,8 +166,9 @@ def test_who_sends_a_sum_that_is_out_of_the_codec_s_range_is_named_alone(
 
 
 class Two:
-    """The second of two peers of equal weight in a ring, whose difference is `own` everywhere: what
-    becomes of the first one's sum, or of its mean, if both are blocks of `scale` and `codes`.
+    """The second peer in a ring of two with equal weights, where each of its differences is `own`.
+
+    The first peer sends a sum or a mean of blocks with `scale` and `codes`.
     """
 
     def __init__(self, codec: str, own: float, scale: bytes, codes: bytes) -> None:
@@ -193,7 +198,7 @@ class Two:
 
 
 @pytest.mark.parametrize("codec", EXTREME)
-def test_a_mean_whose_codes_stand_for_more_than_is_agreed_is_its_sender_s_fault(codec: str) -> None:
+def test_mean_beyond_the_bound_is_the_senders_fault(codec: str) -> None:
     codes = {"int8": b"\x81" * BLOCK, "int4": b"\x99" * (BLOCK // 2)}[codec]
     at_bound, near = scale_of(codec, BOUND), scale_of(codec, BOUND * 0.86)
     assert Two(codec, 0.0, at_bound, codes).blame(Kind.MEAN) is None
@@ -204,7 +209,7 @@ def test_a_mean_whose_codes_stand_for_more_than_is_agreed_is_its_sender_s_fault(
 
 
 @pytest.mark.parametrize("codec", EXTREME)
-def test_who_adds_too_much_to_a_sum_at_its_bound_blames_itself_and_not_the_sender(
+def test_peer_that_adds_too_much_to_a_full_sum_names_itself(
     codec: str,
 ) -> None:
     codes = {"int8": b"\x7f" * BLOCK, "int4": b"\x77" * (BLOCK // 2)}[codec]
@@ -224,7 +229,7 @@ def limits(schedule: str, **settings: object) -> Influence:
     return Influence(replace(request, **settings), feedback=False)
 
 
-def test_the_bound_on_a_sum_follows_the_weights_of_those_who_are_in_it() -> None:
+def test_bound_of_a_sum_follows_the_weights_in_it() -> None:
     ring, direct = limits("ring"), limits("direct")
     # Each weighs four times its share of 8.
     sums = [ring.sum_max(0, PeerId(f"peer-{sender}")) / BOUND for sender in range(4)]
@@ -234,14 +239,14 @@ def test_the_bound_on_a_sum_follows_the_weights_of_those_who_are_in_it() -> None
     assert ring.mean_max == pytest.approx(BOUND, rel=1e-4) == direct.mean_max
 
 
-def test_without_a_bound_only_the_codecs_is_left() -> None:
+def test_without_an_agreed_bound_the_codecs_range_is_the_bound() -> None:
     free = limits("grid", influence_max=UNBOUNDED)
     assert (free.bounded, free.mean_max) == (False, math.inf)
     assert free.sum_max(1, PeerId("peer-0")) == math.inf
 
 
 @pytest.mark.parametrize("numel", [0, 1, 65_536, 65_537, 200_000])
-def test_the_own_peak_is_found_wherever_it_is(numel: int) -> None:
+def test_own_peak_is_found_at_any_position(numel: int) -> None:
     theta, local = np.zeros(numel, np.float32), np.zeros(numel, np.float32)
     assert own_peak(theta, local) == 0.0
     for at in {0, numel // 2, numel - 1} if numel else set():

@@ -1,4 +1,4 @@
-"""Copy-on-write: the reader sees the instant of the freeze, whatever the writers do meanwhile."""
+"""Copy-on-write: the reader sees the moment of the freeze, whatever writers do meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def taken(frozen, size):
     return bytes(view[: frozen.fill(memoryview(view))])
 
 
-def test_memory_of_copies_that_were_read_is_used_again():
+def test_memory_of_finished_copies_is_reused():
     memory = regions(4 * PIECE + 1)
     with frozen_over(memory) as frozen:
         change(frozen, memory, 0, 0, 2 * PIECE)
@@ -45,7 +45,7 @@ def test_memory_of_copies_that_were_read_is_used_again():
     st.lists(st.integers(0, 14), max_size=12),
     st.integers(1, 9),
 )
-def test_writes_at_any_time_do_not_show(lengths, writes, moments, size):
+def test_writes_after_the_freeze_are_not_visible(lengths, writes, moments, size):
     memory = regions(*lengths)
     expected = b"".join(memory)
     due = sorted(zip(moments, writes, strict=False))
@@ -75,13 +75,13 @@ def test_only_pieces_not_yet_read_are_copied():
         assert frozen._copies == {}
         frozen.before_write(0, 8, 9)
         assert list(frozen._copies) == [2]
-        frozen.before_write(0, 4, 5)  # the half of it that is left is needed still
+        frozen.before_write(0, 4, 5)  # the remaining half of it is still needed
         assert taken(frozen, 6) == bytes(range(6, 12))
         assert frozen._copies == {}
 
 
 def held_up(monkeypatch):
-    """Make the next copy wait: the events that say that it has begun, and let it go on."""
+    """Make the next copy wait. Return events that say that it has begun and let it continue."""
     begun, go_on = threading.Event(), threading.Event()
     copy = np.copyto
 
@@ -95,7 +95,7 @@ def held_up(monkeypatch):
     return begun, go_on
 
 
-def test_a_writer_waits_while_its_piece_is_copied_and_for_no_other(monkeypatch):
+def test_writer_waits_only_for_the_copy_of_its_own_piece(monkeypatch):
     memory = regions(12)
     begun, go_on = held_up(monkeypatch)
     view, written = bytearray(4), threading.Event()
@@ -120,11 +120,12 @@ def test_a_writer_waits_while_its_piece_is_copied_and_for_no_other(monkeypatch):
         assert list(frozen._copies) == [1, 2]
 
 
-def test_a_reader_who_does_not_come_back_holds_nobody_up():
+def test_stalled_reader_holds_no_writer_up():
     memory = regions(12)
     with frozen_over(memory) as frozen:
         assert taken(frozen, 6) == bytes(range(6))
-        change(frozen, memory, 0, 0, 12)  # in this very thread: it would wait for ever
+        # in this same thread: if it waited, it would wait for ever
+        change(frozen, memory, 0, 0, 12)
         assert taken(frozen, 12) == bytes(range(6, 12))
 
 

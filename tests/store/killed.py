@@ -1,9 +1,8 @@
-"""A store in processes that are killed, for real: `python -m tests.store.killed FOLDER`.
+"""A store in processes that are really killed: `python -m tests.store.killed FOLDER`.
 
-A process of its own, since it forks: one child for each point, which tells the story of
-`test_crash` on the real disk, with real threads, and gets SIGKILL in place of one write. Nothing is
-synced, which a killed process does not need: what it wrote the kernel has. What was found is
-written as JSON.
+It is a separate process because it forks: one child for each write. A child runs the story of
+`test_crash` on the real disk with real threads, and is killed by SIGKILL at that write. Nothing is
+synced, since a killed process leaves its writes in the kernel. The results are printed as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.store.test_crash import STEPS, check_whole, story
 
 
 class KillingDisk(LocalDisk):
-    """Kills its process in place of write number `fatal` (from 1), half of which is done."""
+    """Kills its process halfway through write number `fatal` (from 1)."""
 
     def __init__(self, fatal=0):
         self.fatal, self.count = fatal, 0
@@ -58,7 +57,7 @@ class KillingDisk(LocalDisk):
 
 
 class Told(list):
-    """Steps that are finished, also for whoever comes after SIGKILL."""
+    """Finished steps, which survive SIGKILL."""
 
     def __init__(self, path):
         self._path = path
@@ -74,7 +73,7 @@ def tell(folder, disk):
 
 
 def killed_at(folder, point):
-    """Whether SIGKILL came, and the last step that was finished by then."""
+    """Return whether SIGKILL came, and the last step finished by then."""
     child = os.fork()
     if child == 0:
         tell(folder, KillingDisk(point))
@@ -91,7 +90,7 @@ def main(folder):
     for point in range(1, counting.count + 1):
         (folder / "killed").mkdir()
         was_killed, finished = killed_at(folder / "killed", point)
-        after = KillingDisk()  # which kills nobody
+        after = KillingDisk()  # this write kills nobody
         with Store(folder / "killed" / "store", disk=after, chunk_bytes=1024) as store:
             found.append([was_killed, finished, check_whole(store, finished)])
         shutil.rmtree(folder / "killed")

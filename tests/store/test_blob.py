@@ -1,4 +1,4 @@
-"""Manifests: one name for one content, and nothing believed that a peer could have made up."""
+"""Manifests: each content has one name, and a manifest that a peer made up is not believed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def wire(**changes):
     return pack({key: field for key, field in value.items() if field is not None})
 
 
-def test_a_manifest_survives_the_wire():
+def test_manifest_survives_encoding():
     sent = manifest()
     assert BlobManifest.from_wire(sent.to_wire()) == sent
     assert sent.to_wire() == wire()
@@ -50,7 +50,7 @@ def test_a_manifest_survives_the_wire():
 
 
 @pytest.mark.parametrize("size", [0, 1, 1024, 300_000, 4_000_000])
-def test_a_blob_is_read_whole_without_a_second_copy_of_it(size):
+def test_blob_is_read_whole_without_a_second_copy(size):
     data = random.Random(size).randbytes(size)
     described = describe("update", [data], 1024, {})
     starts = {chunk: at * 1024 for at, chunk in enumerate(described.chunks)}
@@ -66,7 +66,7 @@ def test_a_blob_is_read_whole_without_a_second_copy_of_it(size):
     assert peak < 1.2 * size + 2**16
 
 
-def test_an_empty_blob_has_no_chunks():
+def test_empty_blob_has_no_chunks():
     assert BlobManifest.from_wire(manifest(size=0, chunks=()).to_wire()).chunks == ()
 
 
@@ -96,19 +96,19 @@ def test_an_empty_blob_has_no_chunks():
         {"surplus": 1},
     ],
 )
-def test_a_hostile_manifest_is_refused(changes):
+def test_hostile_manifest_is_refused(changes):
     with pytest.raises(ManifestInvalid):
         BlobManifest.from_wire(wire(**changes))
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_do_worse_than_being_no_manifest(data):
+def test_arbitrary_bytes_are_not_a_manifest_and_do_no_harm(data):
     with pytest.raises(ManifestInvalid):
         BlobManifest.from_wire(data)
 
 
 @given(st.integers(0, 400), st.integers(0, 255))
-def test_a_manifest_with_one_byte_changed_is_refused_or_is_another_one(position, value):
+def test_manifest_with_a_changed_byte_is_refused_or_another_one(position, value):
     data = bytearray(manifest().to_wire())
     data[position % len(data)] = value
     try:
@@ -118,7 +118,7 @@ def test_a_manifest_with_one_byte_changed_is_refused_or_is_another_one(position,
     assert changed.to_wire() == bytes(data)
 
 
-def test_a_manifest_too_long_for_a_chunk_is_refused():
+def test_manifest_too_long_for_a_chunk_is_refused():
     chunks = tuple([A] * 130_000)
     with pytest.raises(ManifestInvalid):
         manifest(size=1024 * len(chunks), chunks=chunks).to_wire()
@@ -130,14 +130,14 @@ def test_one_digest_cannot_stand_for_two_lengths():
         manifest(chunks=(A, A)).sizes()
 
 
-def test_every_manifest_looks_like_one_and_text_does_not():
+def test_every_manifest_is_recognised_and_text_is_not():
     assert looks_like_manifest(manifest().to_wire())
     assert not looks_like_manifest(b"once upon a time")
     assert not looks_like_manifest(b"")
 
 
 @given(st.lists(st.binary(max_size=50), max_size=12), st.integers(1, 16))
-def test_rechunking_keeps_the_bytes_and_cuts_them_evenly(parts, chunk_bytes):
+def test_rechunking_keeps_the_bytes_and_cuts_evenly(parts, chunk_bytes):
     pieces = [bytes(piece) for piece in rechunked(parts, chunk_bytes)]
     assert b"".join(pieces) == b"".join(parts)
     assert all(len(piece) == chunk_bytes for piece in pieces[:-1])

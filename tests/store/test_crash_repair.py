@@ -1,4 +1,4 @@
-"""Repairing a store, and disowning its snapshot, cut short at each of their writes."""
+"""Repairing a store and rejecting its snapshot, each interrupted at every write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def opened(disk):
 
 
 def stored():
-    """A store with a head, as a disk that survived everything until now, and its snapshot."""
+    """A store with a head, on a disk that has survived everything so far, and its snapshot."""
     disk = MemoryDisk()
     store = opened(disk)
     digest = store.put_blob("snapshot", [SNAPSHOT], {})
@@ -34,7 +34,7 @@ def stored():
 
 
 def rot(disk, digest):
-    """Damage two of the snapshot's chunks and its list of them; returns the sound bytes."""
+    """Damage two of the snapshot's chunks and its manifest. Return the intact bytes."""
     store = opened(disk)
     manifest = store.manifest(digest)
     victims = {each: store.get_chunk(each) for each in (manifest.chunks[1], manifest.chunks[2])}
@@ -46,7 +46,7 @@ def rot(disk, digest):
 
 
 def repair(store, victims):
-    """As a scrub and `store check --repair` do it: set aside, fetch, make the names durable."""
+    """Repair as a scrub and `store check --repair` do: set aside, fetch, make the names durable."""
     for victim in victims:
         store.examine(victim)
     for victim, sound in victims.items():
@@ -56,7 +56,7 @@ def repair(store, victims):
 
 
 def count_of(work):
-    """How many writes there are, from the opening of the store on."""
+    """The number of writes from the opening of the store on."""
     disk, digest = stored()
     work(disk, digest)
     return len(disk.writes)
@@ -70,7 +70,7 @@ def whole_repair(disk, digest):
 
 
 @pytest.mark.parametrize("fail_at", range(1, count_of(whole_repair) + 1))
-def test_a_repair_that_is_cut_short_believes_no_rot_loses_nothing_else_and_can_be_repeated(fail_at):
+def test_interrupted_repair_loses_nothing_and_can_be_repeated(fail_at):
     for seed in range(SEEDS):
         disk, digest = stored()
         victims = rot(disk, digest)
@@ -108,7 +108,7 @@ def whole_disowning(disk, digest):
 
 
 @pytest.mark.parametrize("fail_at", range(1, count_of(whole_disowning) + 2))
-def test_a_snapshot_is_disowned_or_not_whenever_that_is_cut_short_and_once_it_is_it_stays(fail_at):
+def test_interrupted_rejection_of_a_snapshot_is_all_or_nothing(fail_at):
     for seed in range(SEEDS):
         disk, digest = stored()
         disk.writes.clear()
@@ -120,12 +120,12 @@ def test_a_snapshot_is_disowned_or_not_whenever_that_is_cut_short_and_once_it_is
         head = after.head()
         assert (head.run, head.height, head.head, head.step) == (RUN, 2, digest_of(b"entry"), 1)
         assert (head.snapshot, head.snapshot_step) in [(None, None)] + [(digest, 1)] * (not done)
-        assert after.read_blob(digest) == SNAPSHOT  # kept: it may still be found to be right
+        assert after.read_blob(digest) == SNAPSHOT  # kept, since it may still turn out to be right
         disown(after)
         assert after.head().snapshot is None
 
 
-def test_the_cuts_of_a_disowning_come_before_and_after_it():
+def test_rejection_is_interrupted_before_and_after_it_holds():
     heads = set()
     for fail_at in range(1, count_of(whole_disowning) + 1):
         disk, _ = stored()

@@ -1,4 +1,4 @@
-"""One conformance suite for the seam, run on the real disk and on the one in memory."""
+"""One conformance suite for disks, run on the real disk and on the one in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def root(disk, tmp_path):
     return tmp_path / "a" / "b"
 
 
-def test_a_file_reads_back_as_it_was_written_whole_or_in_part(disk, root):
+def test_file_reads_back_as_written_whole_or_in_part(disk, root):
     disk.write(root / "f", memoryview(b"hello world"))
     assert disk.read(root / "f", 0, 100) == b"hello world"
     assert disk.read(root / "f", 6, 3) == b"wor"
@@ -32,7 +32,7 @@ def test_a_file_reads_back_as_it_was_written_whole_or_in_part(disk, root):
     assert disk.read(root / "f", 50, 5) == b""
 
 
-def test_a_chunk_is_read_into_memory_once(tmp_path):
+def test_chunk_is_read_into_memory_once(tmp_path):
     disk, size = LocalDisk(), 4 * 2**20
     disk.write(tmp_path / "chunk", memoryview(bytes(size)))
     tracemalloc.start()
@@ -43,7 +43,7 @@ def test_a_chunk_is_read_into_memory_once(tmp_path):
         tracemalloc.stop()
 
 
-def test_writing_again_replaces_the_content_and_appending_adds_to_it(disk, root):
+def test_writing_replaces_the_content_and_appending_extends_it(disk, root):
     disk.write(root / "f", memoryview(b"a long first content"))
     disk.write(root / "f", memoryview(b"short"))
     disk.opened(root / "f").append(memoryview(b"er"))
@@ -52,7 +52,7 @@ def test_writing_again_replaces_the_content_and_appending_adds_to_it(disk, root)
     assert disk.size(root / "f") == 6
 
 
-def test_an_open_file_stays_the_same_whatever_has_its_name(disk, root):
+def test_open_file_is_unaffected_by_a_change_of_its_name(disk, root):
     disk.write(root / "f", memoryview(b"old"))
     old = disk.opened(root / "f")
     disk.write(root / "new", memoryview(b"new"))
@@ -87,7 +87,7 @@ def test_replace_moves_over_what_was_there(disk, root):
     assert disk.read(root / "old", 0, 9) == b"new"
 
 
-def test_a_file_that_is_not_there_has_no_size_and_cannot_be_used(disk, root):
+def test_missing_file_has_no_size_and_cannot_be_used(disk, root):
     assert disk.size(root / "none") is None
     for use in (
         lambda: disk.read(root / "none", 0, 1),
@@ -100,7 +100,7 @@ def test_a_file_that_is_not_there_has_no_size_and_cannot_be_used(disk, root):
     assert disk.names(root) == []
 
 
-def test_a_lock_is_held_by_one_until_it_is_closed(disk, root):
+def test_lock_is_held_by_one_owner_until_it_is_closed(disk, root):
     lock = disk.lock(root / "lock")
     assert lock is not None
     assert disk.lock(root / "lock") is None
@@ -110,7 +110,7 @@ def test_a_lock_is_held_by_one_until_it_is_closed(disk, root):
     again.close()
 
 
-def test_after_a_power_cut_only_what_was_made_durable_is_sure(tmp_path):
+def test_only_durable_writes_are_certain_after_a_power_cut(tmp_path):
     survived = set()
     for seed in range(200):
         disk = MemoryDisk()
@@ -135,7 +135,7 @@ def test_after_a_power_cut_only_what_was_made_durable_is_sure(tmp_path):
 
 
 def pages(count):
-    """Memory that begins at a page, full of bytes of which no two pages are alike."""
+    """Memory that starts at a page boundary. No two of its pages are equal."""
     memory = memoryview(mmap.mmap(-1, count * mmap.PAGESIZE))
     memory[:] = b"".join(bytes([n]) * mmap.PAGESIZE for n in range(count))
     return memory
@@ -152,7 +152,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_memory_of_any_place_and_length_is_written_as_it_is(disk, root, name):
+def test_memory_at_any_address_and_of_any_length_is_written(disk, root, name):
     data = ALIKE[name](pages(3))
     disk.write(root / "f", memoryview(b"longer than that, and replaced" * 1000))
     disk.write(root / "f", data)
@@ -161,7 +161,7 @@ def test_memory_of_any_place_and_length_is_written_as_it_is(disk, root, name):
 
 
 def refuse_around_the_cache(monkeypatch, name, error):
-    """From here on the first such system call that goes around the page cache fails."""
+    """Make the first such system call fail that bypasses the page cache, and all later ones."""
     call, refused = getattr(os, name), []
 
     def failing(*words):
@@ -174,9 +174,7 @@ def refuse_around_the_cache(monkeypatch, name, error):
 
 
 @pytest.mark.parametrize("call", ["open", "write"])
-def test_where_there_is_no_way_around_the_page_cache_files_are_written_through_it(
-    tmp_path, monkeypatch, call
-):
+def test_files_use_the_page_cache_where_it_cannot_be_bypassed(tmp_path, monkeypatch, call):
     refuse_around_the_cache(monkeypatch, call, errno.EINVAL)
     LocalDisk().write(tmp_path / "f", pages(2))
     monkeypatch.undo()
@@ -184,14 +182,14 @@ def test_where_there_is_no_way_around_the_page_cache_files_are_written_through_i
 
 
 @pytest.mark.parametrize("call", ["open", "write"])
-def test_a_disk_that_is_full_is_not_tried_another_way(tmp_path, monkeypatch, call):
+def test_full_disk_is_not_tried_another_way(tmp_path, monkeypatch, call):
     refuse_around_the_cache(monkeypatch, call, errno.ENOSPC)
     with pytest.raises(OSError, match="as the test demands") as caught:
         LocalDisk().write(tmp_path / "f", pages(2))
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_a_killed_process_loses_nothing_that_the_kernel_had(tmp_path):
+def test_killed_process_loses_nothing_that_the_kernel_had(tmp_path):
     disk = MemoryDisk()
     disk.make_directories(tmp_path)
     disk.write(tmp_path / "f", memoryview(b"never synced"))

@@ -1,4 +1,4 @@
-"""Collection removes what nothing needs, and never anything else."""
+"""Collection removes what nothing needs, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def store(disk):
 
 
 def grown_up(store):
-    """Forget what was put recently, as a collection that keeps everything would."""
+    """Forget what was stored recently, as a collection that keeps everything would."""
     store._objects.grow_up(2**62)
 
 
@@ -35,7 +35,7 @@ def blob(store, seed, chunks=3):
     )
 
 
-def test_what_is_kept_stays_and_the_rest_goes(store):
+def test_kept_blobs_stay_and_the_others_are_removed(store):
     kept, lost = blob(store, 1), blob(store, 2)
     bare = store.put_chunk(b"a data block")
     grown_up(store)
@@ -50,7 +50,7 @@ def test_what_is_kept_stays_and_the_rest_goes(store):
     )
 
 
-def test_what_was_put_since_the_last_collection_is_spared_once(store):
+def test_new_chunk_is_spared_by_the_next_collection(store):
     fresh = blob(store, 1)
     assert store.collect_garbage([]).chunks == 0
     assert store.holds_blob(fresh)
@@ -58,7 +58,7 @@ def test_what_was_put_since_the_last_collection_is_spared_once(store):
     assert not store.has_chunk(fresh)
 
 
-def test_putting_a_chunk_again_spares_it_again(store):
+def test_storing_a_chunk_again_spares_it_again(store):
     store.put_chunk(b"again")
     grown_up(store)
     digest = store.put_chunk(b"again")
@@ -66,7 +66,7 @@ def test_putting_a_chunk_again_spares_it_again(store):
     assert store.has_chunk(digest)
 
 
-def test_the_heads_snapshot_needs_no_keeping(store):
+def test_heads_snapshot_stays_without_being_listed(store):
     snapshot = blob(store, 1)
     store.put_head(Head(RunId("cd" * 32), 4, digest_of(b"e"), 2, snapshot, 2))
     grown_up(store)
@@ -74,7 +74,7 @@ def test_the_heads_snapshot_needs_no_keeping(store):
     assert store.read_blob(snapshot)
 
 
-def test_a_pin_protects_what_is_being_fetched_even_before_its_manifest_is_here(store):
+def test_pin_protects_a_blob_even_before_its_manifest_is_here(store):
     whole = blob(store, 1)
     manifest = store.get_chunk(whole)
     grown_up(store)
@@ -99,7 +99,7 @@ class DiskThatIsListened(MemoryDisk):
         return super().names(path)
 
 
-def test_what_is_put_while_a_sweep_is_under_way_is_spared():
+def test_chunk_stored_during_a_sweep_is_spared():
     disk = DiskThatIsListened()
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     digest = store.put_chunk(b"garbage until this very moment")
@@ -114,7 +114,7 @@ def test_what_is_put_while_a_sweep_is_under_way_is_spared():
     assert store.has_chunk(digest)
 
 
-def test_a_blob_that_is_being_written_is_not_collected_however_often(store):
+def test_blob_being_written_survives_any_number_of_collections(store):
     collections = []
 
     def parts():
@@ -127,7 +127,7 @@ def test_a_blob_that_is_being_written_is_not_collected_however_often(store):
     assert len(store.read_blob(digest)) == 5 * 1024
 
 
-def test_a_damaged_root_stops_the_collection_before_it_removes_anything(store, disk):
+def test_damaged_root_stops_the_collection_before_any_removal(store, disk):
     kept, other = blob(store, 1), blob(store, 2)
     grown_up(store)
     disk.damage(store.chunk_path(kept), lambda data: b"\0" + data[1:])
@@ -138,7 +138,7 @@ def test_a_damaged_root_stops_the_collection_before_it_removes_anything(store, d
     assert store.holds_blob(other)
 
 
-def test_all_damaged_roots_are_told_and_how_to_let_go_of_those_that_are_pinned(store, disk):
+def test_damaged_roots_are_all_named_and_pinned_ones_can_be_freed(store, disk):
     kept, pinned = blob(store, 1), blob(store, 2)
     store.lasting.change(add=pinned)
     grown_up(store)
@@ -159,7 +159,7 @@ def test_all_damaged_roots_are_told_and_how_to_let_go_of_those_that_are_pinned(s
 
 
 class DiskWithAnotherReader(MemoryDisk):
-    """Somebody else sets a file aside just before it is read for the nth time."""
+    """Another process sets a file aside just before its nth read."""
 
     def __init__(self, before):
         super().__init__()
@@ -174,7 +174,7 @@ class DiskWithAnotherReader(MemoryDisk):
 
 
 @pytest.mark.parametrize("before", [1, 2, 3])
-def test_a_root_that_another_reader_sets_aside_meanwhile_stops_the_collection_too(before):
+def test_root_set_aside_by_another_reader_stops_the_collection(before):
     disk = DiskWithAnotherReader(before)
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     kept = blob(store, 1)
@@ -186,7 +186,7 @@ def test_a_root_that_another_reader_sets_aside_meanwhile_stops_the_collection_to
     assert all(map(store.has_chunk, chunks))
 
 
-def test_a_data_block_that_begins_like_a_manifest_is_kept_as_a_chunk(store):
+def test_data_block_that_resembles_a_manifest_is_kept_as_a_chunk(store):
     block = store.put_chunk(b"\x85\xabchunk_bytes but not really")
     grown_up(store)
     store.collect_garbage([block])
@@ -207,7 +207,7 @@ def test_set_aside_garbage_is_removed_too(store, disk):
     st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6),
     st.sets(st.integers(0, 5)),
 )
-def test_shared_chunks_live_as_long_as_any_blob_that_is_kept(contents, kept_numbers):
+def test_shared_chunk_stays_while_any_blob_needs_it(contents, kept_numbers):
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024, lanes=AtOnce)
     blobs = [
         store.put_blob("update", [b"%d" % part * 1024 for part in content], {})
@@ -223,13 +223,14 @@ def test_shared_chunks_live_as_long_as_any_blob_that_is_kept(contents, kept_numb
             assert not store.has_chunk(digest)
 
 
-def test_a_blob_that_is_being_written_protects_its_own_chunks_and_no_older_ones(store):
+def test_blob_being_written_protects_only_its_own_chunks(store):
     old = blob(store, 1)
 
     def parts():
         yield b"first" * 1024
         store.collect_garbage([])  # spares both: they are new
-        assert store.collect_garbage([]).chunks == 4  # the old one; the other goes on
+        # removes the old one; the other writer continues
+        assert store.collect_garbage([]).chunks == 4
         yield b"second" * 1024
 
     new = store.put_blob("update", parts(), {})

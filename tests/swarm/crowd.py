@@ -1,5 +1,5 @@
-"""A crowd without sockets or clocks: joiners that begin together, while one seed alone holds what
-they want. Each fetches from the seed and from all others, and serves what it has got so far.
+"""A crowd without sockets or clocks. Joiners begin together while a single seed holds what they
+want. Each joiner fetches from the seed and from all others, and serves the chunks it has so far.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from p2ptrain.swarm.server import MISS_S, MISS_S_MAX
 SEED = 0
 RTT_S = 0.04
 STAGGER_S = 0.5
-"""Between the beginnings of two joiners."""
+"""Seconds between the starts of two joiners."""
 
 
 @dataclass
 class Crowd:
-    """Uplinks of `chunks_per_s` each, of which every one sends a chunk at a time."""
+    """Uplinks of `chunks_per_s` each. An uplink sends one chunk at a time."""
 
     joiners: int
     chunks: int
     chunks_per_s: float = 3.0
     lost: frozenset[int] = frozenset()
-    """What the seed does not have either, by number."""
+    """Numbers of the chunks that the seed lacks too."""
     seed_ends_at: float = float("inf")
 
     now: float = 0.0
     sent: Counter[int] = field(default_factory=Counter)
-    """Chunks, by who sent them."""
+    """Number of chunks sent, by sender."""
     misses: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """By who said so, and to whom."""
+    """Number of "missing" answers, by (sender, receiver)."""
     ended_at: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> Crowd:
-        """Until each joiner has all, or its picker is stuck."""
+        """Run until each joiner has everything or its picker is stuck."""
         self._digests = [Digest(f"{number:064x}") for number in range(self.chunks)]
         everything = {self._digests[n] for n in range(self.chunks) if n not in self.lost}
         self.held = [everything, *(set[Digest]() for _ in range(self.joiners))]

@@ -1,4 +1,4 @@
-"""Fetching from sources that are good, gone, slow, silent, poor or hostile, several at a time."""
+"""Fetching from several sources that are good, gone, slow, silent, incomplete or hostile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from p2ptrain.swarm import (
 from p2ptrain.swarm.wire import receive_request, send_response
 
 DEADLINE_S = 100.0
-"""Of what takes milliseconds, on a machine that others keep busy."""
+"""Seconds for what takes milliseconds on an idle machine."""
 CHUNKS = 24
 DATA = b"".join(b"%04d" % number * 256 for number in range(CHUNKS))
 
@@ -47,7 +47,7 @@ def new_store():
 
 @dataclass
 class FakeSource:
-    """A peer as the fetch sees it: what `behave` does with each connection is its character."""
+    """A peer as the fetch sees it. `behave` handles each connection."""
 
     peer: str
     behave: object
@@ -58,7 +58,7 @@ class FakeSource:
 
 @pytest.fixture
 def dialled():
-    """The `dial` to pass to a fetch. Afterwards every connection must have come to its end."""
+    """The `dial` to pass to a fetch. Afterwards every connection must have ended."""
     threads = []
 
     def connect(source):
@@ -90,7 +90,7 @@ def seed():
 
 
 def good(store, *, chunks_max=None):
-    """Serves the store; dies after `chunks_max` answers, in the middle of the next one."""
+    """Serve the store. After `chunks_max` answers, break off in the middle of the next one."""
 
     def behave(source, sock):
         while True:
@@ -105,7 +105,7 @@ def good(store, *, chunks_max=None):
 
 
 def answering(make):
-    """Answers every request with the bytes that `make` gives for the digest."""
+    """Answer every request with the bytes that `make` returns for the digest."""
 
     def behave(source, sock):
         while True:
@@ -117,7 +117,7 @@ def answering(make):
 
 
 def answering_by(behave, *, before=lambda: None):
-    """Does something first."""
+    """Behave like `behave`, but do something first."""
 
     def first(source, sock):
         before()
@@ -127,14 +127,14 @@ def answering_by(behave, *, before=lambda: None):
 
 
 def silent(source, sock):
-    """Takes requests and never answers."""
+    """Accept requests and never answer."""
     while True:
         source.asked.append(receive_request(sock))
         source.was_asked.set()
 
 
 def dripping(source, sock):
-    """Begins each chunk and goes on with it, a byte at a time: it is never silent for long."""
+    """Begin each chunk and continue a byte at a time, never silent for long."""
     while True:
         source.asked.append(receive_request(sock))
         sock.send_all(b"\0\0\0\4\0")
@@ -144,7 +144,7 @@ def dripping(source, sock):
             source.leaves.wait(0.02)
 
 
-def test_a_blob_comes_whole_from_one_source(seed, dialled):
+def test_blob_arrives_complete_from_one_source(seed, dialled):
     store, digest = seed
     mine = new_store()
     source = FakeSource("a", good(store))
@@ -177,7 +177,7 @@ def test_several_sources_serve_at_the_same_time(seed, dialled):
     assert report.bytes_fetched == len(DATA)
 
 
-def test_several_streams_to_one_peer_share_the_work(seed, dialled):
+def test_several_streams_to_one_peer_share_the_requests(seed, dialled):
     store, digest = seed
     mine = new_store()
     source = FakeSource("a", good(store))
@@ -207,7 +207,7 @@ def odd_status(sock, digest):
     ],
 )
 @pytest.mark.parametrize("streams", [1, 2])
-def test_a_hostile_source_is_dropped_and_blamed_and_the_fetch_completes(
+def test_hostile_source_is_dropped_and_blamed_and_the_fetch_ends(
     seed, dialled, make, fault, streams
 ):
     store, digest = seed
@@ -233,7 +233,7 @@ def test_a_hostile_source_is_dropped_and_blamed_and_the_fetch_completes(
     assert "bad" not in report.bytes_by_peer
 
 
-def test_a_peer_that_is_hostile_on_one_connection_loses_the_others_too(seed, dialled):
+def test_hostile_peer_loses_its_other_connections_too(seed, dialled):
     store, digest = seed
     mine = new_store()
     mine.put_chunk(store.get_chunk(digest))
@@ -244,7 +244,7 @@ def test_a_peer_that_is_hostile_on_one_connection_loses_the_others_too(seed, dia
         if next(liars):
             send_response(sock, b"lie" * len(receive_request(sock)))
             lied.set()
-            silent(source, sock)  # closing with requests unread would lose the lie itself
+            silent(source, sock)  # closing with unread requests would lose the lie itself
         else:
             after_the_lie(source, sock)
 
@@ -258,7 +258,7 @@ def test_a_peer_that_is_hostile_on_one_connection_loses_the_others_too(seed, dia
     assert [(drop.peer, drop.fault) for drop in report.dropped] == [("two-faced", Fault.CORRUPT)]
 
 
-def test_a_source_that_dies_half_way_is_dropped_without_blame(seed, dialled):
+def test_source_that_dies_midway_is_dropped_without_blame(seed, dialled):
     store, digest = seed
     mine = new_store()
     mine.put_chunk(store.get_chunk(digest))
@@ -282,7 +282,7 @@ def test_a_source_that_dies_half_way_is_dropped_without_blame(seed, dialled):
     assert report.chunks_fetched == CHUNKS
 
 
-def test_garbage_a_death_and_two_good_sources_together(seed, dialled):
+def test_fetch_survives_garbage_and_a_death_with_two_good_sources(seed, dialled):
     store, digest = seed
     mine = new_store()
     sources = [
@@ -306,9 +306,7 @@ def test_garbage_a_death_and_two_good_sources_together(seed, dialled):
 
 
 @pytest.mark.parametrize("behave", [silent, dripping])
-def test_a_silent_or_dripping_source_is_gone_round_without_waiting_for_it(
-    seed, dialled, monkeypatch, behave
-):
+def test_silent_or_dripping_source_is_bypassed_without_waiting(seed, dialled, monkeypatch, behave):
     monkeypatch.setattr(picker, "PATIENCE_MIN_S", 0.01)
     store, digest = seed
     mine = new_store()
@@ -328,7 +326,7 @@ def test_a_silent_or_dripping_source_is_gone_round_without_waiting_for_it(
     assert report.seconds < 10  # of the 20 that the dripping one takes for its chunk
 
 
-def test_poor_sources_that_each_hold_a_part_are_enough_together(seed, dialled):
+def test_incomplete_sources_are_enough_together(seed, dialled):
     store, digest = seed
     parts = [new_store() for _ in range(3)]
     for number, chunk in enumerate(store.manifest(digest).chunks):
@@ -346,7 +344,7 @@ def test_poor_sources_that_each_hold_a_part_are_enough_together(seed, dialled):
     }
 
 
-def test_a_fetch_resumes_with_what_is_missing(seed, dialled):
+def test_fetch_resumes_with_the_missing_chunks(seed, dialled):
     store, digest = seed
     mine = new_store()
     dying = FakeSource("dying", good(store, chunks_max=20))
@@ -354,7 +352,7 @@ def test_a_fetch_resumes_with_what_is_missing(seed, dialled):
         fetch_blob(mine, digest, [dying], dialled, deadline_s=DEADLINE_S)
     assert caught.value.code == "CKPT-NO-SOURCE"
     missing = mine.missing_chunks(digest)
-    # Of twenty answers the manifest was the first; sixteen may have died in the connection.
+    # The manifest was the first of twenty answers. Sixteen may have died in the connection.
     assert CHUNKS - 19 <= len(missing) < CHUNKS - 2
     source = FakeSource("good", good(store))
     report = fetch_blob(mine, digest, [source], dialled, deadline_s=DEADLINE_S)
@@ -363,14 +361,14 @@ def test_a_fetch_resumes_with_what_is_missing(seed, dialled):
     assert mine.read_blob(digest) == DATA
 
 
-def test_what_is_held_whole_is_not_asked_for(seed, dialled):
+def test_complete_blob_is_not_requested_again(seed, dialled):
     store, digest = seed
     source = FakeSource("a", good(store))
     report = fetch_blob(store, digest, [source], dialled, deadline_s=DEADLINE_S)
     assert (report.chunks_fetched, source.asked) == (0, [])
 
 
-def test_nobody_has_it_says_so_with_evidence_for_each_source(seed, dialled):
+def test_chunk_that_nobody_has_is_reported_for_each_source(seed, dialled):
     _, digest = seed
     sources = [
         FakeSource("empty", good(new_store())),
@@ -387,7 +385,7 @@ def test_nobody_has_it_says_so_with_evidence_for_each_source(seed, dialled):
     assert error.do
 
 
-def test_who_lied_is_named_also_where_the_fetch_fails(seed, dialled):
+def test_lying_source_is_named_even_if_the_fetch_fails(seed, dialled):
     _, digest = seed
     handle = FetchHandle()
     assert handle.blamed == ()
@@ -403,14 +401,14 @@ def test_who_lied_is_named_also_where_the_fetch_fails(seed, dialled):
     assert handle.blamed == ("liar",)
 
 
-def test_without_sources_it_is_said_at_once(seed, dialled):
+def test_fetch_without_sources_fails_at_once(seed, dialled):
     with pytest.raises(StoreError) as caught:
         fetch_blob(new_store(), seed[1], [], dialled, deadline_s=DEADLINE_S)
     assert caught.value.code == "CKPT-NO-SOURCE"
     assert caught.value.evidence == ("no source is known",)
 
 
-def test_one_chunk_that_nobody_has_does_not_keep_the_others_from_coming(seed, dialled):
+def test_one_chunk_that_nobody_has_does_not_stop_the_others(seed, dialled):
     store, digest = seed
     lost = store.manifest(digest).chunks[3]
     store._disk.remove(store.chunk_path(lost))
@@ -421,7 +419,7 @@ def test_one_chunk_that_nobody_has_does_not_keep_the_others_from_coming(seed, di
     assert mine.missing_chunks(digest) == [lost]
 
 
-def test_a_manifest_is_asked_of_another_source_soon(seed, dialled, monkeypatch):
+def test_slow_manifest_is_soon_requested_from_another_source(seed, dialled, monkeypatch):
     monkeypatch.setattr(picker, "PATIENCE_UNKNOWN_S", DEADLINE_S)
     store, digest = seed
     mute = FakeSource("mute", silent)
@@ -439,7 +437,7 @@ def test_a_manifest_is_asked_of_another_source_soon(seed, dialled, monkeypatch):
     assert mine.holds_blob(digest)
 
 
-def test_a_silent_source_alone_is_dropped_as_slow(seed, dialled):
+def test_single_silent_source_is_dropped_as_too_slow(seed, dialled):
     with pytest.raises(StoreError) as caught:
         fetch_blob(
             new_store(),
@@ -453,14 +451,14 @@ def test_a_silent_source_alone_is_dropped_as_slow(seed, dialled):
     assert Fault.SLOW.value in caught.value.evidence[0]
 
 
-def test_the_deadline_ends_a_fetch_that_cannot_end(seed, dialled):
+def test_deadline_ends_a_fetch_that_cannot_end(seed, dialled):
     with pytest.raises(TryLater) as caught:
         fetch_blob(new_store(), seed[1], [FakeSource("mute", silent)], dialled, deadline_s=0.05)
     assert caught.value.code == "FETCH-TIMEOUT"
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early):
+def test_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early):
     handle = FetchHandle()
 
     def behave(source, sock):
@@ -482,7 +480,7 @@ def test_a_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early)
     assert caught.value.code == "FETCH-CANCELLED"
 
 
-def test_a_source_that_is_found_while_it_runs_is_asked_as_well(seed, dialled):
+def test_source_found_during_the_fetch_is_used(seed, dialled):
     store, digest = seed
     handle, late_was_asked = FetchHandle(), threading.Event()
 
@@ -510,7 +508,7 @@ def test_a_source_that_is_found_while_it_runs_is_asked_as_well(seed, dialled):
     assert late_was_asked.is_set()
 
 
-def test_a_source_may_be_offered_before_the_fetch_begins(seed, dialled):
+def test_source_may_be_offered_before_the_fetch_begins(seed, dialled):
     store, digest = seed
     handle, mine = FetchHandle(), new_store()
     handle.offer(FakeSource("a", good(store)))
@@ -519,7 +517,7 @@ def test_a_source_may_be_offered_before_the_fetch_begins(seed, dialled):
 
 
 @pytest.mark.parametrize("at_first", ["unreachable", "lost"])
-def test_who_was_out_of_reach_may_be_offered_again_and_who_lied_may_not(seed, dialled, at_first):
+def test_unreachable_source_may_be_offered_again_but_no_liar(seed, dialled, at_first):
     store, digest = seed
     handle, mine = FetchHandle(), new_store()
     mine.put_chunk(store.get_chunk(digest))
@@ -551,7 +549,7 @@ def test_who_was_out_of_reach_may_be_offered_again_and_who_lied_may_not(seed, di
     assert len(liar.asked) <= 1
 
 
-def test_a_source_that_is_still_being_dialled_holds_nobody_up(seed, dialled):
+def test_source_that_is_still_being_dialled_delays_nobody(seed, dialled):
     store, digest = seed
     never, left = threading.Event(), threading.Event()
 
@@ -571,7 +569,7 @@ def test_a_source_that_is_still_being_dialled_holds_nobody_up(seed, dialled):
     assert left.wait(DEADLINE_S)
 
 
-def test_progress_grows_to_the_whole(seed, dialled):
+def test_progress_grows_to_the_whole_size(seed, dialled):
     store, digest = seed
     seen = []
     source = FakeSource("a", good(store))
@@ -582,7 +580,7 @@ def test_progress_grows_to_the_whole(seed, dialled):
     assert seen[-1].bytes_fetched == len(DATA) + len(store.get_chunk(digest))
 
 
-def test_a_full_disk_stops_the_fetch_with_its_own_error_and_nothing_lost(seed, dialled):
+def test_full_disk_stops_the_fetch_with_its_own_error(seed, dialled):
     store, digest = seed
     disk = MemoryDisk()
     mine = Store(Path("/store"), disk=disk, chunk_bytes=1024)
@@ -598,7 +596,7 @@ def test_a_full_disk_stops_the_fetch_with_its_own_error_and_nothing_lost(seed, d
     assert mine.read_blob(digest) == DATA
 
 
-def test_a_digest_that_names_no_blob_is_said_to_be_none(dialled):
+def test_digest_that_names_no_blob_is_reported(dialled):
     store = new_store()
     digest = store.put_chunk(b"a data block")
     source = FakeSource("a", good(store))
@@ -608,7 +606,7 @@ def test_a_digest_that_names_no_blob_is_said_to_be_none(dialled):
     assert report.chunks_fetched == 1
 
 
-def test_a_manifest_that_contradicts_itself_is_refused_before_its_chunks_are_asked_for(dialled):
+def test_inconsistent_manifest_is_refused_before_its_chunks(dialled):
     store = new_store()
     chunk = store.put_chunk(b"x" * 1024)
     digest = store.put_chunk(BlobManifest("index", 1500, 1024, (chunk, chunk), {}).to_wire())
@@ -618,7 +616,7 @@ def test_a_manifest_that_contradicts_itself_is_refused_before_its_chunks_are_ask
     assert source.asked == [digest]
 
 
-def test_bare_chunks_come_once_each_and_only_if_missing(dialled):
+def test_bare_chunks_are_fetched_once_and_only_if_missing(dialled):
     store, mine = new_store(), new_store()
     blocks = [store.put_chunk(b"block %d" % number) for number in range(5)]
     mine.put_chunk(b"block 2")
@@ -630,7 +628,7 @@ def test_bare_chunks_come_once_each_and_only_if_missing(dialled):
     assert digest_of(b"block 2") not in source.asked
 
 
-def test_a_collection_in_mid_fetch_takes_nothing_away(seed, dialled):
+def test_garbage_collection_during_a_fetch_removes_nothing(seed, dialled):
     store, digest = seed
     mine = new_store()
     collected = []
@@ -645,8 +643,10 @@ def test_a_collection_in_mid_fetch_takes_nothing_away(seed, dialled):
     assert mine.holds_blob(digest)
 
 
-def test_a_joiner_over_real_tls_gets_a_members_state_bit_for_bit():
-    """The README's story: snapshot here, serve it, fetch it there from two members, load it."""
+def test_joiner_over_real_tls_gets_a_members_state_bit_for_bit():
+    """The README's story: take a snapshot here, serve it, fetch it there from two members, load
+    it.
+    """
     member_store, joiner_store = new_store(), new_store()
     state, joined = OuterState(5000), OuterState(5000)
     state.theta[:] = np.random.default_rng(1).standard_normal(5000, dtype=np.float32)

@@ -1,4 +1,6 @@
-"""Storing beside reading: a slow disk holds no line up, a stuck one takes no memory without end."""
+"""Storing runs beside reading: a slow disk does not block a connection, and a stuck disk does not
+use up memory.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ DEADLINE_S = 100.0
 
 
 class Turns(MemoryDisk):
-    """The first file is not synced before the second one is."""
+    """The first file is synced only after the second one."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +39,7 @@ class Turns(MemoryDisk):
             self.second_synced.set()
 
 
-def test_lanes_that_end_and_begin_anew_take_no_more_memory():
+def test_restarted_lanes_take_no_more_memory():
     landing = Landing(1)
     first = landing.buffer()
     for _ in range(3 * STORING_MAX):
@@ -46,7 +48,7 @@ def test_lanes_that_end_and_begin_anew_take_no_more_memory():
     landing.close()
 
 
-def test_a_lane_that_ends_gives_its_buffer_back(monkeypatch):
+def test_ended_lane_gives_its_buffer_back(monkeypatch):
     held = []
 
     class Counting(Landing):
@@ -71,7 +73,7 @@ class OneSource:
     peer = "a"
 
 
-def test_a_lane_reads_on_while_the_disk_is_busy_with_what_it_brought():
+def test_lane_reads_on_while_the_disk_stores_its_last_chunk():
     theirs = Store(Path("/theirs"), disk=MemoryDisk())
     wanted = [theirs.put_chunk(b"block %d" % number) for number in range(3)]
     disk = Turns()
@@ -92,7 +94,7 @@ def test_a_lane_reads_on_while_the_disk_is_busy_with_what_it_brought():
     assert [mine.get_chunk(digest) for digest in wanted] == [b"block 0", b"block 1", b"block 2"]
 
 
-def test_each_lane_has_a_buffer_and_the_disk_has_eight_and_then_one_waits():
+def test_lane_waits_when_its_buffer_and_the_eight_spare_are_full():
     landing, disk_is_free = Landing(2), threading.Event()
     buffers = [landing.buffer() for _ in range(2 + STORING_MAX)]
     assert {len(buffer) for buffer in buffers} == {CHUNK_BYTES_MAX}
@@ -108,7 +110,7 @@ def test_each_lane_has_a_buffer_and_the_disk_has_eight_and_then_one_waits():
     assert any(got[0] is buffer for buffer in buffers[:STORING_MAX])
 
 
-def test_what_cannot_be_stored_is_told_and_its_buffer_is_empty_again():
+def test_failed_store_is_reported_and_its_buffer_is_free_again():
     landing = Landing(1)
     buffers = [landing.buffer() for _ in range(1 + STORING_MAX)]
 

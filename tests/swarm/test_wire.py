@@ -1,4 +1,4 @@
-"""Requests and responses over a pair of sockets, and what is made of nonsense."""
+"""Requests and responses over a socket pair, and the handling of malformed ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def store():
 
 @pytest.fixture
 def served(pair, store):
-    """Starts a server of `store` on the pair; its thread must end when the client closes."""
+    """Starts a server of `store` on the pair. Its thread must end when the client closes."""
     threads = []
 
     def serve(**options):
@@ -58,7 +58,7 @@ def served(pair, store):
         assert not thread.is_alive()
 
 
-def test_a_request_and_its_answers_cross_the_wire(pair, buffer):
+def test_request_and_its_answers_arrive(pair, buffer):
     client, server = pair
     send_request(client, digest_of(b"chunk"))
     assert receive_request(server) == digest_of(b"chunk")
@@ -70,7 +70,7 @@ def test_a_request_and_its_answers_cross_the_wire(pair, buffer):
     assert bytes(receive_response(client, buffer, 5.0)) == b""
 
 
-def test_a_limit_is_asked_before_every_slice(pair, buffer):
+def test_rate_limit_is_asked_before_every_slice(pair, buffer):
     client, server = pair
     chunk = bytes(2 * SLICE_BYTES + 7)
     asked = []
@@ -95,14 +95,14 @@ def test_a_limit_is_asked_before_every_slice(pair, buffer):
         pack({"chunk": bytes(32)}) + b"\0",
     ],
 )
-def test_a_malformed_request_is_the_clients_fault(pair, request_bytes):
+def test_malformed_request_is_the_clients_fault(pair, request_bytes):
     client, server = pair
     client.send_frame(request_bytes)
     with pytest.raises(RemoteProtocolError):
         receive_request(server)
 
 
-def test_an_oversize_request_is_refused_before_it_is_read(pair):
+def test_oversized_request_is_refused_before_it_is_read(pair):
     client, server = pair
     client.send_all((REQUEST_BYTES_MAX + 1).to_bytes(4, "big"))
     with pytest.raises(RemoteProtocolError):
@@ -112,7 +112,7 @@ def test_an_oversize_request_is_refused_before_it_is_read(pair):
 @pytest.mark.parametrize(
     "header", [(0, CHUNK_BYTES_MAX + 1), (0, 2**32 - 1), (1, 5), (2, 0), (255, 255)]
 )
-def test_a_malformed_response_is_the_servers_fault(pair, buffer, header):
+def test_malformed_response_is_the_servers_fault(pair, buffer, header):
     client, server = pair
     status, length = header
     server.send_all(bytes([status]) + length.to_bytes(4, "big"))
@@ -120,7 +120,7 @@ def test_a_malformed_response_is_the_servers_fault(pair, buffer, header):
         receive_response(client, buffer, 5.0)
 
 
-def test_the_server_sends_what_it_has_and_says_what_it_lacks(pair, buffer, store, served):
+def test_server_sends_what_it_has_and_names_what_it_lacks(pair, buffer, store, served):
     client, _ = pair
     held = store.put_chunk(b"held")
     server = served()
@@ -140,7 +140,7 @@ def receive_after_close(client):
     return "lost"
 
 
-def test_the_server_asks_for_leave_in_its_clients_name(pair, buffer, store, served):
+def test_server_asks_the_rate_limit_in_its_clients_name(pair, buffer, store, served):
     asked = []
     served(limit=lambda peer, count: asked.append((peer, count)))
     send_request(pair[0], store.put_chunk(b"x" * 100))
@@ -148,7 +148,7 @@ def test_the_server_asks_for_leave_in_its_clients_name(pair, buffer, store, serv
     assert asked == [("client", 100)]
 
 
-def test_a_rotten_chunk_is_answered_as_missing_not_passed_on(pair, buffer, store, served):
+def test_corrupt_chunk_is_answered_as_missing(pair, buffer, store, served):
     digest = store.put_chunk(b"x" * 100)
     store._disk.damage(store.chunk_path(digest), lambda data: b"y" * 100)
     served()
@@ -156,12 +156,12 @@ def test_a_rotten_chunk_is_answered_as_missing_not_passed_on(pair, buffer, store
     assert receive_response(pair[0], buffer, 5.0) is None
 
 
-def test_the_server_leaves_a_client_that_talks_nonsense(pair, store):
+def test_server_leaves_a_client_that_sends_nonsense(pair, store):
     client, sock = pair
     client.send_frame(b"GET / HTTP/1.1")
     with pytest.raises(RemoteProtocolError):
         ChunkServer(store)(sock, {})
 
 
-def test_the_server_leaves_a_client_that_is_silent(pair, store):
+def test_server_leaves_a_silent_client(pair, store):
     ChunkServer(store, idle_s=0.01)(pair[1], {})

@@ -1,4 +1,4 @@
-"""`rda` as a ring averages it: lengths travel with directions, and all come to the same bits."""
+"""`rda` as a ring averages it: lengths travel with directions, and all peers get the same bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST = 0.5
 
 
 def drawn(seed: int) -> np.ndarray:
-    """A pseudo-gradient: each tensor of a length of its own, and nothing in the padding."""
+    """A pseudo-gradient. Each tensor has a length of its own, and the padding is zero."""
     random, vector = np.random.default_rng(seed), np.zeros(LAYOUT.numel, np.float32)
     for entry in LAYOUT.entries:
         values = random.standard_normal(entry.numel).astype(np.float32)
@@ -42,14 +42,14 @@ def in_order(vector: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("numel", [0, 1, 7, 31, 4095, LANES - 1, LANES, LANES + 1, 3 * LANES + 17])
-def test_a_length_is_added_up_in_one_order_on_all_machines(numel: int) -> None:
+def test_length_is_summed_in_one_order_on_all_machines(numel: int) -> None:
     vector = np.random.default_rng(numel).standard_normal(numel + 1).astype(np.float32)
     vector[::5] *= np.float32(1e-40)
     for given in (vector[:-1], vector[1:]):
         assert norm_of(given) == in_order(given)
 
 
-def test_the_mean_of_contributions_is_merged_as_the_formula_says() -> None:
+def test_mean_of_contributions_follows_the_formula() -> None:
     vectors, weights = [drawn(seed) for seed in range(3)], np.array([3, 1, 2], np.float64)
     contributions = [WHOLE.contribution(each, MOST) for each in vectors]
     mean = np.average(contributions, axis=0, weights=weights).astype(np.float32)
@@ -63,7 +63,7 @@ def test_the_mean_of_contributions_is_merged_as_the_formula_says() -> None:
 @pytest.mark.parametrize(
     ("name", "off"), [("fp32", 1e-6), ("fp16", 2e-3), ("int8", 1e-6), ("int4", 1e-2)]
 )
-def test_a_codec_keeps_lengths_better_than_elements(name: str, off: float) -> None:
+def test_codec_keeps_lengths_better_than_elements(name: str, off: float) -> None:
     own, short = drawn(1), codec(name, 64)  # type: ignore[arg-type]
     contribution = WHOLE.contribution(own, MOST)
     payload = bytearray(short.encoded_bytes(contribution.size))
@@ -76,7 +76,7 @@ def test_a_codec_keeps_lengths_better_than_elements(name: str, off: float) -> No
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_fragments_are_merged_as_the_whole_is(count: int) -> None:
+def test_fragments_are_merged_like_the_whole(count: int) -> None:
     own, put_together = drawn(2), np.zeros(LAYOUT.numel, np.float32)
     for fragment in fragments(LAYOUT, count):
         radial = Radial.of(LAYOUT, fragment, 64)
@@ -97,7 +97,7 @@ def test_embeddings_are_averaged_plainly_and_in_their_place() -> None:
     assert WHOLE.merged(contribution, UNBOUNDED)[place].tobytes() == own[place].tobytes()
 
 
-def test_no_element_that_is_contributed_is_over_the_bound() -> None:
+def test_no_contributed_element_exceeds_the_bound() -> None:
     spiky = np.zeros(LAYOUT.numel, np.float32)
     spiky[5], spiky[6000] = MOST, 1e-42
     contribution = WHOLE.contribution(spiky, MOST)
@@ -108,7 +108,7 @@ def test_no_element_that_is_contributed_is_over_the_bound() -> None:
     assert norm_of(usual[start:stop]) == pytest.approx(MOST / HEADROOM * math.sqrt(stop - start))
 
 
-def test_what_did_not_move_does_not_move_the_mean_and_what_cancels_moves_nothing() -> None:
+def test_zero_work_and_cancelling_work_move_nothing() -> None:
     own, still = drawn(5), np.zeros(LAYOUT.numel, np.float32)
     assert not WHOLE.contribution(still, MOST).any()
     opposed = [WHOLE.contribution(each, MOST) for each in (own, -own)]
@@ -116,7 +116,7 @@ def test_what_did_not_move_does_not_move_the_mean_and_what_cancels_moves_nothing
     assert not merged.any()
 
 
-def test_what_is_not_finite_stays_so_for_the_ring_to_refuse() -> None:
+def test_nonfinite_values_are_left_for_the_ring_to_refuse() -> None:
     for value in (math.nan, math.inf):
         own = drawn(6)
         own[3] = value
@@ -124,7 +124,7 @@ def test_what_is_not_finite_stays_so_for_the_ring_to_refuse() -> None:
             assert not np.isfinite(WHOLE.contribution(own, MOST)).all()
 
 
-def test_whatever_an_update_holds_what_is_applied_is_finite_and_bounded() -> None:
+def test_applied_change_is_finite_and_bounded_for_any_update() -> None:
     random = np.random.default_rng(7)
     mean = random.standard_normal(WHOLE.contributed).astype(np.float32)
     for tiny, large in ((1e-45, 1e30), (1e-30, 1e25), (1.0, -1e30), (0.0, -1e30)):
@@ -135,8 +135,8 @@ def test_whatever_an_update_holds_what_is_applied_is_finite_and_bounded() -> Non
         assert np.abs(merged).max() <= np.float32(1e20)
 
 
-def test_a_length_below_zero_turns_nothing_round() -> None:
-    """Nobody has one: whoever writes it would have all weights go uphill."""
+def test_negative_length_reverses_nothing() -> None:
+    """No honest peer sends one. A liar that does would make all weights go uphill."""
     lie = WHOLE.contribution(drawn(8), MOST)
     lie[-64 * len(WHOLE.spans) :] *= -1
     merged = WHOLE.merged(lie, MOST)
@@ -144,7 +144,7 @@ def test_a_length_below_zero_turns_nothing_round() -> None:
         assert not merged[start:stop].any()
 
 
-def test_what_honest_peers_make_is_merged_to_the_same_bits_with_the_bound_and_without() -> None:
+def test_honest_updates_merge_to_the_same_bits_with_or_without_bound() -> None:
     vectors = [drawn(seed) for seed in range(9, 13)]
     most = 10 / 1.2 * max(float(np.abs(each).max()) for each in vectors)
     mean = np.mean([WHOLE.contribution(each, most) for each in vectors], axis=0)

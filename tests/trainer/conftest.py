@@ -1,4 +1,6 @@
-"""A tiny model, its data and its arena, in this process, and a node that plays from a list."""
+"""A tiny model with its data and its arena in this process, and a simulated node that plays a list
+of orders.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,21 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer, make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 
-# Odd sizes: neither vocab nor ffn nor the batch divides by two ranks.
+# Odd sizes: two ranks can evenly divide neither vocab nor ffn nor the batch.
 MODEL = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=5, lr=1e-2, warmup_steps=2, total_steps=400)
 DEVICE = os.environ.get("P2PTRAIN_TEST_DEVICE", "cpu")
-"""scripts/gpu_check has what tests train in their own process run on a GPU as well. Processes train
-on the CPU: two ranks need a GPU each.
+"""scripts/gpu_check also runs the tests that train in their own process on a GPU. Trainer processes
+use the CPU, since two ranks would need a GPU each.
 """
 THREADS = int(os.environ.get("P2PTRAIN_TEST_THREADS", "1"))
-"""scripts/test_matrix sets it. It is handed to trainers that are started, too."""
+"""scripts/test_matrix sets it. Trainer processes get it too."""
 CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE, threads=THREADS)  # type: ignore[arg-type]
 
 
 @dataclass
 class Vectors:
-    """θ and local as the node has them."""
+    """θ and local as the node sees them."""
 
     layout: Layout
     theta_fd: int
@@ -50,7 +52,7 @@ class Vectors:
 
     @property
     def covered(self) -> np.ndarray:
-        """True where a parameter lies, False in the padding."""
+        """True at parameters, and False in the padding."""
         mask = np.zeros(self.layout.numel, dtype=bool)
         for entry in self.layout.entries:
             mask[entry.offset : entry.end] = True
@@ -76,7 +78,7 @@ def vectors() -> Iterator[Vectors]:
 
 @pytest.fixture(scope="session")
 def block_paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Twelve blocks of tokens in which the next one is easy to learn."""
+    """Twelve blocks of tokens in which the next token is easy to learn."""
     folder = tmp_path_factory.mktemp("blocks")
     random = np.random.default_rng(0)
     paths = []
@@ -97,9 +99,10 @@ def ranks() -> Iterator[Ranks]:
 
 @dataclass
 class Script:
-    """The node's side: the next frame when the trainer is idle, and `after` n inner steps in all.
+    """The node's side: send the next frame when the trainer is idle or after `after` inner steps in
+    total.
 
-    When the script is over it says Stop.
+    At the end of the script, send Stop.
     """
 
     frames: list[Frame]
@@ -120,7 +123,7 @@ class Script:
 
 @dataclass
 class Desk:
-    """A trainer in this process: `tell` it frames and get what it answers."""
+    """A trainer in this process: `tell` it frames and get its answers."""
 
     loop: Loop
     arena: Arena

@@ -1,5 +1,6 @@
 """Ranks of one peer on two hosts, started by torchrun. Where this machine allows it, the hosts are
-network namespaces joined by a cable; else both are at 127.0.0.1, and no packet can be misled.
+network namespaces joined by a virtual cable. Otherwise both are at 127.0.0.1, and no packet can
+take a wrong way.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ENVIRONMENT = {
 
 
 class Conversation:
-    """With the node, in lines of JSON."""
+    """The connection to the node, in lines of JSON."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -47,7 +48,7 @@ class Conversation:
         stdin.flush()
 
     def hear(self, *kinds: str) -> dict[str, object]:
-        """The next of these kinds."""
+        """Return the next message of one of these kinds."""
         stdout: IO[str] | None = self._process.stdout
         assert stdout is not None
         for line in stdout:
@@ -72,12 +73,13 @@ def process(place: Place, host: int, words: list[str]) -> Iterator[subprocess.Po
         yield started
     finally:
         if started.poll() is None:
-            os.killpg(started.pid, signal.SIGTERM)  # torchrun ends its ranks, in their sessions.
+            # torchrun ends its ranks, which are in sessions of their own.
+            os.killpg(started.pid, signal.SIGTERM)
         started.communicate()
 
 
 def torchrun(place: Place, host: int, folder: Path) -> list[str]:
-    """The command that a user pastes on each host."""
+    """The command that a user runs on each host."""
     address, call, meet = place.address(0)
     return [
         *("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
@@ -108,7 +110,7 @@ def wait_for(trainer: RunningTrainer, kind: type) -> object:
             return frame
 
 
-def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_again(
+def test_two_hosts_match_two_local_ranks_and_survive_a_dead_rank(
     on_cpu: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
@@ -158,5 +160,5 @@ def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_a
         assert [each.wait(timeout=200) for each in hosts] == [0, 0]
 
     if not place.can_cut:
-        with capsys.disabled():  # Else nobody would read it of a test that passes.
+        with capsys.disabled():  # Otherwise the output of a test that passes would be lost.
             sys.stderr.write("this was on loopback alone: network namespaces need root\n")

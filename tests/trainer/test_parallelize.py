@@ -1,4 +1,4 @@
-"""Blocks that are compiled, recomputed, or both: the same gradient, and really so."""
+"""Compiled and recomputed blocks have the same gradient, and are really compiled and recomputed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The code of what is handed to a compiler, which does it as it stands: torch's takes long."""
+    """Record the code handed to a compiler and run it unchanged, since torch's compiler takes
+    long.
+    """
     seen: list[str] = []
     compile_block = nn.Module.compile
 
@@ -40,7 +42,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("recompute", [False, True])
-def test_a_compiled_block_is_compiled_also_where_it_is_recomputed(
+def test_compiled_block_is_compiled_also_where_it_is_recomputed(
     recompute: bool,
     compiled: list[str],
     make_desk: MakeDesk,

@@ -1,4 +1,4 @@
-"""A run whose directions and lengths are averaged apart, in a node's own tasks."""
+"""A run whose directions and lengths are averaged separately, in a node's own tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.node.rig import ANN, NewRig, opening, settled
 
 
 @pytest.mark.parametrize("fragments", [1, 2])
-async def test_one_peer_alone_goes_where_plain_means_would_take_it(
+async def test_single_peer_moves_as_with_plain_means(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fragments: int,
@@ -69,7 +69,7 @@ async def test_one_peer_alone_goes_where_plain_means_would_take_it(
 
 
 def hostile(form: UpdateFormat, step: int, seed: int, most: float) -> np.ndarray:
-    """The mean of a liar: each element, and each tensor's length, of a size of its own liking."""
+    """The mean of a liar: it chooses the size of each element, and the length of each tensor."""
     random, numel = np.random.default_rng(seed), form.numel(step)
     radial = Radial.of(form.layout, form.fragment(step), form.spec.block)
     mean = random.choice([-1.0, 1.0], numel) * most * 10.0 ** random.uniform(-12, 0, numel)
@@ -91,7 +91,7 @@ def hostile(form: UpdateFormat, step: int, seed: int, most: float) -> np.ndarray
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4"])
-def test_nothing_that_voters_take_moves_a_weight_further_than_a_participant_may(
+def test_accepted_update_moves_no_weight_beyond_the_bound(
     name: CodecName,
 ) -> None:
     sync, spec = SyncSpec(fragments=2, merge="rda"), CodecSpec(name, 64)
@@ -110,7 +110,7 @@ def test_nothing_that_voters_take_moves_a_weight_further_than_a_participant_may(
         assert np.abs(merged).max() <= taken, seed
 
 
-async def test_an_update_that_claims_the_longest_lengths_is_applied_within_the_bound(
+async def test_update_with_the_longest_lengths_stays_within_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
@@ -136,7 +136,7 @@ async def test_an_update_that_claims_the_longest_lengths_is_applied_within_the_b
     assert moved == pytest.approx(rates.lr * (1 + rates.momentum) * most, rel=1e-2)
 
 
-def test_directions_owe_no_feedback() -> None:
+def test_directions_have_no_residuals() -> None:
     manifest = manifest_of(ANN.peer, sync=SyncSpec(merge="rda"))
     with pytest.raises(ValueError, match=r"sync\.merge"):
         replace(manifest, codec=CodecSpec("int8", 64, feedback=True))
