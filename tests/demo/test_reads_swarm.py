@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ LEARNT = Learnt(2, 10, 100, 6.0, ((0, 6.9), (20, 5.7)), 1.0, True)
     ],
 )
 def test_good_run_has_a_loss_below_order_0_and_equal_weights(
-    changes: dict[str, object], good: bool
+    changes: dict[str, Any], good: bool
 ) -> None:
     assert replace(LEARNT, **changes).is_good == good
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from p2ptrain.dataplane import (
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.kernels import CodecName
 from p2ptrain.kernels import codec as codec_of
 from p2ptrain.ring import Reduce, ReduceReport, ReduceRequest, Schedule
 
@@ -158,7 +160,7 @@ def build() -> Iterator[Build]:
             *,
             connect: Connect = plain_pair,
             schedule: Schedule = "ring",
-            codec: str = "int8",
+            codec: CodecName = "int8",
             block: int = 256,
             streams: int = 2,
             **settings: float,
@@ -241,7 +243,10 @@ class _Secured:
             dialler, endpoint, key.to_hello(), deadline_s=DEADLINE_S, encrypted=self._encrypted
         )
         accepted = inbox.take(key, deadline_s=DEADLINE_S)
-        return _Renamed(dialled, right), _Renamed(accepted, left)
+        return (
+            cast(PeerSocket, _Renamed(dialled, right)),
+            cast(PeerSocket, _Renamed(accepted, left)),
+        )
 
     def _of(self, peer: PeerId) -> Credentials:
         if peer not in self._credentials:

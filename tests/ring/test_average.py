@@ -10,13 +10,14 @@ import pytest
 
 from p2ptrain.dataplane import Uplink, plain_pair
 from p2ptrain.errors import ReduceAborted
-from p2ptrain.kernels import CODECS, reference
-from p2ptrain.ring import SCHEDULES, ReduceReport, routes
+from p2ptrain.kernels import CODECS, CodecName, reference
+from p2ptrain.ring import SCHEDULES, ReduceReport, Schedule, routes
+from tests.ring.conftest import Build, Connect, Ring
 
 WEIGHTS = [(3,), (1, 1), (5, 3), (1, 2, 4), (7, 7, 7, 7), (100, 1, 50, 1, 20_000_000)]
 
 
-def dumb_average(ring: object) -> bytes:
+def dumb_average(ring: Ring) -> bytes:
     """The same algorithm without streams, segments, sockets or threads: part by part, in numpy."""
     request = ring.requests[0]
     peers, numel, block = len(request.peers), request.numel, request.codec.block
@@ -31,20 +32,20 @@ def dumb_average(ring: object) -> bytes:
     return _encoded(ring, np.concatenate(means)).tobytes()
 
 
-def _contribution(ring: object, peer: int, start: int, stop: int) -> np.ndarray:
+def _contribution(ring: Ring, peer: int, start: int, stop: int) -> np.ndarray:
     weights = ring.requests[0].weights
     weight = np.float32(len(weights) * weights[peer] / sum(weights))
     return weight * (ring.theta[start:stop] - ring.locals[peer][start:stop])
 
 
-def _encoded(ring: object, values: np.ndarray) -> np.ndarray:
+def _encoded(ring: Ring, values: np.ndarray) -> np.ndarray:
     codec = reference.codec(ring.requests[0].codec.name, ring.requests[0].codec.block)
     payload = np.empty(codec.encoded_bytes(values.size), np.uint8)
     codec.quantise(values, payload)
     return payload
 
 
-def _rounded(ring: object, values: np.ndarray) -> np.ndarray:
+def _rounded(ring: Ring, values: np.ndarray) -> np.ndarray:
     """Return what a neighbour decodes from the encoding of `values`."""
     codec = reference.codec(ring.requests[0].codec.name, ring.requests[0].codec.block)
     read = np.empty(values.size, np.float32)
@@ -52,7 +53,7 @@ def _rounded(ring: object, values: np.ndarray) -> np.ndarray:
     return read
 
 
-def _circle(ring: object, part: int, start: int, stop: int) -> np.ndarray:
+def _circle(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
     """The sum goes around the ring from the peer with the part's number on. Each peer rounds it."""
     total = _contribution(ring, part, start, stop)
     for after in range(1, len(ring.peers)):
@@ -61,7 +62,7 @@ def _circle(ring: object, part: int, start: int, stop: int) -> np.ndarray:
     return total
 
 
-def _star(ring: object, part: int, start: int, stop: int) -> np.ndarray:
+def _star(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
     """Every contribution is rounded once. They are added in ring order, beginning at the owner."""
     total = _contribution(ring, part, start, stop)
     for after in range(1, len(ring.peers)):
@@ -70,7 +71,7 @@ def _star(ring: object, part: int, start: int, stop: int) -> np.ndarray:
     return total
 
 
-def _star_of_stars(ring: object, part: int, start: int, stop: int) -> np.ndarray:
+def _star_of_stars(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
     """Follow the tree of the plan. A child sends its rounded sum."""
 
     def total_at(peer: int) -> np.ndarray:
@@ -86,7 +87,7 @@ def _star_of_stars(ring: object, part: int, start: int, stop: int) -> np.ndarray
 @pytest.mark.parametrize("weights", WEIGHTS, ids=lambda weights: f"N={len(weights)}")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_all_peers_get_the_bytes_of_the_reference_average(
-    build: Callable, schedule: str, weights: tuple[int, ...], numel: int
+    build: Build, schedule: Schedule, weights: tuple[int, ...], numel: int
 ) -> None:
     ring = build(weights, numel, schedule=schedule)
     before = ring.theta.tobytes(), [local.tobytes() for local in ring.locals]
@@ -98,7 +99,9 @@ def test_all_peers_get_the_bytes_of_the_reference_average(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_codec_works_with_every_schedule(build: Callable, schedule: str, codec: str) -> None:
+def test_every_codec_works_with_every_schedule(
+    build: Build, schedule: Schedule, codec: CodecName
+) -> None:
     ring = build((5, 1, 9, 4, 2), 30_001, schedule=schedule, codec=codec)
     outcomes = ring.run()
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
@@ -109,7 +112,7 @@ def test_every_codec_works_with_every_schedule(build: Callable, schedule: str, c
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [1, 4, 5])
 def test_error_feedback_returns_what_rounding_lost(
-    build: Callable, schedule: str, codec: str, peers: int
+    build: Build, schedule: Schedule, codec: CodecName, peers: int
 ) -> None:
     """The sum of many means stays as near to the truth as a single mean."""
     numel, repeats = 5000, 12
@@ -143,7 +146,7 @@ def test_error_feedback_returns_what_rounding_lost(
 @pytest.mark.parametrize("weights", WEIGHTS, ids=lambda weights: f"N={len(weights)}")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_mean_is_right_within_the_codecs_rounding(
-    build: Callable, schedule: str, weights: tuple[int, ...]
+    build: Build, schedule: Schedule, weights: tuple[int, ...]
 ) -> None:
     ring = build(weights, 50_000, schedule=schedule)
     ring.run()
@@ -163,7 +166,7 @@ def test_mean_is_right_within_the_codecs_rounding(
 @pytest.mark.parametrize("segment_bytes", [1, 1000, 1 << 20])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_streams_segments_and_transport_do_not_change_the_mean(
-    build: Callable, tcp: Callable, streams: int, segment_bytes: int, schedule: str
+    build: Build, tcp: Connect, streams: int, segment_bytes: int, schedule: Schedule
 ) -> None:
     connect = tcp if streams == 2 else plain_pair
     ring = build(
@@ -181,7 +184,7 @@ def test_streams_segments_and_transport_do_not_change_the_mean(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_vector_much_larger_than_the_socket_buffers_gets_through(
-    build: Callable, schedule: str
+    build: Build, schedule: Schedule
 ) -> None:
     ring = build((1, 2, 3, 1, 1), 2_000_000, schedule=schedule, segment_bytes=1 << 16)
     outcomes = ring.run()
@@ -191,7 +194,7 @@ def test_vector_much_larger_than_the_socket_buffers_gets_through(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_reduce_runs_over_tls(build: Callable, tls: Callable, schedule: str) -> None:
+def test_a_reduce_runs_over_tls(build: Build, tls: Connect, schedule: Schedule) -> None:
     ring = build((4, 1, 2, 3), 300_000, schedule=schedule, connect=tls)
     outcomes = ring.run()
     assert all(isinstance(outcome, ReduceReport) for outcome in outcomes.values()), outcomes
@@ -200,7 +203,7 @@ def test_a_reduce_runs_over_tls(build: Callable, tls: Callable, schedule: str) -
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_report_counts_the_bytes_and_progress_reaches_all_of_them(
-    build: Callable, schedule: str
+    build: Build, schedule: Schedule
 ) -> None:
     ring = build((1, 1, 1, 1), 100_000, schedule=schedule)
     assert ring.reduce(2).progress() == (0, ring.requests[2].plan().bytes_moved)
@@ -227,14 +230,14 @@ def test_report_counts_the_bytes_and_progress_reaches_all_of_them(
     assert sent == received
 
 
-def test_single_peer_reports_no_traffic(build: Callable) -> None:
+def test_single_peer_reports_no_traffic(build: Build) -> None:
     ring = build((3,), 100_000)
     report = ring.run()[0]
     assert isinstance(report, ReduceReport)
     assert (report.traffic, report.sent_bytes, report.waiting_s) == ((), 0, 0.0)
 
 
-def test_payload_may_be_a_bytearray(build: Callable) -> None:
+def test_payload_may_be_a_bytearray(build: Build) -> None:
     ring = build((1, 2), 3000)
     ring.payloads = [bytearray(len(payload)) for payload in ring.payloads]
     ring.run()
@@ -242,7 +245,7 @@ def test_payload_may_be_a_bytearray(build: Callable) -> None:
 
 
 def test_all_streams_together_keep_to_the_rate_limit(
-    build: Callable, stopwatch: Callable[[], float]
+    build: Build, stopwatch: Callable[[], float]
 ) -> None:
     ring = build((1, 1, 1), 300_000)
     sent = ring.requests[0].plan().bytes_to(1)
@@ -255,7 +258,7 @@ def test_all_streams_together_keep_to_the_rate_limit(
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
-def test_slow_sender_is_not_mistaken_for_a_silent_one(build: Callable) -> None:
+def test_slow_sender_is_not_mistaken_for_a_silent_one(build: Build) -> None:
     """Each segment takes longer than the limit for silence, and all peers behind the sender wait as
     long. The slowest line that is worth waiting for takes about as long for a whole segment.
     """
@@ -267,7 +270,7 @@ def test_slow_sender_is_not_mistaken_for_a_silent_one(build: Callable) -> None:
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
-def test_reduce_that_exceeds_its_deadline_blames_nobody(build: Callable) -> None:
+def test_reduce_that_exceeds_its_deadline_blames_nobody(build: Build) -> None:
     ring = build((1, 1, 1), 100_000, deadline_s=0.3)
     ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(3)}
     outcomes = ring.run()

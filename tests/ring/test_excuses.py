@@ -7,7 +7,7 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
+from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest, Schedule
 from p2ptrain.ring.wait_for import (
     CRUMB_BYTES,
     NEWS_STALLS,
@@ -21,7 +21,9 @@ from p2ptrain.ring.wait_for import (
 STALL_S = STALL_SILENCES * 1.0
 
 
-def excuses_of(me: int, schedule: str = "ring", peers: int = 4, numel: int = 10_000) -> Excuses:
+def excuses_of(
+    me: int, schedule: Schedule = "ring", peers: int = 4, numel: int = 10_000
+) -> Excuses:
     names = tuple(PeerId(f"peer-{number}") for number in range(peers))
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, names, me, (1,) * peers, numel, codec_of("int8", 256),
@@ -139,7 +141,7 @@ def test_last_peer_in_a_chain_of_waits_is_passed_on() -> None:
     [("ring", 0, 1), ("ring", 3, 1), ("ring", 4, 4), ("ring", 0, 99), ("grid", 0, 3)],
 )
 def test_wait_that_the_plan_does_not_contain_is_refused(
-    schedule: str, waiting: int, awaited: int
+    schedule: Schedule, waiting: int, awaited: int
 ) -> None:
     excuses = excuses_of(me=2, schedule=schedule)
     with pytest.raises(RemoteProtocolError):
@@ -171,7 +173,7 @@ def test_trickling_sender_is_dropped_as_soon_as_a_silent_one(said: Excuse | None
 
 
 @pytest.mark.parametrize(("schedule", "peers"), [("ring", 4), ("direct", 4), ("direct", 17)])
-def test_slowest_acceptable_line_is_never_blamed(schedule: str, peers: int) -> None:
+def test_slowest_acceptable_line_is_never_blamed(schedule: Schedule, peers: int) -> None:
     """It divides its 1 Mbit/s among its neighbours, and each neighbour sees its part."""
     excuses = excuses_of(me=2, schedule=schedule, peers=peers, numel=40_000_000)
     neighbours = 2 if schedule == "ring" else peers - 1

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import SCHEDULES, ReduceReport, Segment, abort, lane, watch
+from p2ptrain.ring import SCHEDULES, ReduceReport, Schedule, Segment, abort, lane, watch
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
+from tests.ring.conftest import Build, Ring
 
 HOSTILE = 1
 """The peer that misbehaves. In rings of three or more it stands between two honest ones."""
@@ -29,7 +31,7 @@ SOON_S = 25.0
 Frame = tuple[Header, bytes]
 
 
-def first_frame(ring: object, scale: float = 1.0) -> Frame:
+def first_frame(ring: Ring, scale: float = 1.0) -> Frame:
     """The first segment that the hostile peer owes its neighbour, with codes of zero and
     `scale`.
     """
@@ -38,7 +40,7 @@ def first_frame(ring: object, scale: float = 1.0) -> Frame:
     return frame_of(ring, Kind.SUM, segment, scale)
 
 
-def frame_of(ring: object, kind: Kind, segment: Segment, scale: float = 1.0) -> Frame:
+def frame_of(ring: Ring, kind: Kind, segment: Segment, scale: float = 1.0) -> Frame:
     request = ring.requests[HOSTILE]
     body = bytearray(segment.bytes)
     body[:4] = struct.pack("<f", scale)
@@ -49,30 +51,30 @@ def frame_of(ring: object, kind: Kind, segment: Segment, scale: float = 1.0) -> 
     return header, bytes(body)
 
 
-def altered(**fields: object) -> Callable[[object], bytes]:
-    def frame(ring: object) -> bytes:
+def altered(**fields: Any) -> Callable[[Ring], bytes]:
+    def frame(ring: Ring) -> bytes:
         header, body = first_frame(ring)
         return replace(header, **fields).encode() + body
 
     return frame
 
 
-def with_scale(scale: float) -> Callable[[object], bytes]:
-    def frame(ring: object) -> bytes:
+def with_scale(scale: float) -> Callable[[Ring], bytes]:
+    def frame(ring: Ring) -> bytes:
         header, body = first_frame(ring, scale)
         return header.encode() + body
 
     return frame
 
 
-def overwhelming(ring: object) -> bytes:
+def overwhelming(ring: Ring) -> bytes:
     """Scales that a codec may write, with codes that take the sum out of range."""
     header, body = first_frame(ring, 2.0**94)
     return header.encode() + body[:4] + bytes([127]) * (len(body) - 4)
 
 
-def abort_with(body: bytes, length: int | None = None) -> Callable[[object], bytes]:
-    def frame(ring: object) -> bytes:
+def abort_with(body: bytes, length: int | None = None) -> Callable[[Ring], bytes]:
+    def frame(ring: Ring) -> bytes:
         header, _ = first_frame(ring)
         size = len(body) if length is None else length
         return replace(header, kind=Kind.ABORT, length=size).encode() + body
@@ -80,26 +82,26 @@ def abort_with(body: bytes, length: int | None = None) -> Callable[[object], byt
     return frame
 
 
-def unknown_kind(ring: object) -> bytes:
+def unknown_kind(ring: Ring) -> bytes:
     header, body = first_frame(ring)
     return b"\x09" + header.encode()[1:] + body
 
 
-def noise(ring: object) -> bytes:
+def noise(ring: Ring) -> bytes:
     return np.random.default_rng(0).bytes(5000)
 
 
-def behind_the_last(ring: object) -> bytes:
+def behind_the_last(ring: Ring) -> bytes:
     header, body = first_frame(ring)
     return replace(header, kind=Kind.DONE, length=0).encode() + header.encode() + body
 
 
-def twice(ring: object) -> bytes:
+def twice(ring: Ring) -> bytes:
     header, body = first_frame(ring)
     return 2 * (header.encode() + body)
 
 
-def cut_short(ring: object) -> bytes:
+def cut_short(ring: Ring) -> bytes:
     header, body = first_frame(ring)
     return header.encode() + body[: len(body) // 2]
 
@@ -138,12 +140,12 @@ BAD_FRAMES = {
 }
 
 
-def named(ring: object, *numbers: int) -> tuple[PeerId, ...]:
+def named(ring: Ring, *numbers: int) -> tuple[PeerId, ...]:
     return tuple(ring.peers[number] for number in numbers)
 
 
-def sends_then_leaves(frame: Callable[[object], bytes]) -> Callable[[object, int], None]:
-    def script(ring: object, me: int) -> None:
+def sends_then_leaves(frame: Callable[[Ring], bytes]) -> Callable[[Ring, int], None]:
+    def script(ring: Ring, me: int) -> None:
         for sock in ring.next(me):
             sock.send_all(frame(ring))
             sock.shutdown()
@@ -152,7 +154,7 @@ def sends_then_leaves(frame: Callable[[object], bytes]) -> Callable[[object, int
 
 
 @pytest.mark.parametrize("fault", BAD_FRAMES)
-def test_sender_of_a_bad_frame_is_named(build: Callable, fault: str) -> None:
+def test_sender_of_a_bad_frame_is_named(build: Build, fault: str) -> None:
     ring = build((1, 1, 1), 25_000, streams=1)
     outcomes = ring.run({HOSTILE: sends_then_leaves(BAD_FRAMES[fault])})
     assert set(outcomes) == {0, 2}
@@ -165,10 +167,10 @@ def test_sender_of_a_bad_frame_is_named(build: Callable, fault: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -0.0])
-def test_sender_of_a_bad_mean_is_named(build: Callable, scale: float) -> None:
+def test_sender_of_a_bad_mean_is_named(build: Build, scale: float) -> None:
     """In a ring of two, the hostile peer's sum is correct but its mean is not."""
 
-    def script(ring: object, me: int) -> None:
+    def script(ring: Ring, me: int) -> None:
         (sock,) = ring.next(me)
         header, body = first_frame(ring)
         sock.send_all(header.encode() + body)
@@ -184,13 +186,13 @@ def test_sender_of_a_bad_mean_is_named(build: Callable, scale: float) -> None:
     assert "scale" in outcome.reason
 
 
-def stands_still(ring: object, me: int) -> None:
+def stands_still(ring: Ring, me: int) -> None:
     """Connected, but neither reads nor sends: a stopped process."""
 
 
 @pytest.mark.parametrize("peers", [2, 3, 5])
 @pytest.mark.parametrize("numel", [5000, 1_000_000], ids=["fits-in-buffers", "blocks-senders"])
-def test_stalled_peer_is_named_by_all(build: Callable, peers: int, numel: int) -> None:
+def test_stalled_peer_is_named_by_all(build: Build, peers: int, numel: int) -> None:
     silence_s = 1.0  # Longer than a busy machine delays a thread that could run.
     ring = build((1,) * peers, numel, silence_s=silence_s)
     outcomes = ring.run({HOSTILE: stands_still})
@@ -203,7 +205,7 @@ def test_stalled_peer_is_named_by_all(build: Callable, peers: int, numel: int) -
 @pytest.mark.parametrize("transport", ["pair", "tcp", "tls"])
 @pytest.mark.parametrize("peers", [2, 3, 4])
 def test_peer_that_dies_in_mid_reduce_is_named_at_once(
-    build: Callable,
+    build: Build,
     request: pytest.FixtureRequest,
     transport: str,
     peers: int,
@@ -231,7 +233,7 @@ def test_peer_that_dies_in_mid_reduce_is_named_at_once(
 @pytest.mark.parametrize("poisoned", [0, 1, 2])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
 def test_peer_whose_own_numbers_are_bad_names_itself(
-    build: Callable, poisoned: int, value: float
+    build: Build, poisoned: int, value: float
 ) -> None:
     ring = build((1, 1, 1), 25_000)
     ring.locals[poisoned][12_345] = value
@@ -241,7 +243,7 @@ def test_peer_whose_own_numbers_are_bad_names_itself(
         assert "not finite" in outcome.reason
 
 
-def test_peer_alone_in_its_ring_names_itself_too(build: Callable) -> None:
+def test_peer_alone_in_its_ring_names_itself_too(build: Build) -> None:
     ring = build((1,), 1000)
     ring.locals[0][999] = np.nan
     (outcome,) = ring.run().values()
@@ -250,7 +252,7 @@ def test_peer_alone_in_its_ring_names_itself_too(build: Callable) -> None:
 
 
 @pytest.mark.parametrize("suspects", [(), (2,)])
-def test_abort_from_outside_reaches_all(build: Callable, suspects: tuple[int, ...]) -> None:
+def test_abort_from_outside_reaches_all(build: Build, suspects: tuple[int, ...]) -> None:
     ring = build((1, 1, 1, 1), 200_000)
     ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(4)}
     whom = named(ring, *suspects)
@@ -264,7 +266,7 @@ def test_abort_from_outside_reaches_all(build: Callable, suspects: tuple[int, ..
 
 
 def test_leaving_peer_does_not_wait_for_neighbours_not_yet_started(
-    build: Callable, monkeypatch: pytest.MonkeyPatch
+    build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may still be connecting, and are silent while they wait for other peers."""
     monkeypatch.setattr(abort, "GRACE_S", 30.0)
@@ -275,7 +277,7 @@ def test_leaving_peer_does_not_wait_for_neighbours_not_yet_started(
     assert ring.took_s < SOON_S
 
 
-def test_abort_before_the_start_is_obeyed(build: Callable) -> None:
+def test_abort_before_the_start_is_obeyed(build: Build) -> None:
     ring = build((1, 1, 1), 5000)
     for me in range(3):
         ring.reduce(me).abort("never mind")
@@ -283,7 +285,7 @@ def test_abort_before_the_start_is_obeyed(build: Callable) -> None:
     assert {outcome.reason for outcome in ring.run().values()} == {"never mind"}
 
 
-def test_peers_with_different_reduces_detect_it(build: Callable) -> None:
+def test_peers_with_different_reduces_detect_it(build: Build) -> None:
     """Peer 2 assumes other weights. Nobody averages, whoever is blamed."""
     ring = build((1, 1, 1), 5000)
     ring.requests[2] = replace(ring.requests[2], weights=(1, 1, 2))
@@ -291,7 +293,7 @@ def test_peers_with_different_reduces_detect_it(build: Callable) -> None:
         assert isinstance(outcome, ReduceAborted)
 
 
-def test_abort_message_is_shortened_and_made_printable(build: Callable) -> None:
+def test_abort_message_is_shortened_and_made_printable(build: Build) -> None:
     lie = pack({"suspects": ["peer-0"], "reason": "\x1b[31mred\n" + "x" * 500})
     ring = build((1, 1, 1), 5000, streams=1)
     outcomes = ring.run({HOSTILE: sends_then_leaves(abort_with(lie))})
@@ -301,7 +303,7 @@ def test_abort_message_is_shortened_and_made_printable(build: Callable) -> None:
 
 
 def test_process_that_was_suspended_blames_nobody(
-    build: Callable, monkeypatch: pytest.MonkeyPatch
+    build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every clock jumps at once in the middle of the reduce, as after a suspend."""
     leap_s = 0.0
@@ -324,7 +326,7 @@ def test_process_that_was_suspended_blames_nobody(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_at_the_deadline_finished_peers_name_the_one_still_missing(
-    build: Callable, schedule: str
+    build: Build, schedule: Schedule
 ) -> None:
     """It sends all the time, but too slowly. Another attempt with the same members would be no
     better.

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from p2ptrain.kernels import CodecName, codec
-from p2ptrain.ring import SCHEDULES
+from p2ptrain.ring import SCHEDULES, Schedule
 from p2ptrain.state import Residual
 from scripts.research.learning.averaging import Contribution, average
 from tests.ring.test_work import Crowd
@@ -78,7 +78,7 @@ def test_sum_of_the_means_lacks_exactly_the_residuals(name: CodecName, seed: int
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [2, 5, 12])
-def test_finished_mean_implies_that_all_peers_have_rounded(schedule: str, peers: int) -> None:
+def test_finished_mean_implies_that_all_peers_have_rounded(schedule: Schedule, peers: int) -> None:
     """So a peer that is late by then knows what its rounding lost, and has sent what it owed."""
     for seed in range(8):
         crowd = Crowd(schedule, peers, streams=2, depth=3, seed=seed)

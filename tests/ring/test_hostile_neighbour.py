@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pytest
 
 from p2ptrain.errors import PeerError, ReduceAborted
-from p2ptrain.ring import SCHEDULES
+from p2ptrain.ring import SCHEDULES, Schedule
 from p2ptrain.ring.wait_for import NEWS_STALLS, STALL_SILENCES
 from p2ptrain.ring.wire import Header, Kind
+from tests.ring.conftest import Build, Ring
 
 HOSTILE = 1
 PEERS = 4
@@ -35,13 +37,13 @@ class Hostile:
     Nobody adds to this segment before it leaves.
     """
 
-    ring: object
+    ring: Ring
     header: Header
     body: bytes
     victim: object
 
     @classmethod
-    def of(cls, ring: object) -> Hostile:
+    def of(cls, ring: Ring) -> Hostile:
         request = ring.requests[HOSTILE]
         plan = request.plan()
         part = next(
@@ -71,7 +73,7 @@ def nothing(hostile: Hostile) -> None:
     """Connected, but neither reads nor sends: a stopped process."""
 
 
-def frame(**fields: object) -> Script:
+def frame(**fields: Any) -> Script:
     def script(hostile: Hostile) -> None:
         hostile.victim.send_all(replace(hostile.header, **fields).encode() + hostile.body)
 
@@ -200,7 +202,7 @@ def open_sockets() -> int:
 
 @pytest.mark.parametrize(("schedule", "transport", "deed"), CASES)
 def test_all_peers_name_a_hostile_neighbour_and_clean_up(
-    build: Callable, request: pytest.FixtureRequest, schedule: str, transport: str, deed: str
+    build: Build, request: pytest.FixtureRequest, schedule: Schedule, transport: str, deed: str
 ) -> None:
     connect = request.getfixturevalue(transport)
     ring = build(

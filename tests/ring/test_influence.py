@@ -8,20 +8,22 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.kernels import CODECS, UNBOUNDED
+from p2ptrain.kernels import CODECS, UNBOUNDED, CodecName
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, ReduceReport, ReduceRequest, own_peak, routes
+from p2ptrain.ring import SCHEDULES, ReduceReport, ReduceRequest, Schedule, own_peak, routes
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.blame import Blame, Blamed
 from p2ptrain.ring.influence import Influence
 from p2ptrain.ring.schedules import contributors, owner_of, route
 from p2ptrain.ring.wire import Header, Kind
+from tests.ring.conftest import Build, Ring
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES)
 BOUND = 0.5
@@ -29,7 +31,7 @@ BOUND = 0.5
 
 @every_schedule
 @pytest.mark.parametrize("peers", [1, 2, 3, 4, 7, 16])
-def test_owner_gets_each_contribution_once(schedule: str, peers: int) -> None:
+def test_owner_gets_each_contribution_once(schedule: Schedule, peers: int) -> None:
     for part in range(peers):
         owner = owner_of(schedule, peers, part)
         assert routes(schedule, peers, owner)[part].owned
@@ -42,7 +44,7 @@ def test_owner_gets_each_contribution_once(schedule: str, peers: int) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("feedback", [False, True])
 def test_peers_at_the_bound_are_never_accused(
-    build: Callable, schedule: str, codec: str, feedback: bool
+    build: Build, schedule: Schedule, codec: CodecName, feedback: bool
 ) -> None:
     """Every element of every peer is at the bound, with the same sign: the sums are as large as
     possible.
@@ -63,7 +65,9 @@ def test_peers_at_the_bound_are_never_accused(
 
 
 @every_schedule
-def test_peer_over_the_bound_names_itself_and_sends_nothing(build: Callable, schedule: str) -> None:
+def test_peer_over_the_bound_names_itself_and_sends_nothing(
+    build: Build, schedule: Schedule
+) -> None:
     ring = build((1, 1, 1, 1), 25_000, schedule=schedule, influence_max=BOUND)
     for me, local in enumerate(ring.locals):
         local[:] = ring.theta + np.float32(BOUND * (1.05 if me == 2 else 0.5))
@@ -74,7 +78,7 @@ def test_peer_over_the_bound_names_itself_and_sends_nothing(build: Callable, sch
         assert outcome.reason.endswith("is too large for this run: 0.525, not 0.5")
 
 
-def test_single_peer_keeps_to_the_bound_too(build: Callable) -> None:
+def test_single_peer_keeps_to_the_bound_too(build: Build) -> None:
     ring = build((1,), 1000, influence_max=BOUND)
     ring.locals[0][:] = ring.theta
     ring.locals[0][999] += 2 * BOUND
@@ -89,14 +93,14 @@ EXTREME = {"int8": b"\x80" * 64, "int4": b"\x88" * 32}
 """Codes of a block that no codec writes: -128 and -8."""
 
 
-def scale_of(codec: str, peak: float) -> bytes:
+def scale_of(codec: CodecName, peak: float) -> bytes:
     """Return the largest scale with which a block stays within `peak`."""
     if codec == "int4":
         return struct.pack("<f", peak / 7)[2:]
     return struct.pack("<f", np.nextafter(np.float32(peak) / np.float32(127), np.float32(0)))
 
 
-def place_of_the_liar(schedule: str, number: int) -> tuple[int, int]:
+def place_of_the_liar(schedule: Schedule, number: int) -> tuple[int, int]:
     """Return a part to which the liar only contributes, and the receiver: the first part of those
     whose sum the liar sends there, or with -1 the last.
     """
@@ -106,13 +110,13 @@ def place_of_the_liar(schedule: str, number: int) -> tuple[int, int]:
             others = route(schedule, PEERS, ours.sum_to, part).sums_from
             if others[number] == LIAR and (len(others) > 1 or schedule == "ring"):
                 return part, ours.sum_to
-    raise AssertionError("it is nobody's")
+    raise AssertionError("no part fits")
 
 
 def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable:
     """Send one segment. `block` makes its blocks from the bound on the sums."""
 
-    def script(ring: object, me: int) -> None:
+    def script(ring: Ring, me: int) -> None:
         request = ring.requests[me]
         segment = request.plan().lanes[0][part][0]
         limit = Influence(request, feedback=False).sum_max(part, ring.peers[me])
@@ -127,7 +131,7 @@ def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable:
 @pytest.mark.parametrize("number", [0, -1])
 @pytest.mark.parametrize("codec", EXTREME)
 def test_codes_beyond_the_stated_scale_are_the_senders_fault(
-    build: Callable, schedule: str, codec: str, number: int
+    build: Build, schedule: Schedule, codec: CodecName, number: int
 ) -> None:
     """By its scales, the liar's sum is at its bound. The sum that honest peers
     compute from it exceeds theirs.
@@ -149,7 +153,7 @@ def test_codes_beyond_the_stated_scale_are_the_senders_fault(
 @every_schedule
 @pytest.mark.parametrize("number", [0, -1])
 def test_sender_of_an_overflowing_sum_is_named_alone(
-    build: Callable, schedule: str, number: int
+    build: Build, schedule: Schedule, number: int
 ) -> None:
     ring = build(
         (1,) * PEERS, 2 * BLOCK * PEERS, schedule=schedule, block=BLOCK, streams=1,
@@ -171,7 +175,7 @@ class Two:
     The first peer sends a sum or a mean of blocks with `scale` and `codes`.
     """
 
-    def __init__(self, codec: str, own: float, scale: bytes, codes: bytes) -> None:
+    def __init__(self, codec: CodecName, own: float, scale: bytes, codes: bytes) -> None:
         peers = (PeerId("first"), PeerId("second"))
         self.request = ReduceRequest(
             RunId("ab" * 32), 0, 0, peers, 1, (1, 1), 4 * BLOCK, codec_of(codec, BLOCK),
@@ -198,7 +202,7 @@ class Two:
 
 
 @pytest.mark.parametrize("codec", EXTREME)
-def test_mean_beyond_the_bound_is_the_senders_fault(codec: str) -> None:
+def test_mean_beyond_the_bound_is_the_senders_fault(codec: CodecName) -> None:
     codes = {"int8": b"\x81" * BLOCK, "int4": b"\x99" * (BLOCK // 2)}[codec]
     at_bound, near = scale_of(codec, BOUND), scale_of(codec, BOUND * 0.86)
     assert Two(codec, 0.0, at_bound, codes).blame(Kind.MEAN) is None
@@ -210,7 +214,7 @@ def test_mean_beyond_the_bound_is_the_senders_fault(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", EXTREME)
 def test_peer_that_adds_too_much_to_a_full_sum_names_itself(
-    codec: str,
+    codec: CodecName,
 ) -> None:
     codes = {"int8": b"\x7f" * BLOCK, "int4": b"\x77" * (BLOCK // 2)}[codec]
     at_bound = scale_of(codec, BOUND)
@@ -220,7 +224,7 @@ def test_peer_that_adds_too_much_to_a_full_sum_names_itself(
     assert (blame.suspects, blame.own) == ((PeerId("second"),), True)
 
 
-def limits(schedule: str, **settings: object) -> Influence:
+def limits(schedule: Schedule, **settings: Any) -> Influence:
     peers = tuple(PeerId(f"peer-{number}") for number in range(4))
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, peers, 0, (1, 1, 2, 4), 1000, codec_of("fp32", 64),

@@ -65,7 +65,7 @@ def test_blame_survives_encoding(suspects: list[PeerId], reason: str) -> None:
     data = encode_blame(Blame(tuple(suspects), reason))
     read = decode_blame(data, PEERS)
     assert read.suspects == tuple(suspects)
-    assert read.heard, "what a neighbour says was not seen here"
+    assert read.heard, "a neighbour's statement is not our observation"
     assert len(read.reason) == len(reason)
     assert read.reason.isprintable()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, Plan, Route, Segment, plan, routes
+from p2ptrain.ring import SCHEDULES, Plan, Route, Schedule, Segment, plan, routes
 
 cuts = st.tuples(
     st.sampled_from(SCHEDULES),
@@ -28,7 +28,7 @@ CODEC = codec_of("int8", 256)
 
 
 def plans(
-    schedule: str, peers: int, numel: int, block: int, streams: int, segment_bytes: int
+    schedule: Schedule, peers: int, numel: int, block: int, streams: int, segment_bytes: int
 ) -> list[Plan]:
     codec = codec_of("int8", block)
     return [plan(schedule, peers, me, numel, codec, streams, segment_bytes) for me in range(peers)]
@@ -45,13 +45,13 @@ def covered(segments: list[Segment]) -> list[tuple[int, int]]:
     return joined
 
 
-def all_routes(schedule: str, peers: int) -> list[tuple[Route, ...]]:
+def all_routes(schedule: Schedule, peers: int) -> list[tuple[Route, ...]]:
     """Indexed by peer, then by part."""
     return [routes(schedule, peers, me) for me in range(peers)]
 
 
 @every_schedule
-def test_every_receive_matches_one_send(schedule: str) -> None:
+def test_every_receive_matches_one_send(schedule: Schedule) -> None:
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
         sent, received = Counter(), Counter()
@@ -69,7 +69,7 @@ def test_every_receive_matches_one_send(schedule: str) -> None:
 
 
 @every_schedule
-def test_every_peer_adds_to_each_part_once_and_gets_its_mean_once(schedule: str) -> None:
+def test_every_peer_adds_to_each_part_once_and_gets_its_mean_once(schedule: Schedule) -> None:
     """Sums lead to the one owner without a circle. From there, means lead to every peer."""
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
@@ -87,7 +87,7 @@ def test_every_peer_adds_to_each_part_once_and_gets_its_mean_once(schedule: str)
 
 
 @every_schedule
-def test_every_peer_owns_one_part(schedule: str) -> None:
+def test_every_peer_owns_one_part(schedule: Schedule) -> None:
     for peers in EVERY_SIZE:
         assert [sum(route.owned for route in mine) for mine in all_routes(schedule, peers)] == [
             1
@@ -95,7 +95,7 @@ def test_every_peer_owns_one_part(schedule: str) -> None:
 
 
 @every_schedule
-def test_hop_numbers_grow_along_the_way(schedule: str) -> None:
+def test_hop_numbers_grow_along_the_way(schedule: Schedule) -> None:
     """A sum leaves later than the sums it is made of, and a mean leaves later than that."""
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
@@ -112,7 +112,7 @@ def test_hop_numbers_grow_along_the_way(schedule: str) -> None:
     ("schedule", "hops", "neighbours"), [("ring", 30, 2), ("direct", 2, 15), ("grid", 4, 6)]
 )
 def test_sixteen_peers_have_the_hops_and_neighbours_of_the_docs(
-    schedule: str, hops: int, neighbours: int
+    schedule: Schedule, hops: int, neighbours: int
 ) -> None:
     by_peer = all_routes(schedule, 16)
 
@@ -176,7 +176,7 @@ def test_segments_are_whole_blocks_within_the_bound(cut: tuple) -> None:
 
 @every_schedule
 @pytest.mark.parametrize("peers", [2, 3, 4, 16, 64])
-def test_peer_sends_about_twice_its_share(schedule: str, peers: int) -> None:
+def test_peer_sends_about_twice_its_share(schedule: Schedule, peers: int) -> None:
     """In a grid, however, collectors forward what they have collected."""
     numel = 1_000_000
     mine = plan(schedule, peers, 1, numel, CODEC, 4, 65_536)

@@ -16,10 +16,11 @@ from p2ptrain.dataplane import PeerShares, PeerSocket, Rank, Uplink
 from p2ptrain.dataplane.pacing import FLOOR
 from p2ptrain.errors import PeerError, ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import ReduceReport
+from p2ptrain.ring import ReduceReport, Schedule
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store
 from p2ptrain.swarm import ChunkServer
 from p2ptrain.swarm.wire import receive_response, send_request
+from tests.ring.conftest import Build, Connect
 
 from .conftest import DEADLINE_S
 
@@ -55,7 +56,7 @@ class SteadyClock:
 
 
 @contextmanager
-def greedy_fetchers(server: ChunkServer, chunk: str, connect: Callable) -> Iterator[list[int]]:
+def greedy_fetchers(server: ChunkServer, chunk: str, connect: Connect) -> Iterator[list[int]]:
     """Peers that fetch one chunk over and over, and the bytes that each has received."""
     got = [0] * FETCHERS
 
@@ -83,9 +84,7 @@ def sent_by(reduce: object) -> int:
     return sum(each.sent_bytes for each in reduce.traffic())
 
 
-def test_ring_and_swarm_keep_to_the_cap_and_the_ring_goes_first(
-    build: Callable, tcp: Callable
-) -> None:
+def test_ring_and_swarm_keep_to_the_cap_and_the_ring_goes_first(build: Build, tcp: Connect) -> None:
     """Three greedy fetchers of small chunks and a reduce of 1 MB share the uplink."""
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1 << 16)
     chunk = store.put_chunk(bytes(30_000))
@@ -131,7 +130,7 @@ class Stopped:
 
 @pytest.mark.parametrize(("schedule", "peers", "asked"), [("ring", 9, 4), ("direct", 9, 8)])
 def test_capped_neighbours_take_turns_segment_by_segment(
-    build: Callable, schedule: str, peers: int, asked: int
+    build: Build, schedule: Schedule, peers: int, asked: int
 ) -> None:
     """This holds for any number of connections. To a single neighbour, several go ahead."""
     uplink = Stopped()
@@ -142,7 +141,7 @@ def test_capped_neighbours_take_turns_segment_by_segment(
     assert len(uplink.asked) == asked
 
 
-def test_three_simultaneous_reduces_get_equal_bytes(build: Callable, tcp: Callable) -> None:
+def test_three_simultaneous_reduces_get_equal_bytes(build: Build, tcp: Connect) -> None:
     """They have the same neighbours. When the shortest is nearly done, the others have sent as
     much.
     """
@@ -214,7 +213,7 @@ class SlowLine:
             each.close()
 
 
-def test_slow_line_is_not_taken_for_a_trickle(build: Callable) -> None:
+def test_slow_line_is_not_taken_for_a_trickle(build: Build) -> None:
     """A segment takes 5.1 s, longer than a neighbour may be inside a segment without progress.
     64 KiB in each 4 s count as progress.
     """

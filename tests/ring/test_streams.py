@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.kernels import codec
-from p2ptrain.ring import SCHEDULES, plan, streams_for
+from p2ptrain.ring import SCHEDULES, Schedule, plan, streams_for
 from p2ptrain.ring.streams import CONNECTIONS_MAX, STREAMS_BEST, WINDOW_BYTES
 
 GB = 1_000_000_000
@@ -15,7 +15,7 @@ GB = 1_000_000_000
 @pytest.mark.parametrize("peers", [1, 2, 3, 4, 5, 8, 16, 33])
 @pytest.mark.parametrize("payload", [0, 1_000_000, 25_000_000, 10 * GB])
 def test_number_of_connections_of_a_peer_is_bounded(
-    schedule: str, peers: int, payload: int
+    schedule: Schedule, peers: int, payload: int
 ) -> None:
     streams = streams_for(schedule, peers, payload)
     int8 = codec("int8", 256)
@@ -29,7 +29,7 @@ def test_number_of_connections_of_a_peer_is_bounded(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("payload", [1_000_000, 7_000_000, 25_000_000])
-def test_no_connection_is_opened_without_bytes_to_carry(schedule: str, payload: int) -> None:
+def test_no_connection_is_opened_without_bytes_to_carry(schedule: Schedule, payload: int) -> None:
     """Each connection except the last has two megabytes to carry."""
     int8 = codec("int8", 256)
     numel = payload // 260 * 256

@@ -6,6 +6,7 @@ import random
 import tracemalloc
 from collections import deque
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, ReduceRequest
+from p2ptrain.ring import SCHEDULES, ReduceRequest, Schedule
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import Verdict
@@ -27,7 +28,7 @@ BLOCK = 8
 class Crowd:
     """Peers whose connections each hold `depth` segments. A random hand moves the segments."""
 
-    def __init__(self, schedule: str, peers: int, streams: int, depth: int, seed: int) -> None:
+    def __init__(self, schedule: Schedule, peers: int, streams: int, depth: int, seed: int) -> None:
         self.random = random.Random(seed)
         self.streams = streams
         self.depth = depth
@@ -107,7 +108,7 @@ def mine_of(work: Work) -> list[int]:
 )
 @pytest.mark.parametrize(("streams", "depth"), [(1, 1), (2, 3)])
 def test_peers_never_wait_in_a_circle_on_small_connections(
-    schedule: str, peers: int, streams: int, depth: int
+    schedule: Schedule, peers: int, streams: int, depth: int
 ) -> None:
     crowd = Crowd(schedule, peers, streams, depth, seed=peers)
     while crowd.step():
@@ -126,7 +127,7 @@ def attempt_of(request: ReduceRequest) -> Attempt:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_lane_allocates_at_most_four_segments_beside_the_vector(schedule: str) -> None:
+def test_lane_allocates_at_most_four_segments_beside_the_vector(schedule: Schedule) -> None:
     """This holds for any number of peers. It is measured as the lane's threads would allocate
     it.
     """
@@ -153,7 +154,7 @@ def test_lane_allocates_at_most_four_segments_beside_the_vector(schedule: str) -
 PEERS = tuple(PeerId(f"peer-{number}") for number in range(4))
 
 
-def announced(work_of: int, **fields: object) -> Header:
+def announced(work_of: int, **fields: Any) -> Header:
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, PEERS, work_of, (1,) * 4, 4 * 256, codec_of("int8", 256), streams=1
     )
@@ -185,7 +186,7 @@ def test_segment_that_is_not_due_is_refused(header: Header, sender: int) -> None
 
 @pytest.mark.parametrize(("schedule", "early", "held_up_by"), [("direct", 2, 1), ("grid", 1, 1)])
 def test_early_segment_waits_for_the_peer_that_must_send_first(
-    schedule: str, early: int, held_up_by: int
+    schedule: Schedule, early: int, held_up_by: int
 ) -> None:
     """Peer 0 adds the segments of peer 1 before those of the others, all in order."""
     request = ReduceRequest(

@@ -22,57 +22,57 @@ from tests.store.test_crash import STEPS, check_whole, story
 class KillingDisk(LocalDisk):
     """Kills its process halfway through write number `fatal` (from 1)."""
 
-    def __init__(self, fatal=0):
+    def __init__(self, fatal: int = 0) -> None:
         self.fatal, self.count = fatal, 0
         self._counting = threading.Lock()
 
-    def _is_fatal(self):
+    def _is_fatal(self) -> bool:
         with self._counting:
             self.count += 1
             return self.count == self.fatal
 
-    def _pass(self):
+    def _pass(self) -> None:
         if self._is_fatal():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def write(self, path, data):
+    def write(self, path: Path, data: memoryview) -> None:
         if self._is_fatal():
             super().write(path, data[: len(data) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
         super().write(path, data)
 
-    def sync(self, path):
+    def sync(self, path: Path) -> None:
         self._pass()
 
-    def sync_directory(self, path):
+    def sync_directory(self, path: Path) -> None:
         self._pass()
 
-    def replace(self, source, target):
+    def replace(self, source: Path, target: Path) -> None:
         self._pass()
         super().replace(source, target)
 
-    def remove(self, path):
+    def remove(self, path: Path) -> None:
         self._pass()
         super().remove(path)
 
 
-class Told(list):
+class Told(list[int]):
     """Finished steps, which survive SIGKILL."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self._path = path
 
-    def append(self, step):
+    def append(self, step: int) -> None:
         super().append(step)
         self._path.write_text(str(step))
 
 
-def tell(folder, disk):
+def tell(folder: Path, disk: LocalDisk) -> None:
     with Store(folder / "store", disk=disk, chunk_bytes=1024) as store:
         story(store, Told(folder / "finished"))
 
 
-def killed_at(folder, point):
+def killed_at(folder: Path, point: int) -> tuple[bool, int]:
     """Return whether SIGKILL came, and the last step finished by then."""
     child = os.fork()
     if child == 0:
@@ -83,7 +83,7 @@ def killed_at(folder, point):
     return os.WTERMSIG(status) == signal.SIGKILL, int(told.read_text()) if told.exists() else 0
 
 
-def main(folder):
+def main(folder: Path) -> None:
     counting = KillingDisk()
     tell(folder / "whole", counting)
     found = []

@@ -30,12 +30,12 @@ RUN = RunId("cd" * 32)
 STEPS = 3
 
 
-def snapshot_bytes(step):
+def snapshot_bytes(step: int) -> bytes:
     """Three chunks, of which the middle one never changes."""
     return b"%d" % step * 1024 + b"same" * 256 + b"tail of %d" % step * 20
 
 
-def put_step(store, step, finished):
+def put_step(store: Store, step: int, finished: list[int]) -> None:
     """Store one outer step as a node does: the update, a snapshot, then the head.
 
     `finished` records the steps that the head must not fall behind.
@@ -47,7 +47,7 @@ def put_step(store, step, finished):
     store.collect_garbage([update])
 
 
-def story(store, finished):
+def story(store: Store, finished: list[int]) -> None:
     """Run all steps after the head."""
     head = store.head()
     finished.append(head.step if head else 0)
@@ -55,12 +55,12 @@ def story(store, finished):
         put_step(store, step, finished)
 
 
-def opened(disk):
+def opened(disk: MemoryDisk) -> Store:
     lanes = disk.turns if isinstance(disk, TurnsDisk) else AtOnce
     return Store(ROOT, disk=disk, chunk_bytes=1024, lanes=lanes)
 
 
-def whole_story():
+def whole_story() -> list[str]:
     disk = MemoryDisk()
     story(opened(disk), [])
     return disk.writes
@@ -70,7 +70,7 @@ WRITES = whole_story()
 POINTS = range(1, len(WRITES) + 1)
 
 
-def check_whole(store, step_at_least):
+def check_whole(store: Store, step_at_least: int) -> int:
     """Check everything that must hold for a store after any fault."""
     head = store.head()
     if head is None:
@@ -80,6 +80,7 @@ def check_whole(store, step_at_least):
     assert head == Head(
         RUN, 2 * head.step, digest_of(b"%d" % head.step), head.step, head.snapshot, head.step
     )
+    assert head.snapshot is not None
     assert store.holds_blob(head.snapshot)
     assert store.read_blob(head.snapshot) == snapshot_bytes(head.step)
     for digest in store._objects:
@@ -87,7 +88,7 @@ def check_whole(store, step_at_least):
     return head.step
 
 
-def run_into(disk):
+def run_into(disk: MemoryDisk) -> int:
     """Run the story on this disk as far as possible. Return the last finished step."""
     finished = [0]
     with suppress(PowerCut):
@@ -95,7 +96,7 @@ def run_into(disk):
     return finished[-1]
 
 
-def finish(disk, rng):
+def finish(disk: MemoryDisk, rng: random.Random) -> None:
     """The next process continues from the head and reaches the end."""
     store = opened(disk)
     story(store, [])
@@ -104,14 +105,14 @@ def finish(disk, rng):
     assert check_whole(opened(disk.reboot(rng)), STEPS) == STEPS
 
 
-def test_story_has_the_expected_writes():
+def test_story_has_the_expected_writes() -> None:
     kinds = {" ".join(write.split()[:2]).split(" /")[0] for write in WRITES}
     assert kinds == {"write", "sync", "replace", "sync directory", "remove"}
     assert len(POINTS) > 60
 
 
 @pytest.mark.parametrize("fail_at", POINTS)
-def test_head_and_its_contents_survive_a_power_cut_at_any_write(fail_at):
+def test_head_and_its_contents_survive_a_power_cut_at_any_write(fail_at: int) -> None:
     for seed in range(3):
         rng = random.Random(f"{fail_at}/{seed}") if seed else None
         disk = MemoryDisk(fail_at=fail_at)
@@ -122,7 +123,7 @@ def test_head_and_its_contents_survive_a_power_cut_at_any_write(fail_at):
 
 
 @pytest.mark.parametrize("fail_at", range(1, 40))
-def test_manifest_is_never_there_before_its_chunks(fail_at):
+def test_manifest_is_never_there_before_its_chunks(fail_at: int) -> None:
     for seed in range(10):
         disk = MemoryDisk(fail_at=fail_at)
         with suppress(PowerCut):
@@ -133,7 +134,7 @@ def test_manifest_is_never_there_before_its_chunks(fail_at):
                 assert store.read_blob(digest) == snapshot_bytes(1), f"seed {seed}"
 
 
-def test_five_hundred_stories_with_three_crashes_lose_nothing():
+def test_five_hundred_stories_with_three_crashes_lose_nothing() -> None:
     for seed in range(170):
         rng = random.Random(seed)
         disk, finished = MemoryDisk(), 0
@@ -146,7 +147,7 @@ def test_five_hundred_stories_with_three_crashes_lose_nothing():
         finish(disk, rng)
 
 
-def chunks_on_their_way(writes):
+def chunks_on_their_way(writes: list[str]) -> int:
     """The largest number of files that were begun and not yet named."""
     on_their_way = most = 0
     for write in writes:
@@ -155,8 +156,8 @@ def chunks_on_their_way(writes):
     return most
 
 
-def test_turns_mix_the_writes_of_chunks_as_the_seed_says():
-    def story_of(seed):
+def test_turns_mix_the_writes_of_chunks_as_the_seed_says() -> None:
+    def story_of(seed: int) -> list[str]:
         disk = TurnsDisk.of(MemoryDisk(), random.Random(seed))
         opened(disk).put_blob("snapshot", [b"%d" % n * 1024 for n in range(8)], {})
         return [re.sub(r"/tmp/[0-9-]+", "", write) for write in disk.writes]
@@ -169,7 +170,7 @@ def test_turns_mix_the_writes_of_chunks_as_the_seed_says():
 
 @pytest.mark.parametrize("fail_at", POINTS)
 @pytest.mark.parametrize("failure", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
-def test_error_at_any_write_is_named_and_loses_nothing(fail_at, failure):
+def test_error_at_any_write_is_named_and_loses_nothing(fail_at: int, failure: int) -> None:
     disk = MemoryDisk(fail_at=fail_at, failure=failure)
     finished = [0]
     error = None
@@ -189,7 +190,7 @@ def test_error_at_any_write_is_named_and_loses_nothing(fail_at, failure):
     finish(disk.reboot(None), random.Random(1))
 
 
-def test_full_disk_during_parallel_writes_leaves_nothing_partial():
+def test_full_disk_during_parallel_writes_leaves_nothing_partial() -> None:
     for seed in range(60):
         rng = random.Random(seed)
         disk = TurnsDisk.of(MemoryDisk(), rng)
@@ -206,7 +207,7 @@ def test_full_disk_during_parallel_writes_leaves_nothing_partial():
         finish(after, rng)
 
 
-def test_disk_that_stays_full_refuses_writes_and_still_serves():
+def test_disk_that_stays_full_refuses_writes_and_still_serves() -> None:
     disk = MemoryDisk()
     store = opened(disk)
     put_step(store, 1, [])
@@ -222,7 +223,7 @@ def test_disk_that_stays_full_refuses_writes_and_still_serves():
 
 
 @pytest.mark.parametrize("failure", [errno.EROFS, errno.EACCES])
-def test_read_only_disk_has_its_own_code_and_can_be_read(failure):
+def test_read_only_disk_has_its_own_code_and_can_be_read(failure: int) -> None:
     disk = MemoryDisk()
     store = opened(disk)
     put_step(store, 1, [])
@@ -233,7 +234,7 @@ def test_read_only_disk_has_its_own_code_and_can_be_read(failure):
     assert check_whole(store, 1) == 1
 
 
-def test_process_killed_at_any_write_leaves_a_valid_head(tmp_path):
+def test_process_killed_at_any_write_leaves_a_valid_head(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.store.killed", str(tmp_path)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from p2ptrain.ids import Digest
@@ -44,13 +45,13 @@ class Crowd:
         self._digests = [Digest(f"{number:064x}") for number in range(self.chunks)]
         everything = {self._digests[n] for n in range(self.chunks) if n not in self.lost}
         self.held = [everything, *(set[Digest]() for _ in range(self.joiners))]
-        self._free_at = Counter[int]()
+        self._free_at = defaultdict[int, float](float)
         self._in_a_row = Counter[tuple[int, int]]()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order, self._wakes_at = count(), dict[tuple[int, int], float]()
         self._pickers = {me: self._picker_of(me) for me in range(1, self.joiners + 1)}
         for me in self._pickers:
-            self._at(me * STAGGER_S, lambda me=me: self._ask(me))
+            self._at(me * STAGGER_S, partial(self._ask, me))
         if self.seed_ends_at < float("inf"):
             self._at(self.seed_ends_at, self._end_seed)
         while self._events and len(self.ended_at) < self.joiners:
@@ -73,7 +74,7 @@ class Crowd:
             return
         for peer in sorted(picker.lanes):
             while (digest := picker.next(peer, self.now)) is not None:
-                self._at(self.now + RTT_S / 2, lambda p=peer, d=digest: self._serve(p, me, d))
+                self._at(self.now + RTT_S / 2, partial(self._serve, peer, me, digest))
             self._wake(me, peer)
 
     def _wake(self, me: int, peer: int) -> None:

@@ -75,7 +75,12 @@ def test_missing_chunk_is_looked_for_again_each_time() -> None:
 def test_one_of_many_threads_that_want_a_chunk_reads_it(fails: bool) -> None:
     """If that read fails, the next thread tries."""
     begun, go_on = threading.Event(), threading.Event()
-    source = Counted(before=lambda: (begun.set(), go_on.wait()), missing={"a"} if fails else set())
+
+    def before() -> None:
+        begun.set()
+        go_on.wait()
+
+    source = Counted(before=before, missing={"a"} if fails else set())
     hot, found = HotChunks(source), list[bytes | str]()
 
     def want() -> None:

@@ -55,7 +55,7 @@ def test_waiting_request_continues_when_a_chunk_has_been_taken() -> None:
 def test_peer_that_asks_in_vain_waits_longer_each_time() -> None:
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
     held, buffer, pauses = store.put_chunk(b"held"), bytearray(CHUNK_BYTES_MAX), list[float]()
-    client, sock = plain_pair("client", "server", deadline_s=DEADLINE_S)
+    client, sock = plain_pair(PeerId("client"), PeerId("server"), deadline_s=DEADLINE_S)
     server = ChunkServer(store, pause=pauses.append)
     thread = threading.Thread(target=server, args=(sock, {}))
     thread.start()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import sys
+from collections.abc import Hashable, Iterable, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,16 +22,23 @@ from p2ptrain.swarm.picker import (
     PATIENCE_UNKNOWN_S,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
+
+LaneT = TypeVar("LaneT", bound=Hashable)
+
 A, B, C, D = (Digest(letter * 64) for letter in "abcd")
 
 
-def picker_of(lanes, digests, in_flight_max=IN_FLIGHT_MAX):
+def picker_of(
+    lanes: Iterable[LaneT], digests: Iterable[Digest], in_flight_max: int = IN_FLIGHT_MAX
+) -> Picker[LaneT]:
     picker = Picker(lanes, in_flight_max=in_flight_max)
     picker.want(digests)
     return picker
 
 
-def proven(lanes, digests, took_s=1.0):
+def proven(lanes: Sequence[LaneT], digests: Iterable[Digest], took_s: float = 1.0) -> Picker[LaneT]:
     """The same, where each lane brought a chunk that took this many seconds. The time is now 0."""
     warm = [Digest(f"{number:064x}") for number, _ in enumerate(lanes)]
     picker = picker_of(lanes, warm)
@@ -39,19 +50,19 @@ def proven(lanes, digests, took_s=1.0):
     return picker
 
 
-def test_each_chunk_is_requested_once_in_the_wanted_order():
+def test_each_chunk_is_requested_once_in_the_wanted_order() -> None:
     picker = proven(["x", "y"], [A, B, C])
     assert [picker.next(lane, 0) for lane in "xyxy"] == [A, B, C, None]
 
 
-def test_unknown_source_has_one_open_request():
+def test_unknown_source_has_one_open_request() -> None:
     picker = picker_of(["x", "y"], [A, B, C])
     assert [picker.next(lane, 0) for lane in "xxyy"] == [A, None, B, None]
     assert picker.arrived("x", A, 1)
     assert picker.next("x", 1) == C
 
 
-def test_manifest_is_short_and_does_not_count_as_a_chunk_time():
+def test_manifest_is_short_and_does_not_count_as_a_chunk_time() -> None:
     picker = Picker(["x", "y"])
     picker.want([A], urgent=True)
     assert picker.next("x", 0) == A
@@ -61,14 +72,14 @@ def test_manifest_is_short_and_does_not_count_as_a_chunk_time():
     assert picker.reconsider_at("y", 0.01) == 0.01 + PATIENCE_UNKNOWN_S
 
 
-def test_source_has_as_many_open_requests_as_its_rate_allows():
+def test_source_has_as_many_open_requests_as_its_rate_allows() -> None:
     many = [Digest(f"{number:064x}") for number in range(100, 200)]
     for took_s, open_max in ((10.0, 2), (1.0, 2), (0.5, 3), (0.1, 11), (0.01, IN_FLIGHT_MAX)):
         picker = proven(["x"], many, took_s)
         assert sum(picker.next("x", 0) is not None for _ in many) == open_max
 
 
-def test_source_that_lacks_a_chunk_has_one_request_until_it_delivers():
+def test_source_that_lacks_a_chunk_has_one_request_until_it_delivers() -> None:
     picker = proven(["x", "y"], [A, B, C, D], took_s=0.25)
     assert [picker.next("x", 0) for _ in range(2)] == [A, B]
     picker.lacks("x", A, 1)
@@ -79,7 +90,7 @@ def test_source_that_lacks_a_chunk_has_one_request_until_it_delivers():
     assert picker.next("x", 2) == D
 
 
-def test_idle_faster_source_takes_over_a_chunk_due_much_later():
+def test_idle_faster_source_takes_over_a_chunk_due_much_later() -> None:
     picker = Picker(["fast", "slow"])
     picker.want([A, B])
     assert [picker.next("slow", 0), picker.next("fast", 0)] == [A, B]
@@ -94,13 +105,13 @@ def test_idle_faster_source_takes_over_a_chunk_due_much_later():
     assert picker.next("fast", 11) is None
 
 
-def test_chunk_that_is_due_as_soon_elsewhere_is_left_there():
+def test_chunk_that_is_due_as_soon_elsewhere_is_left_there() -> None:
     picker = proven(["x", "y"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("y", 0) is None
 
 
-def test_picker_is_done_when_everything_has_arrived():
+def test_picker_is_done_when_everything_has_arrived() -> None:
     picker = picker_of(["x"], [A])
     assert not picker.done
     picker.next("x", 0)
@@ -109,7 +120,7 @@ def test_picker_is_done_when_everything_has_arrived():
     assert (picker.done, picker.stuck, picker.left) == (True, False, 0)
 
 
-def test_more_chunks_may_be_added_later_without_duplicates():
+def test_more_chunks_may_be_added_later_without_duplicates() -> None:
     picker = proven(["x"], [A])
     picker.next("x", 0)
     picker.want([A, B, B])
@@ -118,7 +129,7 @@ def test_more_chunks_may_be_added_later_without_duplicates():
     assert picker.next("x", 0) is None
 
 
-def test_chunk_that_one_source_lacks_goes_first_to_another():
+def test_chunk_that_one_source_lacks_goes_first_to_another() -> None:
     picker = proven(["x", "y"], [A, B, C, D])
     assert picker.next("x", 0) == A
     picker.lacks("x", A, 0)
@@ -126,7 +137,7 @@ def test_chunk_that_one_source_lacks_goes_first_to_another():
     assert picker.next("y", 0) == A
 
 
-def test_rarest_chunk_goes_first():
+def test_rarest_chunk_goes_first() -> None:
     picker = picker_of(["x", "y", "z"], [A, B])
     for lane, digest in (("x", A), ("x", B), ("y", B)):
         picker.lacks_too(lane, digest)
@@ -134,7 +145,7 @@ def test_rarest_chunk_goes_first():
     assert picker.next("y", 0) == A
 
 
-def test_requests_of_a_dropped_source_go_to_the_others():
+def test_requests_of_a_dropped_source_go_to_the_others() -> None:
     picker = picker_of(["x", "y"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("y", 0) is None  # Nothing known so far justifies a second request.
@@ -143,7 +154,7 @@ def test_requests_of_a_dropped_source_go_to_the_others():
     assert picker.next("y", 0) == A
 
 
-def test_late_chunk_of_a_dropped_source_counts_once():
+def test_late_chunk_of_a_dropped_source_counts_once() -> None:
     picker = proven(["x", "y"], [A, B])
     assert [picker.next("x", 0), picker.next("x", 0)] == [A, B]
     picker.drop("x")
@@ -155,7 +166,7 @@ def test_late_chunk_of_a_dropped_source_counts_once():
     assert picker.done
 
 
-def test_late_chunk_is_also_requested_elsewhere_and_first_copy_wins():
+def test_late_chunk_is_also_requested_elsewhere_and_first_copy_wins() -> None:
     picker = picker_of(["x", "y"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("y", 1) is None
@@ -166,7 +177,7 @@ def test_late_chunk_is_also_requested_elsewhere_and_first_copy_wins():
     assert not picker.arrived("x", A, 7)
 
 
-def test_patience_is_learned_from_usual_chunk_times():
+def test_patience_is_learned_from_usual_chunk_times() -> None:
     picker = picker_of(["x", "y"], [A, B])
     picker.next("x", 0)
     picker.arrived("x", A, 10)
@@ -176,7 +187,7 @@ def test_patience_is_learned_from_usual_chunk_times():
     assert picker.next("y", 40) == B
 
 
-def test_urgent_chunk_counts_as_late_sooner():
+def test_urgent_chunk_counts_as_late_sooner() -> None:
     picker = Picker(["x", "y"])
     picker.want([A], urgent=True)
     picker.next("x", 0)
@@ -184,7 +195,7 @@ def test_urgent_chunk_counts_as_late_sooner():
     assert picker.next("y", PATIENCE_MIN_S) == A
 
 
-def test_late_chunk_is_requested_from_few_soon_and_all_later():
+def test_late_chunk_is_requested_from_few_soon_and_all_later() -> None:
     lanes = [str(number) for number in range(8)]
     picker = picker_of(lanes, [A])
     asked_at = []
@@ -194,7 +205,7 @@ def test_late_chunk_is_requested_from_few_soon_and_all_later():
     assert COPIES_MAX == 4
 
 
-def test_overdue_chunk_is_not_requested_again_and_again():
+def test_overdue_chunk_is_not_requested_again_and_again() -> None:
     picker = picker_of(["x", "y"], [A, B])
     assert [picker.next("x", 0), picker.next("y", 1)] == [A, B]
     assert picker.reconsider_at("y", PATIENCE_UNKNOWN_S - 1) == PATIENCE_UNKNOWN_S
@@ -202,7 +213,7 @@ def test_overdue_chunk_is_not_requested_again_and_again():
     assert picker.reconsider_at("y", PATIENCE_UNKNOWN_S) is None
 
 
-def test_overdue_chunk_is_not_requested_from_a_source_without_it():
+def test_overdue_chunk_is_not_requested_from_a_source_without_it() -> None:
     picker = picker_of(["x", "y"], [A])
     picker.lacks_too("y", A)
     assert picker.next("x", 0) == A
@@ -210,7 +221,7 @@ def test_overdue_chunk_is_not_requested_from_a_source_without_it():
     assert picker.next("y", PATIENCE_UNKNOWN_S) is None
 
 
-def test_chunk_that_all_sources_lack_is_given_up():
+def test_chunk_that_all_sources_lack_is_given_up() -> None:
     picker = picker_of(["x", "y"], [A])
     for lane in "xy":
         assert picker.next(lane, 0) == A
@@ -228,7 +239,7 @@ def test_chunk_that_all_sources_lack_is_given_up():
     assert picker.stuck
 
 
-def test_missing_chunk_is_requested_in_turn_at_growing_intervals():
+def test_missing_chunk_is_requested_in_turn_at_growing_intervals() -> None:
     picker = picker_of(["seed", "x"], [A, B, C, D])
     now, asked = 0.0, []
     assert picker.next("seed", now) == A
@@ -241,6 +252,7 @@ def test_missing_chunk_is_requested_in_turn_at_growing_intervals():
             assert picker.next("x", now + (at - now) / 2) is None
             now = at
             digest = picker.next("x", now)
+        assert digest is not None
         picker.lacks("x", digest, now)
         asked.append((digest, round(now / AGAIN_S / 2)))
     assert asked == [
@@ -251,7 +263,7 @@ def test_missing_chunk_is_requested_in_turn_at_growing_intervals():
     assert picker.next("x", now + AGAIN_S_MAX) == C
 
 
-def test_pick_is_as_fast_when_many_chunks_are_lacking():
+def test_pick_is_as_fast_when_many_chunks_are_lacking() -> None:
     def lines_of_a_pick(chunks: int) -> int:
         picker = picker_of(range(17), [Digest(f"{number:064x}") for number in range(chunks)])
         for lane in range(1, 17):
@@ -259,9 +271,10 @@ def test_pick_is_as_fast_when_many_chunks_are_lacking():
                 picker.lacks_too(lane, Digest(f"{number:064x}"))
         lines = 0
 
-        def count(frame, event, _):
+        def count(frame: FrameType, event: str, _: object) -> TraceFunction:
             nonlocal lines
-            lines += event == "line"
+            # The collector may run finalizers of other tests' objects meanwhile.
+            lines += event == "line" and "p2ptrain/swarm/" in frame.f_code.co_filename
             return count
 
         before = sys.gettrace()
@@ -274,13 +287,13 @@ def test_pick_is_as_fast_when_many_chunks_are_lacking():
     assert lines_of_a_pick(2000) == lines_of_a_pick(20) < 500
 
 
-def test_nothing_is_requested_twice_from_the_same_source():
+def test_nothing_is_requested_twice_from_the_same_source() -> None:
     picker = picker_of(["x"], [A])
     assert picker.next("x", 0) == A
     assert picker.next("x", 1000) is None
 
 
-def test_source_that_comes_later_gets_its_share():
+def test_source_that_comes_later_gets_its_share() -> None:
     picker = proven(["x"], [A, B, C])
     assert picker.next("x", 0) == A
     picker.add("y")
@@ -291,7 +304,7 @@ def test_source_that_comes_later_gets_its_share():
     assert picker.next("y", 0) in (B, C)
 
 
-def test_picker_is_stuck_when_no_source_may_have_the_rest():
+def test_picker_is_stuck_when_no_source_may_have_the_rest() -> None:
     picker = picker_of(["x", "y"], [A, B])
     for lane in "xy":
         assert picker.next(lane, 0) == A
@@ -307,7 +320,7 @@ def test_picker_is_stuck_when_no_source_may_have_the_rest():
     assert set(picker.hopeless) == {A, B}
 
 
-def test_picker_without_sources_is_stuck_at_once():
+def test_picker_without_sources_is_stuck_at_once() -> None:
     assert picker_of([], [A]).stuck
     assert not picker_of([], []).stuck
 
@@ -320,13 +333,18 @@ SOURCES = st.dictionaries(
 
 
 @given(SOURCES, st.integers(1, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_every_chunk_of_a_lasting_source_arrives_by_the_rules(sources, count, in_flight_max, rng):
+def test_every_chunk_of_a_lasting_source_arrives_by_the_rules(
+    sources: dict[str, tuple[set[int], int | None]],
+    count: int,
+    in_flight_max: int,
+    rng: random.Random,
+) -> None:
     """`sources` lists for each lane its chunks, and the number of requests after which it dies."""
     digests = [Digest(f"{number:064x}") for number in range(count)]
     picker = picker_of(sources, digests, in_flight_max)
-    asked = {lane: [] for lane in sources}
+    asked: dict[str, list[Digest]] = {lane: [] for lane in sources}
     requests = dict.fromkeys(sources, 0)
-    arrived = set()
+    arrived: set[Digest] = set()
     now = 0.0
     while not (picker.done or picker.stuck):
         now += 10

@@ -20,14 +20,14 @@ GIGABYTE = 239
 """Chunks."""
 
 
-def test_four_equal_sources_are_fully_used():
+def test_four_equal_sources_are_fully_used() -> None:
     outcome = run({name: Source(MBIT_100) for name in "abcd"}, GIGABYTE)
     assert outcome.done
     assert outcome.seconds * 4 * MBIT_100 < GIGABYTE / 0.95
     assert sum(outcome.asked.values()) <= GIGABYTE + 4
 
 
-def test_bad_and_dying_sources_cost_little_beyond_their_share():
+def test_bad_and_dying_sources_cost_little_beyond_their_share() -> None:
     sources = {name: Source(MBIT_100) for name in "abcd"}
     sources["c"].garbage = True
     sources["d"].gone_at = 10.0
@@ -37,7 +37,7 @@ def test_bad_and_dying_sources_cost_little_beyond_their_share():
     assert outcome.seconds * 2 * MBIT_100 < GIGABYTE / 0.85
 
 
-def test_slow_source_helps_and_does_not_delay_the_end():
+def test_slow_source_helps_and_does_not_delay_the_end() -> None:
     fast = {name: Source(MBIT_100) for name in "abc"}
     outcome = run(fast | {"slow": Source(MBIT_100 / 50)}, GIGABYTE)
     assert outcome.done
@@ -45,7 +45,7 @@ def test_slow_source_helps_and_does_not_delay_the_end():
     assert "slow" in outcome.asked
 
 
-def test_stuck_source_is_not_waited_for():
+def test_stuck_source_is_not_waited_for() -> None:
     sources = {name: Source(MBIT_100) for name in "abcd"}
     sources["b"].stuck_at = 3.0
     outcome = run(sources, GIGABYTE)
@@ -53,7 +53,7 @@ def test_stuck_source_is_not_waited_for():
     assert outcome.seconds * 3 * MBIT_100 < GIGABYTE / 0.95
 
 
-def test_source_that_becomes_slow_is_relieved():
+def test_source_that_becomes_slow_is_relieved() -> None:
     sources = {name: Source(MBIT_100) for name in "ab"}
     sources["b"].slow_from, sources["b"].slowed = 5.0, 0.02
     outcome = run(sources, 60)
@@ -61,7 +61,7 @@ def test_source_that_becomes_slow_is_relieved():
     assert outcome.seconds < 60 / MBIT_100
 
 
-def test_faster_source_has_more_requests_open():
+def test_faster_source_has_more_requests_open() -> None:
     sources = {"fast": Source(40.0, rtt_s=0.2), "slow": Source(0.25, rtt_s=0.2)}
     outcome = run(sources, 1000)
     assert outcome.done
@@ -70,12 +70,12 @@ def test_faster_source_has_more_requests_open():
     assert outcome.seconds < 1000 / 40 * 1.05
 
 
-def test_latency_is_paid_once_and_not_for_each_chunk():
+def test_latency_is_paid_once_and_not_for_each_chunk() -> None:
     outcome = run({"far": Source(10.0, rtt_s=0.5)}, 200)
     assert outcome.seconds < 200 / 10 + 4 * 0.5
 
 
-def test_source_with_few_chunks_has_one_request_at_a_time():
+def test_source_with_few_chunks_has_one_request_at_a_time() -> None:
     """A peer that has just joined itself must not delay hundreds of chunks by answering
     "missing".
     """

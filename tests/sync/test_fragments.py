@@ -55,7 +55,7 @@ def test_layers_are_strided_and_embedding_and_head_are_separate() -> None:
     assert layers == [{0, 4, 8}, {1, 5, 9}, {2, 6, 10}, {3, 7, 11}, set(), set()]
     assert cut[4] == {"embedding.weight"}
     assert cut[5] == {"head.weight", "norm.weight"}
-    assert all(len(names) == 27 for names in cut[:4]), "nothing of a layer is left out"
+    assert all(len(names) == 27 for names in cut[:4]), "every part of a layer is included"
 
 
 def test_tied_head_shares_the_fragment_of_the_last_norm() -> None:

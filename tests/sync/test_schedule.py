@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,11 +62,7 @@ def test_schedule_follows_the_rule_of_the_paper(
     read = [p for p in range(fragments) if (done - offsets[p]) % period == 0]
     merged = [p for p in range(fragments) if (done - offsets[p] - overlap) % period == 0]
     begun = [p for p in merged if done - overlap > 0]
-    assert (
-        [schedule.fragment_of(due.read)] * (due.read is not None) == read
-        if read
-        else (due.read is None)
-    )
+    assert [schedule.fragment_of(due.read)] == read if due.read is not None else not read
     assert ([] if due.merge is None else [schedule.fragment_of(due.merge)]) == begun
     for step, at in ((due.read, schedule.read_at), (due.merge, schedule.merged_at)):
         assert step is None or at(step) == done
@@ -89,7 +87,7 @@ def test_uneven_schedule_is_refused(steps: int, fragments: int, overlap: int) ->
         {"merge": "median"},
     ],
 )
-def test_numbers_without_a_mode_are_refused(numbers: dict[str, object]) -> None:
+def test_numbers_without_a_mode_are_refused(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no sync mode"):
         SyncSpec(**numbers)
 
