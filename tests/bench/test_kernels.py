@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_contender_that_is_not_installed_is_left_out(
     def missing(module: str) -> None:
         raise ImportError(module)
 
-    monkeypatch.setattr(peers.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     assert peers.PEERS[name](np.zeros(8, np.float32)) is None
 
 

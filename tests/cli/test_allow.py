@@ -14,6 +14,7 @@ from p2ptrain.archive.home import Home
 from p2ptrain.cli.commands.allow_checks import Heard, check_quorum
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist, load_run, save_allowlist
 from p2ptrain.testing.histories import make_history
@@ -29,7 +30,7 @@ def says(*others: str, heard: int = 0, voters: Sequence[str] = ()) -> bytes:
     return json.dumps(told).encode() + b"\n"
 
 
-def listed(home: Path) -> tuple[int, set[str]]:
+def listed(home: Path) -> tuple[int, set[PeerId]]:
     """Return the sequence number and the peers on disk, without the organiser, after checking the
     signature.
     """
@@ -252,7 +253,9 @@ def test_voters_are_taken_off_the_list_one_roster_after_the_other(
     assert PEER in refused
     assert listed(organiser_home) == (3, {OTHER, THIRD})
     expected = "is off the allowlist, number 4"
-    assert expected in removed(OTHER, OTHER, THIRD), "the next roster has another in its place"
+    assert expected in removed(OTHER, OTHER, THIRD), (
+        "the next roster has another voter in its place"
+    )
 
 
 def test_founders_vote_whether_or_not_they_are_on_the_list(tmp_path: Path) -> None:

@@ -64,8 +64,9 @@ def test_amendment_is_numbered_signed_kept_and_shown(
 def test_codec_brings_its_own_block_unless_the_run_sets_one(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
-    words = (["int4"], ["int8"], ["int8", "--codec-block", 128], ["int4"])
-    for step, (codec, *more) in enumerate(words, 2):
+    block: tuple[object, ...] = ("--codec-block", 128)
+    words = (("int4", ()), ("int8", ()), ("int8", block), ("int4", ()))
+    for step, (codec, more) in enumerate(words, 2):
         changes = ("--from-step", step, "--codec", codec, *more, "--home", organiser_home)
         assert p2ptrain("run", "amend", "tiny", *changes).code == 0
     assert [each.changes for each in kept(organiser_home)] == [
@@ -203,7 +204,7 @@ def test_amendment_that_was_passed_over_can_be_repeated(
     assert p2ptrain(*words, "--from-step", 12, "--outer-lr", 0.07).code == 0
     assert [(each.number, each.step) for each in kept(ten_steps_on.root)] == [(1, 4), (2, 12)]
     again = p2ptrain(*words, "--from-step", 13, "--outer-lr", 0.07)
-    assert "it changes nothing" in again.err, "members can still agree on the second"
+    assert "it changes nothing" in again.err, "members can still agree on the second amendment"
 
 
 def test_change_is_measured_from_the_rate_that_holds(p2ptrain: Command, ten_steps_on: Home) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.cli.commands import chat
 from p2ptrain.cli.commands.chat import visible
-from p2ptrain.export import folder
 from p2ptrain.prepare import machine_check
 from tests.cli.conftest import Command
 
@@ -62,8 +61,8 @@ def test_text_ends_where_another_begins_if_there_is_no_end_token(
 def test_home_without_room_for_the_weights_suggests_another_place(
     p2ptrain: Command, organiser_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = folder.shutil.disk_usage(organiser_home)._replace(free=1000)
-    monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: usage)
+    usage = shutil.disk_usage(organiser_home)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     done = p2ptrain("chat", organiser_home, TEXT)
     assert (done.code, "TMPDIR" in done.err, "--to hf" in done.err) == (4, True, True)
 
@@ -106,7 +105,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | BaseException]]:
+def typed(monkeypatch: pytest.MonkeyPatch) -> list[str | BaseException]:
     """The input or the action of a user at a terminal."""
     lines: list[str | BaseException] = []
 
@@ -118,7 +117,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | BaseException]
 
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("builtins.input", read)
-    return iter([lines]).__next__()
+    return lines
 
 
 def test_at_a_terminal_one_text_follows_another(

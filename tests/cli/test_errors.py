@@ -139,7 +139,7 @@ def test_every_command_accepts_the_v_option_for_bug_reports(
     outcome = p2ptrain("run", "new", "--out", tmp_path / "run.toml", "-v")
     assert (outcome.code, "Traceback" in outcome.err) == (1, True)
     assert "error[BUG] ZeroDivisionError: x" in outcome.err
-    assert p2ptrain("run", "new", "--", "-v").code == 2, "after -- it is a word like any other"
+    assert p2ptrain("run", "new", "--", "-v").code == 2, "after -- it is an ordinary argument"
     assert "Traceback" in p2ptrain("-v", "run", "new", "--out", tmp_path / "run.toml").err
 
 

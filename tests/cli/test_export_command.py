@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -203,7 +204,7 @@ def test_export_that_transformers_reads_differently_is_refused(
         program = tmp_path / "python"
         program.write_text(f"#!/bin/sh\necho '{json.dumps(facts)}'\n")
         program.chmod(0o755)
-        monkeypatch.setattr(parity.sys, "executable", str(program))
+        monkeypatch.setattr(sys, "executable", str(program))
 
     says(0.5)
     done = p2ptrain(*words)
@@ -218,7 +219,7 @@ def test_export_that_transformers_reads_differently_is_refused(
     done = p2ptrain(*words)
     assert (done.code, "error[NAN]" in done.err) == (4, True)
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(parity.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(P2PTrainError):
         parity.compare(tmp_path / "good")
 

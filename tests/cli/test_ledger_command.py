@@ -62,7 +62,7 @@ def home(organiser_home: Path) -> Path:
     run, me = run_in(organiser_home), load_or_create(Home(organiser_home).identity)
     assert run.manifest.founders == (me.peer,)
     both = (Participant(me.peer, 64, 1), Participant(JOINER, 32, 1))
-    values = [
+    values: list[Value] = [
         Roster(0, 0, (me.peer,), (JOINER,)),
         Roster(0, 0, (me.peer,), (JOINER,), both),
         Commit(0, 0, digest("u0"), SnapshotRef(0, digest("s0")), digest("any")),

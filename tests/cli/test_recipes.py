@@ -51,7 +51,7 @@ def test_recipe_loads_builds_and_states_its_needs(name: str, p2ptrain: Command) 
         line for line in checked.out.splitlines() if line.startswith("peers") or line[0].isdigit()
     ]
     assert len(table) == 5
-    assert max(map(len, table)) <= 80, "a table that is folded cannot be read"
+    assert max(map(len, table)) <= 80, "a table with wrapped lines cannot be read"
 
 
 @pytest.mark.parametrize(

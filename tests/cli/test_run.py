@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,7 +181,7 @@ def test_own_text_can_be_published(source: str, p2ptrain: Command, tmp_path: Pat
     ],
 )
 def test_nothing_is_packed_if_the_first_weights_cannot_be_made(
-    lacks: dict[str, int],
+    lacks: dict[str, Any],
     code: str,
     p2ptrain: Command,
     tmp_path: Path,

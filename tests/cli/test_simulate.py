@@ -116,7 +116,7 @@ def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> No
     try:
         ends_s = time.monotonic() + 200
         while not file.exists() or len(file.read_text().splitlines()) < 2:
-            assert time.monotonic() < ends_s, "no batch came to its end"
+            assert time.monotonic() < ends_s, "no batch was finished"
             with pytest.raises(subprocess.TimeoutExpired):
                 campaign.wait(0.05)
         children = psutil.Process(campaign.pid).children(recursive=True)
@@ -131,7 +131,7 @@ def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> No
     assert err.splitlines()[-1].endswith(" of 1000000 seeds, 0 failed")
     kept = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(kept) >= 2
-    assert {len(it) for it in kept[1:]} == {1}, "every batch that was kept is whole"
+    assert {len(it) for it in kept[1:]} == {1}, "every stored batch is complete"
 
 
 def no_compiler(say: Callable[[str], None]) -> Path:

@@ -14,6 +14,7 @@ from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.cli.commands import store as store_command
 from p2ptrain.cli.homes import run_of
 from p2ptrain.cli.main import main
+from p2ptrain.ids import Digest
 from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import LocalDisk, RecordLog, Store, StoreReader, digest_of
@@ -72,7 +73,7 @@ def test_check_names_what_is_damaged(home: Home, capsys: pytest.CaptureFixture[s
     assert victim in err
 
 
-def damaged(home: Home) -> str:
+def damaged(home: Home) -> Digest:
     with Store(home.store) as store:
         victim = store.put_chunk(b"sound")
         store.chunk_path(victim).write_bytes(b"rotten")
@@ -91,7 +92,7 @@ def test_running_node_is_asked_to_repair(
     with Store(home.store) as store:
         path = store.chunk_path(victim)
 
-    def look(reader: StoreReader, digest: str) -> bool:
+    def look(reader: StoreReader, digest: Digest) -> bool:
         path.write_bytes(b"sound")  # as the node does meanwhile
         return is_sound(reader, digest)
 

@@ -58,7 +58,7 @@ def test_demo_has_every_setting_with_its_default() -> None:
     texts = dict(zip(sections[::2], sections[1::2], strict=True))
     for section, holder in RunFile.model_fields.items():
         assert isinstance(holder.annotation, type)
-        for name, field in holder.annotation.model_fields.items():  # type: ignore[attr-defined]
+        for name, field in holder.annotation.model_fields.items():
             line = re.search(rf"^(# )?{name} = ([^#\n]+)(#.*)?$", texts[section], re.MULTILINE)
             assert line is not None, f"{section}.{name}"
             if line[1] or field.is_required():

@@ -91,7 +91,11 @@ def respelt(speller: Speller, path: Path, **changes: object) -> Speller:
 
 def test_text_is_spelt_exactly_whatever_the_file_asks_for(speller: Speller, tmp_path: Path) -> None:
     cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    fill = {"strategy": {"Fixed": 99}, "direction": "Right", "pad_to_multiple_of": None}
+    fill: dict[str, object] = {
+        "strategy": {"Fixed": 99},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+    }
     fill |= {"pad_id": 10**6, "pad_type_id": 0, "pad_token": "x"}
     other = respelt(speller, tmp_path, truncation=cut, padding=fill)
     assert other.encoded("plain words only") == speller.encoded("plain words only")

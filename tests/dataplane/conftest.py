@@ -218,4 +218,4 @@ def eventually(holds: Callable[[], bool]) -> None:
         if holds():
             return
         never.wait(0.005)
-    raise AssertionError("it did not come true in time")
+    raise AssertionError("the condition did not hold in time")

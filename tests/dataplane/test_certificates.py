@@ -34,7 +34,10 @@ def extension_of(credentials: Credentials) -> bytes:
     return value.value
 
 
-def forged(extension: bytes | None, key: object = None, signer: object = None) -> bytes:
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+
+def forged(extension: bytes | None, key: Key | None = None, signer: Key | None = None) -> bytes:
     key = key or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ANNA.peer)])
     now = datetime.datetime.now(datetime.UTC)

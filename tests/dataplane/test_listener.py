@@ -29,6 +29,7 @@ from p2ptrain.dataplane import (
 )
 from p2ptrain.dataplane.gate import Strangers
 from p2ptrain.dataplane.tls import tls_context
+from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.errors import (
     ConfigError,
     PeerLost,
@@ -106,7 +107,8 @@ def test_trusted_peer_is_served(
 def test_both_ends_speak_tls_1_3(client: Credentials, listening: ListenerFactory) -> None:
     _, endpoint = listening()
     connection = connect(client, endpoint, ECHO)
-    assert connection._sock.version() == "TLSv1.3"  # type: ignore[attr-defined]
+    assert isinstance(connection._sock, TlsSocket)
+    assert connection._sock.version() == "TLSv1.3"
     connection.close()
 
 
@@ -515,7 +517,8 @@ class TestDialling:
         self, server: Credentials, client: Credentials, background: Background
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            endpoint = Endpoint(server.peer, *listener.getsockname(), server.certificate_der)
+            host, port = listener.getsockname()
+            endpoint = Endpoint(server.peer, host, port, server.certificate_der)
             dialled = background(lambda: dial(client, endpoint, ECHO, deadline_s=SHORT_S))
             theirs, _ = listener.accept()
             with theirs, dripping(theirs, HANDSHAKE), in_time():

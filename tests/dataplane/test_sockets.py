@@ -11,6 +11,8 @@ import pytest
 
 from p2ptrain.dataplane import (
     Credentials,
+    Endpoint,
+    Listener,
     PeerSocket,
     ShutDownHere,
     plain_pair,
@@ -206,9 +208,9 @@ def test_two_threads_at_once_are_our_own_bug(pair: Pair, background: Background)
 
 
 def test_tampered_ciphertext_never_becomes_data(
-    server: Credentials, client: Credentials, listening: Callable[..., object]
+    server: Credentials, client: Credentials, listening: Callable[..., tuple[Listener, Endpoint]]
 ) -> None:
-    _, endpoint = listening()  # type: ignore[misc]
+    _, endpoint = listening()
     connection = connect(client, endpoint, {"purpose": "echo"})
     raw = socket.socket(fileno=os.dup(connection._sock.fileno()))
     raw.sendall(b"\x17\x03\x03\x00\x20" + os.urandom(32))

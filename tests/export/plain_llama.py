@@ -97,8 +97,8 @@ def _rotated(x: Vector, position: int, config: dict[str, Any]) -> Vector:
 def _feed_forward(x: Vector, weights: dict[str, Vector], prefix: str) -> Vector:
     gate = weights[prefix + "gate_proj.weight"] @ x
     up = weights[prefix + "up_proj.weight"] @ x
-    return weights[prefix + "down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+    return np.asarray(weights[prefix + "down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up))
 
 
 def _rms_norm(x: Vector, gain: Vector, config: dict[str, Any]) -> Vector:
-    return x / np.sqrt(np.mean(x * x) + config["rms_norm_eps"]) * gain
+    return np.asarray(x / np.sqrt(np.mean(x * x) + config["rms_norm_eps"]) * gain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,9 @@ from safetensors.numpy import load_file
 from p2ptrain.errors import ConfigError, StoreFull
 from p2ptrain.export import folder as folders
 from p2ptrain.export.folder import Plan, export
+from p2ptrain.export.provenance import Standing
 from p2ptrain.export.source import ThetaInMemory
+from p2ptrain.export.tokens import Tokenizer
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state import Float32Vector
 from p2ptrain.trainer.formats.huggingface import name_of
@@ -48,7 +51,8 @@ def logits_of(
         for entry in layout_of(spec).entries:
             values = torch.from_numpy(theta[entry.offset : entry.end].copy())
             named[entry.name].copy_(values.view(entry.shape))
-        return model.to(dtype)(torch.tensor([TOKENS]))[0].double().numpy()
+        logits: np.ndarray = model.to(dtype)(torch.tensor([TOKENS]))[0].double().numpy()
+    return logits
 
 
 def nudged_logits(spec: ModelSpec, theta: Float32Vector) -> list[np.ndarray]:
@@ -116,7 +120,7 @@ def test_bf16_export_is_nearest_to_each_value(tmp_path: Path) -> None:
     entry = layout_of(SPEC).entries[0]
     awkward = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-8]
     theta[entry.offset : entry.offset + len(awkward)] = awkward
-    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"), dtype="bf16")
+    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"), dtype="bf16")
     done = export(plan, ThetaInMemory(theta), tmp_path / "out")
     expected = torch.from_numpy(theta).to(torch.bfloat16)
     with safe_open(done.folder / "model.safetensors", framework="pt") as file:
@@ -125,19 +129,21 @@ def test_bf16_export_is_nearest_to_each_value(tmp_path: Path) -> None:
             torch.testing.assert_close(
                 read, expected[each.offset : each.end], rtol=0, atol=0, equal_nan=True
             )
-    assert done.theta == blake3(theta.tobytes()).hexdigest(), "the digest is of what was certified"
+    assert done.theta == blake3(theta.tobytes()).hexdigest(), (
+        "the digest is that of the certified snapshot"
+    )
     assert json.loads((done.folder / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) -> None:
-    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"), shard_bytes_max=20_000)
+    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"), shard_bytes_max=20_000)
     done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     index = json.loads((done.folder / "model.safetensors.index.json").read_text())
-    sizes = {}
+    sizes: dict[str, list[int]] = {}
     for name, file in index["weight_map"].items():
         tensor = load_file(done.folder / file)[name]
         sizes.setdefault(file, []).append(tensor.nbytes)
-    assert sum(map(sum, sizes.values())) == index["metadata"]["total_size"]
+    assert sum(sum(each) for each in sizes.values()) == index["metadata"]["total_size"]
     assert all(sum(each) <= 20_000 or len(each) == 1 for each in sizes.values())
     assert sorted(sizes)[0] == f"model-00001-of-{len(sizes):05}.safetensors"
     assert set(sizes) == {name for name in done.files if name.endswith(".safetensors")}
@@ -160,10 +166,10 @@ def test_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_path
     [("certified", None), ("replayed", "NOT CERTIFIED ITSELF"), ("uncertified", "NOT CERTIFIED:")],
 )
 def test_card_says_who_certified_the_weights(
-    standing: str, said: str | None, tmp_path: Path
+    standing: Standing, said: str | None, tmp_path: Path
 ) -> None:
     origin = replace(ORIGIN, standing=standing, updates=2 * (standing == "replayed"))
-    plan = Plan(SPEC, origin, folders.Tokenizer(b"{}", example="ACGT"))
+    plan = Plan(SPEC, origin, Tokenizer(b"{}", example="ACGT"))
     done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     text = (done.folder / "README.md").read_text()
     facts = json.loads((done.folder / "p2ptrain.json").read_text())
@@ -177,7 +183,7 @@ def test_card_says_who_certified_the_weights(
 
 
 def test_only_an_export_is_replaced_and_only_on_demand(tmp_path: Path) -> None:
-    plan, target = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}")), tmp_path / "out"
+    plan, target = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}")), tmp_path / "out"
     export(plan, ThetaInMemory(trained(SPEC)), target)
     (target / "left.txt").write_text("from before")
     with pytest.raises(ConfigError) as caught:
@@ -197,7 +203,7 @@ def test_refused_export_leaves_nothing_behind(tmp_path: Path) -> None:
         assert (written / "config.json").exists()
         raise KeyboardInterrupt
 
-    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"))
+    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
     with pytest.raises(KeyboardInterrupt):
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", look=refuse)
     assert list(tmp_path.iterdir()) == []
@@ -206,12 +212,12 @@ def test_refused_export_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_too_small_disk_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = folders.shutil.disk_usage(tmp_path)._replace(free=4_000_000)
-    monkeypatch.setattr(folders.shutil, "disk_usage", lambda path: usage)
-    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"))
+    usage = shutil.disk_usage(tmp_path)._replace(free=4_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
     with pytest.raises(StoreFull) as caught:
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     assert caught.value.what == f"the export takes 4.3 MB, and {tmp_path} has 4.0 MB left"
-    monkeypatch.setattr(folders.shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
     export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")

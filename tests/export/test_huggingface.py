@@ -13,6 +13,7 @@ from tokenizers import models
 from p2ptrain.data.vocabulary import BEGINNINGS, ENDINGS, learn_reads, learn_text, marked
 from p2ptrain.errors import ConfigError, ManifestInvalid
 from p2ptrain.export.tokens import Tokenizer
+from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.formats.huggingface import RMS_EPSILON, config_of, name_of, spec_of
 from p2ptrain.trainer.formats.shapes import parameters
 from p2ptrain.trainer.rank.model import NORM_EPSILON
@@ -43,7 +44,7 @@ def test_norms_add_the_same_epsilon() -> None:
     "spec",
     [*SPECS.values(), replace(SPEC, kv_heads=6)],
 )
-def test_sizes_survive_conversion_there_and_back(spec: object) -> None:
+def test_sizes_survive_conversion_there_and_back(spec: ModelSpec) -> None:
     assert spec_of(config_of(spec, "float32", {"eos": 3})) == spec
 
 

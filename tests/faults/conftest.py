@@ -80,7 +80,9 @@ def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         alarm.cancel()
         alarm.join()
         written = capsys.readouterr()
-        assert not late.is_set(), f"it was not told within {FAULT_S:.0f} s:\n{written.err}"
+        assert not late.is_set(), (
+            f"the fault was not reported within {FAULT_S:.0f} s:\n{written.err}"
+        )
         assert ended(thread for thread in threading.enumerate() if thread not in before)
         return Screen(status, written.out, written.err)
 

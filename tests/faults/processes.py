@@ -34,7 +34,7 @@ def wait_until(what: str, seen: Callable[[], Seen | None], *, deadline_s: float 
     ends_s = time.monotonic() + deadline_s
     never = threading.Event()
     while not (value := seen()):
-        assert time.monotonic() < ends_s, f"after {deadline_s:.0f} s, still not: {what}"
+        assert time.monotonic() < ends_s, f"after {deadline_s:.0f} s, this has not happened: {what}"
         never.wait(LOOK_EVERY_S)
     return value
 

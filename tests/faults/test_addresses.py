@@ -26,7 +26,7 @@ def test_address_where_nothing_listens_is_explained(node_here: Here) -> None:
     screen.is_error("NET-REFUSED", 5)
     assert at(port) in screen.evidence
     assert f"nothing listens on {port}" in screen.evidence
-    assert "this machine itself" in screen.likely, "an address of loopback leads nowhere else"
+    assert "this machine itself" in screen.likely, "a loopback address leads to this machine only"
 
 
 def test_address_of_a_web_server_is_explained(node_here: Here) -> None:

@@ -9,6 +9,7 @@ import struct
 
 import base58
 import numpy as np
+from libp2p.pubsub.pb import rpc_pb2
 
 from p2ptrain import kernels
 from p2ptrain.archive.ledger_on_disk import rules_of
@@ -20,7 +21,6 @@ from p2ptrain.ledger.chain.state import genesis
 from p2ptrain.ledger.chain.state_bytes import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import kad
-from p2ptrain.net.frames import rpc_pb2
 from p2ptrain.node.joining import base_server
 from p2ptrain.peers import heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire

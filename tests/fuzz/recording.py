@@ -57,6 +57,12 @@ def _document(values: dict[str, Any]) -> list[tuple[str, bytes]]:
     return [("envelope", pack(whole)), (kind, document.payload)]
 
 
+def code_of(method: Any) -> CodeType:
+    """Return the code of a class method."""
+    code: CodeType = method.__func__.__code__
+    return code
+
+
 DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
     ledger_wire.decode.__code__: _argument("ledger-message", "data"),
     evidence.decode_evidence.__code__: _argument("ledger-evidence", "data"),
@@ -69,15 +75,15 @@ DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
     hello_messages.decode_request.__code__: _argument("hello-request", "data"),
     hello_messages.decode_reply.__code__: _argument("hello-reply", "data"),
     Signed.__post_init__.__code__: _document,
-    data_index.DataIndex.from_bytes.__func__.__code__: _argument("data-index", "data"),
+    code_of(data_index.DataIndex.from_bytes): _argument("data-index", "data"),
     kad.Answerer.answer.__code__: _argument("dht-request", "request"),
     kad.providers_in.__code__: _argument("dht-reply", "reply"),
     addresses.parse.__code__: lambda values: [("addresses", values["text"].encode())],
     certificates.peer_of_certificate.__wrapped__.__code__: _argument("certificate", "der"),
     ring_wire.decode_header.__code__: _argument("ring-header", "data"),
     ring_wire.decode_blame.__code__: _argument("ring-blame", "data"),
-    BlobManifest.from_wire.__func__.__code__: _argument("blob-manifest", "data"),
-    Layout.from_wire.__func__.__code__: _argument("layout", "data"),
+    code_of(BlobManifest.from_wire): _argument("blob-manifest", "data"),
+    code_of(Layout.from_wire): _argument("layout", "data"),
     trainer_wire.FrameReader.feed.__code__: _argument("trainer-frame", "data"),
     slices.decode.__code__: _argument("rank-message", "body"),
 }

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from libp2p.pubsub.pb import rpc_pb2
 
 from p2ptrain import kernels
 from p2ptrain.archive import chain_log
@@ -55,6 +56,7 @@ from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
 from p2ptrain.run.amendment import SignedAmendment
 from p2ptrain.run.envelope import Signed
 from p2ptrain.state.layout import Layout
+from p2ptrain.store import CHUNK_BYTES_MAX
 from p2ptrain.store.blob import BlobManifest
 from p2ptrain.swarm import wire as swarm_wire
 from p2ptrain.testing.published import manifest_of
@@ -118,7 +120,7 @@ def _raw_socket(read: Callable[[socket.socket], object]) -> Read:
 
 
 def _chunk(sock: PeerSocket) -> object:
-    return swarm_wire.receive_response(sock, bytearray(swarm_wire.CHUNK_BYTES_MAX), WAIT_S)
+    return swarm_wire.receive_response(sock, bytearray(CHUNK_BYTES_MAX), WAIT_S)
 
 
 def _ring_header(data: bytes) -> object:
@@ -134,13 +136,14 @@ def _codec(name: kernels.CodecName, block: int) -> Read:
     size = codec.encoded_bytes(count)
 
     def dequantise(data: bytes) -> object:
-        return codec.dequantise(np.frombuffer(data[:size].ljust(size, b"\0"), dtype=np.uint8), out)
+        codec.dequantise(np.frombuffer(data[:size].ljust(size, b"\0"), dtype=np.uint8), out)
+        return out
 
     return dequantise
 
 
 def _gossip_frame(data: bytes) -> object:
-    rpc = frames.rpc_pb2.RPC.FromString(data)
+    rpc = rpc_pb2.RPC.FromString(data)
     return [frames.is_ordinary(each) for each in rpc.publish], frames.subscriptions_of(rpc)
 
 

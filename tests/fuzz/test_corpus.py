@@ -70,8 +70,9 @@ def decoders() -> Iterator[str]:
     """Functions whose names say that they read bytes, in the parts that talk to peers and ranks."""
     for module in modules():
         for node in ast.walk(module.tree):
-            named = isinstance(node, ast.FunctionDef) and node.name.startswith(NAMES)
-            if named and module.part in PARTS:
+            if module.part not in PARTS or not isinstance(node, ast.FunctionDef):
+                continue
+            if node.name.startswith(NAMES):
                 yield f"{module.name}.{node.name}"
 
 

@@ -148,7 +148,7 @@ def trouble(path: Path) -> tuple[str, str]:
     return caught.value.code, caught.value.do
 
 
-MESSAGES = [
+MESSAGES: list[slices.Message] = [
     slices.Welcome(7, "{}"),
     slices.Refused("no"),
     slices.ReadTheta(((0, 4), (8, 9))),

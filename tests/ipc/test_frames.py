@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -109,9 +110,7 @@ def test_table_of_kinds_names_every_frame() -> None:
         (frames.Failed, {"code": "X" * 33, "text": ""}),
     ],
 )
-def test_impossible_frame_cannot_be_made(
-    frame: type[frames.Frame], fields: dict[str, object]
-) -> None:
+def test_impossible_frame_cannot_be_made(frame: type[frames.Frame], fields: dict[str, Any]) -> None:
     if frame is frames.Hello:
         fields = {"device": "cpu", "micro_batch": 1} | fields
     with pytest.raises(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,9 @@ def test_settings_survive_json() -> None:
 def test_invalid_setting_is_refused_by_its_name(
     spec: ModelSpec | InnerSpec | TrainerConfig, field: str, value: object
 ) -> None:
+    changed: dict[str, Any] = {field: value}
     with pytest.raises(ConfigError, match=field) as caught:
-        replace(spec, **{field: value})
+        replace(spec, **changed)
     assert caught.value.do
 
 

@@ -23,7 +23,7 @@ def framed(body: bytes) -> bytes:
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=12))
 def test_frames_do_not_depend_on_the_pieces_they_come_in(cuts: list[int]) -> None:
-    stream = b"".join(map(encode, TALK))
+    stream = b"".join(encode(frame) for frame in TALK)
     borders = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     reader, arrived = FrameReader(), []
     for start, end in pairwise(borders):
@@ -38,7 +38,7 @@ def test_noise_is_refused_without_any_other_error(noise: bytes) -> None:
         FrameReader().feed(framed(noise))
     except RemoteProtocolError:
         return
-    raise AssertionError("noise was taken for a frame")
+    raise AssertionError("noise was accepted as a frame")
 
 
 @given(place=st.integers(4, 60), flip=st.integers(1, 255))

@@ -173,7 +173,7 @@ def test_variants_match_for_any_bytes_from_a_peer(
     payload = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8)
     zeros = np.zeros(numel, np.float32)
     native, reference = (implementation(kind, name, block) for kind in (variant, "reference"))
-    given = [payload.copy(), zeros, zeros, zeros]
+    given: list[Array] = [payload.copy(), zeros, zeros, zeros]
     assert alone(native, given) == alone(reference, given)
 
 

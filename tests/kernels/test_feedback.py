@@ -44,7 +44,8 @@ def bound(name: CodecName, peers: int) -> float:
 
     Sums of `peers` normal vectors and their residuals are below 6 √N here.
     """
-    return 0.5 * STEP[name] * 6 * peers**0.5 * (1 + STEP[name]) + 1e-3
+    sums: float = 6 * peers**0.5
+    return 0.5 * STEP[name] * sums * (1 + STEP[name]) + 1e-3
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ TOY = Settings(
 )
 
 
-def toy(**changes: object) -> Settings:
+def toy(**changes: Any) -> Settings:
     return replace(TOY, **changes)
 
 

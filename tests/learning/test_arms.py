@@ -99,7 +99,7 @@ def test_only_trials_and_baselines_can_be_named_at_first() -> None:
     assert all(of_trials(arm) for arm in first)
     after = [arm for arm in first if arm.comparison == "tuning"]
     assert [arm.settings.peers for arm in after] == [1] * 2 + [4] * 4 + [2] * 4
-    assert first[: len(after)] == after, "what needs no start comes last"
+    assert first[: len(after)] == after, "arms without a start come last"
 
 
 def test_in_the_end_all_comparisons_have_three_seeds_of_each_arm() -> None:
@@ -138,7 +138,7 @@ def test_arms_begin_after_the_same_start_unless_compared_from_zero() -> None:
     assert starts == {arm.settings.beginning for arm in found if arm.settings.start}
     assert sorted(each.seed for each in starts) == [0, 1, 2, 3], "one for each seed"
     text = 4_248_000  # Tokens available for training.
-    assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "hardly anything comes a third time"
+    assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "the third pass adds hardly any arms"
 
 
 def test_ordinary_training_has_as_many_trials_as_peers_have() -> None:
@@ -148,7 +148,7 @@ def test_ordinary_training_has_as_many_trials_as_peers_have() -> None:
     assert one >= max(two, four)
     names = ("scratch-dp-b", "scratch-diloco-2-lr", "scratch-diloco-4-lr")
     one, two, four = (sum(arm.name.startswith(name) for arm in found) for name in names)
-    assert one >= two - 1, "two peers have a rate more without momentum"
+    assert one >= two - 1, "two peers have one more rate without momentum"
     assert one >= four - 1
 
 
@@ -205,7 +205,7 @@ def test_search_ends_once_its_best_is_inside_the_grid() -> None:
         "scratch-dp-b32-lr0.016",
         "scratch-dp-b64-lr0.016",
     ]
-    assert names[4:] == ["scratch-dp-b32-lr0.004"], "now it does"
+    assert names[4:] == ["scratch-dp-b32-lr0.004"], "now the best is inside the grid"
 
 
 def test_search_extends_the_grid_while_results_improve() -> None:
@@ -247,7 +247,9 @@ def test_collected_records_survive_encoding(tmp_path: Path) -> None:
     assert read_results(results, folder) == records
     before = {file.name: file.read_text() for file in results.iterdir()}
     collect([(arm.comparison, records[arm.key]) for arm in reversed(found[20:30])], results)
-    assert {file.name: file.read_text() for file in results.iterdir()} == before, "nothing goes"
+    assert {file.name: file.read_text() for file in results.iterdir()} == before, (
+        "no record was removed"
+    )
 
 
 def test_table_shows_measured_values_and_marks_missing_ones() -> None:
@@ -323,7 +325,7 @@ def test_largest_rise_is_between_neighbours() -> None:
     losses = (5.0, 4.0, 4.25, 3.0, 3.1)
     curve = tuple((step, loss, 0.0) for step, loss in enumerate(losses))
     assert rise(replace(first, curve=curve)) == pytest.approx(0.25)
-    assert rise(replace(first, curve=curve[:2])) == 0, "it only fell"
+    assert rise(replace(first, curve=curve[:2])) == 0, "the loss only fell"
 
 
 def test_losses_on_different_texts_are_marked_as_not_comparable() -> None:
@@ -367,7 +369,7 @@ def test_picture_has_a_line_for_each_arm() -> None:
     codecs = [records[arm.key] for arm in found if arm.comparison == "codecs"]
     assert {each.settings["block"] for each in codecs if "int4" in each.arm} == {INT4_BLOCK}
     drawn = picture("codecs", codecs)
-    assert drawn.count("<polyline") == 2 * 4, "all of it, and the end once more"
+    assert drawn.count("<polyline") == 2 * 4, "the whole curve, and its end in close-up"
     assert "int4-feedback (3)" in drawn
 
 
@@ -377,7 +379,7 @@ def test_gap_is_drawn_over_outer_steps_batch_and_peers() -> None:
     assert drawn is not None
     assert drawn.count("<polyline") == 5 * (3 + 1), "three seeds and their mean"
     dp = [each for each in records.values() if each.arm in ("dp", "diloco-4")]
-    assert picture_of_gaps(dp) is None, "one place is no line"
+    assert picture_of_gaps(dp) is None, "a single point is not a line"
 
 
 def test_queue_trains_missing_arms_and_those_they_make_possible(
@@ -396,7 +398,7 @@ def test_queue_trains_missing_arms_and_those_they_make_possible(
     looks = iter([False] * 5)
     queue.work(lambda: next(looks, True))
     assert [arm.name for arm in queue.lacking()] == ["trial-1e-05", "trial-0.01"], (
-        "cut in the first"
+        "interrupted in the first arm"
     )
     queue.work(lambda: False)
     assert queue.lacking() == []
@@ -404,7 +406,7 @@ def test_queue_trains_missing_arms_and_those_they_make_possible(
     assert sorted(key[0] for key in records) == ["last", "trial-0.01", "trial-1e-05"]
     (last,) = [each for each in records.values() if each.arm == "last"]
     assert last.settings["lr"] == 1e-2
-    assert not list(texts.glob("*/checkpoint.npz")), "nothing is left of what has ended"
+    assert not list(texts.glob("*/checkpoint.npz")), "no checkpoint is left of ended arms"
 
 
 def test_grids_try_rates_in_equal_steps() -> None:

@@ -24,7 +24,7 @@ def test_arms_of_a_seed_begin_with_the_same_trained_theta(texts: Path, tmp_path:
     assert arms["two"].beginning == arms["one"].beginning != toy(start=START, seed=2).beginning
     for name, settings in arms.items():
         record = run_trial(name, settings, tmp_path / name, texts)
-        assert record.tokens == 24 * 4 * 8, "what came before is not counted"
+        assert record.tokens == 24 * 4 * 8, "tokens of the start are not counted"
     (kept,) = texts.glob(f"start-*/{THETA}")
     (start,) = read_results(tmp_path / "none", texts).values()
     assert (start.arm, start.tokens, start.theta) == ("start", 12 * 2 * 8, record.start_theta)
@@ -65,7 +65,7 @@ def test_copyable_token_followed_the_same_token_the_last_time() -> None:
 
 def test_record_separates_losses_of_copyable_and_other_tokens(texts: Path, tmp_path: Path) -> None:
     record = run_trial("arm", toy(total_steps=8), tmp_path / "arm", texts)
-    assert (record.copied_loss, record.other_loss) == (None, record.loss), "nothing comes twice"
+    assert (record.copied_loss, record.other_loss) == (None, record.loss), "no token comes twice"
     rows = np.random.default_rng(0).integers(0, 5, (20, 9)).astype(np.uint16)
     corpus, marks = Corpus(rows, rows), copied(rows)
     swarm = Swarm.begin(toy(), corpus)

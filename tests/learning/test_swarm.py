@@ -4,8 +4,10 @@ difference.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import pytest
@@ -37,7 +39,10 @@ ARMS = {
 }
 
 
-def advanced(swarm: Swarm, steps: int) -> Swarm:
+AnySwarm = TypeVar("AnySwarm", bound=Swarm)
+
+
+def advanced(swarm: AnySwarm, steps: int) -> AnySwarm:
     for _ in range(steps):
         swarm.advance()
     return swarm
@@ -101,11 +106,15 @@ def test_single_peer_that_averages_each_step_trains_as_if_alone(
 class Watched(Swarm):
     """Records the inputs of each average, and the rows that were trained on."""
 
-    def __init__(self, *fields: object) -> None:
+    def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)
         self.read: list[list[Contribution]] = []
 
-    def _averaged(self, read: list[Contribution], fragment: Fragment) -> bytes:
+    @classmethod
+    def begin(cls, *fields: Any) -> Watched:
+        return cast(Watched, super().begin(*fields))
+
+    def _averaged(self, read: Sequence[Contribution], fragment: Fragment) -> bytes:
         self.read.append(list(read))
         return super()._averaged(read, fragment)
 
@@ -156,13 +165,13 @@ def test_theta_stands_still_for_two_steps_with_a_delay_of_one(corpus: Corpus) ->
     assert not np.array_equal(swarm.theta, genesis(MODEL, 1))
     assert [[each.anchor.tobytes() for each in read] for read in swarm.read] == [
         [genesis(MODEL, 1).tobytes()] * 2
-    ] * 2, "what was read first was not read again"
+    ] * 2, "the first fragment was not read again"
     assert all(np.array_equal(peer.replica.weights, swarm.theta) for peer in swarm.peers)
 
 
 def test_eager_peers_start_from_places_of_their_own(corpus: Corpus) -> None:
     swarm = advanced(Watched.begin(toy(sync=SyncSpec(1, 4, eager=True)), corpus), 4)
-    assert np.array_equal(swarm.theta, genesis(MODEL, 1)), "what is replicated is the same"
+    assert np.array_equal(swarm.theta, genesis(MODEL, 1)), "the replicated state is the same"
     for peer, each in zip(swarm.peers, swarm.read[0], strict=True):
         own = (each.anchor - each.local) / 2
         step = 0.7 * (own + 0.9 * own)
@@ -187,14 +196,14 @@ class Recording:
 @pytest.mark.parametrize("arm", ["plain", "alone", "streaming with feedback", "async"])
 def test_every_mode_trains_on_the_same_number_of_tokens(corpus: Corpus, arm: str) -> None:
     recording = Recording(corpus, [])
-    advanced(Swarm.begin(ARMS[arm], recording), 8)
+    advanced(Swarm.begin(ARMS[arm], cast(Corpus, recording)), 8)
     assert sorted(recording.places) == list(range(8 * 4))
 
 
 def test_blocks_of_stopped_peers_are_trained_once_by_others(corpus: Corpus) -> None:
     settings = toy(peers=4, batch_sequences=4, churn=Churn())
     recording = Recording(corpus, [])
-    swarm = Swarm.begin(settings, recording)
+    swarm = Swarm.begin(settings, cast(Corpus, recording))
     names = set()
     for _ in range(6):
         names |= {peer.name for peer in swarm.peers}
@@ -225,7 +234,8 @@ def test_fresh_joiner_has_theta_and_warms_up(corpus: Corpus) -> None:
 
 
 def test_joiner_gets_moments_of_one_member_or_the_mean_of_all(corpus: Corpus) -> None:
-    for optimizer, count in (("donor", 1), ("donors", 2)):
+    cases: tuple[tuple[Literal["donor", "donors"], int], ...] = (("donor", 1), ("donors", 2))
+    for optimizer, count in cases:
         settings = toy(peers=3, batch_sequences=3, churn=Churn(optimizer))
         *stayed, joiner = advanced(Swarm.begin(settings, corpus), 4).peers
         given = [peer.replica.moments() for peer in stayed[:count]]
@@ -237,7 +247,7 @@ def test_joiner_gets_moments_of_one_member_or_the_mean_of_all(corpus: Corpus) ->
 def test_loss_of_a_joiner_is_recorded_for_each_step_since_joining(corpus: Corpus) -> None:
     settings = toy(peers=4, batch_sequences=4, churn=Churn(), lr=0.1)
     swarm = advanced(Swarm.begin(settings, corpus), 4)
-    assert swarm.joiners == [], "all were there from the start"
+    assert swarm.joiners == [], "all peers were there from the start"
     expected = []
     for _ in range(4):
         before = len(swarm.losses)
@@ -246,7 +256,7 @@ def test_loss_of_a_joiner_is_recorded_for_each_step_since_joining(corpus: Corpus
         expected.append(joiner - sum(others) / 3)
     assert swarm.joiners == pytest.approx(expected, abs=1e-12)
     advanced(swarm, 8)
-    assert len(swarm.joiners) == 4, "sums, over all who joined"
+    assert len(swarm.joiners) == 4, "sums over all joiners"
 
 
 def test_sources_have_text_for_all_arms_and_seeds_differ_in_rows(
@@ -268,7 +278,7 @@ def test_sequences_drawn_from_all_documents_are_held_out(texts: Path, corpus: Co
     both = np.concatenate((drawn.train, drawn.validation))
     assert sorted(both.tolist()) == sorted(corpus.train.tolist())
     assert drawn.digest == again.digest != corpus.digest
-    assert drawn.strangers is not None, "those of whole documents stay held out"
+    assert drawn.strangers is not None, "sequences of held-out documents stay held out"
     assert np.array_equal(drawn.strangers, corpus.validation)
 
 
@@ -297,7 +307,7 @@ def test_interrupted_trial_ends_with_the_same_record(texts: Path, tmp_path: Path
     assert told == expected
     assert [step for step, _, _ in whole.curve] == [8, 16, 24]
     assert whole.loss is not None
-    assert whole.loss < whole.curve[0][1], "it learns"
+    assert whole.loss < whole.curve[0][1], "the loss falls"
     assert whole.tokens == (24 if arm != "churn" else 12) * 4 * 8
     assert whole.theta != whole.start_theta is not None
     assert len(whole.joiners) == 4 * (arm == "churn")

@@ -116,7 +116,7 @@ def test_roster_that_names_an_amendment_needs_the_amendment() -> None:
 
 
 def test_a_voter_with_another_result_refuses_unless_forced() -> None:
-    own = [ReduceDone(A, 0, 0, digest("mine")), UpdateHeld(U)]
+    own: list[Event] = [ReduceDone(A, 0, 0, digest("mine")), UpdateHeld(U)]
     got = verdict(REDUCING, Commit(0, 0, U), *own)
     assert got.answer is Answer.NO
     assert got.reason == f"this node computed update {digest('mine')[:8]}, not {U[:8]}"
@@ -124,7 +124,7 @@ def test_a_voter_with_another_result_refuses_unless_forced() -> None:
 
 
 def test_result_of_another_attempt_is_not_a_contradiction() -> None:
-    own = [ReduceDone(A, 0, 7, digest("mine")), UpdateHeld(U)]
+    own: list[Event] = [ReduceDone(A, 0, 7, digest("mine")), UpdateHeld(U)]
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, *own) == YES
 
 
@@ -134,7 +134,7 @@ UNVOUCHED = Verdict(Answer.LATER, f"no quorum is known to have snapshot {S[:8]}"
 
 
 def test_a_voter_with_another_snapshot_refuses() -> None:
-    held = [*MADE, UpdateHeld(U)]
+    held: list[Event] = [*MADE, UpdateHeld(U)]
     assert verdict(REDUCING, SNAPPED, *held, SnapshotTaken(A, 0, S)) == YES
     another = SnapshotTaken(A, 0, digest("t"))
     assert verdict(REDUCING, SNAPPED, *held, another).answer is Answer.NO
@@ -143,7 +143,8 @@ def test_a_voter_with_another_snapshot_refuses() -> None:
 
 
 def test_one_voters_report_does_not_certify_a_snapshot() -> None:
-    held, one = [*MADE, UpdateHeld(U)], SnapshotTaken(C, 0, S)
+    held: list[Event] = [*MADE, UpdateHeld(U)]
+    one = SnapshotTaken(C, 0, S)
     assert verdict(REDUCING, SNAPPED, *held) == UNVOUCHED
     assert verdict(REDUCING, SNAPPED, *held, one) == UNVOUCHED
     assert verdict(REDUCING, SNAPPED, *held, one, SnapshotTaken(D, 0, S)) == UNVOUCHED
@@ -152,7 +153,7 @@ def test_one_voters_report_does_not_certify_a_snapshot() -> None:
 
 
 def test_voter_without_the_snapshot_believes_a_quorum_even_if_it_is_down() -> None:
-    said = [*MADE, UpdateHeld(U), *(SnapshotTaken(peer, 0, S) for peer in (B, C))]
+    said: list[Event] = [*MADE, UpdateHeld(U), *(SnapshotTaken(peer, 0, S) for peer in (B, C))]
     assert verdict(REDUCING, SNAPPED, *said) == YES
     assert verdict(REDUCING, SNAPPED, *said, PeerDown(B)) == YES
 
@@ -162,7 +163,7 @@ def test_update_is_fetched_before_the_snapshot_is_vouched_for() -> None:
 
 
 def test_unvouched_snapshot_is_accepted_if_it_may_be_chosen() -> None:
-    held = [*MADE, UpdateHeld(U)]
+    held: list[Event] = [*MADE, UpdateHeld(U)]
     assert verdict(REDUCING, SNAPPED, *held, forced=True, doubtful=True) == UNVOUCHED
     assert verdict(REDUCING, SNAPPED, *held, forced=True) == YES
 
@@ -243,7 +244,9 @@ def test_one_accuser_cannot_exclude_several_participants() -> None:
     again = Roster(0, 1, names, (), everybody[3:])
     later = Verdict(Answer.LATER, "it leaves out 3 of 5 that could take part")
     assert may_accept(rules, opened, view, again, 0.0, forced=False) == later
-    assert survivors(rules, opened, view) == everybody[:4], "who accuses many is doubted most"
+    assert survivors(rules, opened, view) == everybody[:4], (
+        "the peer that accuses many is doubted most"
+    )
     for peer in (A, B, D):
         view.note(ReduceFailed(peer, 0, 0, (C,)))
     assert survivors(rules, opened, view) == (*everybody[:2], *everybody[3:])
@@ -300,7 +303,7 @@ def test_participants_keep_the_token_counts_they_reported() -> None:
     assert verdict(GENESIS, bent, *ALL_READY, Ready(C, 0, 199, 2)) == YES
     again = replace(AGAIN, participants=(EVERYBODY[0], Participant(B, 199, 2)))
     failed = (ME_READY, PeerDown(C), ReduceFailed(B, 0, 0))
-    assert verdict(REDUCING, AGAIN, *failed) == YES, "what the roster says needs not be said again"
+    assert verdict(REDUCING, AGAIN, *failed) == YES, "the roster already has the reported numbers"
     assert verdict(REDUCING, again, *failed).answer is Answer.LATER
 
 
@@ -336,13 +339,13 @@ def test_reduce_is_not_given_up_before_a_failure_is_known() -> None:
 
 def test_finished_result_is_defended_for_the_grace_time() -> None:
     done = [ReduceDone(peer, 0, 0, U) for peer in (A, C)]
-    events = [ME_READY, ReduceFailed(B, 0, 0), *done, UpdateHeld(U), PeerDown(C)]
+    events: list[Event] = [ME_READY, ReduceFailed(B, 0, 0), *done, UpdateHeld(U), PeerDown(C)]
     assert verdict(REDUCING, AGAIN, *events).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *events, now=RULES.grace_s) == YES
 
 
 def test_own_result_that_too_few_can_share_is_given_up_at_once() -> None:
-    own = [ME_READY, ReduceDone(A, 0, 0, U), UpdateHeld(U)]
+    own: list[Event] = [ME_READY, ReduceDone(A, 0, 0, U), UpdateHeld(U)]
     assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0)).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0), PeerDown(C)) == YES
     assert verdict(REDUCING, AGAIN, *own, PeerDown(B), PeerDown(C)) == YES
@@ -401,8 +404,8 @@ def test_proposer_may_not_readmit_itself_while_it_is_doubted() -> None:
     assert judged(C, late=True) is Answer.YES
     needs_all = replace(rules, participants_min=3)
     known = (needs_all, GENESIS, view, opening, 0.0)
-    assert may_accept(*known, forced=False, proposer=C) == YES, "nobody else could take its part"
+    assert may_accept(*known, forced=False, proposer=C) == YES, "no other peer could replace it"
     view.blame.failures.clear()
     view.blame.failed((A, B, C), {B: (C,)})
     view.blame.failed((A, B, C), {B: (C,)})
-    assert judged(A) is Answer.YES, "memories differ: about others it refuses nothing"
+    assert judged(A) is Answer.YES, "memories differ, so it refuses nothing about others"

@@ -211,7 +211,9 @@ def double_vote(peer: str) -> Evidence:
 def test_voter_before_the_base_can_still_be_accused() -> None:
     """Every voter had contributed before, and contributions are part of the state."""
     gone = replace(BASE.state, tokens_by_peer={**BASE.state.tokens_by_peer, D: 5})
-    commit = replace(CHAIN[9].entry.value, state=gone.digest)
+    value = CHAIN[9].entry.value
+    assert isinstance(value, Commit)
+    commit = replace(value, state=gone.digest)
     ledger = Ledger(RULES, A, signer(A), verify, base=Base(gone, certify(RULES, gone, commit)))
     for name in "bd":
         ledger.handle(Accused(double_vote(name)), 0.0)
@@ -238,7 +240,7 @@ def test_replaced_base_is_not_finished() -> None:
     found = entries_up_to(kept, 10)
     assert found is not None
     assert base_after(RULES, kept.start, *found, lambda: not next(wanted)) is None
-    assert next(wanted, None) is None, "it stopped before the third entry"
+    assert next(wanted, None) is None, "pruning stopped before the third entry"
 
 
 @pytest.mark.parametrize("height", [0, 1, 9, 12, 21])

@@ -40,7 +40,7 @@ def test_most_accused_peer_sits_out_and_its_accusers_do_not() -> None:
     memory = Memory()
     attempts(memory, {A: [E], B: [E], E: [A]})
     assert out(memory) == "e"
-    assert out(memory, most=5) == "e", "its absence explains all that was said"
+    assert out(memory, most=5) == "e", "its absence explains all accusations"
 
 
 def test_peer_that_accuses_several_is_doubted_most() -> None:
@@ -124,7 +124,7 @@ def test_without_accusations_the_peers_absent_from_success_are_doubted() -> None
     commits(memory, 1, (A, B, C))
     assert out(memory) == "", "it may have been an accident"
     attempts(memory, {})
-    assert out(memory) == "d", "but nothing else tells, now that it fails again"
+    assert out(memory) == "d", "the second failure leaves only the absent peers as suspects"
     commits(memory, 1, (A, B, D))
     assert out(memory) == "e"
 
@@ -145,7 +145,7 @@ def test_nobody_is_left_out_longer_than_the_limit() -> None:
     commits(memory, 1, ALL[:4])
     assert out(memory) == ""
     attempts(memory, {A: [E], B: [E]})
-    assert out(memory) == "e", "it had its chance"
+    assert out(memory) == "e", "it has taken part again"
 
 
 REPORTS = st.dictionaries(st.sampled_from(ALL), st.lists(st.sampled_from(ALL), max_size=5))
@@ -153,7 +153,9 @@ REPORTS = st.dictionaries(st.sampled_from(ALL), st.lists(st.sampled_from(ALL), m
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(REPORTS, st.booleans()), max_size=20), st.integers(0, 3))
-def test_number_of_peers_that_sit_out_is_limited(steps: list, most: int) -> None:
+def test_number_of_peers_that_sit_out_is_limited(
+    steps: list[tuple[dict[PeerId, list[PeerId]], bool]], most: int
+) -> None:
     memory = Memory()
     for reports, committed in steps:
         attempts(memory, reports)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.branches.branch_proposal import Branching, Presence, may_branch
 from p2ptrain.ledger.branches.rival_chains import Rivals, Winner
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
@@ -559,7 +559,7 @@ def shown(ours: Certified, theirs: Certified, *, height: int = 1) -> tuple[Rival
     """
     rivals, state = Rivals(RULES, verify), after(START, ours)
     rivals.branched(START)
-    place = {C: (theirs.entry.digest, height)}
+    place: dict[PeerId, tuple[RunId | Digest, int]] = {C: (theirs.entry.digest, height)}
     assert rivals.ask(place, state, set(), 0.0) == [AskEntries(C, 1)]
     return rivals, rivals.take(height, [theirs], state, {1: ours}.get, 0.1)
 
@@ -632,6 +632,7 @@ def test_b7_returning_peer_is_asked_for_other_chains() -> None:
 def test_b7_two_silent_rivals_do_not_block_other_questions() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
     rivals.branched(START)
-    places = dict.fromkeys((B, C, D, E), (LOW.entry.digest, 1))
+    there: tuple[RunId | Digest, int] = (LOW.entry.digest, 1)
+    places = dict.fromkeys((B, C, D, E), there)
     asked = [rivals.ask(places, state, set(), 2.0 * n) for n in range(8)]
     assert asked == [[AskEntries(peer, 1)] for peer in (B, C, D, E, B, C, D, E)]

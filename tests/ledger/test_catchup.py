@@ -285,8 +285,10 @@ def test_peer_behind_a_decided_height_gets_missing_entries() -> None:
     ("from_height", "first", "count"), [(0, 1, 64), (1, 1, 64), (150, 150, 51)]
 )
 def test_page_starts_at_the_requested_height(from_height: int, first: int, count: int) -> None:
-    page = page_from(CHAIN, from_height).certified
-    assert (page[0].entry.height, len(page)) == (first, count)
+    page = page_from(CHAIN, from_height)
+    assert isinstance(page, Entries)
+    certified = page.certified
+    assert (certified[0].entry.height, len(certified)) == (first, count)
 
 
 def test_page_past_the_end_is_empty_and_gives_the_height() -> None:
@@ -299,6 +301,7 @@ def test_page_of_large_entries_is_bounded_but_not_empty() -> None:
     joins = [Roster(0, 0, names, tuple(peers("x y z")[:n])) for n in (1, 2, 3)]
     chain = chain_of(rules, joins)[0]
     page = page_from(chain, 1)
+    assert isinstance(page, Entries)
     assert 1 <= len(page.certified) < 3
     assert len(encode(page)) < 2 * PAGE_BYTES_MAX
     assert PAGE_ENTRIES_MAX == 64

@@ -83,7 +83,9 @@ def test_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
         some.hold(digest(f"u{step}"), "a b c")
         some.made(digest(f"u{step}"), "a b c")
         some.deliver()
-    assert some["a"].records() == some.disks[A].records[-1:], "how it voted last, though decided"
+    assert some["a"].records() == some.disks[A].records[-1:], (
+        "its last vote, although that height is decided"
+    )
     assert len(some.disks[A].records) == 6
     some.tell("a", Received(C, Prepare(7, 1)))
     assert recall(some["a"].records(), decided={LINE: 6}) == {(LINE, 7): Acceptor(LINE, 7, 1)}

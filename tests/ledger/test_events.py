@@ -16,6 +16,7 @@ from p2ptrain.testing.ledgers import peers
 
 def test_peers_reports_have_an_author_and_local_findings_have_none() -> None:
     ann, bob = peers("ann bob")
-    said = [Received(ann, EntriesRequest(1)), Heard(ann, 3), ReduceFailed(ann, 0, 0, (bob,))]
+    asked = Received(ann, EntriesRequest(1))
+    said = (asked, Heard(ann, 3), ReduceFailed(ann, 0, 0, (bob,)))
     assert [author_of(event) for event in said] == [ann, ann, ann]
     assert [author_of(event) for event in (PeerDown(bob), Tick())] == [None, None]

@@ -92,7 +92,7 @@ def membership(
 def test_stranger_never_votes_although_it_took_part() -> None:
     part = (Participant(S, 200, 2), Participant(A, 200, 2))
     admitted = membership(A, B, C, learners=(S,))
-    done = [admitted, Roster(0, 0, (A, B, C), (S,), part), Commit(0, 0, digest("u"))]
+    done: list[Value] = [admitted, Roster(0, 0, (A, B, C), (S,), part), Commit(0, 0, digest("u"))]
     promoting = Roster(1, 0, (A, B, C, S), ())
     rules, state = small_rules(), chain_of(small_rules(), done)[1]
     assert why_invalid(rules, state, promoting) == ""
@@ -159,7 +159,7 @@ def test_participants_reports_do_not_cost_a_founder_its_vote() -> None:
     assert "takes the vote of d" in judged(FOUR, state, without, *blame).reason
 
 
-def test_founder_leaves_only_when_agreement_needs_no_vote_of_it() -> None:
+def test_of_two_leaving_founders_one_keeps_its_vote() -> None:
     two, state = open_rules("a b"), chain_of(open_rules("a b"), [])[1]
     assert wanted(two, state, Leaving(B)) == Roster(0, 0, (A,), ())
     assert judged(two, state, Roster(0, 0, (B,), ()), Leaving(A)).answer is Answer.YES
@@ -278,7 +278,7 @@ def test_founder_that_is_catching_up_is_not_waited_for() -> None:
     ready = [Ready(peer, 0, 200, 2) for peer in (A, B)]
     value = wanted(RULES, START, *ready)
     assert value is None, "c is up, and trains"
-    back = [PeerDown(C), PeerUp(C)]
+    back: list[Event] = [PeerDown(C), PeerUp(C)]
     value = wanted(RULES, START, *ready, *back)
     assert isinstance(value, Roster)
     assert value.peers == (A, B)

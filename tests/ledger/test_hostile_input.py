@@ -118,7 +118,7 @@ def proposals(draw: st.DrawFn) -> Propose:
 def votes(draw: st.DrawFn, sender: PeerId) -> Accept:
     entry, round = draw(ENTRY), draw(NUMBERS)
     unsigned = Vote(RULES.run, entry.height, round, entry.digest, sender, b"")
-    return Accept(Vote(*_parts(unsigned), signature_of(sender, unsigned.message)))
+    return Accept(replace(unsigned, signature=signature_of(sender, unsigned.message)))
 
 
 def _parts(vote: Vote) -> tuple[object, ...]:
@@ -239,7 +239,8 @@ def later_proposals(draw: st.DrawFn) -> Received:
 @given(st.lists(later_proposals(), min_size=1, max_size=4))
 def test_voter_among_liars_accepts_only_valid_proposals(story: list[Received]) -> None:
     watched, ledger = Watched(), Ledger(RULES, A, signer(A), verify)
-    for event in (*(Ready(peer, 0, 200, 2) for peer in (A, B, C)), *story):
+    events: list[Event] = [*(Ready(peer, 0, 200, 2) for peer in (A, B, C)), *story]
+    for event in events:
         watched.hears(event)
         for effect in ledger.handle(event, 0.0):
             watched.carries_out(effect, ledger.state)

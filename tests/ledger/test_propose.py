@@ -203,7 +203,8 @@ def test_no_learner_is_promoted_while_a_voter_is_down() -> None:
     ]
     state = chain_of(rules, values)[1]
     wished = []
-    for down in ([PeerDown(C), PeerDown(D)], []):
+    both_down: list[Event] = [PeerDown(C), PeerDown(D)]
+    for down in (both_down, []):
         view = View(A)
         for event in [*down, Joining(PeerId("i"))]:
             view.note(event)
@@ -334,7 +335,7 @@ FIRST, SECOND = SnapshotRef(0, digest("s0")), SnapshotRef(1, digest("s1"))
 
 
 def test_commit_carries_the_newest_snapshot_a_quorum_wrote() -> None:
-    values = [Roster(0, 0, (A, B, C), (), EVERYBODY), Commit(0, 0, digest("u"))]
+    values: list[Value] = [Roster(0, 0, (A, B, C), (), EVERYBODY), Commit(0, 0, digest("u"))]
     state = chain_of(RULES, [*values, Roster(1, 0, (A, B, C), (), EVERYBODY)])[1]
     early = taken("s7", A, B, C, step=7)
     assert snapshot_named(state, taken("s0", A, B), early) == FIRST
@@ -344,7 +345,7 @@ def test_commit_carries_the_newest_snapshot_a_quorum_wrote() -> None:
 
 def test_certified_snapshot_is_not_named_again() -> None:
     commit = Commit(0, 0, digest("u"), FIRST, digest("any"))
-    values = [Roster(0, 0, (A, B, C), (), EVERYBODY), commit]
+    values: list[Value] = [Roster(0, 0, (A, B, C), (), EVERYBODY), commit]
     state = chain_of(RULES, [*values, Roster(1, 0, (A, B, C), (), EVERYBODY)])[1]
     assert snapshot_named(state, taken("s0", A, B, C)) is None
 
@@ -395,7 +396,7 @@ def test_peer_that_half_suspect_sits_out_but_stays_a_member() -> None:
 
 
 def test_neighbours_that_accuse_each_other_get_another_chance() -> None:
-    events = [PeerDown(C), ReduceFailed(A, 0, 0, (B,)), ReduceFailed(B, 0, 0, (A,))]
+    events: list[Event] = [PeerDown(C), ReduceFailed(A, 0, 0, (B,)), ReduceFailed(B, 0, 0, (A,))]
     got = wish(REDUCING, events, now=1.0, failed_since=1.0)
     assert got.value == Roster(0, 1, (A, B), (), EVERYBODY[:2])
 

@@ -48,7 +48,7 @@ def test_proposer_of_a_round_is_voter_height_plus_round() -> None:
 
 def test_the_parent_of_entry_1_is_the_run_id() -> None:
     rules = small_rules()
-    assert genesis(rules).head == rules.run
+    assert str(genesis(rules).head) == rules.run
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_newcomer_votes_after_its_first_committed_step() -> None:
     admitted = Roster(0, 0, (A, B), (C,))
     together = Roster(0, 0, (A, B), (C,), (*FULL, Participant(C, 200, 2)))
     state = state_after(admitted, together, Commit(0, 0, digest("u")))
-    assert (state.voters, state.learners, state.proven) == ((A, B), (C,), {C})
+    assert (state.voters, state.learners, state.proven) == ((A, B), (C,), frozenset({C}))
     assert state.since == {A: 0, B: 0, C: 0}
     promoted = apply(RULES, state, Entry(4, state.head, Roster(1, 0, (A, B, C), ())))
     assert (promoted.voters, promoted.learners, promoted.proven) == ((A, B, C), (), frozenset())
@@ -104,7 +104,7 @@ def test_blocks_of_a_leaving_member_go_to_the_next_joiner() -> None:
 
 
 def test_the_run_ends_after_its_steps_whether_committed_or_skipped() -> None:
-    values = [opening(0), Commit(0, 0, digest("u")), opening(1), Skip(1), opening(2)]
+    values: list[Value] = [opening(0), Commit(0, 0, digest("u")), opening(1), Skip(1), opening(2)]
     state = state_after(*values, Commit(2, 0, digest("w")))
     assert (state.step, state.phase) == (3, Phase.ENDED)
     assert why_invalid(RULES, state, opening(3)) == "the run has ended"

@@ -17,9 +17,14 @@ from p2ptrain.ledger.chain.branch_rank import Stretch
 from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.state import LedgerState, Phase
-from p2ptrain.ledger.chain.state_bytes import SPELLINGS, encode_state, plain_state, runs_of
+from p2ptrain.ledger.chain.state_bytes import (
+    SPELLINGS,
+    STATE_BYTES_MAX,
+    encode_state,
+    plain_state,
+    runs_of,
+)
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Terms
-from p2ptrain.ledger.history import decode_state as state_reading
 from p2ptrain.ledger.history.decode_state import READERS, decode_state
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
@@ -43,10 +48,9 @@ TERMS = st.builds(
 
 @st.composite
 def stretches(draw: st.DrawFn) -> Stretch:
-    numbers = [draw(NUMBERS) for _ in range(3)]
-    return Stretch(
-        digest(draw(NAMES)), *numbers, tuple(draw(st.lists(NAMES.map(PeerId), max_size=2)))
-    )
+    first, second, third = (draw(NUMBERS) for _ in range(3))
+    voters = tuple(draw(st.lists(NAMES.map(PeerId), max_size=2)))
+    return Stretch(digest(draw(NAMES)), first, second, third, voters)
 
 
 @st.composite
@@ -175,7 +179,7 @@ NO_STATE: dict[str, bytes] = {
     "a run of gigabytes": bent(LEARNING, lease_book={**LEASED, "returned": [[0, 2**52]]}),
     "a snapshot of three": bent(LEARNING, snapshot=[1, digest("s"), 2]),
     "with spaces": json.dumps(plain_state(LEARNING), sort_keys=True).encode(),
-    "too long": b" " * (state_reading.STATE_BYTES_MAX + 1),
+    "too long": b" " * (STATE_BYTES_MAX + 1),
 }
 
 

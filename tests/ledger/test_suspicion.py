@@ -24,9 +24,9 @@ def test_peer_that_accuses_itself_confesses_and_is_not_accused() -> None:
 def test_peer_that_is_silent_when_most_gave_up_has_failed() -> None:
     suspicion = Suspicion()
     suspicion.add(A, [C])
-    assert suspicion.fallen(4) == set(), "one of three others may be first to speak, and lie"
+    assert suspicion.fallen(4) == set(), "one of three others may report first, and lie"
     suspicion.add(B, [])
     assert suspicion.fallen(4) == {C}
     assert suspicion.fallen(5) == set(), "two of four others are not most"
     suspicion.add(C, [])
-    assert suspicion.fallen(4) == set(), "it is there"
+    assert suspicion.fallen(4) == set(), "it has reported itself"

@@ -12,7 +12,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.chain.state import Phase, why_invalid
 from p2ptrain.ledger.chain.state_bytes import encode_state
 from p2ptrain.ledger.chain.terms import amended, in_force, lease_blocks, why_not
-from p2ptrain.ledger.chain.values import TERMS_MAX, Commit, Participant, Roster, Skip, Terms
+from p2ptrain.ledger.chain.values import TERMS_MAX, Commit, Participant, Roster, Skip, Terms, Value
 from p2ptrain.ledger.history.decode_state import decode_state
 from p2ptrain.ledger.messages.decode_values import value_from_plain
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
@@ -69,7 +69,7 @@ def test_proposer_names_the_lowest_number_still_possible() -> None:
 
 
 def test_leases_change_when_the_amended_step_begins() -> None:
-    values = [
+    values: list[Value] = [
         opening(0, LARGER),
         Commit(0, 0, digest("u0")),
         opening(1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -72,7 +73,7 @@ def replace_value(entry: Entry, value: Commit) -> Entry:
     return Entry(entry.height, entry.parent, value)
 
 
-BAD = {
+BAD: dict[str, tuple[Callable[[Certified], Certified], str]] = {
     "a minority": (lambda it: with_votes(it, "a"), "1 votes of 3 voters are no quorum"),
     "nobody": (lambda it: with_votes(it, ""), "0 votes of 3 voters are no quorum"),
     "a forged signature": (_forged_signature, "the signature of a is not valid"),

@@ -6,7 +6,7 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
-from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms, Value
 from p2ptrain.ledger.messages.events import (
     Allowed,
     Amendable,
@@ -136,7 +136,7 @@ def test_strangers_cannot_crowd_out_members_or_newcomers() -> None:
         Leaving(B),
     ]
     assert all(view.note(report) for report in of_members)
-    assert not view.note(Ready(D, 0, 1, 1)), "one more who is none finds no room"
+    assert not view.note(Ready(D, 0, 1, 1)), "a further peer that is not a member finds no room"
     tables = (view.ready, view.done, view.failed, view.snapshots)
     assert all(B in table and len(table) == PEERS_MAX for table in tables)
     assert view.leaving == {B}
@@ -144,7 +144,10 @@ def test_strangers_cannot_crowd_out_members_or_newcomers() -> None:
 
 def test_a_new_step_forgets_the_last_ones_reports() -> None:
     rules = small_rules("a b")
-    values = [Roster(0, 0, (A, B), (D,), (Participant(A, 1, 1),)), Commit(0, 0, digest("u"))]
+    values: list[Value] = [
+        Roster(0, 0, (A, B), (D,), (Participant(A, 1, 1),)),
+        Commit(0, 0, digest("u")),
+    ]
     before, after = chain_of(rules, values[:1])[1], chain_of(rules, values)[1]
     view = View(A, enough_since=1.0, failed_since=2.0, done_since=2.5)
     reports: list[Event] = [
@@ -173,7 +176,10 @@ def test_membership_roster_does_not_stop_the_grace_time() -> None:
 
 def test_repeated_report_of_a_past_step_is_not_a_lag() -> None:
     rules = small_rules("a b")
-    values = [Roster(0, 0, (A, B), (), (Participant(A, 1, 1),)), Commit(0, 0, digest("u"))]
+    values: list[Value] = [
+        Roster(0, 0, (A, B), (), (Participant(A, 1, 1),)),
+        Commit(0, 0, digest("u")),
+    ]
     before, after = chain_of(rules, values[:1])[1], chain_of(rules, values)[1]
     view = View(A, quorum_at=(0, 5.0))
     late = Ready(B, 0, 1, 1)

@@ -36,7 +36,7 @@ def number(tag: int, value: int) -> bytes:
 
 
 async def exchange(socket: Path, request: bytes, wanted: list[bytes]) -> bytes:
-    """Ask the go daemon. Return what it says, once all of `wanted` is in it or after 10 s."""
+    """Ask the go daemon. Return its output once it contains all of `wanted`, or after 10 s."""
     heard = b""
     async with await trio.open_unix_socket(str(socket)) as stream:
         await stream.send_all(nested(0, request)[1:])

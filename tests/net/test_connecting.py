@@ -26,7 +26,7 @@ from p2ptrain.errors import (
 )
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, names, open_network
+from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, open_network
 from p2ptrain.net.addresses import parse
 from p2ptrain.net.listening import claimed
 
@@ -206,7 +206,7 @@ def no_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         over.wait()
         raise socket.gaierror(socket.EAI_AGAIN, "no server answers")
 
-    monkeypatch.setattr(names.socket, "getaddrinfo", hangs)
+    monkeypatch.setattr(socket, "getaddrinfo", hangs)
     yield looked_up
     over.set()
 
@@ -282,7 +282,7 @@ async def test_dials_to_addresses_told_by_peers_are_bounded(
             nursery.start_soon(partial(network.connect_peer, identity(number).peer, deadline_s=60))
         await eventually(lambda: at_once == dialling.OTHERS_DIALS + 8)
         nursery.cancel_scope.cancel()
-    assert most == dialling.OTHERS_DIALS + 8, "the last are those of a member"
+    assert most == dialling.OTHERS_DIALS + 8, "the last addresses are those of a member"
 
 
 async def test_libp2p_dials_no_peer_by_itself() -> None:

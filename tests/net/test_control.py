@@ -32,9 +32,9 @@ def test_number_of_looked_up_message_ids_is_bounded(monkeypatch: pytest.MonkeyPa
     looked_up: list[bytes] = []
     names = [b"%04x" % number for number in range(IDS_MAX)]
     asked = [rpc_pb2.ControlIWant(messageIDs=names) for _ in range(3)]
-    bounded(rpc_pb2.ControlMessage(iwant=asked), OURS, looked_up.append)  # type: ignore[arg-type]
+    bounded(rpc_pb2.ControlMessage(iwant=asked), OURS, looked_up.append)
     assert len(looked_up) == IDS_MAX
-    assert asking(b"abc", b"ffff") == [], "the first is no name, and the second nobody knows"
+    assert asking(b"abc", b"ffff") == [], "the first is not a name, and the second is unknown"
 
 
 def test_only_our_topic_counts_with_one_message_of_each_kind() -> None:

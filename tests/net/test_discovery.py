@@ -119,7 +119,7 @@ class TestAnswersOfOthers:
                 records = await found(victim, {honest.peer, identity(7).peer})
             ours = [f"{lie}/p2p/{honest.peer}" for lie in lies[:HEARSAY_PER_PEER_MAX]]
             assert records == {honest.peer: known + ours, identity(7).peer: []}
-            assert victim.known_addresses() == {honest.peer: known}, "what is saved"
+            assert victim.known_addresses() == {honest.peer: known}, "the saved addresses"
 
     async def test_peer_not_yet_admitted_asks_the_peers_it_knows(self) -> None:
         member = identity(2).peer

@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.pubsub import pubsub as libp2p_pubsub
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX, signature_validator
 from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 
 from p2ptrain.eviction import most_dispensable
@@ -56,7 +57,7 @@ def refused(victim: Network) -> int:
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The authors of all messages whose signatures were checked."""
     authors: list[bytes] = []
-    validate = libp2p_pubsub.signature_validator
+    validate = signature_validator
 
     def count(message: rpc_pb2.Message) -> bool:
         authors.append(message.from_id)

@@ -103,7 +103,7 @@ async def test_all_is_heard_again_after_a_restart_with_the_same_identity() -> No
             async with open_network(identity(5), listen=[], admitted=everybody) as b:
                 await b.connect(a.addresses()[0])
                 pubsub = b._gossip.pubsub
-                await eventually(lambda pubsub=pubsub: TOPIC in pubsub.peer_topics)
+                await eventually(lambda: TOPIC in pubsub.peer_topics)  # noqa: B023
                 payloads = [f"{start} {number}".encode() for number in range(25)]
                 for payload in payloads:
                     await b.publish(TOPIC, payload)
@@ -157,7 +157,7 @@ class TestAdmission:
             parked = a._gossip.pubsub._parked
             for other in (b, c):
                 await other.connect(a.addresses()[0])
-                await eventually(lambda other=other: list(parked) == [other._host.get_id()])
+                await eventually(lambda: list(parked) == [other._host.get_id()])  # noqa: B023
             admitted.update((b.peer, c.peer))
             a.refresh_admission()
             for other in (b, c):  # b has to open its stream again, which it does by itself
@@ -216,7 +216,7 @@ class TestAdmission:
                 at_others += await heard(a, TOPIC, payload, at_c)
             assert b"removed" not in at_others
             while len(at_b):
-                assert at_b.receive_nowait()[1] == b"x", "said before, and on its way"
+                assert at_b.receive_nowait()[1] == b"x", "published before, and still on its way"
 
 
 class TestFeed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import trio
@@ -41,7 +42,7 @@ TOPIC = "heartbeats"
 P = "/test/1"
 
 
-def rpc(**fields: object) -> bytes:
+def rpc(**fields: Any) -> bytes:
     return bytes(encode_varint_prefixed(rpc_pb2.RPC(**fields).SerializeToString()))
 
 

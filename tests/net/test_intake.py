@@ -69,7 +69,7 @@ class TestIntake:
         gate = intake()
         assert taken(gate, FORWARDER, [LIAR] * 10_000, 0.0) == AT_ONCE * AUTHOR_SHARE
         assert taken(gate, FORWARDER, STRANGERS, 0.0) == AT_ONCE * OTHERS_SHARE
-        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all but the liar"
+        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all peers except the liar"
 
     def test_flood_is_bounded_however_many_neighbours_bring_it(self) -> None:
         """It comes in their own names and in those of members, which cost as much to check."""

@@ -387,7 +387,7 @@ class TestHostileServer:
     async def test_malformed_reply_names_the_peer(
         self, answer: bytes, expected: type[PeerError]
     ) -> None:
-        async def malformed(stream: INetStream) -> None:
+        async def malformed(stream: Any) -> None:
             await stream.read(4)
             if answer:
                 await stream.write(answer)

@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import islice, product
+from typing import Any
 
 import trio
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
 
 from p2ptrain.eviction import nobody
 from p2ptrain.net.gossip_limits import BYTES_PER_UNIT, FRAMES_PER_S, Intake
@@ -97,15 +98,16 @@ async def main() -> None:
         pubsub, peer = victim._gossip.pubsub, hostile.host.get_id()
         await eventually(lambda: TOPIC in pubsub.topic_ids)
         say("frame", "MB", "CPU s", "CPU s/MB", "in", "limit/s")
+        router: Any = pubsub.router
         for index in range(len(list(frames(hostile, 0)))):
             spent, let_in, frame, name = [], 0, b"", ""
             for repeat in range(REPEATS):
                 name, frame = list(frames(hostile, 1000 * (index * REPEATS + repeat)))[index]
                 pubsub._intake = Intake(nobody)  # each frame finds its whole allowance
-                seen, began = len(pubsub.router.mcache.msgs), time.process_time()
+                seen, began = len(router.mcache.msgs), time.process_time()
                 await pubsub._take_frame(peer, rpc_pb2.RPC.FromString(frame))
                 spent.append(time.process_time() - began)
-                let_in += len(pubsub.router.mcache.msgs) - seen
+                let_in += len(router.mcache.msgs) - seen
             cpu_s, size_mb = min(spent), len(frame) / 1e6
             limit = FRAMES_PER_S / (1 + len(frame) // BYTES_PER_UNIT)
             say(

@@ -80,7 +80,7 @@ def test_own_signature_over_our_fresh_nonce_is_a_proof() -> None:
 def test_nothing_else_is_a_proof() -> None:
     watch = process(OLDER)
     nonce = asked(watch)
-    assert told(watch) is None, "a member's word that it hears another one"
+    assert told(watch) is None, "a member's claim that it hears another process"
     assert told(watch, proof_by(BOB, nonce, NEWER)) is None
     assert told(watch, proof_by(ANN, OTHER_NONCE, NEWER)) is None
     assert told(watch, proof_by(ANN, nonce, OLDER)) is None, "it is ours"
@@ -168,7 +168,7 @@ def test_process_with_a_low_count_raises_it_if_no_other_lives() -> None:
     asked(watch)
     watch.hear_reply(BOB.peer, Reply(False, mark=Mark(NEWER + 1, mark.signature)), 0.0)
     watch.hear_reply(BOB.peer, Reply(False, mark=made_mark(RUN, NEWER, BOB.sign)), 0.0)
-    assert watch.raise_to(QUIET_S) == 0, "these are no marks of ours"
+    assert watch.raise_to(QUIET_S) == 0, "these are not our marks"
     watch.hear_reply(BOB.peer, Reply(False, mark=mark), 0.0)
     assert watch.raise_to(QUIET_S - 1) == 0
     assert watch.raise_to(QUIET_S) == NEWER

@@ -58,7 +58,7 @@ ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
 @pytest.mark.parametrize(
     "heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, validation=None, snapshot=None)]
 )
-def test_heartbeat_survives_encoding(heartbeat):
+def test_heartbeat_survives_encoding(heartbeat) -> None:
     assert decode(encode(heartbeat)) == heartbeat
 
 
@@ -121,13 +121,13 @@ def spoiled(**changes: object) -> bytes:
     ],
     ids=str,
 )
-def test_field_out_of_its_bounds_is_refused(changes):
+def test_field_out_of_its_bounds_is_refused(changes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(spoiled(**changes))
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
-def test_loss_that_is_nan_is_neither_accepted_nor_sent(loss):
+def test_loss_that_is_nan_is_neither_accepted_nor_sent(loss) -> None:
     with pytest.raises(RemoteProtocolError):
         ValidationReport(5, 0, 3, 1536, loss)
     # As bytes: the canonical encoding refuses it before it becomes a report.
@@ -137,21 +137,21 @@ def test_loss_that_is_nan_is_neither_accepted_nor_sent(loss):
 
 
 @given(st.binary(max_size=300))
-def test_noise_is_refused_and_nothing_else_is_raised(noise):
+def test_noise_is_refused_and_nothing_else_is_raised(noise) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(noise)
 
 
-def test_heartbeat_over_its_size_is_refused():
+def test_heartbeat_over_its_size_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="at most 8192"):
         decode(spoiled(endpoint=b"x" * HEARTBEAT_BYTES_MAX))
 
 
-def test_peers_text_cannot_control_our_terminal():
+def test_peers_text_cannot_control_our_terminal() -> None:
     assert decode(spoiled(state="fine\x1b[2J\n")).state == "fine�[2J�"
 
 
-def test_only_a_later_serial_or_a_new_incarnation_is_news():
+def test_only_a_later_serial_or_a_new_incarnation_is_news() -> None:
     later, earlier = replace(FULL, serial=4), replace(FULL, serial=2)
     assert FULL.follows(None)
     assert later.follows(FULL)

@@ -45,11 +45,11 @@ AHEAD = Desk(4, B + C[:2], 0, 3, True)
         (READY, 4, B + C, [TrainOrder(4, C)]),
     ],
 )
-def test_orders_match_each_row_of_the_table(desk, step, lease, expected):
+def test_orders_match_each_row_of_the_table(desk, step, lease, expected) -> None:
     assert next_orders(desk, step, lease, PLAIN) == expected
 
 
-def test_work_averaged_by_others_is_not_taken_for_merged():
+def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
     assert next_orders(READY, 5, C, PLAIN, taken=False) == [LoadOrder(5), TrainOrder(5, C)]
 
 
@@ -71,11 +71,11 @@ def test_work_averaged_by_others_is_not_taken_for_merged():
         (Desk(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
     ],
 )
-def test_next_outer_step_is_begun_while_one_is_being_agreed(desk, step, lease, expected):
+def test_next_outer_step_is_begun_while_one_is_being_agreed(desk, step, lease, expected) -> None:
     assert next_orders(desk, step, lease, LATE) == expected
 
 
-def test_work_for_a_longer_step_counts_for_an_amended_shorter_one():
+def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
     """A node left out in mid-training once waited for ever, since it had made more than was due."""
     desk = Desk(4, B)
     (order,) = next_orders(desk, 5, B + C[:1], Pace(1, 1))
@@ -83,7 +83,7 @@ def test_work_for_a_longer_step_counts_for_an_amended_shorter_one():
     assert after(desk, order).due(B + C[:1], Pace(1, 1)) == B
 
 
-def test_trainer_a_whole_step_ahead_only_has_to_report_ready():
+def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
     desk = Desk(4, B + C, 0, 3, True)
     assert next_orders(desk, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
 
@@ -97,7 +97,7 @@ def test_trainer_a_whole_step_ahead_only_has_to_report_ready():
         (LATE, C + D, False),
     ],
 )
-def test_work_in_the_arena_counts_as_the_work_that_was_due(pace, lease, stands):
+def test_work_in_the_arena_counts_as_the_work_that_was_due(pace, lease, stands) -> None:
     assert Work(4, B, 30).stands_for(4, lease, pace) is stands
     assert not Work(3, B, 30).stands_for(4, lease, pace)
 
@@ -116,7 +116,7 @@ def desks(draw):
 
 
 @given(st.none() | desks(), steps, leases, paces, st.booleans())
-def test_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, taken):
+def test_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, taken) -> None:
     for order in next_orders(desk, step, lease, pace, taken=taken):
         desk = after(desk, order)
     if lease:
@@ -126,7 +126,7 @@ def test_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, ta
 
 
 @given(desks(), steps, leases, paces)
-def test_work_on_blocks_that_are_still_ours_is_never_dropped(desk, step, lease, pace):
+def test_work_on_blocks_that_are_still_ours_is_never_dropped(desk, step, lease, pace) -> None:
     kept = lease[: len(desk.blocks)] == desk.blocks
     orders = next_orders(desk, step, lease, pace)
     assert not (kept and [each for each in orders if isinstance(each, LoadOrder | MergeOrder)])

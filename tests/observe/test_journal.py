@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 from p2ptrain.observe.journal import TEXT_CHARACTERS_MAX, Journal, put_aside, read_journal
 
@@ -88,7 +89,7 @@ def test_full_journal_is_rotated_and_the_disk_use_is_bounded(tmp_path: Path) -> 
             journal.write("tick", number=number)
     assert path.stat().st_size <= 1000
     assert put_aside(path).stat().st_size <= 1000
-    numbers = [record["number"] for record in read_journal(path)]
+    numbers: list[Any] = [record["number"] for record in read_journal(path)]
     assert numbers == list(range(numbers[0], 100))
     assert len(numbers) >= 10
 
@@ -111,12 +112,12 @@ def test_missing_journal_reads_as_empty(tmp_path: Path) -> None:
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path, bytes_max=10_000) as journal:
-        threads = [
-            threading.Thread(
-                target=lambda who=who: [journal.write("t", who=who) for _ in range(50)]
-            )
-            for who in range(4)
-        ]
+
+        def write_many(who: int) -> None:
+            for _ in range(50):
+                journal.write("t", who=who)
+
+        threads = [threading.Thread(target=write_many, args=(who,)) for who in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -9,7 +9,7 @@ import pytest
 from p2ptrain.observe import states
 from p2ptrain.observe.states import duration, rate, size, words
 
-PHRASES = [
+PHRASES: list[tuple[states.State, str]] = [
     (states.Starting(), "starting"),
     (states.Checking(), "checking"),
     (states.Connecting(), "connecting"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def dumb_average(ring: Ring) -> bytes:
 def _contribution(ring: Ring, peer: int, start: int, stop: int) -> np.ndarray:
     weights = ring.requests[0].weights
     weight = np.float32(len(weights) * weights[peer] / sum(weights))
-    return weight * (ring.theta[start:stop] - ring.locals[peer][start:stop])
+    return np.asarray(weight * (ring.theta[start:stop] - ring.locals[peer][start:stop]))
 
 
 def _encoded(ring: Ring, values: np.ndarray) -> np.ndarray:
@@ -220,11 +221,13 @@ def test_report_counts_the_bytes_and_progress_reaches_all_of_them(
     received = {
         (each.peer, ring.peers[me]): each.received_bytes
         for me, report in outcomes.items()
+        if isinstance(report, ReduceReport)
         for each in report.traffic
     }
     sent = {
         (ring.peers[me], each.peer): each.sent_bytes
         for me, report in outcomes.items()
+        if isinstance(report, ReduceReport)
         for each in report.traffic
     }
     assert sent == received
@@ -239,7 +242,8 @@ def test_single_peer_reports_no_traffic(build: Build) -> None:
 
 def test_payload_may_be_a_bytearray(build: Build) -> None:
     ring = build((1, 2), 3000)
-    ring.payloads = [bytearray(len(payload)) for payload in ring.payloads]
+    plain = [bytearray(len(payload)) for payload in ring.payloads]
+    ring.payloads = cast(list[np.ndarray], plain)
     ring.run()
     assert bytes(ring.payloads[0]) == bytes(ring.payloads[1]) == dumb_average(ring)
 

@@ -20,7 +20,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ring import SCHEDULES, ReduceReport, Schedule, Segment, abort, lane, watch
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
-from tests.ring.conftest import Build, Ring
+from tests.ring.conftest import Build, Outcome, Ring
 
 HOSTILE = 1
 """The peer that misbehaves. In rings of three or more it stands between two honest ones."""
@@ -140,6 +140,11 @@ BAD_FRAMES = {
 }
 
 
+def reason_of(outcome: Outcome) -> str:
+    assert isinstance(outcome, ReduceAborted)
+    return outcome.reason
+
+
 def named(ring: Ring, *numbers: int) -> tuple[PeerId, ...]:
     return tuple(ring.peers[number] for number in numbers)
 
@@ -162,7 +167,7 @@ def test_sender_of_a_bad_frame_is_named(build: Build, fault: str) -> None:
         assert isinstance(outcome, ReduceAborted)
         assert (outcome.step, outcome.attempt) == (7, 1)
         assert outcome.suspects == named(ring, HOSTILE)
-    assert outcomes[0].reason == outcomes[2].reason
+    assert reason_of(outcomes[0]) == reason_of(outcomes[2])
     assert ring.took_s < SOON_S
 
 
@@ -273,7 +278,7 @@ def test_leaving_peer_does_not_wait_for_neighbours_not_yet_started(
     ring = build((1, 1, 1), 5000)
     ring.reduce(0).abort("a participant is down", (ring.peers[1],))
     outcomes = ring.run(hostile={1: lambda ring, me: None, 2: lambda ring, me: None})
-    assert outcomes[0].reason == "a participant is down"
+    assert reason_of(outcomes[0]) == "a participant is down"
     assert ring.took_s < SOON_S
 
 
@@ -282,7 +287,7 @@ def test_abort_before_the_start_is_obeyed(build: Build) -> None:
     for me in range(3):
         ring.reduce(me).abort("never mind")
         ring.reduce(me).abort("and again")
-    assert {outcome.reason for outcome in ring.run().values()} == {"never mind"}
+    assert {reason_of(outcome) for outcome in ring.run().values()} == {"never mind"}
 
 
 def test_peers_with_different_reduces_detect_it(build: Build) -> None:
@@ -297,7 +302,7 @@ def test_abort_message_is_shortened_and_made_printable(build: Build) -> None:
     lie = pack({"suspects": ["peer-0"], "reason": "\x1b[31mred\n" + "x" * 500})
     ring = build((1, 1, 1), 5000, streams=1)
     outcomes = ring.run({HOSTILE: sends_then_leaves(abort_with(lie))})
-    reason = outcomes[2].reason
+    reason = reason_of(outcomes[2])
     assert reason.startswith("?[31mred?xxx")
     assert len(reason) == 200
 

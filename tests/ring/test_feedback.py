@@ -64,7 +64,8 @@ class Members:
     @property
     def owed(self) -> NDArray[np.float64]:
         """In units of means."""
-        return np.sum([each.owed.astype(np.float64) / each.peers for each in self.residuals], 0)
+        owed = [each.owed.astype(np.float64) / each.peers for each in self.residuals]
+        return np.asarray(np.sum(owed, 0))
 
 
 @pytest.mark.parametrize("name", ["fp16", "int8", "int4"])

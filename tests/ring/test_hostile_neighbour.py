@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from p2ptrain.dataplane import PeerSocket
 from p2ptrain.errors import PeerError, ReduceAborted
 from p2ptrain.ring import SCHEDULES, Schedule
 from p2ptrain.ring.wait_for import NEWS_STALLS, STALL_SILENCES
@@ -40,7 +41,7 @@ class Hostile:
     ring: Ring
     header: Header
     body: bytes
-    victim: object
+    victim: PeerSocket
 
     @classmethod
     def of(cls, ring: Ring) -> Hostile:
@@ -51,14 +52,16 @@ class Hostile:
         )
         segment = plan.lanes[0][part][0]
         header = Header(Kind.SUM, 0, part, 0, segment.bytes, 7, 1, request.tag())
-        to = ring.peers[plan.routes[part].sum_to]
+        owed = plan.routes[part].sum_to
+        assert owed is not None
+        to = ring.peers[owed]
         return cls(ring, header, bytes(segment.bytes), ring.links(HOSTILE)[to][0])
 
-    def said(self, words: bytes, *sockets: object) -> list[object]:
+    def said(self, words: bytes, *sockets: PeerSocket) -> list[PeerSocket]:
         """Say `words`, read the answers, and return the connections that are left."""
         return [each for each in sockets if self._moves(each, words)]
 
-    def _moves(self, sock: object, words: bytes) -> bool:
+    def _moves(self, sock: PeerSocket, words: bytes) -> bool:
         place = memoryview(bytearray(1 << 16))
         try:
             sock.send_some(memoryview(words))
@@ -151,6 +154,7 @@ def what_comes_later(hostile: Hostile) -> None:
         if not (route.sums_from or route.owned):
             second = plan.lanes[0][part][1]
             header = replace(hostile.header, part=part, index=1, length=second.bytes)
+            assert route.sum_to is not None
             to = request.peers[route.sum_to]
             hostile.ring.links(HOSTILE)[to][0].send_all(header.encode())
 

@@ -113,7 +113,7 @@ def place_of_the_liar(schedule: Schedule, number: int) -> tuple[int, int]:
     raise AssertionError("no part fits")
 
 
-def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable:
+def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable[[Ring, int], None]:
     """Send one segment. `block` makes its blocks from the bound on the sums."""
 
     def script(ring: Ring, me: int) -> None:

@@ -54,7 +54,7 @@ def all_routes(schedule: Schedule, peers: int) -> list[tuple[Route, ...]]:
 def test_every_receive_matches_one_send(schedule: Schedule) -> None:
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
-        sent, received = Counter(), Counter()
+        sent, received = Counter[tuple[str, int, int, int]](), Counter[tuple[str, int, int, int]]()
         for me, mine in enumerate(by_peer):
             for part, route in enumerate(mine):
                 sent.update(("mean", part, me, to) for to in route.means_to)
@@ -134,7 +134,9 @@ def test_sixteen_peers_have_the_hops_and_neighbours_of_the_docs(
 
 @settings(max_examples=60, deadline=None)
 @given(cuts)
-def test_segments_cover_each_element_once_and_equally_everywhere(cut: tuple) -> None:
+def test_segments_cover_each_element_once_and_equally_everywhere(
+    cut: tuple[Schedule, int, int, int, int, int],
+) -> None:
     numel, every = cut[2], plans(*cut)
     segments = [segment for runs in every[0].lanes for run in runs for segment in run]
     assert sum(segment.stop - segment.start for segment in segments) == numel
@@ -144,7 +146,9 @@ def test_segments_cover_each_element_once_and_equally_everywhere(cut: tuple) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(cuts)
-def test_one_peers_sends_are_the_other_peers_receives(cut: tuple) -> None:
+def test_one_peers_sends_are_the_other_peers_receives(
+    cut: tuple[Schedule, int, int, int, int, int],
+) -> None:
     every = plans(*cut)
     for mine in every:
         for other in mine.neighbours:
@@ -157,7 +161,9 @@ def test_one_peers_sends_are_the_other_peers_receives(cut: tuple) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(cuts)
-def test_segments_are_whole_blocks_within_the_bound(cut: tuple) -> None:
+def test_segments_are_whole_blocks_within_the_bound(
+    cut: tuple[Schedule, int, int, int, int, int],
+) -> None:
     schedule, peers, numel, block, streams, segment_bytes = cut
     codec = codec_of("int8", block)
     mine = plan(schedule, peers, 0, numel, codec, streams, segment_bytes)
@@ -200,7 +206,9 @@ def test_peer_sends_about_twice_its_share(schedule: Schedule, peers: int) -> Non
         (("direct", 4097, 0, 10, 1, 1000), "peer 0 of 4097 takes no part"),
     ],
 )
-def test_invalid_request_is_refused(arguments: tuple, what: str) -> None:
+def test_invalid_request_is_refused(
+    arguments: tuple[Schedule, int, int, int, int, int], what: str
+) -> None:
     schedule, peers, me, numel, streams, segment_bytes = arguments
     with pytest.raises(LocalProtocolError) as raised:
         plan(schedule, peers, me, numel, CODEC, streams, segment_bytes)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_every_path_in_a_frame_fits_as_often_as_it_may_occur(letter: str) -> Non
     ],
 )
 def test_one_inner_step_more_is_refused_everywhere(
-    steps: int, sync: dict[str, int], manifest: RunManifest, organiser: Identity
+    steps: int, sync: dict[str, Any], manifest: RunManifest, organiser: Identity
 ) -> None:
     assert settings.LEASE_BLOCKS_MAX == LEASE_BLOCKS_MAX
     parse_run_file(tree_with(steps, **sync))

@@ -215,7 +215,7 @@ def test_largest_values_of_a_run_file_can_be_published(organiser: Identity) -> N
     tree = tomllib.loads(sample("tiny"))
     tree["outer"] |= {"lr": 100, "steps": 10_000_000}
     tree["inner"] |= {"lr": 0.999e9, "batch_sequences": 65_536, "steps": 100}
-    most = {"grace_s": 86_400, "patience_s": 86_400, "round_timeout_s": 86_400}
+    most: dict[str, float] = {"grace_s": 86_400, "patience_s": 86_400, "round_timeout_s": 86_400}
     most |= {"influence_max": 0.999e9, "attempts_max": 100, "participants_min": 10_000}
     for policy in (most, {"grace_s": 0, "patience_s": 0, "round_timeout_s": 0.01}):
         draft_manifest(

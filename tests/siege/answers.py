@@ -207,7 +207,7 @@ def false_records(ground: Ground, tally: Tally) -> Answer:
     """Say that every node of the run is at a dead address, or at a name that never resolves."""
     infos = []
     for number, victim in enumerate(ground.victims):
-        peer = Message.Peer(id=ID.from_base58(victim.peer).to_bytes(), connection=1)
+        peer = Message.Peer(id=ID.from_base58(victim.peer).to_bytes(), connection=Message.CONNECTED)
         peer.addrs.extend(
             Multiaddr(text).to_bytes()
             for text in (
@@ -245,4 +245,5 @@ def provider_record(ground: Ground, key: bytes, victim: int) -> bytes:
     message = Message(type=Message.ADD_PROVIDER, key=key)
     told = message.providerPeers.add(id=ID.from_base58(ground.victims[victim].peer).to_bytes())
     told.addrs.append(Multiaddr("/dns4/nowhere.invalid/tcp/4001").to_bytes())
-    return encode_uvarint(len(message.SerializeToString())) + message.SerializeToString()
+    body = message.SerializeToString()
+    return bytes(encode_uvarint(len(body)) + body)

@@ -51,7 +51,7 @@ def lie_in_heartbeats(ground: Ground, tally: Tally) -> None:
         tally.did("false heartbeats")
         return _false(said, ground, turn // 3)
 
-    gossip.describe = describe  # type: ignore[assignment]
+    gossip.describe = describe
 
 
 def _false(said: Any, ground: Ground, turn: int) -> Any:
@@ -118,7 +118,7 @@ def main() -> None:
             remote = Remote(inner_step_s=INNER_STEP_S)
             run_node(
                 config,
-                trainers=lambda parts, remote=remote: FakeTrainers(parts, remote),
+                trainers=partial(FakeTrainers, remote=remote),
                 dress=partial(begin, ground, tally, only),
             )
         except Exception:

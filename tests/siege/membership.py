@@ -25,7 +25,14 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Vote
-from p2ptrain.ledger.messages.messages import Accept, EntriesRequest, Outcome, Prepare, Promise
+from p2ptrain.ledger.messages.messages import (
+    Accept,
+    EntriesRequest,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+)
 from p2ptrain.ledger.messages.wire import encode as encode_ledger
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers import protocol_names
@@ -206,7 +213,7 @@ async def forged_votes(member: Member) -> None:
         digest = Digest(os.urandom(32).hex())
         stolen = tuple((voter, os.urandom(64)) for voter in sorted(state.voters))
         certificate = replace(newest.certificate, votes=stolen)
-        messages = [
+        messages: list[Message] = [
             Accept(Vote(state.line, next_height, 0, digest, voter, os.urandom(64)))
             for voter in others
         ]

@@ -30,7 +30,6 @@ from p2ptrain.simulation.branches import NobodyIsDrawnAway
 from p2ptrain.simulation.checkers import (
     BlocksAreCommittedOnce,
     CertificatesVerify,
-    Decision,
     EqualHeadsAgree,
     NewcomersAreFew,
     OneEntryPerHeight,
@@ -44,6 +43,7 @@ from p2ptrain.simulation.lines import Lines
 from p2ptrain.simulation.proposals import ProposalsAreEntitled, ProposalsAreSigned
 from p2ptrain.simulation.rings import update_of
 from p2ptrain.simulation.troubles import Troubles
+from p2ptrain.simulation.watching import Decision
 from p2ptrain.testing.ledgers import (
     Group,
     accepted,

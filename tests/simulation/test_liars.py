@@ -19,7 +19,7 @@ def test_liar_forks_a_majority_run_only_by_signing_the_proof() -> None:
     reports = [simulate(seed, peers=5, steps=10, profile="liars") for seed in range(150)]
     assert [it for it in reports if not it.good] == []
     forks = [fork for it in reports for fork in it.forks]
-    assert len(forks) > 2, "liars who never fork anything show nothing"
+    assert len(forks) > 2, "liars that never fork anything show nothing"
     assert all(fork.endswith("proved guilty: p4") for fork in forks)
     assert {it.exposed for it in reports} == {(), ("p4",)}
 
@@ -29,7 +29,9 @@ def test_fewer_than_a_third_of_liars_do_not_fork_two_thirds() -> None:
     assert [it for it in reports if not it.good] == []
     assert [it.forks for it in reports] == [()] * len(reports)
     assert {it.commits + it.skips for it in reports} == {6}
-    assert sum(it.skips for it in reports) < 6, "who only ends rounds costs a step now and then"
+    assert sum(it.skips for it in reports) < 6, (
+        "a liar that only ends rounds costs a step now and then"
+    )
     assert {peer for it in reports for peer in it.exposed} == {"p5", "p6"}
 
 

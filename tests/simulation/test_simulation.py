@@ -42,7 +42,7 @@ def test_every_promise_is_kept_in_every_world(profile: str, first_seed: int) -> 
     if PROFILES[profile].quorum_loss == "wait":
         assert set(decided) == {STEPS}
     else:
-        assert min(decided) >= STEPS, "those of branches that lost count as well"
+        assert min(decided) >= STEPS, "commits of branches that lost count too"
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_update_reaches_the_last_element_and_each_share_once(state: OuterState) 
     expected, momentum = state.theta[LAST_SHARE:].copy(), np.zeros_like(gradient)
     update = of_the_tail(CODEC, gradient)
     CODEC.outer_step(expected, momentum, memoryview(update)[-CODEC.encoded_bytes(4096) :], LR, MU)
-    state.apply(memoryview(update), LR, MU, codec)
+    state.apply(memoryview(update), LR, MU, cast(kernels.Codec, codec))
     assert sorted(codec.starts) == list(range(0, NUMEL, SHARE_ELEMENTS))
     assert state.theta[LAST_SHARE:].tobytes() == expected.tobytes()
     assert state.momentum[LAST_SHARE:].tobytes() == momentum.tobytes()
@@ -100,7 +101,7 @@ def test_kernel_checks_the_last_block_and_names_the_bad_one(name: kernels.CodecN
 
 
 def test_unread_part_of_a_snapshot_is_copied_at_its_offset(state: OuterState) -> None:
-    regions = [state.theta_vector.bytes_view, memoryview(state.momentum).cast("B")]
+    regions = [state.theta_vector.bytes_view, memoryview(state.momentum.data).cast("B")]
     state.momentum[-1] = 5.0
     with Frozen(regions, CHUNK_BYTES) as frozen:
         frozen.before_write(1, 4 * LAST_SHARE, 4 * NUMEL)

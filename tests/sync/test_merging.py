@@ -91,6 +91,7 @@ def test_one_peer_alone_merges_what_it_has() -> None:
 def test_the_three_parts_are_the_whole() -> None:
     random = np.random.default_rng(1)
     vectors = [random.standard_normal(7).astype(np.float32) for _ in range(3)]
-    mean = np.mean([unit(each, SPANS) for each in vectors], axis=0, dtype=np.float32)
+    units = [unit(each, SPANS) for each in vectors]
+    mean = np.asarray(np.mean(units, axis=0, dtype=np.float32))
     norms = np.asarray(np.mean([norms_of(each, SPANS) for each in vectors], axis=0))
     assert lengthened(mean, SPANS, norms) == pytest.approx(rda(vectors, [1, 1, 1], SPANS), rel=1e-5)

@@ -112,7 +112,8 @@ def test_zero_work_and_cancelling_work_move_nothing() -> None:
     own, still = drawn(5), np.zeros(LAYOUT.numel, np.float32)
     assert not WHOLE.contribution(still, MOST).any()
     opposed = [WHOLE.contribution(each, MOST) for each in (own, -own)]
-    merged = WHOLE.merged((opposed[0] + opposed[1]) / 2, UNBOUNDED)
+    mean = ((opposed[0] + opposed[1]) / 2).astype(np.float32)
+    merged = WHOLE.merged(mean, UNBOUNDED)
     assert not merged.any()
 
 

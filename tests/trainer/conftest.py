@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def vectors() -> Iterator[Vectors]:
         os.ftruncate(fd, layout.numel * 4)
     theta, local = (np.frombuffer(mmap.mmap(fd, layout.numel * 4), np.float32) for fd in fds)
     theta[:] = genesis(MODEL, seed=0)
-    yield Vectors(layout, *fds, theta, local)
+    yield Vectors(layout, fds[0], fds[1], theta, local)
     for fd in fds:
         os.close(fd)
 
@@ -95,6 +96,9 @@ def ranks() -> Iterator[Ranks]:
     torch.set_num_threads(THREADS)
     with open_ranks(DEVICE, store_fd=None) as ranks:
         yield ranks
+
+
+AnyFrame = TypeVar("AnyFrame", bound=Frame)
 
 
 @dataclass
@@ -136,6 +140,12 @@ class Desk:
         self.loop.run()
         return script.heard
 
+    def last(self, kind: type[AnyFrame], *frames: Frame) -> AnyFrame:
+        """Tell it frames, and return its last answer, which must be of this kind."""
+        answer = self.tell(*frames)[-1]
+        assert isinstance(answer, kind)
+        return answer
+
 
 MakeDesk = Callable[[TrainerConfig], Desk]
 
@@ -146,8 +156,8 @@ def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
         model = build(config, ranks)
         numel = vectors.layout.numel
         theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
-        cut = {"count": config.fragments, "eager": config.eager}
-        arena = Arena(model, vectors.layout, theta, local, **cut)
+        count, eager = config.fragments, config.eager
+        arena = Arena(model, vectors.layout, theta, local, count=count, eager=eager)
         optimizer = make_optimizer(model, config.inner)
         folder, layout, state = config.state_folder, vectors.layout, None
         if folder:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ledger.chain import leases
@@ -35,6 +36,7 @@ from p2ptrain.sync.trainer_orders import (
 from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
 from tests.trainer.ought import Offered, Ought, Vector
 
+US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
 FOR_EVER = 1e12
 TOLERANCE = 1e-2
 """Traces are whole numbers, unlike eager or mixed weights."""
@@ -93,7 +95,7 @@ class LateNode:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.book = leases.top_up(Leases({}), ("us", "other"), self.lease_blocks)
+        self.book = leases.top_up(Leases({}), (US, OTHER), self.lease_blocks)
         self.start_trainer()
 
     # -- what is agreed -------------------------------------------------------------------------
@@ -104,7 +106,7 @@ class LateNode:
 
     @property
     def lease(self) -> Blocks:
-        return self.book.held.get("us", ())
+        return self.book.held.get(US, ())
 
     @property
     def ready(self) -> bool:
@@ -143,8 +145,8 @@ class LateNode:
             )
         elif self.roster is not None and self.chance.random() < 0.5:
             return  # Another attempt is in time.
-        done = [("us", blocks)] if blocks else []
-        other = ("other", len(self.book.held["other"]))
+        done = [(US, blocks)] if blocks else []
+        other = (OTHER, len(self.book.held[OTHER]))
         self.took_part[self.step] = blocks > 0
         self.moves[self.step] = self.move(self.step)
         self.next_step(leases.commit(self.book, [*done, other]), leases.top_up)
@@ -156,7 +158,7 @@ class LateNode:
     def next_step(self, book: Leases, grant: Callable[..., Leases]) -> None:
         self.step, self.roster, self.averaged = self.step + 1, None, False
         self.pace = self.amended.pop(self.step, self.pace)
-        members = [each for each in ("us", "other") if each in book.held]
+        members = [each for each in (US, OTHER) if each in book.held]
         self.book = grant(book, members, self.lease_blocks)
 
     def amend(self) -> None:
@@ -167,15 +169,15 @@ class LateNode:
 
     def evict(self) -> None:
         self.roster, self.evicted_step = None, self.step
-        self.book = leases.give_back(self.book, ["us"])
+        self.book = leases.give_back(self.book, [US])
         if self.chance.random() < 0.3:  # Another peer is admitted and takes our blocks.
-            self.book = leases.top_up(self.book, ["else"], self.lease_blocks)
-            self.book = leases.commit(self.book, [("else", self.lease_blocks)])
-            self.book = leases.give_back(self.book, ["else"])
+            self.book = leases.top_up(self.book, [ELSE], self.lease_blocks)
+            self.book = leases.commit(self.book, [(ELSE, self.lease_blocks)])
+            self.book = leases.give_back(self.book, [ELSE])
 
     def admit(self) -> None:
-        if "us" not in self.book.held:
-            self.book = leases.top_up(self.book, ["us"], self.lease_blocks)
+        if US not in self.book.held:
+            self.book = leases.top_up(self.book, [US], self.lease_blocks)
 
     # -- what the node does ---------------------------------------------------------------------
 
@@ -271,7 +273,7 @@ class LateNode:
         self.outbox: deque[tuple[Frame, Offered | None]] = deque()
         self.desk, self.paths, self.to_train, self.answered_step = None, (), 0, None
         self.watch = StallWatch(self.now, Patience())
-        self.watch.received(frames.Hello(0, 1, "0" * 64, 1, "cpu", 1), self.now)
+        self.watch.received(frames.Hello(0, 1, Digest("0" * 64), 1, "cpu", 1), self.now)
 
     def kill(self) -> None:
         self.start_trainer()
@@ -330,7 +332,7 @@ class LateNode:
         overdue = self.watch.overdue(self.now + FOR_EVER)
         assert not (idle and overdue), overdue
         if self.trainer.busy and not self.inbox and not self.outbox:
-            assert overdue, "nobody would notice that it is stuck"
+            assert overdue, "the watch would not notice that it is stuck"
 
     def settle(self) -> None:
         """Let each side do what is due until nothing is."""
@@ -348,7 +350,7 @@ class LateNode:
                 self.do("apply")
             else:
                 return
-        raise AssertionError("it never comes to rest")
+        raise AssertionError("the system never becomes idle")
 
     def commit_calmly(self) -> None:
         """After whatever has happened, the next outer step contains our work."""
@@ -357,7 +359,7 @@ class LateNode:
             # A peer admitted again in the same outer step, with the same blocks, is left out.
             self.do("skip")
             self.settle()
-        assert self.ready, "it waits, and nobody knows for what"
+        assert self.ready, "the trainer waits for nothing"
         assert self.work is not None
         self.roster, self.averaged = (self.work.tokens, len(self.work.blocks)), True
         self.do("commit")

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from p2ptrain.data.blocks import Tokens, read_block
 from p2ptrain.ipc.trainer_config import TrainerConfig
@@ -129,7 +130,20 @@ def gradient(
     logits, targets = model(batch[:, :-1]), batch[:, 1:]
     loss, objective = token_losses(logits, targets, config.inner.z_loss)
     (objective / targets.numel()).backward()
-    return float(loss.detach()), flat_of({n: p.grad for n, p in model.named_parameters()}, config)
+    return float(loss.detach()), flat_of(gradients_of(model), config)
+
+
+def full(sharded: Tensor | None) -> Tensor:
+    """Return the whole tensor of which the ranks hold shards."""
+    assert isinstance(sharded, DTensor)
+    whole = sharded.full_tensor()
+    assert isinstance(whole, Tensor)
+    return whole
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    named = {name: each.grad for name, each in model.named_parameters()}
+    return {name: each for name, each in named.items() if each is not None}
 
 
 def flat_of(named: Mapping[str, Tensor], config: TrainerConfig) -> NDArray[np.float64]:

@@ -36,8 +36,9 @@ def of_the_last_rank(entry: LayoutEntry, mesh: DeviceMesh) -> DTensor:
     rows = max(0, entry.shape[0] - (RANKS - 1) * rows_each)
     whole = torch.empty(entry.shape, device="meta")
     local = torch.zeros((rows, *entry.shape[1:]))
-    like = {"shape": whole.shape, "stride": whole.stride()}
-    return DTensor.from_local(local, mesh, [Shard(0)], run_check=False, **like)
+    return DTensor.from_local(
+        local, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
+    )
 
 
 def test_rank_without_embedding_rows_still_sees_theta_elsewhere() -> None:

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from p2ptrain.trainer.rank.batch import accumulate, own_pieces, train_on
 from p2ptrain.trainer.rank.optimizer import clip_gradients
 from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import MARGIN, UNIT_BF16, assert_rounded_alike, of_sum
-from tests.trainer.reference import flat_of, gradient
+from tests.trainer.reference import flat_of, full, gradient
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk
@@ -69,7 +69,7 @@ def test_gradients_are_clipped_together_to_the_norm(desk: Desk) -> None:
     "options", [{}, {"micro_batch": 2}, {"recompute": True}, {"document_token": 9}], ids=str
 )
 def test_gradient_is_that_of_the_mean_objective_over_all_tokens(
-    options: dict[str, object],
+    options: dict[str, Any],
     make_desk: MakeDesk,
     ranks: Ranks,
     config: TrainerConfig,
@@ -79,7 +79,7 @@ def test_gradient_is_that_of_the_mean_objective_over_all_tokens(
     desk = make_desk(config)
     desk.arena.load()
     summed = accumulate(rows, desk.model, ranks, config)
-    made = {name: each.grad.full_tensor() for name, each in desk.model.named_parameters()}
+    made = {name: full(each.grad) for name, each in desk.model.named_parameters()}
     loss, exact = gradient(config, rows, torch.float64)
     tokens = rows[:, 1:].size
     assert summed.item() == pytest.approx(loss, rel=of_sum(tokens))

@@ -65,7 +65,7 @@ def test_joiner_continues_with_its_donors_bytes_on_any_ranks(
     assert path_of(ours, 1).read_bytes()[HEADER_BYTES:] == state[HEADER_BYTES:]
     told = [newest(each, LAYOUT, 1) for each in (theirs, ours)]
     assert told[0] is not None
-    assert told[1] == replace(told[0], warmed=WARM), "whoever has one need not warm up"
+    assert told[1] == replace(told[0], warmed=WARM), "a trainer with a state need not warm up"
 
     settings = replace(config, inner=inner, state_folder=str(ours))
     answers = make_desk(settings).tell(Load(1), Train(1, block_paths[3:6], 3))

@@ -37,12 +37,15 @@ if TYPE_CHECKING:
 
 
 def test_half_is_rounded_up_until_one_is_left(config: TrainerConfig) -> None:
-    seen, smaller = [], config
+    seen: list[tuple[int, int]] = []
+    smaller: TrainerConfig | None = config
     while smaller is not None:
         seen.append((at_once(smaller, 1), at_once(smaller, 2)))
         smaller = halved(smaller, 1)
     assert seen == [(5, 3), (3, 3), (2, 2), (1, 1)]
-    assert halved(replace(config, micro_batch=400), 2).micro_batch == 2
+    two = halved(replace(config, micro_batch=400), 2)
+    assert two is not None
+    assert two.micro_batch == 2
 
 
 def test_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfig) -> None:

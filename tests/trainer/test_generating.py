@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
 
 from p2ptrain.errors import ConfigError, TrainerDiverged
+from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.tools import generating
 from p2ptrain.trainer.tools.generating import Reader, Sampling, generate, pick
 from tests.rounding import UNIT
@@ -21,7 +23,7 @@ TEXT = [7, 300, 0, 12, 12, 99, 250, 31]
 
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, qk_norm=True, tied=False, rope_base=5e5)])
 @torch.no_grad()
-def test_text_read_token_by_token_equals_text_read_at_once(spec: object) -> None:
+def test_text_read_token_by_token_equals_text_read_at_once(spec: ModelSpec) -> None:
     model = started(spec)
     whole = model(torch.tensor([TEXT]))[0]
     reader = Reader(model)
@@ -110,6 +112,6 @@ def test_more_positions_are_made_as_they_are_needed(monkeypatch: pytest.MonkeyPa
     "wrong",
     [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1}],
 )
-def test_invalid_settings_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Sampling(**wrong)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ class Conversation:
             if told["kind"] in kinds:
                 return told
             assert told["kind"] != "error", told
-        raise AssertionError(f"the node ended before it said {kinds}")
+        raise AssertionError(f"the node ended before it sent {kinds}")
 
 
 @contextmanager
@@ -98,7 +98,10 @@ def with_two_local_ranks(
         wait_for(trainer, Hello)
         for order in (Load(0), Evaluate(1, paths), Train(0, paths, 0)):
             trainer.send(order)
-        return wait_for(trainer, Evaluated), wait_for(trainer, FragmentReady), vectors.local.copy()
+        evaluated, ready = wait_for(trainer, Evaluated), wait_for(trainer, FragmentReady)
+        assert isinstance(evaluated, Evaluated)
+        assert isinstance(ready, FragmentReady)
+        return evaluated, ready, vectors.local.copy()
     finally:
         trainer.stop(120.0)
 
@@ -132,7 +135,7 @@ def test_two_hosts_match_two_local_ranks_and_survive_a_dead_rank(
         ]
         evaluated, ready, local = with_two_local_ranks(on_cpu, vectors, paths)
 
-        def train() -> list[dict[str, object]]:
+        def train() -> list[Any]:
             node.order("hello")
             node.order("train", paths=paths)
             return [node.hear("heard")["frame"] for _ in range(3)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
@@ -39,15 +39,15 @@ def first_step_then_load(desk: Desk, paths: tuple[str, ...]) -> list[Frame]:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_losses_and_weights_after_a_restart_are_bit_identical(
-    optimizer: str,
+    optimizer: Literal["adamw", "muon"],
     make_desk: MakeDesk,
     kept: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
 ) -> None:
     # Each inner step has a rate of its own, which shows the position in the schedule.
-    moves = {"schedule": "cosine", "total_steps": 9, "optimizer": optimizer}
-    kept = replace(kept, inner=replace(kept.inner, **moves))
+    moving = replace(kept.inner, schedule="cosine", total_steps=9, optimizer=optimizer)
+    kept = replace(kept, inner=moving)
     twin = make_desk(replace(kept, state_folder=""))
     first_step_then_load(twin, block_paths)
     uninterrupted = losses(twin.tell(Train(1, block_paths[3:6], 3)))

@@ -165,7 +165,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
         parameters = dict(model.named_parameters())
         trace = torch.from_numpy(traces[str(rows[0, 0])].astype(np.float32))
         for entry in LAYOUT.entries:
-            shard, _ = own_share(parameters[entry.name], entry)
+            shard = own_share(parameters[entry.name], entry)[0]
             shard.sub_(trace[entry.offset : entry.end].view(shard.shape).to(shard.device))
         return InnerStep(1.0, 1.0)
 
@@ -197,7 +197,7 @@ def real(mode: Mode, shared: Shared, ranks: Ranks) -> Real:
 
 def fake(mode: Mode, shared: Shared, _: Ranks) -> Fake:
     """The fields of a node that it reads."""
-    (_, theta), (_, local) = shared
+    theta, local = (vector for _, vector in shared)
     parts = SimpleNamespace(
         arena=SimpleNamespace(theta=theta, local=local),
         layout=LAYOUT,
@@ -217,7 +217,7 @@ def late_node(
     make: Callable[[], Trainer], mode: Mode, seed: int, shared: Shared, traces: Traces
 ) -> LateNode:
     chance = random.Random(seed)
-    (_, theta), (_, local) = shared
+    theta, local = (vector for _, vector in shared)
     theta[:] = np.random.default_rng(seed).integers(100, 200, LAYOUT.numel) * COVERED
     cut = fragments(LAYOUT, mode.fragments)
 

@@ -123,8 +123,9 @@ def simulated(
     """The final θ. With `random`, every inner step is rounded differently."""
     swarm = Swarm.begin(of, corpus)
     for _ in range(H * STEPS):
-        for peer in swarm.peers if random else ():
-            peer.replica.weights[:] = nudged(peer.replica.weights, random)
+        if random is not None:
+            for peer in swarm.peers:
+                peer.replica.weights[:] = nudged(peer.replica.weights, random)
         swarm.advance()
     swarm.drain()
     return swarm.theta

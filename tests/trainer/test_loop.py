@@ -34,7 +34,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.rank.ranks import Ranks
 from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.rounding import of_additions
-from tests.trainer.reference import read, reference
+from tests.trainer.reference import full, read, reference
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk, Vectors
@@ -48,14 +48,16 @@ def test_lease_is_trained_and_its_weights_are_in_the_arena(
     desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     answers = desk.tell(Load(3), Train(3, block_paths[:4], 12))
-    progress, ready = answers[:-1], answers[-1]
+    progress, ready = [it for it in answers if isinstance(it, Progress)], answers[-1]
+    assert isinstance(ready, FragmentReady)
+    assert len(progress) == len(answers) - 1
     assert [(p.step, p.inner_step, p.tokens) for p in progress] == [
         (3, 12 + index, (index + 1) * BLOCK_TOKENS) for index in range(4)
     ]
     assert ready == FragmentReady(3, 4 * BLOCK_TOKENS, block_paths[:4], ready.loss)
     assert ready.loss == pytest.approx(np.mean([p.loss for p in progress]))
     for name, parameter in desk.model.named_parameters():
-        weights = parameter.full_tensor().detach().cpu().numpy()
+        weights = full(parameter).detach().cpu().numpy()
         np.testing.assert_array_equal(vectors.at(vectors.local, name), weights)
         assert not np.array_equal(weights, vectors.at(vectors.theta, name))
 
@@ -138,9 +140,9 @@ def test_load_drops_local_work_and_its_counts(
 def test_training_continues_after_a_skip_and_the_counts_add_up(
     desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    first = desk.tell(Load(0), Train(0, block_paths[:2], 0))[-1]
+    first = desk.last(FragmentReady, Load(0), Train(0, block_paths[:2], 0))
     before = vectors.local.copy()
-    second = desk.tell(Train(1, block_paths[2:4], 2))[-1]
+    second = desk.last(FragmentReady, Train(1, block_paths[2:4], 2))
     assert (first.step, first.blocks) == (0, 2)
     assert (second.step, second.blocks, second.tokens) == (1, 4, 4 * BLOCK_TOKENS)
     assert not np.array_equal(vectors.local, before)
@@ -149,7 +151,7 @@ def test_training_continues_after_a_skip_and_the_counts_add_up(
 def test_rebase_of_a_ready_trainer_moves_its_weights_with_theta(
     desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    ready = desk.tell(Load(0), Train(0, block_paths[:2], 0))[-1]
+    ready = desk.last(FragmentReady, Load(0), Train(0, block_paths[:2], 0))
     gradient = vectors.theta - vectors.local
     vectors.theta[vectors.covered] += np.float32(0.25)
     again = desk.tell(Rebase(1))
@@ -170,13 +172,16 @@ def test_two_rebases_count_each_move_of_theta_once(
 
 def test_rebase_in_mid_lease_keeps_the_work(desk: Desk, block_paths: tuple[str, ...]) -> None:
     answers = desk.tell(Load(0), Train(0, block_paths[:4], 0), after={2: Rebase(1)})
-    steps = [(type(answer).__name__, answer.step) for answer in answers]
+    reports = [it for it in answers if isinstance(it, Progress | FragmentReady)]
+    steps = [(type(report).__name__, report.step) for report in reports]
+    assert len(reports) == len(answers)
     assert steps == [
         *[("Progress", 0)] * 2,
         *[("Progress", 1)] * 2,
         ("FragmentReady", 1),
     ]
-    assert answers[-1].blocks == 4
+    assert isinstance(reports[-1], FragmentReady)
+    assert reports[-1].blocks == 4
 
 
 def test_evaluation_measures_theta_and_does_not_affect_training(
@@ -220,8 +225,10 @@ def test_nan_loss_is_reported_and_no_step_is_taken(
     healthy = vectors.theta.copy()
     vectors.theta[:] = np.nan
     answers = desk.tell(Load(0), Evaluate(4, block_paths[:1]), Train(0, block_paths, 0))
-    assert [(a.code, a.evaluation) for a in answers] == [("NAN", 4), ("NAN", None)]
-    assert "inner step 0" in answers[1].text
+    failures = [it for it in answers if isinstance(it, Failed)]
+    assert [(it.code, it.evaluation) for it in failures] == [("NAN", 4), ("NAN", None)]
+    assert len(failures) == len(answers)
+    assert "inner step 0" in failures[1].text
     assert not any(part.state for part in desk.optimizer.parts)
     vectors.theta[:] = healthy
     answers = desk.tell(Load(0), Train(0, block_paths[:1], 0))
@@ -235,10 +242,10 @@ def test_damaged_block_ends_the_lease_and_keeps_earlier_work(
     damaged[-1] ^= 1
     (tmp_path / "damaged").write_bytes(damaged)
     lease = (*block_paths[:2], str(tmp_path / "damaged"), block_paths[2])
-    failed = desk.tell(Load(0), Train(0, lease, 0))[-1]
+    failed = desk.last(Failed, Load(0), Train(0, lease, 0))
     assert (failed.code, failed.evaluation) == ("DATA", None)
     assert "checksum" in failed.text
-    ready = desk.tell(Train(0, block_paths[2:4], 2))[-1]
+    ready = desk.last(FragmentReady, Train(0, block_paths[2:4], 2))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
 
 
@@ -259,8 +266,9 @@ def test_block_that_another_rank_cannot_read_ends_the_lease_here(
     desk: Desk, ranks: Ranks, block_paths: tuple[str, ...]
 ) -> None:
     """Otherwise each rank would wait for the other in different collectives."""
-    parts = (getattr(ranks, each.name) for each in fields(Ranks))
-    desk.loop._ranks = WithAnother(*parts, lacks=iter([False, False, True, False, True]))
+    parts = {each.name: getattr(ranks, each.name) for each in fields(Ranks)}
+    lacks = iter([False, False, True, False, True])
+    desk.loop._ranks = WithAnother(**parts, lacks=lacks)
     answers = desk.tell(Load(0), Train(0, block_paths[:4], 0))
     assert [type(each) for each in answers] == [Progress, Progress, Failed]
     said = "another rank says: it has rotted"
@@ -273,13 +281,14 @@ def test_block_of_another_batch_size_is_refused(
 ) -> None:
     rows = read_block(Path(block_paths[0]), vocab=301, sequence=16)
     (tmp_path / "short").write_bytes(encode_block(rows[:3], 301))
-    failed = desk.tell(Load(0), Train(0, (str(tmp_path / "short"),), 0))[-1]
+    failed = desk.last(Failed, Load(0), Train(0, (str(tmp_path / "short"),), 0))
     assert failed.code == "DATA"
     assert "3 sequences; the run has 5" in failed.text
 
 
 def test_evaluation_of_a_missing_block_names_its_request(desk: Desk, tmp_path: Path) -> None:
     (answer,) = desk.tell(Load(0), Evaluate(11, (str(tmp_path / "gone"),)))
+    assert isinstance(answer, Failed)
     assert (answer.code, answer.evaluation) == ("DATA", 11)
 
 
@@ -296,5 +305,5 @@ def test_loss_falls_on_real_text(
     answers = desk.tell(Load(0), Evaluate(0, held_out), Train(0, tuple(paths[4:]), 0))
     first = next(answer for answer in answers if isinstance(answer, Evaluated))
     vectors.theta[:] = vectors.local
-    (last,) = desk.tell(Load(1), Evaluate(1, held_out))
+    last = desk.last(Evaluated, Load(1), Evaluate(1, held_out))
     assert last.loss < first.loss - 0.5

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.model import Llama, RMSNorm, rotary_table, rotate, token_losses
+from p2ptrain.trainer.rank.model import Block, Llama, RMSNorm, rotary_table, rotate, token_losses
 from tests.rounding import MARGIN, UNIT, of_sum
 
 SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
@@ -116,10 +117,14 @@ def test_normalised_queries_and_keys_lose_their_length(tokens: torch.Tensor) -> 
     """
     model = started(replace(SPEC, layers=1, qk_norm=True))
     before = model(tokens)
-    attention = model.blocks[0].attention
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    attention = block.attention
     for layer in (attention.query, attention.key):
+        assert isinstance(layer, nn.Linear)
         layer.weight.mul_(50.0)
     torch.testing.assert_close(model(tokens), before, atol=1e-3, rtol=1e-3)
+    assert isinstance(attention.query_norm, RMSNorm)
     attention.query_norm.weight.mul_(2.0)
     assert not torch.allclose(model(tokens), before, atol=1e-3)
 

@@ -16,6 +16,7 @@ from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16
 from p2ptrain.trainer.rank.muon import ShardedMuon, orthogonal
 from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import MARGIN, UNIT_BF16, distance
+from tests.trainer.reference import full
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import MakeDesk
@@ -37,10 +38,10 @@ def test_three_steps_match_torch_bit_for_bit_where_bf16_exists(
         ours.step()
         torchs.step()
     if multiplies_bf16(ranks.device.type):
-        assert torch.equal(sharded.full_tensor(), plain)
+        assert torch.equal(full(sharded), plain)
     else:  # The sums have another order, so a few in a hundred round to another bf16 number.
         moved = distance(plain.detach(), start)
-        apart = distance(sharded.detach().full_tensor(), plain.detach())
+        apart = distance(full(sharded.detach()), plain.detach())
         assert apart < MARGIN * UNIT_BF16 * moved
     assert not torch.equal(plain, start)
 

@@ -16,7 +16,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.rank.batch import accumulate
 from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import assert_rounded_alike
-from tests.trainer.reference import flat_of, gradient
+from tests.trainer.reference import flat_of, full, gradient
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import MakeDesk
@@ -31,7 +31,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     compile_block = nn.Module.compile
 
     def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
-        seen.append("\n".join(each.code for each in graph.modules() if hasattr(each, "code")))
+        seen.append("\n".join(str(each.code) for each in graph.modules() if hasattr(each, "code")))
         return graph.forward
 
     torch._dynamo.reset()
@@ -61,7 +61,7 @@ def test_compiled_block_is_compiled_also_where_it_is_recomputed(
         desk.arena.load()
         accumulate(rows, desk.model, ranks, config)
         named = desk.model.named_parameters()
-        found.append(flat_of({name: each.grad.full_tensor() for name, each in named}, config))
+        found.append(flat_of({name: full(each.grad) for name, each in named}, config))
     assert_rounded_alike(found[1], gradient(config, rows, torch.float64)[1], found[0])
     (graph,) = compiled  # All blocks share it.
     assert "scaled_dot_product_attention" in graph

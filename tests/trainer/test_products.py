@@ -13,9 +13,10 @@ from torch import Tensor
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.rank import bf16_emulation
 from p2ptrain.trainer.rank.bf16_emulation import RoundedLinear, round_products, rounded, to_multiply
-from p2ptrain.trainer.rank.model import Llama, token_losses
+from p2ptrain.trainer.rank.model import Block, Llama, token_losses
 from p2ptrain.trainer.rank.muon import ShardedMuon, orthogonal
 from tests.rounding import MARGIN, UNIT_BF16, distance
+from tests.trainer.reference import gradients_of
 
 
 def differently_rounded(one: Tensor, other: Tensor) -> float:
@@ -77,11 +78,15 @@ def test_rounded_products_give_the_losses_and_gradients_of_bf16(
         model = made(config).bfloat16()
         if rounds:
             round_products(model)
-            assert isinstance(model.blocks[0].attention.query, RoundedLinear)
+            block = model.blocks[0]
+            assert isinstance(block, Block)
+            assert isinstance(block.attention.query, RoundedLinear)
         loss = token_losses(model(TOKENS), TOKENS.roll(-1, 1), 1e-3)[1]
         loss.backward()
         losses.append(float(loss.detach()))
-        gradients.append(torch.cat([p.grad.float().flatten() for p in model.parameters()]))
+        gradients.append(
+            torch.cat([each.float().flatten() for each in gradients_of(model).values()])
+        )
     # Each of the 64 tokens' losses may round to a neighbouring bf16 number, up or down.
     assert losses[1] == pytest.approx(losses[0], rel=6 * 2 * UNIT_BF16 / math.sqrt(64))
     assert distance(*gradients) < MARGIN * UNIT_BF16 * gradients[0].norm()

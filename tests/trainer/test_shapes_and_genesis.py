@@ -70,7 +70,7 @@ def test_start_of_a_parameter_does_not_depend_on_the_others() -> None:
         for spec in (shallow, deep):
             entry = next(entry for entry in layout_of(spec).entries if entry.name == name)
             values.append(genesis(spec, seed=3)[entry.offset : entry.end])
-        np.testing.assert_array_equal(*values)
+        np.testing.assert_array_equal(values[0], values[1])
 
 
 def test_program_writes_theta_and_layout(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ Supervise = Callable[..., Supervisor]
 
 @pytest.fixture
 def supervise(on_cpu: TrainerConfig, vectors: Vectors) -> Supervise:
-    def make(**options: object) -> Supervisor:
+    def make(**options: Any) -> Supervisor:
         return Supervisor(on_cpu, vectors.theta_fd, vectors.local_fd, **options)
 
     return make
@@ -230,8 +230,8 @@ def test_suspended_node_does_not_take_its_trainer_for_stalled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The node checks before it reads. Frames sent during the pause are still unread."""
-    clock = SimpleNamespace(monotonic=lambda: now)
     now = 100.0
+    clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(supervisor, "time", clock)
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(["sleep", "600"])

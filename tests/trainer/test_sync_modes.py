@@ -13,6 +13,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.fragments import fragments
 from tests.rounding import of_additions
+from tests.trainer.reference import full
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk, Vectors
@@ -29,7 +30,7 @@ def weights(desk: Desk, vectors: Vectors) -> np.ndarray:
     """The trainer's weights as a flat vector."""
     flat = np.zeros_like(vectors.theta)
     for name, parameter in desk.model.named_parameters():
-        vectors.at(flat, name)[:] = parameter.full_tensor().detach().cpu().numpy()
+        vectors.at(flat, name)[:] = full(parameter).detach().cpu().numpy()
     return flat
 
 
@@ -38,7 +39,8 @@ def mask(vectors: Vectors, count: int, number: int) -> np.ndarray:
     inside = np.zeros(vectors.layout.numel, dtype=bool)
     for start, stop in fragments(vectors.layout, count)[number].ranges:
         inside[start:stop] = True
-    return inside & vectors.covered
+    inside &= vectors.covered
+    return inside
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def test_blocks_trained_ahead_are_counted_for_the_next_step(
     make_desk: MakeDesk, cut: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     desk = make_desk(cut)
-    first = desk.tell(Load(0), Train(0, block_paths[:3], 0))[-1]
+    first = desk.last(FragmentReady, Load(0), Train(0, block_paths[:3], 0))
     assert (first.step, first.blocks, first.tokens) == (0, 3, 3 * BLOCK_TOKENS)
     ahead = desk.tell(Train(0, block_paths[3:5], 3, ahead=True))
     assert [type(answer) for answer in ahead] == [Progress, Progress]
@@ -141,7 +143,7 @@ def test_late_trainer_offers_nothing_twice(
     late.tell(Train(0, block_paths[2:4], 2, ahead=True))
     ahead = weights(late, vectors) - vectors.theta
     vectors.theta[vectors.covered] += MOVE
-    (ready,) = late.tell(Merge(1), Train(1, (), 4))
+    ready = late.last(FragmentReady, Merge(1), Train(1, (), 4))
     assert (ready.blocks, ready.tokens) == (2, 2 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, ahead, rtol=0, atol=MOVED)
 
@@ -153,7 +155,7 @@ def test_late_trainer_that_was_left_out_offers_everything(
     late.tell(Train(0, block_paths[2:4], 2, ahead=True))
     ahead = weights(late, vectors) - vectors.theta
     vectors.theta[vectors.covered] += MOVE
-    *_, ready = late.tell(Rebase(1), Train(1, (), 4))
+    ready = late.last(FragmentReady, Rebase(1), Train(1, (), 4))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, rtol=0, atol=MOVED)
 
@@ -204,7 +206,7 @@ def test_eager_trainer_offers_only_what_it_trained(
     eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
     ahead = weights(eager, vectors) - began
     vectors.theta[vectors.covered] += MOVE
-    (ready,) = eager.tell(Merge(1), Train(1, (), 4, False, *PULL))
+    ready = eager.last(FragmentReady, Merge(1), Train(1, (), 4, False, *PULL))
     assert (ready.blocks, ready.tokens) == (2, 2 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, ahead, rtol=0, atol=MOVED)
 
@@ -216,7 +218,7 @@ def test_eager_trainer_that_was_left_out_offers_its_work_once(
     eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
     ahead = weights(eager, vectors) - began
     vectors.theta[vectors.covered] += MOVE
-    *_, ready = eager.tell(Rebase(1), Train(1, (), 4, False, *PULL))
+    ready = eager.last(FragmentReady, Rebase(1), Train(1, (), 4, False, *PULL))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, rtol=0, atol=MOVED)
     # Only the momentum of an earlier outer step still has an effect. This step adds what is

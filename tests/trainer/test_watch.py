@@ -201,7 +201,7 @@ def test_slow_first_step_does_not_excuse_later_silence() -> None:
     watch.received(A100, 50.0)
     watch.sent(LEASE, 60.0)
     watch.received(progress(0), 180.0)
-    assert watch.limit_s == 100 + 8 * 120, "the second may be as slow, for all that is known"
+    assert watch.limit_s == 100 + 8 * 120, "the second step may be as slow, as far as is known"
     watch.received(progress(1), 182.0)
     assert watch.limit_s == 20 * 2.0
 
@@ -242,7 +242,7 @@ def test_node_that_was_suspended_does_not_blame_the_trainer(
     assert watch.look(1003.0) is None
     for now in range(1060, 1091, 5):
         assert watch.look(now) is None
-    assert "silent for 41 s" in str(watch.look(1095.0)), "but for as long as it is looked at"
+    assert "silent for 41 s" in str(watch.look(1095.0)), "but only for that time"
 
 
 def test_restarts_are_limited_and_forgiven_with_time() -> None:

@@ -41,7 +41,7 @@ async def test_reason_comes_from_what_this_node_knows_of_itself(
 ) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
-        assert at(r, work, outer_step) is None, "a roster of membership is no exchange"
+        assert at(r, work, outer_step) is None, "a membership roster opens no reduce"
         r.decide(opening(r.parts.ledger.state, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
         assert at(r, work, outer_step) == why
         assert why.code == "SYNC-DROPPED"

@@ -44,7 +44,7 @@ async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: P
             if (ANN.peer, Colour.RED) in changes:
                 break
         else:
-            raise AssertionError("it was never missed")
+            raise AssertionError("the member was never missed")
 
 
 async def test_both_planes_are_told_the_members(

@@ -132,7 +132,7 @@ def test_heartbeats_are_rarer_in_a_large_run(peers: int, seconds: float) -> None
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_heartbeats_of_an_open_run_are_capped_at_those_of_twenty(
+async def test_nonmembers_of_an_open_run_count_as_twenty_at_most(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     admission: str,

@@ -265,7 +265,7 @@ async def test_only_members_announce_challenges_and_at_a_limited_rate(
     parts, watch = r.parts, r.parts.identities.watch
     notice = encode_notice(Notice(parts.me, b"n" * NONCE_BYTES))
     await take_notice(parts, ANN.peer, notice)
-    assert watch._challengers == {}, "it is admitted, and no member"
+    assert watch._challengers == {}, "it is admitted but not a member"
     state = parts.ledger.state
     r.decide(replace(opening(state), learners=(ANN.peer,)))
     await take_notice(parts, ANN.peer, notice)

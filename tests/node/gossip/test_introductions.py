@@ -109,7 +109,7 @@ async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(
         met = told["met"]
         assert (told["peer"], told["step"], told["stream"]) == (ANN.peer, 3, 1)
         assert isinstance(met, list)
-        assert len(met) == 1, "the second dial is the one that reaches it"
+        assert len(met) == 1, "the second dial reaches it"
         assert "refused" in met[0]
 
 

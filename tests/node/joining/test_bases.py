@@ -187,7 +187,7 @@ async def test_total_rate_of_replays_and_bytes_is_bounded(
         with pytest.raises(TryLater):
             await node.asked(node.named[4])
         answer = await node.asked(node.named[5])
-        assert answer, "what was made is given all the same"
+        assert answer, "a finished base is still given"
         clock[0] = 100.0
         assert await node.asked(node.named[4]), "the allowance comes back with time"
 

@@ -106,7 +106,7 @@ async def test_organiser_hears_of_requests_from_members_only(
         assert list(r.parts.pending) == module.asking(r.parts) == [CAI.peer]
         assert (short.allowlist, short.peers) == (b"", {})
         own = await hello(r, ANN.peer, request_of(ANN, r.run.id))
-        assert own.allowlist, "who has just been let in learns so"
+        assert own.allowlist, "a peer that was just admitted is told"
         with pytest.raises(RemoteProtocolError):
             await hello(r, ANN.peer, b"noise")
 
@@ -141,7 +141,7 @@ async def test_organiser_sees_requests_on_terminal_and_in_status(
     assert f"pending   {words}" in status_lines(told)
     assert NodeStatus.from_json(told.to_json()) == told
     r.parts.identity = ANN
-    assert (await status(r.parts)).asking == (), "who can let nobody in is not told"
+    assert (await status(r.parts)).asking == (), "a node that cannot admit peers is not told"
 
 
 async def test_each_warning_is_shown_once_with_its_code(

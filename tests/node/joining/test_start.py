@@ -37,7 +37,7 @@ def chosen(target: int, own: Start | None, others: list[Start], steps=(), first_
         (10, OWN, [GENESIS], GENESIS),  # our snapshot is from beyond what this ledger knows
     ],
 )
-def test_start_is_the_cheapest_in_examples(target, own, others, best):
+def test_start_is_the_cheapest_in_examples(target, own, others, best) -> None:
     assert chosen(target, own, others) == best
 
 
@@ -50,12 +50,14 @@ def test_start_is_the_cheapest_in_examples(target, own, others, best):
         (range(40, 45), SNAPSHOT),
     ],
 )
-def test_stored_updates_cost_nothing(steps, best):
+def test_stored_updates_cost_nothing(steps, best) -> None:
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], steps) == best
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.sets(st.integers(0, 99)))
-def test_chosen_start_is_reachable_and_nothing_is_cheaper(target, own_step, snapshot_step, steps):
+def test_chosen_start_is_reachable_and_nothing_is_cheaper(
+    target, own_step, snapshot_step, steps
+) -> None:
     own, snapshot = Start(own_step, OWN.digest), Start(snapshot_step, SNAPSHOT.digest)
     best = chosen(target, own, [GENESIS, snapshot], steps)
     assert best is not None
@@ -67,7 +69,7 @@ def test_chosen_start_is_reachable_and_nothing_is_cheaper(target, own_step, snap
     assert bill[best] == min(cost for start, cost in bill.items() if start.step <= target)
 
 
-def test_pruned_ledger_cannot_start_before_its_origin():
+def test_pruned_ledger_cannot_start_before_its_origin() -> None:
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], first_step=21) == SNAPSHOT
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], first_step=20) == SNAPSHOT
     assert chosen(45, OWN, [GENESIS], first_step=20) == OWN
