@@ -162,7 +162,7 @@ def test_missed_target_is_reported_and_is_not_a_fault(
     rates = {"fsdp2": 97.0, "plain": 80.0, "plain_bf16": 100.0, "transformers": 98.0}
     beside = {name: {"tokens_per_s": rate} for name, rate in rates.items()}
     beside["transformers_bf16"] = {"reason": "CUDA out of memory"}  # type: ignore[dict-item]
-    todo = {"speed-1B": {"mfu": 0.39}, "beside-1B": beside}
+    todo: dict[str, dict[str, Any]] = {"speed-1B": {"mfu": 0.39}, "beside-1B": beside}
 
     def measured(told: dict[str, Any]) -> Callable[[float], dict[str, Any]]:
         return lambda limit_s: told
