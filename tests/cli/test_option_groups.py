@@ -38,5 +38,5 @@ def test_each_group_gets_its_options_and_help_shows_them_in_order() -> None:
         assert CliRunner().invoke(app, words).exit_code == 0
     assert called == [("x", Limits(), Talk()), ("y", Limits(up=3), Talk(loud=True))]
     shown = CliRunner().invoke(app, ["--help"]).output
-    places = [shown.index(word) for word in ("What it", "--limit-up", "--limit-down", "--loud")]
+    places = [shown.index(word) for word in ("The help", "--limit-up", "--limit-down", "--loud")]
     assert places == sorted(places)
