@@ -44,7 +44,7 @@ def pytest_configure() -> None:
     """Have every call demand `VARIANT`. If the machine lacks it, all such calls fail."""
     chosen = codecs._index
     if VARIANT:
-        codecs._index = lambda demanded: chosen(demanded or VARIANT)
+        vars(codecs)["_index"] = lambda demanded: chosen(demanded or VARIANT)
 
 
 def run_with_deadline(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,7 @@ class Account:
     """Credits of a chain that grows at its end. Entries are replayed once, since tests ask
     often."""
 
-    def __init__(self, chain: list[Certified], run: Run) -> None:
+    def __init__(self, chain: Sequence[Certified], run: Run) -> None:
         self.chain = chain
         self._rules = rules_of(run)
         self._state = genesis(self._rules)

@@ -24,16 +24,16 @@ def reading(tmp_path: Path, name: str, text: str) -> Setting:
     return Setting(tmp_path, given={name: path})
 
 
-def test_counts_are_those_of_all_pieces() -> None:
+def test_counts_are_summed_over_all_pieces() -> None:
     assert siege.counts_in(LOG) == {"passed": 15, "failed": 1, "error": 2}
 
 
-def test_a_log_with_a_failure_is_not_green(tmp_path: Path) -> None:
+def test_log_with_a_failure_is_not_green(tmp_path: Path) -> None:
     (line,) = siege.tests(reading(tmp_path, "test", LOG))
     assert (line["ok"], line["read"]) == (False, True)
 
 
-def test_a_part_of_the_tests_is_not_taken_for_all(tmp_path: Path) -> None:
+def test_partial_run_of_the_tests_is_not_taken_for_all(tmp_path: Path) -> None:
     part = "== pytest, the ledger\n12 passed in 3 s\n"
     (line,) = siege.tests(reading(tmp_path, "test", part))
     assert line["ok"] is False
@@ -41,19 +41,19 @@ def test_a_part_of_the_tests_is_not_taken_for_all(tmp_path: Path) -> None:
     assert line["ok"] is True
 
 
-def test_lines_of_a_siege_are_passed_on_as_they_are(tmp_path: Path) -> None:
+def test_lines_of_a_siege_are_passed_on_unchanged(tmp_path: Path) -> None:
     told = {"measure": "nodes ended", "value": 1, "required": "0", "ok": False}
     (line,) = siege.siege(reading(tmp_path, "siege", f"noise\n{json.dumps(told)}\n"))
     assert line == told | {"measure": "siege: nodes ended"}
 
 
-def test_an_attack_without_a_test_is_not_accepted(tmp_path: Path) -> None:
+def test_attack_without_a_test_is_not_accepted(tmp_path: Path) -> None:
     for which in (Attack("0", "x", ()), Attack("0", "x", ("tests/no/test_such.py",))):
         (line,) = siege.attack(which, Setting(tmp_path))
         assert line["ok"] is False
 
 
-def test_a_failing_test_of_an_attack_shows(tmp_path: Path) -> None:
+def test_failing_test_of_an_attack_shows(tmp_path: Path) -> None:
     failing = tmp_path / "test_it.py"
     failing.write_text("def test_it() -> None:\n    assert False\n")
     (line,) = siege.attack(Attack("0", "x", (str(failing),)), Setting(tmp_path))

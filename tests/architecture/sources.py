@@ -1,4 +1,6 @@
-"""The repository as data: its modules as syntax trees, its texts. For the tests in this folder."""
+"""The repository as data, for the tests in this folder: its modules as syntax trees, and its
+texts.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The first name below p2ptrain, which is what has a rank; empty for the package itself."""
+        """The first name below p2ptrain, which has a rank. Empty for the package itself."""
         return (*self.name.split("."), "")[1]
 
     @property
@@ -42,13 +44,13 @@ def _parsed(text: str) -> ast.Module:
 
 @lru_cache(maxsize=1)
 def modules() -> tuple[Module, ...]:
-    """All modules of p2ptrain."""
+    """Return all modules of p2ptrain."""
     return tuple(_module(path) for path in sorted(PACKAGE.rglob("*.py")))
 
 
 @lru_cache(maxsize=1)
 def modules_of_tests() -> tuple[Module, ...]:
-    """All modules of the tests."""
+    """Return all modules of the tests."""
     return tuple(_module(path) for path in sorted((ROOT / "tests").rglob("*.py")))
 
 
@@ -58,7 +60,9 @@ HARNESSES = "harness", "measures", "transcript_player", "defects"
 
 @lru_cache(maxsize=1)
 def programs() -> tuple[Module, ...]:
-    """All modules that are read as programs: p2ptrain, research, and the harnesses of the tests."""
+    """Return all modules that are read as programs: p2ptrain, research, and the harnesses of the
+    tests.
+    """
     research = (_module(path) for path in sorted((ROOT / "scripts").rglob("*.py")))
     harnesses = (each for each in modules_of_tests() if is_harness(each))
     return (*modules(), *research, *harnesses)
@@ -75,9 +79,9 @@ def _module(path: Path) -> Module:
 
 
 def imports(module: Module) -> Iterator[str]:
-    """Every dotted name that the module imports, at its top or inside functions.
+    """Yield every dotted name that the module imports, at its top or inside functions.
 
-    `from a import b` counts as a.b: b may be a module.
+    `from a import b` counts as a.b, since b may be a module.
     """
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
@@ -97,7 +101,7 @@ def definitions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 
 @lru_cache(maxsize=1)
 def tracked_texts() -> tuple[tuple[str, str], ...]:
-    """(path, text) of all text files that belong to the repository, committed yet or not."""
+    """Return (path, text) of all text files that belong to the repository, committed or not."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

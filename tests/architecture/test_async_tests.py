@@ -1,4 +1,4 @@
-"""Every async test has a deadline, and the check for threads finds one that lingers."""
+"""Every async test has a deadline, and the check for threads finds one that keeps running."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_every_async_test_has_the_deadline(
 
 
 @pytest.mark.parametrize("swallows", [False, True])
-def test_a_hung_test_fails_and_shows_where(swallows: bool) -> None:
+def test_hung_test_fails_and_shows_where(swallows: bool) -> None:
     async def hangs() -> None:
         try:
             await trio.sleep_forever()
@@ -44,7 +44,7 @@ def test_a_hung_test_fails_and_shows_where(swallows: bool) -> None:
     assert isinstance(cause, RuntimeError if swallows else trio.Cancelled)
 
 
-def test_the_failure_of_a_test_stays_as_it_is() -> None:
+def test_failure_of_a_test_is_raised_unchanged() -> None:
     async def fails() -> None:
         raise KeyError("as it is")
 
@@ -52,7 +52,7 @@ def test_the_failure_of_a_test_stays_as_it_is() -> None:
         run_with_deadline(fails, clock=None, instruments=[])
 
 
-def test_a_thread_that_lingers_is_found() -> None:
+def test_thread_that_keeps_running_is_found() -> None:
     before, end = set(threading.enumerate()), threading.Event()
     threads = [
         threading.Thread(target=end.wait, name=name) for name in ("leftover", "Trio thread 7")

@@ -1,4 +1,4 @@
-"""No error code without an explanation, and no explanation that cannot be found."""
+"""Every error code has an explanation, and every explanation has an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AUTH-PENDING AUTH-DENIED AUTH-REVOKED ID-IN-USE GPU-NONE GPU-DRIVER GPU-BUSY MEM
 MEM-HOST DISK-LOW FD-LIMIT SHM-SMALL CKPT-HASH CKPT-NO-SOURCE SYNC-SLOW SYNC-DROPPED ISOLATED
 NAN BUG
 """.split()
-"""The codes that users were told of from the beginning."""
+"""Codes that users have known from the beginning."""
 
 
 def codes_in(module: Module, *, and_compared: bool = True) -> set[str]:
@@ -59,7 +59,7 @@ def test_every_code_in_the_sources_is_explained() -> None:
     assert {code: where for code, where in used.items() if code not in CODES} == {}
 
 
-def test_every_code_that_is_explained_is_told_by_something() -> None:
+def test_every_explained_code_is_used() -> None:
     told = {
         code
         for module in modules()
@@ -74,7 +74,7 @@ def test_every_promised_code_is_explained() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
-def test_a_code_is_well_formed_and_explained_in_a_sentence(code: str) -> None:
+def test_code_is_well_formed_and_explained_in_a_sentence(code: str) -> None:
     text = CODES[code]
     assert CODE.fullmatch(code)
     assert text[0].isupper() or text.startswith("p2ptrain")
@@ -83,14 +83,14 @@ def test_a_code_is_well_formed_and_explained_in_a_sentence(code: str) -> None:
     assert "  " not in text
 
 
-def test_the_walker_finds_codes_however_they_are_written() -> None:
+def test_walker_finds_codes_however_they_are_written() -> None:
     text = 'class E:\n    default_code = "A"\nraise E(code="B-C")\nTABLE = {"NET-X": "D-E"}\n'
     text += 'Caution("F", "words")\n'
     module = Module(modules()[0].path, "p2ptrain.x", text)
     assert codes_in(module) == {"A", "B-C", "F", "NET-X"}
 
 
-def test_a_code_that_is_only_compared_is_told_by_nothing() -> None:
+def test_code_that_is_only_compared_does_not_count_as_used() -> None:
     text = 'if e.code == "NET-A" or e.code in ("NET-B",):\n    raise E(code="NET-C")\n'
     text += 'match e.code:\n    case "NET-D":\n        pass\n'
     module = Module(modules()[0].path, "p2ptrain.x", text)

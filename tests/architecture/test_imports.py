@@ -1,4 +1,4 @@
-"""Imports only go down, and what is heavy or foreign comes in by one door."""
+"""Imports only go down, and each heavy or foreign package has few importers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ demo
 bench
 cli
 """.split("\n")[1:-1]
-"""Lowest first. Parts in one line do not import each other."""
+"""The tiers, lowest first. Parts in one line do not import each other."""
 
 RANKS = {part: rank for rank, parts in enumerate(TIERS) for part in parts.split()} | {"": 0}
 
@@ -46,17 +46,17 @@ DOORS = {
     "transformers": {"trainer"},
     "cryptography": {"identity", "dataplane"},
 }
-"""Which parts import what. A part that is not listed may not, and one that is listed does."""
+"""Allowed importers. A part that is not listed may not import, and a listed one does."""
 
 
 def ours(name: str) -> str | None:
-    """The part of p2ptrain that an imported name belongs to."""
+    """Return the part of p2ptrain that an imported name belongs to."""
     head, _, rest = name.partition(".")
     return rest.partition(".")[0] if head == "p2ptrain" else None
 
 
 def upward(module: Module) -> list[str]:
-    """The imports of `module` that do not go strictly down, nor stay in its own part."""
+    """Return the imports of `module` that do not go strictly down or stay in its own part."""
     return [
         f"{module.where} imports {name}"
         for name in imports(module)
@@ -75,7 +75,7 @@ def test_imports_go_strictly_down() -> None:
     assert [fault for module in modules() for fault in upward(module)] == []
 
 
-def test_the_walker_sees_imports_wherever_they_stand() -> None:
+def test_walker_sees_imports_at_any_level() -> None:
     text = "def f():\n    from p2ptrain.node import main\n    import p2ptrain.cli\n"
     module = Module(modules()[0].path, "p2ptrain.ledger.core", text)
     assert [fault.split(" imports ")[1] for fault in upward(module)] == [
@@ -85,7 +85,7 @@ def test_the_walker_sees_imports_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize("foreign", DOORS)
-def test_a_foreign_package_has_its_doors(foreign: str) -> None:
+def test_foreign_package_is_imported_only_by_its_importers(foreign: str) -> None:
     found = {
         module.part
         for module in modules()
@@ -106,7 +106,7 @@ def test_architecture_page_lists_the_importers_of_each_foreign_package() -> None
     assert "\n".join(lines) in page
 
 
-def test_the_ledger_needs_the_standard_library_alone() -> None:
+def test_ledger_needs_only_the_standard_library() -> None:
     allowed = {"p2ptrain.errors", "p2ptrain.ids", "p2ptrain.ledger"}
     foreign = [
         f"{module.where} imports {name}"
@@ -144,7 +144,7 @@ def modules_below(packages: tuple[str, ...]) -> list[str]:
         ("p2ptrain.run", {"torch", "libp2p", "trio", "numpy"}),
     ],
 )
-def test_importing_one_thing_does_not_load_another(imported: str, absent: set[str]) -> None:
+def test_importing_one_part_does_not_load_another(imported: str, absent: set[str]) -> None:
     program = f"import sys, {imported}; print(*(m for m in sys.modules if '.' not in m))"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True

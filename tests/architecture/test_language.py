@@ -1,4 +1,5 @@
-"""What a machine can see of our language: headless sentences, and sentences that never end.
+"""The rules of language that a machine can check: headless sentences, and sentences that are too
+long.
 
 A sentence that begins with a relative clause without a noun ("Who is gone leaves a hole") has to be
 read twice. So has a sentence of more than 40 words. This holds for docstrings, comments and pages,
@@ -13,7 +14,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 
-from tests.architecture.sources import ROOT, Module, modules, programs
+from tests.architecture.sources import ROOT, Module, modules, modules_of_tests, programs
 
 HEADLESS = re.compile(r"(Who|Whoever|Whom|Whomever|Whose|What|Whatever|Which|Whichever)\b")
 
@@ -25,15 +26,15 @@ ALLOWED = (
     "Other statuses: 1 a fault of p2ptrain",  # a list with a semicolon for each item
     "It was: a and b had both accepted it",  # the next sentence begins with the peer c
 )
-"""Sentences that a reader understands all the same, by their first words."""
+"""Sentences that are clear to a reader all the same, by their first words."""
 
 
 TABLE = re.compile(r"\S {3,}\S|[│─►]|^\s*\||^ {4}", re.MULTILINE)
-"""Tables, diagrams and examples are no sentences."""
+"""Tables, diagrams and examples are not sentences."""
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a docstring, comment or page, those of list items included."""
+    """Yield the sentences of a docstring, comment or page, including list items."""
     for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
         if not TABLE.search(paragraph):
             plain = re.sub(r"^\s*(?:[-*]|\d+\.|#+|>) ", "", paragraph)
@@ -42,7 +43,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def prose(module: Module) -> Iterator[str]:
-    """Docstrings, those of fields and constants included, and comments in one piece."""
+    """Yield docstrings, including those of fields and constants, and blocks of comments."""
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
             continue
@@ -67,7 +68,7 @@ def headless(sentence: str) -> bool:
 
 
 def endless(sentence: str) -> bool:
-    """Items of a list that semicolons separate are counted one by one."""
+    """Items of a list separated by semicolons are counted one by one."""
     return any(len(item.split()) > WORDS_MAX for item in sentence.split(";"))
 
 
@@ -147,7 +148,7 @@ def test_pages_have_no_headless_and_no_endless_sentences() -> None:
     assert [fault for fault in faults if not any(each in fault for each in ALLOWED)] == []
 
 
-def test_the_pattern_finds_a_headless_sentence_and_no_question() -> None:
+def test_pattern_finds_headless_sentences_but_no_questions() -> None:
     assert headless("Who is gone leaves a hole.")
     assert headless("What comes too late is dropped.")
     assert not headless("Who may answer?")
@@ -172,6 +173,7 @@ def test_each_sentence_of_a_message_is_looked_at() -> None:
     assert list(of_messages(module)) == ["a.py: who comes late waits"]
 
 
-def test_programs_have_no_headless_and_no_endless_sentences() -> None:
-    faults = [fault for module in programs() for fault in found(module)]
+def test_code_and_tests_have_no_headless_and_no_endless_sentences() -> None:
+    read = {module.where: module for module in (*programs(), *modules_of_tests())}
+    faults = [fault for module in read.values() for fault in found(module)]
     assert [fault for fault in faults if not any(each in fault for each in ALLOWED)] == []

@@ -31,11 +31,11 @@ ELSEWHERE = {
     "p2ptrain/cli/commands/run.py": "`run new` makes a file, and no home yet",
     "p2ptrain/cli/commands/data.py": "`data pack` knows of no home",
 }
-"""Where commands of a home may be written by hand, and why."""
+"""Files where commands with a home may be written by hand, and the reason."""
 
 
 def by_hand(module: Module) -> Iterator[str]:
-    """Strings that name such a command: docstrings, help and its examples are no messages."""
+    """Strings that contain such a command. Docstrings, help and its examples are not messages."""
     exempt: set[ast.AST] = set()
     for node in ast.walk(module.tree):
         match node:
@@ -51,7 +51,7 @@ def by_hand(module: Module) -> Iterator[str]:
                 yield text
 
 
-def test_no_message_has_a_command_of_a_home_that_was_written_by_hand() -> None:
+def test_no_message_contains_a_handwritten_command_with_a_home() -> None:
     found = {module.where: list(by_hand(module)) for module in modules()}
     assert {
         where: texts for where, texts in found.items() if texts and where not in ELSEWHERE
@@ -62,7 +62,7 @@ def test_no_exception_outlives_its_reason() -> None:
     assert {module.where for module in modules() if any(by_hand(module))} >= set(ELSEWHERE)
 
 
-def test_the_walker_sees_messages_and_passes_over_docstrings_and_help() -> None:
+def test_walker_sees_messages_and_skips_docstrings_and_help() -> None:
     text = '"""p2ptrain status"""\nE = examples("p2ptrain status")\nsay(f"p2ptrain store {x}")\n'
     text += 'Option(help="as p2ptrain id prints it")\nsay("p2ptrain run new")\n'
     assert list(by_hand(Module(modules()[0].path, "p2ptrain.x", text))) == ["p2ptrain store "]

@@ -1,4 +1,4 @@
-"""Set-up says in one line what a machine lacks, and pins what it installs."""
+"""The set-up says in one line what a machine lacks, and pins what it installs."""
 
 from __future__ import annotations
 
@@ -30,28 +30,30 @@ def pins() -> dict[str, str]:
     return dict(pairs)
 
 
-def test_all_that_the_project_asks_for_is_pinned() -> None:
+def test_all_dependencies_of_the_project_are_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["checks"]]
     names = {normal(re.split(r"[=<>~!; ]", each)[0]) for each in asked}
     assert names - set(pins()) == {"torch"}
 
 
-def test_the_library_that_rules_the_lock_file_is_the_one_we_hardened() -> None:
+def test_pinned_libp2p_is_the_version_we_hardened() -> None:
     assert (pins()["libp2p"], pins()["fastecdsa"]) == ("0.8.1", "4.0.0")
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What scripts/setup needs, in a place of its own."""
+    """The files that scripts/setup needs, in a folder of their own."""
     (tmp_path / "scripts").mkdir()
     for name in ("scripts/setup", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
-def test_an_environment_that_was_cut_short_while_it_was_made_is_made_anew(checkout: Path) -> None:
-    """Python is there seconds before pip is. No compiler: it stops before it fetches anything."""
+def test_incomplete_environment_is_made_anew(checkout: Path) -> None:
+    """Python is there seconds before pip is. Without a compiler, setup stops before it downloads
+    anything.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", checkout / ".venv"], check=True)
     environment = os.environ | {"P2PTRAIN_PYTHON": sys.executable, "CC": "no-such-compiler"}
     done = subprocess.run(
@@ -71,7 +73,7 @@ def test_an_environment_that_was_cut_short_while_it_was_made_is_made_anew(checko
         ("P2PTRAIN_PYTHON", "/bin/false", "is not a Python 3.11, 3.12 or 3.13 with venv"),
     ],
 )
-def test_what_a_machine_lacks_is_said_in_one_line_before_anything_is_fetched(
+def test_missing_tool_is_reported_in_one_line_before_downloads(
     checkout: Path, setting: str, value: str, said: str
 ) -> None:
     environment = os.environ | {"P2PTRAIN_PYTHON": sys.executable, setting: value}

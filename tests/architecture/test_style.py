@@ -1,4 +1,4 @@
-"""The parts of our style that a machine can see, each with its exceptions named."""
+"""The style rules that a machine can check, each with its exceptions named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 
 BANNED_WORDS = {"utils", "util", "helper", "helpers", "common", "manager", "worker", "epoch", "job"}
-"""Words that name nothing, or that mean something else here."""
+"""Words that say nothing, or that have another meaning here."""
 
 NAMES_ALLOWED = {
     "manager": "libp2p's own word for what runs its tasks",
@@ -39,16 +39,16 @@ BROAD_EXCEPT_ALLOWED = (
 """A foreign library may raise anything, and the user must see an error whatever it is."""
 
 SLEEPS_ALLOWED = {"tests/node/test_slow_answers.py"}
-"""By trio's MockClock, on which hours pass at once."""
+"""Uses trio's MockClock, on which hours pass at once."""
 
 HOSTS = re.compile(
     r"www\.apache\.org|www\.w3\.org|github\.com|([\w-]+\.)?example(\.org)?|203\.0\.113\.\d+"
 )
-"""The licence's, SVG's namespace, the project's, and those that are set aside for examples."""
+"""The hosts of the licence, of SVG's namespace, of the project, and those reserved for examples."""
 
 
 def words_of(name: str) -> set[str]:
-    """The words of an identifier, in either case."""
+    """Return the words of an identifier, in either case."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
@@ -63,7 +63,7 @@ def names_defined(module: Module) -> Iterator[str]:
             yield node.id
 
 
-def test_no_name_says_nothing() -> None:
+def test_no_name_uses_a_banned_word() -> None:
     found = [
         f"{module.where}: {name}"
         for module in {*programs(), *modules_of_tests()}
@@ -81,7 +81,7 @@ def test_no_name_says_nothing() -> None:
         ("TLSSocket", {"tls", "socket"}),
     ],
 )
-def test_identifiers_are_taken_apart(name: str, words: set[str]) -> None:
+def test_identifiers_are_split_into_words(name: str, words: set[str]) -> None:
     assert words_of(name) == words
 
 
@@ -111,12 +111,12 @@ def test_every_module_says_why_it_exists() -> None:
     assert silent == []
 
 
-def test_every_package_is_one() -> None:
+def test_every_package_has_an_init_file() -> None:
     folders = {path.parent for path in PACKAGE.rglob("*.py")}
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
-def test_the_native_sources_do_not_shadow_cython() -> None:
+def test_native_sources_do_not_shadow_cython() -> None:
     assert not (ROOT / "cython" / "__init__.py").exists()
     assert list((ROOT / "cython").rglob("*.py")) == []
 
@@ -135,7 +135,7 @@ def test_every_native_source_is_built() -> None:
 
 
 def broad(node: ast.AST) -> bool:
-    """Whether an except clause takes everything, and does not raise it again."""
+    """Return whether an except clause catches everything and does not raise it again."""
     if not isinstance(node, ast.ExceptHandler):
         return False
     kinds = ast.unparse(node.type) if node.type else "BaseException"
@@ -143,7 +143,7 @@ def broad(node: ast.AST) -> bool:
     return bool(re.search(r"\b(Base)?Exception\b", kinds)) and not raises
 
 
-def test_everything_is_caught_in_two_places_only() -> None:
+def test_broad_except_has_only_its_allowed_places() -> None:
     found = [
         f"{module.where}:{node.lineno}"
         for module in programs()
@@ -163,7 +163,7 @@ def calls(module: Module, wanted: Callable[[str], bool]) -> list[str]:
 
 
 def test_no_test_sleeps() -> None:
-    """A test waits for a condition by `settled` or `eventually`; only harnesses poll processes."""
+    """Tests wait for a condition with `settled` or `eventually`. Only harnesses poll processes."""
     sleeps = re.compile(r"((time|trio|anyio|asyncio)\.)?sleep(_until)?")
     found = [
         call
@@ -185,7 +185,7 @@ def test_no_test_is_skipped() -> None:
     assert found == []
 
 
-def test_nothing_is_left_to_do_in_a_comment() -> None:
+def test_no_comment_leaves_something_to_do() -> None:
     mark = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
     assert [name for name, text in tracked_texts() if mark.search(text)] == []
 
@@ -201,7 +201,7 @@ def test_no_file_names_a_developers_folder() -> None:
     assert found <= {"tests/cli/test_errors.py: /root/x"}
 
 
-def test_no_file_names_a_host_that_is_not_known() -> None:
+def test_no_file_names_an_unknown_host() -> None:
     url = re.compile(r"https?://([\w.-]+)")
     found = {
         f"{name}: {host}"

@@ -1,4 +1,4 @@
-"""The page on whose word counts names every protocol and every topic that nodes have."""
+"""The page about trust in peers' messages names every protocol and every topic that nodes have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.architecture.sources import ROOT
 PAGE = ROOT / "docs" / "decisions" / "001-whose-word-is-it.md"
 
 
-def test_the_page_on_whose_word_counts_names_each_protocol_and_topic() -> None:
+def test_trust_page_names_each_protocol_and_topic() -> None:
     made = vars(protocol_names).items()
     protocols = [value for name, value in made if name.endswith("_PROTOCOL")]
     subjects = [make(RunId("")).split("/")[-1] for name, make in made if name.endswith("_topic")]

@@ -30,12 +30,12 @@ def measured(seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 10
 
 
 def drawn(report: AllreduceReport) -> list[tuple[object, ...]]:
-    """What a plot makes points of."""
+    """The fields of a report that a plot uses."""
     names = ("what", "peers", "elements")
     return [tuple(line.details[name] for name in names) for line in report.lines if line.details]
 
 
-def test_the_command_reports_times_bytes_and_how_it_compares(
+def test_command_reports_times_bytes_and_comparisons(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--peers", "2", "--elements", "20000", "--schedules", "direct", "--encryption", "none"]
@@ -64,13 +64,13 @@ def test_the_command_reports_times_bytes_and_how_it_compares(
     assert lines[2]["value"] == pytest.approx(1 + 4 / 256, rel=0.02)
 
 
-def test_a_repeat_takes_as_long_as_its_slowest_peer() -> None:
+def test_repeat_takes_as_long_as_its_slowest_peer() -> None:
     setting = Setting(peers=2, elements=100)
     both = [measured((1.0, 5.0, 2.0)), measured((3.0, 1.0, 2.5), sent_bytes=110)]
     assert together_of(setting, both) == Outcome(3.0, 4.5, 1.1)
 
 
-def test_peers_that_hold_different_means_are_no_result() -> None:
+def test_peers_with_different_means_are_not_a_result() -> None:
     with pytest.raises(AssertionError):
         together_of(Setting(peers=2, elements=100), [measured((1.0,)), measured((1.0,), "b")])
 
@@ -88,13 +88,13 @@ def test_peers_that_hold_different_means_are_no_result() -> None:
         ),
     ],
 )
-def test_what_cannot_be_measured_is_told(
+def test_contender_that_cannot_be_measured_is_reported(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "allreduce", option, value]) == 2
     told = capsys.readouterr().err
     assert "the measurement cannot run" in told
-    assert "invalid literal" not in told  # Python's words, of no use to anybody.
+    assert "invalid literal" not in told  # Python's message, which helps nobody.
 
 
 def test_one_bad_link_is_measured_in_one_ring(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_every_combination_is_a_setting() -> None:
     assert [line.unit for line in measure([], 1).lines] == ["cores", "processes", "processes"]
 
 
-def test_a_peer_may_run_in_a_namespace() -> None:
+def test_peer_may_run_in_a_namespace() -> None:
     assert Host.parse("10.77.0.1").command(["x"]) == ["x"]
     assert Host.parse("wan0/10.77.0.1") == Host("10.77.0.1", "wan0")
     assert Host.parse("wan0/10.77.0.1").command(["x"]) == ["ip", "netns", "exec", "wan0", "x"]
@@ -120,7 +120,7 @@ def test_each_peer_runs_at_its_address() -> None:
     assert drawn(report) == [("ring int8 plaintext", 2, 5000)]
 
 
-def test_others_are_measured_once_a_turn_and_compared_with_all_of_ours_of_their_size(
+def test_others_are_measured_once_a_turn_and_compared_by_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seconds = iter([4.0, 8.0, 6.0])
@@ -143,7 +143,7 @@ def test_others_are_measured_once_a_turn_and_compared_with_all_of_ours_of_their_
     assert (gloo.value, gloo.details["rounds_s"]) == (6.0, [4.0, 8.0, 6.0])
 
 
-def test_who_cannot_be_measured_is_told_with_the_reason_and_not_asked_again(
+def test_failed_contender_is_reported_and_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int] = []
@@ -167,7 +167,7 @@ def test_who_cannot_be_measured_is_told_with_the_reason_and_not_asked_again(
     assert drawn(report) == [("ring int8 TLS", 2, 10)]
 
 
-def test_a_process_that_fails_is_told_by_its_last_words() -> None:
+def test_failed_process_is_reported_with_its_last_output() -> None:
     words = [sys.executable, "-c", "raise SystemExit('no such thing')"]
     with pytest.raises(Failed, match="no such thing"):
         together([words], quiet=True)

@@ -1,4 +1,4 @@
-"""What is said of a trainer beside a snapshot comes from inner steps that really were taken."""
+"""Figures of a trainer beside a snapshot come from inner steps that really happened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from p2ptrain.bench.trainer import setting
 
 @contextmanager
 def saying(*ends: float) -> Iterator[Ticks]:
-    """A process that prints these times, and ends."""
+    """A process that prints these times and ends."""
     script = f"print(*{ends!r}, sep='\\n')"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     ticks = Ticks(process)
@@ -26,7 +26,7 @@ def saying(*ends: float) -> Iterator[Ticks]:
     ticks.end()
 
 
-def test_a_step_counts_where_it_began_and_ended() -> None:
+def test_step_counts_where_it_began_and_ended() -> None:
     with saying(1.0, 1.5, 2.25, 4.0) as ticks:
         with pytest.raises(Failed, match="the trainer ended"):
             ticks.wait_s(30.0)
@@ -36,7 +36,7 @@ def test_a_step_counts_where_it_began_and_ended() -> None:
             ticks.wait_for(1, 30.0)
 
 
-def test_a_stretch_without_a_step_is_looked_at_again_and_not_for_ever() -> None:
+def test_interval_without_a_step_is_repeated_a_few_times() -> None:
     with saying(1.0, 1.5, 2.25) as ticks:
         with pytest.raises(Failed, match="the trainer ended"):
             ticks.wait_s(30.0)
@@ -46,7 +46,7 @@ def test_a_stretch_without_a_step_is_looked_at_again_and_not_for_ever() -> None:
             _with_steps(ticks, lambda: (1.1, 1.4))
 
 
-def test_each_snapshot_is_held_against_the_steps_before_and_after_it() -> None:
+def test_each_snapshot_is_compared_with_steps_before_and_after() -> None:
     alone = [0.09, 0.11]
     turns = [Turn(alone, [0.125], [0.1], 2.0), Turn([0.15], [0.1, 0.1], [0.05], 4.0)]
     told = {line.measure: line.value for line in lines(turns, 10**6)}
@@ -59,7 +59,7 @@ def test_each_snapshot_is_held_against_the_steps_before_and_after_it() -> None:
     }
 
 
-def test_a_trainer_trains_while_a_snapshot_is_written(
+def test_trainer_trains_while_a_snapshot_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("WARM_S", 0.1), ("SETTLE_S", 0.0), ("BEFORE_S", 0.5)):

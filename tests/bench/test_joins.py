@@ -1,4 +1,4 @@
-"""The benches of state: what they measure is real, and comes out as lines with the schema."""
+"""The benches of state measure real work, and print lines that follow the schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, float
 
 
 @pytest.mark.parametrize("encrypted", [True, False])
-def test_a_join_is_whole_and_says_who_brought_what(tmp_path: Path, encrypted: bool) -> None:
+def test_join_is_complete_and_names_its_sources(tmp_path: Path, encrypted: bool) -> None:
     setting = Setting(peers=3, bytes=20 * 2**20, encrypted=encrypted, garbage=1)
     digest = make_blob(tmp_path, setting.bytes)
     servers = [
@@ -43,7 +43,7 @@ def test_a_join_is_whole_and_says_who_brought_what(tmp_path: Path, encrypted: bo
     assert measured.seconds > 0
 
 
-def test_one_that_dies_serves_half_of_its_share_first(
+def test_dying_source_serves_half_of_its_share_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = Setting(peers=2, bytes=24 * 2**20, dying=1)
@@ -57,7 +57,7 @@ def test_one_that_dies_serves_half_of_its_share_first(
     assert (served, died[:1]) == (1, [0])
 
 
-def test_somebody_must_be_good_to_the_end() -> None:
+def test_at_least_one_source_must_be_good_to_the_end() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Setting(peers=2, bytes=1, garbage=1, dying=1)
 
@@ -65,14 +65,14 @@ def test_somebody_must_be_good_to_the_end() -> None:
 @pytest.mark.parametrize(
     "words", [["--encryption", "rot13"], ["--peers", "2", "--garbage", "2"], ["--dying", "4"]]
 )
-def test_what_cannot_be_measured_is_told(
+def test_bench_that_cannot_be_measured_says_so(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "join", *words]) == 2
     assert "the measurement cannot run" in capsys.readouterr().err
 
 
-def test_a_snapshot_is_held_against_dd_and_updates_go_on(
+def test_snapshot_is_compared_with_dd_while_updates_continue(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     told = measures(
@@ -83,7 +83,7 @@ def test_a_snapshot_is_held_against_dd_and_updates_go_on(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_replay_is_held_against_memcpy_and_the_log_against_a_snapshot(
+def test_replay_is_compared_with_memcpy_and_log_with_a_snapshot(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     told = measures(capsys, "replay", "--elements", "65536", "--rounds", "1", "--codec", "int4")
@@ -94,7 +94,7 @@ def test_a_replay_is_held_against_memcpy_and_the_log_against_a_snapshot(
     assert told["8 missed steps, the way that a node chooses ×"] == 1
 
 
-def test_a_members_disturbance_is_its_rate_and_its_nodes_processor_time() -> None:
+def test_disturbance_of_a_member_is_its_rate_and_its_nodes_cpu_time() -> None:
     seen = Seen(
         steps_before=[0.1, 0.1, 0.1],
         steps_coming=[0.1, 0.1, 0.13, 0.11],

@@ -1,7 +1,8 @@
-"""The bench of the kernels: what it reports, for vectors small enough for a test."""
+"""The bench of the kernels, with vectors small enough for a test."""
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import numpy as np
@@ -22,7 +23,7 @@ KERNELS = {
 }
 
 
-def test_the_command_reports_every_kernel_of_every_codec(
+def test_command_reports_every_kernel_of_every_codec(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["bench", "kernels", "--elements", "100000", "--rounds", "1", "--json"]) == 0
@@ -39,7 +40,7 @@ def test_the_command_reports_every_kernel_of_every_codec(
     assert {"torch"} <= others <= {"pypiquant", "torch"}
 
 
-def test_it_is_told_in_words_too(
+def test_report_is_available_in_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(peers.PEERS, "pypiquant", lambda src: None)
@@ -51,19 +52,19 @@ def test_it_is_told_in_words_too(
     assert "-m pip install pypiquant" in told.err
 
 
-def test_a_variant_that_the_machine_lacks_is_an_error() -> None:
+def test_missing_variant_is_an_error() -> None:
     with pytest.raises(MachineUnfit):
         measure(1000, 1, "avx1024")
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
-def test_a_peer_that_is_not_installed_is_left_out(
+def test_contender_that_is_not_installed_is_left_out(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(module: str) -> None:
         raise ImportError(module)
 
-    monkeypatch.setattr(peers.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     assert peers.PEERS[name](np.zeros(8, np.float32)) is None
 
 
@@ -77,7 +78,7 @@ def test_int8_loses_a_hundredth_and_heavy_tails_cost_more() -> None:
     assert errors["int8"]["gaussian"] < errors["int8"]["student_t3"] <= 0.03
 
 
-def test_the_best_turn_counts() -> None:
+def test_best_turn_counts() -> None:
     turns: list[str] = []
     times = best_times({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, 3)
     assert turns == ["a", "b"] * 3
@@ -85,7 +86,7 @@ def test_the_best_turn_counts() -> None:
     assert all(0 <= spent < 1 for spent in times.values())
 
 
-def test_bytes_moved_are_counted_by_hand() -> None:
+def test_bytes_moved_match_a_count_by_hand() -> None:
     assert moved_bytes("quantise", 1.0) == 5
     assert moved_bytes("add", 1.0) == 10
     assert moved_bytes("add a vector", 1.0) == 6

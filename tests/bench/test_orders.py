@@ -1,4 +1,4 @@
-"""The bench of ring orders: what it compares, and the relay that makes one link slow."""
+"""The bench of ring orders: the orders it compares, and the relay that slows down one link."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stand_together(order: tuple[PeerId, ...], a: PeerId, b: PeerId) -> bool:
     return apart in (1, len(order) - 1)
 
 
-def test_the_best_order_leaves_the_bad_link_out_and_the_worst_does_not() -> None:
+def test_best_order_avoids_the_bad_link_and_the_worst_does_not() -> None:
     setting = Setting(peers=5, elements=1, limit_bytes_per_s=4.0, slow_link=(0, 1, 1.0))
     names = [name_of_peer(number) for number in range(5)]
     rates = rates_of(names, setting)
@@ -35,11 +35,11 @@ def test_the_best_order_leaves_the_bad_link_out_and_the_worst_does_not() -> None
     assert stand_together(worst, names[0], names[1])
 
 
-def test_the_command_compares_both_orders(
+def test_command_compares_both_orders(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_expected(setting: Setting) -> list[Measured]:
-        """Four times as long where the bad link is one of the ring's."""
+        """Four times as long if the bad link is in the ring."""
         at = [setting.order.index(number) for number in (0, 1)]
         seconds = 8.0 if abs(at[0] - at[1]) in (1, 3) else 2.0
         return [Measured((seconds,), (0.1,), 10, {}, "a")] * setting.peers
@@ -61,12 +61,12 @@ def test_peers_at_a_slow_link_are_slow() -> None:
 
 
 @pytest.mark.parametrize("peers", [3, 9])
-def test_with_few_peers_there_is_no_choice_and_with_many_too_much(peers: int) -> None:
+def test_few_peers_have_no_choice_and_many_have_too_many_orders(peers: int) -> None:
     with pytest.raises(ValueError, match="some orders avoid a link"):
         measure(peers, 100, 1e6, 1)
 
 
-def test_a_slow_link_passes_on_everything_at_its_rate() -> None:
+def test_slow_link_forwards_everything_at_its_rate() -> None:
     sent = bytes(range(256)) * 1024
     with socket.create_server(("127.0.0.1", 0)) as server:
 

@@ -1,4 +1,4 @@
-"""The plot of all-reduce times: where points stand, and that a browser could read it."""
+"""The plot of all-reduce times: positions of points, and that a browser could read it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_each_point_is_drawn_in_the_plot_that_it_belongs_to() -> None:
-    """Of one line three against the peers; of both three against the size; one point is in both."""
+    """A line against the number of peers has three points, and one against the size has three. One
+    point is in both.
+    """
     root = ElementTree.fromstring(picture(POINTS, "2 cores"))
     lines = [each.get("points", "").split() for each in root.iter(f"{SVG}polyline")]
     assert sorted(len(line) for line in lines) == [1, 3, 3, 3]
@@ -38,7 +40,7 @@ def test_longer_times_stand_higher() -> None:
     assert ups == sorted(ups, reverse=True)
 
 
-def test_the_table_has_a_row_for_each_vector() -> None:
+def test_table_has_a_row_for_each_vector() -> None:
     assert table(POINTS, "2 cores").splitlines()[2:] == [
         "| peers | fp32 | <gloo> | ring int8 TLS |",
         "|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""What is said of a trainer's speed, and of a machine's GPU; nothing is timed here."""
+"""Reports on a trainer's speed and a machine's GPU. Nothing is timed here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +25,7 @@ from scripts.research import gpu_check
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_bench_says_our_rate_and_its_ratio_to_each_other(
+def test_bench_reports_our_rate_and_its_ratio_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[object] = []
@@ -49,14 +51,14 @@ def test_the_bench_says_our_rate_and_its_ratio_to_each_other(
     ]
 
 
-def test_only_in_bf16_there_are_two_ways_to_compute() -> None:
+def test_only_bf16_has_two_ways_to_compute() -> None:
     in_bf16, in_fp32 = (trainer.setting(1, 64, 16, 2, each, "cpu") for each in ("bf16", "fp32"))
     both = ["plain", "plain_bf16", "transformers", "transformers_bf16"]
     assert trainer.others(in_bf16, transformers=True) == both
     assert trainer.others(in_fp32, transformers=True) == ["plain", "transformers"]
 
 
-def test_all_contenders_that_are_here_really_train() -> None:
+def test_all_installed_contenders_really_train() -> None:
     config = trainer.setting(1, 64, 16, 2, "bf16", "cpu", vocab=300)
     contenders = ["fsdp2", *trainer.others(config, transformers=False)]
     speeds = trainer.run(config, contenders, 1, 1, sys.executable)
@@ -65,22 +67,22 @@ def test_all_contenders_that_are_here_really_train() -> None:
     )
     assert all(each["tokens_per_s"] > 0 for each in speeds.values())
     assert all(5.0 < each["loss"] < 6.5 for each in speeds.values())
-    # The same arithmetic, to the last bit: what differs is FSDP2.
+    # The same arithmetic to the last bit. FSDP2 makes the difference.
     assert speeds["plain_bf16"]["loss"] == speeds["fsdp2"]["loss"]
 
 
-def test_a_contender_that_fails_says_why() -> None:
+def test_failing_contender_says_why() -> None:
     with pytest.raises(Failed, match="KeyError: 'nobody'"):
         trainer.run(trainer.setting(1, 64, 16, 2, "bf16", "cpu"), ["nobody"], 1, 1, sys.executable)
 
 
-def test_the_models_of_the_gpu_check_have_about_the_sizes_that_they_are_called_by() -> None:
+def test_models_of_the_gpu_check_have_about_their_nominal_sizes() -> None:
     sizes = {name: parameter_count(config.model) for name, config in gpu_check.models().items()}
     assert 1.4e8 < sizes["150M"] < 2.2e8
     assert 0.95e9 < sizes["1B"] < 1.15e9
 
 
-def test_a_part_that_fails_is_told_and_the_others_are_done_all_the_same(
+def test_failing_part_is_reported_and_the_others_still_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fails(limit_s: float) -> dict[str, object]:
@@ -93,15 +95,15 @@ def test_a_part_that_fails_is_told_and_the_others_are_done_all_the_same(
         "two": {"ok": True, "seconds": 0.0},
     }
     one, two = map(json.loads, capsys.readouterr().err.splitlines())
-    assert one | two == report["parts"], "whoever ends the check has what was done so far"
+    assert one | two == report["parts"], "an interrupted check keeps the parts done so far"
 
 
-def test_a_part_for_which_no_time_is_left_is_not_begun() -> None:
+def test_part_without_time_left_is_not_begun() -> None:
     report = gpu_check.check("A GPU", gpu_check.parts(), limit_s=gpu_check.LEAVE_S)
     assert {each["reason"] for each in report["parts"].values()} == {"no time was left for it"}
 
 
-def test_a_part_that_takes_too_long_is_ended_with_all_that_it_has_begun(tmp_path: Path) -> None:
+def test_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) -> None:
     (tmp_path / "sleeps.py").write_text(
         "import subprocess, time\n"
         "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\n"
@@ -116,7 +118,7 @@ def test_a_part_that_takes_too_long_is_ended_with_all_that_it_has_begun(tmp_path
     assert told.get(int(begun), psutil.STATUS_ZOMBIE) == psutil.STATUS_ZOMBIE
 
 
-def test_memory_that_runs_out_on_a_gpu_halves_what_is_measured(
+def test_gpu_without_memory_halves_the_measured_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[int] = []
@@ -132,10 +134,10 @@ def test_memory_that_runs_out_on_a_gpu_halves_what_is_measured(
     assert (tried, found) == ([0, 8, 4], {"mfu": 0.5, "micro_batch": 4})
 
 
-def test_who_cannot_be_measured_beside_fsdp2_says_why_and_all_have_as_much_at_once(
+def test_contenders_without_fsdp2_say_why_and_use_equal_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[tuple[str, int]] = []
+    asked: list[tuple[str | int, ...]] = []
 
     def run(config: TrainerConfig, names: list[str], *how: object, limit_s: float) -> object:
         asked.append((*names, config.micro_batch))
@@ -154,16 +156,18 @@ def test_who_cannot_be_measured_beside_fsdp2_says_why_and_all_have_as_much_at_on
     }
 
 
-def test_what_was_asked_for_and_missed_is_told_and_is_no_fault(
+def test_missed_target_is_reported_and_is_not_a_fault(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rates = {"fsdp2": 97.0, "plain": 80.0, "plain_bf16": 100.0, "transformers": 98.0}
     beside = {name: {"tokens_per_s": rate} for name, rate in rates.items()}
     beside["transformers_bf16"] = {"reason": "CUDA out of memory"}  # type: ignore[dict-item]
-    todo = {"speed-1B": {"mfu": 0.39}, "beside-1B": beside}
-    report = gpu_check.check(
-        "A GPU", {part: lambda limit_s, told=told: told for part, told in todo.items()}
-    )
+    todo: dict[str, dict[str, Any]] = {"speed-1B": {"mfu": 0.39}, "beside-1B": beside}
+
+    def measured(told: dict[str, Any]) -> Callable[[float], dict[str, Any]]:
+        return lambda limit_s: told
+
+    report = gpu_check.check("A GPU", {part: measured(told) for part, told in todo.items()})
     missed = [each for each in report["targets"] if each["met"] is False]
     assert missed == [
         {"what": "MFU of 1B", "asked": 0.40, "found": 0.39, "met": False},
@@ -183,7 +187,7 @@ def test_what_was_asked_for_and_missed_is_told_and_is_no_fault(
     assert report["ok"]
 
 
-def test_all_tests_that_train_in_their_own_process_do_so_on_a_gpu() -> None:
+def test_tests_that_train_in_their_own_process_also_use_a_gpu() -> None:
     there = {
         path.stem.removeprefix("test_")
         for path in (ROOT / "tests" / "trainer").glob("test_*.py")
@@ -192,7 +196,7 @@ def test_all_tests_that_train_in_their_own_process_do_so_on_a_gpu() -> None:
     assert there == {*gpu_check.ON_GPU, *gpu_check.MEASURED_BY_A_CPU}
 
 
-def test_without_a_gpu_the_check_says_so_and_exits_with_0() -> None:
+def test_check_without_a_gpu_says_so_and_exits_with_0() -> None:
     program = [sys.executable, "-m", "scripts.research.gpu_check"]
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
     done = subprocess.run(program, cwd=ROOT, env=hidden, capture_output=True, text=True, check=True)
@@ -204,7 +208,7 @@ def test_without_a_gpu_the_check_says_so_and_exits_with_0() -> None:
     }
 
 
-def test_a_gpu_that_torch_cannot_use_is_a_fault_and_torch_says_why() -> None:
+def test_gpu_that_torch_cannot_use_is_a_fault_with_torchs_reason() -> None:
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": ""}
     told = subprocess.run(
         [sys.executable, "-c", gpu_check.ASK],
@@ -220,14 +224,14 @@ def test_a_gpu_that_torch_cannot_use_is_a_fault_and_torch_says_why() -> None:
     assert why.startswith(f"torch {torch.__version__}: ")
 
 
-def test_on_a_gpu_the_demo_has_more_outer_steps_and_is_else_the_same() -> None:
+def test_demo_on_a_gpu_differs_only_in_its_outer_steps() -> None:
     shipped = (ROOT / "configs" / "demo.toml").read_text()
     before, after = tomllib.loads(shipped), tomllib.loads(gpu_check.longer(shipped))
     before["outer"]["steps"] = gpu_check.OUTER_STEPS
     assert after == before
 
 
-def test_a_demo_that_missed_a_claim_says_which_and_who_shared_the_gpu(
+def test_demo_that_missed_a_claim_says_which_and_names_the_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     facts = {"outer_steps": 48, "val_loss_first": 7.0, "val_loss_last": 5.0, "run_s": 60.0}

@@ -1,4 +1,4 @@
-"""The share of time in inner steps, from journals; and the runs that it is measured on."""
+"""The share of time spent in inner steps, from journals, and the runs that are measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def committed(step: int, at_s: float, *, took_part: bool = True) -> dict[str, An
 
 
 def trained(at_s: float, computed_s: float) -> dict[str, Any]:
-    """After half a second's wait for data."""
+    """After a wait for data of half a second."""
     told = {"tokens_per_s": SETTING.block_tokens / (0.5 + computed_s), "data_wait_s": 0.5}
     return {"event": "inner-step", "monotonic_s": at_s, "seconds": 99.0, **told}
 
@@ -45,19 +45,19 @@ JOURNAL = [
 ]
 
 
-def test_what_trainers_took_by_their_own_clocks_is_held_against_the_wall() -> None:
+def test_trainers_own_times_are_compared_with_wall_clock_time() -> None:
     assert spent(JOURNAL, SETTING.block_tokens, 0, 2) == Spent(10.0, 6.0, 3, 2, 0.5)
     assert spent(JOURNAL, SETTING.block_tokens, 1, 2) == Spent(5.0, 2.5, 1, 1, 0.5)
 
 
-def test_a_node_that_was_left_out_makes_no_figure() -> None:
+def test_node_that_was_left_out_gives_no_figure() -> None:
     left_out = [*JOURNAL[:-2], committed(2, 20.0, took_part=False)]
     with pytest.raises(Failed, match="left out"):
         spent(left_out, SETTING.block_tokens, 0, 2)
 
 
 @pytest.mark.parametrize("mode", [Mode(), STREAMING])
-def test_the_runs_are_such_as_can_be_published(mode: Mode) -> None:
+def test_measured_runs_can_be_published(mode: Mode) -> None:
     run = parse_run_file(tomllib.loads(run_file(SETTING, mode, 4)))
     assert (run.codec.name, run.policy.participants_min) == (mode.codec, 4)
     asked = (mode.fragments, mode.overlap_steps, mode.mixing)
@@ -72,6 +72,6 @@ def test_modes_have_names() -> None:
     ]
 
 
-def test_a_width_that_heads_do_not_divide_is_refused() -> None:
+def test_width_not_divisible_by_the_heads_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 64"):
         Setting(3, 100, 64, 2, 12, 2)

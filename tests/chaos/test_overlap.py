@@ -1,7 +1,8 @@
-"""Nodes that die as whole processes in runs that do not wait for means, and start from their homes.
+"""Nodes in runs that do not wait for means die as whole processes, and restart from their homes.
 
-Each dies in the reduce of what it was ready with, while its trainer is ahead of θ: so with it goes
-all that a plain run would not have had, and its next life must offer neither less nor more.
+Each one dies in the reduce of its reported work, while its trainer is ahead of θ. It loses
+everything that a plain run would not have had. After the restart it must offer neither less nor
+more.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SOON_S = 120.0
 
 
 @pytest.mark.parametrize("mode", ["streaming", "eager"])
-def test_who_is_killed_while_its_trainer_is_ahead_comes_back_and_contributes(
+def test_node_killed_while_its_trainer_is_ahead_contributes_again(
     tmp_path: Path, mode: str
 ) -> None:
     with opened(len(NAMES), loopback=True) as place:
@@ -32,7 +33,7 @@ def test_who_is_killed_while_its_trainer_is_ahead_comes_back_and_contributes(
             victim = stopped_ahead(three)
             victim.kill()
             three.start(victim)
-            step = three.step + 1  # What it was ready with may be committed yet, without it.
+            step = three.step + 1  # The work it had reported may still be committed, without it.
             three.wait_for("all together", lambda: three.calm_since(step), deadline_s=SOON_S)
             three.wait_for(
                 "equal snapshots",
@@ -43,7 +44,7 @@ def test_who_is_killed_while_its_trainer_is_ahead_comes_back_and_contributes(
 
 
 def stopped_ahead(three: Crew) -> ChaosNode:
-    """A node that stands still in a reduce while its trainer does not."""
+    """Return a node that is stopped in a reduce while its trainer is not."""
     *others, victim = three.nodes
     victim.arm(GATHER, Role.OTHER)
     three.wait_for("one in a reduce", lambda: victim.at == GATHER, deadline_s=SOON_S)
@@ -53,6 +54,6 @@ def stopped_ahead(three: Crew) -> ChaosNode:
 
 
 def is_ahead(node: ChaosNode) -> bool:
-    """Whether its trainer has done more than it was ready with last."""
+    """Whether its trainer has done more than it last reported."""
     kinds = [record["event"] for record in read_journal(Home(node.home).journal)]
     return kinds[::-1].index("inner-step") < kinds[::-1].index("ready")

@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 @contextmanager
 def gate() -> Iterator[tuple[Gate, socket.socket]]:
-    """A gate, and the harness's end of its line."""
+    """A gate, and the harness's end of its connection."""
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE_S)
     with ours, theirs:
@@ -47,7 +47,7 @@ def test_every_deed_is_named_once_and_has_two_sides() -> None:
     assert [Point.parse(text) for text in points] == list(all_points())
 
 
-def test_everybody_s_deeds_are_somebody_s() -> None:
+def test_every_deed_has_a_role_that_performs_it() -> None:
     assert all(deed.roles for deed in DEEDS)
     assert {deed.name for deed in DEEDS if deed.later_round} == {
         "send-prepare",
@@ -57,12 +57,12 @@ def test_everybody_s_deeds_are_somebody_s() -> None:
 
 
 @pytest.mark.parametrize("text", ["before:lunch", "during:apply", "apply", ""])
-def test_what_is_no_point_is_refused(text: str) -> None:
+def test_malformed_point_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Point.parse(text)
 
 
-def test_each_point_is_told_once_for_each_role() -> None:
+def test_each_point_is_reported_once_for_each_role() -> None:
     with gate() as (node, line):
         for leads in (never, never, always):
             with node.passing("apply", leads):
@@ -75,7 +75,7 @@ def test_each_point_is_told_once_for_each_role() -> None:
         ]
 
 
-def test_a_deed_that_fails_has_no_after() -> None:
+def test_failed_deed_has_no_point_after_it() -> None:
     with gate() as (node, line):
         with pytest.raises(OSError), node.passing("apply", never):
             raise OSError
@@ -83,7 +83,7 @@ def test_a_deed_that_fails_has_no_after() -> None:
         assert heard(line, 2) == ["passed before:apply other", "passed after:gather other"]
 
 
-def test_who_is_armed_stands_at_the_point_in_that_role_until_it_is_let_go() -> None:
+def test_armed_node_stops_at_the_point_in_that_role_until_released() -> None:
     with gate() as (node, line):
         line.sendall(b"arm before:apply proposer\n")
         while node.armed is None:
@@ -99,7 +99,7 @@ def test_who_is_armed_stands_at_the_point_in_that_role_until_it_is_let_go() -> N
         node.come_by(APPLY, always)
 
 
-def test_when_the_harness_hangs_up_nobody_stands_any_more() -> None:
+def test_closing_the_harness_releases_every_node() -> None:
     with gate() as (node, line):
         line.sendall(b"arm before:apply other\n")
         while node.armed is None:
@@ -112,5 +112,5 @@ def test_when_the_harness_hangs_up_nobody_stands_any_more() -> None:
         assert not walker.is_alive()
 
 
-def test_roles_read_as_they_are_written() -> None:
+def test_roles_survive_encoding() -> None:
     assert [str(role) for role in Role] == ["proposer", "other"]

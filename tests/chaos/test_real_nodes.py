@@ -1,4 +1,6 @@
-"""The harness in short: five real nodes, every point of an ordinary step, one death, all deaths."""
+"""A short run of the harness: five real nodes, every point of an ordinary step, one death, all
+deaths.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ from tests.chaos.harness.points import DEED, Point, Role, all_points
 from tests.chaos.harness.strike import Case, Fault
 
 STRIKES_MAX = 3
-"""The machine may have its own troubles once or twice; a death that is felt is felt each time."""
+"""The machine may have troubles of its own once or twice. A death with a lasting effect shows every
+time.
+"""
 
 CALM_S = 0.5
-"""An inner step: five nodes then take half a core, which leaves room on a machine with one."""
+"""Seconds of an inner step. Five nodes then use half a core, which leaves room on a machine with
+one.
+"""
 
 
 def passed(five: Crew, *, later_round: bool = False) -> set[Passed]:
@@ -45,7 +51,7 @@ def soon_over(five: Crew, case: Case) -> bool:
     return account.to_commit_s < 10
 
 
-def test_no_point_is_dead_and_no_death_is_felt_for_long(tmp_path: Path) -> None:
+def test_every_point_is_reached_and_deaths_delay_only_briefly(tmp_path: Path) -> None:
     kill = Case(Point.parse("after:send-promise"), Fault.KILL, Role.OTHER)
     with opened(5) as place:
         with crew(tmp_path, place, inner_step_s=CALM_S) as five:
@@ -61,7 +67,7 @@ def test_no_point_is_dead_and_no_death_is_felt_for_long(tmp_path: Path) -> None:
         assert verdict.at_the_end(five) == []
 
 
-def test_on_loopback_links_are_not_cut_and_that_is_said() -> None:
+def test_on_loopback_links_are_not_cut_and_the_report_says_so() -> None:
     with opened(5, loopback=True) as place:
         assert not place.can_cut
         assert len({place.address(number)[1] for number in range(5)}) == 5

@@ -1,4 +1,4 @@
-"""Figures from accounts, and what is wrong with what was seen."""
+"""Figures from accounts, and the problems found in observations."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def account(fault: Fault, to_commit_s: float | None, role: Role = Role.OTHER) ->
 @pytest.mark.parametrize(
     ("share", "value"), [(0.0, 1.0), (0.25, 1.0), (0.5, 2.0), (0.51, 3.0), (0.99, 4.0), (1.0, 4.0)]
 )
-def test_a_percentile_is_a_value_that_was_seen(share: float, value: float) -> None:
+def test_percentile_is_one_of_the_values(share: float, value: float) -> None:
     assert report.percentile([4.0, 2.0, 1.0, 3.0], share) == value
 
 
-def test_a_line_says_all_of_an_account() -> None:
+def test_line_holds_all_of_an_account() -> None:
     told = account(Fault.STOP, 0.5)
     told.troubles.append("late")
     assert asdict(report.account_of(report.line_of(told))) == asdict(told)
@@ -42,7 +42,7 @@ def test_each_fault_has_its_own_limit() -> None:
     assert report.misses(accounts) == ["SIGSTOP: p99 to the next commit 12.10 s, not 12.00"]
 
 
-def test_measures_tell_faults_and_roles_apart() -> None:
+def test_measures_are_separate_for_faults_and_roles() -> None:
     accounts = [
         account(Fault.KILL, 0.3, Role.PROPOSER),
         account(Fault.KILL, 0.5, Role.PROPOSER),
@@ -61,7 +61,7 @@ def test_measures_tell_faults_and_roles_apart() -> None:
     }
 
 
-def test_scenarios_are_measured_too_unless_they_came_to_nothing() -> None:
+def test_scenarios_are_measured_unless_they_ended_without_a_result() -> None:
     lines = [report.line_of_scenario(Told("all died", each)) for each in (4.0, None)]
     (only,) = report.scenario_measures(lines)
     assert (only["value"], only["unit"]) == (4.0, "s")
@@ -70,7 +70,7 @@ def test_scenarios_are_measured_too_unless_they_came_to_nothing() -> None:
     )
 
 
-def test_an_onlooker_reads_times_and_troubles() -> None:
+def test_text_for_people_shows_times_and_troubles() -> None:
     told = account(Fault.CUT, 0.5)
     told.troubles.append("a fork")
     assert report.in_words(report.line_of(told)) == (
@@ -84,7 +84,7 @@ def sighting(head: str, state: str, entry: str) -> Sighting:
     return Sighting(commits, {4: state}, [(1.0, 8, entry, "commit")])
 
 
-def test_nodes_that_say_the_same_agree() -> None:
+def test_nodes_that_report_the_same_agree() -> None:
     same = sighting("h", "s", "e")
     assert disagreements({"ann": same, "ben": same, "cat": Sighting()}) == []
 
@@ -97,18 +97,18 @@ def test_nodes_that_say_the_same_agree() -> None:
         (sighting("h", "s", "E"), "entry 8"),
     ],
 )
-def test_whatever_differs_is_found(other: Sighting, what: str) -> None:
+def test_every_difference_is_found(other: Sighting, what: str) -> None:
     (found,) = disagreements({"ann": sighting("h", "s", "e"), "ben": other})
     assert found.startswith(what)
 
 
-def test_a_node_that_contradicts_its_earlier_life_is_found() -> None:
+def test_node_that_contradicts_its_earlier_life_is_found() -> None:
     seen = sighting("h", "s", "e")
     seen.decided.append((2.0, 8, "another", "commit"))
     assert len(disagreements({"ann": seen})) == 1
 
 
-def test_a_sighting_knows_the_journal_s_words() -> None:
+def test_sighting_is_read_from_the_journal() -> None:
     seen = Sighting()
     events: list[dict[str, object]] = [
         {"event": "committed", "step": 0, "head": "h", "peers": 5, "took_part": True},

@@ -1,4 +1,4 @@
-"""What a node says is recognised at its gate, however it is packed."""
+"""A node's reports are recognised at its gate, in full and in small heartbeats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Published:
         self.sizes.append(len(payload))
 
 
-def test_reports_in_small_heartbeats_pass_the_gate_like_those_in_full_ones() -> None:
+def test_reports_in_small_heartbeats_pass_the_gate_like_full_ones() -> None:
     state = SimpleNamespace(height=0, voters=(PeerId("a"), PeerId("b")))
     parts: Any = SimpleNamespace(run=RUN, ledger=SimpleNamespace(state=state, me=PeerId("b")))
     ours, theirs = socket.socketpair()

@@ -20,7 +20,7 @@ from p2ptrain.config.samples import sample
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did: its exit code and what it wrote."""
+    """The result of a command: its exit code and its output."""
 
     code: int
     out: str
@@ -38,7 +38,7 @@ Command = Callable[..., Outcome]
 
 @pytest.fixture
 def p2ptrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs a command in this process, with nothing of ours in the environment."""
+    """Runs a command in this process, without our variables in the environment."""
     monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
 
     def run(*words: object) -> Outcome:
@@ -71,7 +71,7 @@ def organiser_home(_published: Path, tmp_path: Path) -> Path:
 
 @contextmanager
 def fake_node(home: Path, *replies: bytes) -> Iterator[list[dict[str, Any]]]:
-    """A node's control socket in `home` that gives these replies; yields the requests so far."""
+    """A node's control socket in `home` that sends these replies. Yields the requests so far."""
     requests: list[dict[str, Any]] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / "control.sock"))

@@ -1,4 +1,4 @@
-"""The organiser says who may take part; a node that runs here hears of it at once."""
+"""The organiser says who may take part, and a node that runs here learns it at once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from p2ptrain.archive.home import Home
 from p2ptrain.cli.commands.allow_checks import Heard, check_quorum
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist, load_run, save_allowlist
 from p2ptrain.testing.histories import make_history
@@ -24,13 +25,15 @@ PEER, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32).peer for number i
 
 
 def says(*others: str, heard: int = 0, voters: Sequence[str] = ()) -> bytes:
-    """What a node says once it has asked its neighbours."""
+    """A node's reply after it has asked its neighbours."""
     told = {"sequence": 1, "heard": heard, "others": others, "voters": voters}
     return json.dumps(told).encode() + b"\n"
 
 
-def listed(home: Path) -> tuple[int, set[str]]:
-    """Sequence number and peers on disk, the organiser left out, its signature checked."""
+def listed(home: Path) -> tuple[int, set[PeerId]]:
+    """Return the sequence number and the peers on disk, without the organiser, after checking the
+    signature.
+    """
     run = load_run(Home(home).manifest)
     assert run is not None
     signed = load_allowlist(Home(home).allowlist, run)
@@ -40,7 +43,7 @@ def listed(home: Path) -> tuple[int, set[str]]:
     return signed.allowlist.sequence, peers - {run.manifest.organiser}
 
 
-def test_a_peer_is_added_and_removed_and_each_time_the_number_rises(
+def test_adding_and_removing_a_peer_each_raise_the_number(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     assert listed(organiser_home) == (1, set())
@@ -50,14 +53,14 @@ def test_a_peer_is_added_and_removed_and_each_time_the_number_rises(
     assert listed(organiser_home) == (3, set())
 
 
-def test_what_is_so_already_changes_nothing(p2ptrain: Command, organiser_home: Path) -> None:
+def test_change_without_effect_changes_nothing(p2ptrain: Command, organiser_home: Path) -> None:
     p2ptrain("allow", "add", PEER, "--home", organiser_home)
     again = p2ptrain("allow", "add", PEER, "--home", organiser_home, "--json")
     assert again.json["changed"] is False
     assert listed(organiser_home) == (2, {PEER})
 
 
-def test_the_list_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
+def test_list_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
     p2ptrain("allow", "add", PEER, "--home", organiser_home)
     plain = p2ptrain("allow", "list", "--home", organiser_home)
     value = p2ptrain("allow", "list", "--home", organiser_home, "--json").json
@@ -67,7 +70,7 @@ def test_the_list_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
     assert PEER in value["peers"]
 
 
-def test_the_command_that_lets_somebody_in_does_so_wherever_it_is_pasted(
+def test_command_that_admits_a_peer_works_wherever_it_is_pasted(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     home = organiser_home.rename(organiser_home.with_name("an organiser's"))
@@ -80,7 +83,9 @@ def test_the_command_that_lets_somebody_in_does_so_wherever_it_is_pasted(
     assert listed(home) == (2, {PEER})
 
 
-def test_who_can_let_nobody_in_is_told_who_can(p2ptrain: Command, organiser_home: Path) -> None:
+def test_peer_that_cannot_admit_others_is_told_who_can(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     run = load_run(Home(organiser_home).manifest)
     assert run is not None
     (organiser_home / "identity.key").unlink()
@@ -101,7 +106,7 @@ def test_who_can_let_nobody_in_is_told_who_can(p2ptrain: Command, organiser_home
         (b'{"error": "it is starting", "code": "NOT-YET"}\n', "NOT-YET", "it is starting"),
     ],
 )
-def test_that_a_node_was_not_asked_is_not_told_as_if_nobody_asked_it(
+def test_failed_question_to_a_node_is_not_shown_as_an_answer(
     reply: bytes | None, code: str, said: str, p2ptrain: Command, organiser_home: Path
 ) -> None:
     def listed(*words: str) -> Outcome:
@@ -115,7 +120,7 @@ def test_that_a_node_was_not_asked_is_not_told_as_if_nobody_asked_it(
     assert f"pending requests to join are not known: {said}" in listed().err
 
 
-def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:
+def test_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None:
     with fake_node(organiser_home, says(), b'{"newer":true}\n') as requests:
         outcome = p2ptrain("allow", "add", PEER, "--home", organiser_home)
     assert requests == [{"command": "newest-allowlist"}, {"command": "reload-allowlist"}]
@@ -124,7 +129,7 @@ def test_a_running_node_is_told(p2ptrain: Command, organiser_home: Path) -> None
 
 
 @pytest.mark.parametrize("reply", [b"", b"junk\n", b"[]\n", b'{"error":"no"}\n'])
-def test_a_node_that_answers_oddly_does_not_undo_the_change(
+def test_odd_answer_of_a_node_does_not_undo_the_change(
     reply: bytes, p2ptrain: Command, organiser_home: Path
 ) -> None:
     with fake_node(organiser_home, says(), reply):
@@ -140,7 +145,7 @@ def test_without_a_node_the_organiser_is_told_so(p2ptrain: Command, organiser_ho
     )
 
 
-def test_only_the_organiser_can(p2ptrain: Command, organiser_home: Path) -> None:
+def test_only_the_organiser_can_change_the_list(p2ptrain: Command, organiser_home: Path) -> None:
     (organiser_home / "identity.key").unlink()
     stranger = load_or_create(organiser_home / "identity.key")
     run = load_run(Home(organiser_home).manifest)
@@ -152,7 +157,7 @@ def test_only_the_organiser_can(p2ptrain: Command, organiser_home: Path) -> None
     assert listed(organiser_home) == (1, set())
 
 
-def test_a_home_restored_without_its_key_is_given_no_other(
+def test_home_restored_without_its_key_gets_no_new_one(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     (organiser_home / "identity.key").unlink()
@@ -163,19 +168,19 @@ def test_a_home_restored_without_its_key_is_given_no_other(
 
 
 @pytest.mark.parametrize("text", ["nobody", "", "12D3KooW", "/ip4/1.2.3.4/tcp/1"])
-def test_what_is_no_peer_id_is_refused(text: str, p2ptrain: Command, organiser_home: Path) -> None:
+def test_malformed_peer_id_is_refused(text: str, p2ptrain: Command, organiser_home: Path) -> None:
     outcome = p2ptrain("allow", "add", text, "--home", organiser_home)
     assert outcome.code == 2
     assert "error[PEER-ID]" in outcome.err
 
 
-def test_a_whole_address_serves_as_a_peer_id(p2ptrain: Command, organiser_home: Path) -> None:
+def test_whole_address_is_accepted_as_a_peer_id(p2ptrain: Command, organiser_home: Path) -> None:
     address = f"/ip4/203.0.113.7/tcp/4201/p2p/{PEER}"
     assert p2ptrain("allow", "add", address, "--home", organiser_home).code == 0
     assert listed(organiser_home) == (2, {PEER})
 
 
-def test_a_forged_list_on_disk_is_not_built_upon(p2ptrain: Command, organiser_home: Path) -> None:
+def test_forged_list_on_disk_is_not_extended(p2ptrain: Command, organiser_home: Path) -> None:
     path = organiser_home / "run" / "allowlist.signed"
     data = bytearray(path.read_bytes())
     data[-80] ^= 1
@@ -188,14 +193,14 @@ def test_a_forged_list_on_disk_is_not_built_upon(p2ptrain: Command, organiser_ho
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
-    """The organiser's home of a run that has begun."""
+    """The organiser's home, for a run that has begun."""
     home = Home(tmp_path / "begun")
     make_history(home, publish(home, rules=policy(participants_min=1)), 2)
     return home.root
 
 
-def test_a_number_that_may_be_in_use_is_not_signed_again(p2ptrain: Command, begun: Path) -> None:
-    """As where a home is restored from a backup: others may hold another list 2."""
+def test_number_that_may_be_in_use_is_not_signed_again(p2ptrain: Command, begun: Path) -> None:
+    """For example in a home restored from a backup: others may hold another list with number 2."""
     words = ("allow", "add", PEER, "--home", begun)
     outcome = p2ptrain(*words)
     assert (outcome.code, outcome.err.split()[0]) == (75, "error[ALLOW-UNHEARD]")
@@ -205,7 +210,7 @@ def test_a_number_that_may_be_in_use_is_not_signed_again(p2ptrain: Command, begu
     assert listed(begun) == (2, {PEER})
 
 
-def test_who_reaches_none_of_the_others_signs_nothing_and_who_is_alone_does(
+def test_organiser_signs_only_if_others_answer_or_none_exist(
     p2ptrain: Command, begun: Path
 ) -> None:
     words = ("allow", "add", PEER, "--home", begun)
@@ -219,7 +224,7 @@ def test_who_reaches_none_of_the_others_signs_nothing_and_who_is_alone_does(
 
 
 @pytest.mark.parametrize("reply", [b"{}", b'{"heard":1,"others":[7],"voters":[]}'], ids=str)
-def test_a_node_that_does_not_say_what_others_have_is_an_error(
+def test_node_that_does_not_report_others_lists_is_an_error(
     reply: bytes, p2ptrain: Command, begun: Path
 ) -> None:
     with fake_node(begun, reply + b"\n"):
@@ -252,7 +257,9 @@ def test_voters_are_taken_off_the_list_one_roster_after_the_other(
     assert PEER in refused
     assert listed(organiser_home) == (3, {OTHER, THIRD})
     expected = "is off the allowlist, number 4"
-    assert expected in removed(OTHER, OTHER, THIRD), "the next roster has another in its place"
+    assert expected in removed(OTHER, OTHER, THIRD), (
+        "the next roster has another voter in its place"
+    )
 
 
 def test_founders_vote_whether_or_not_they_are_on_the_list(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def kept(home: Path) -> list[Amendment]:
     return [each.amendment for each in load_amendments(where.amendments, run)]
 
 
-def test_it_is_numbered_signed_kept_and_shown(p2ptrain: Command, organiser_home: Path) -> None:
+def test_amendment_is_numbered_signed_kept_and_shown(
+    p2ptrain: Command, organiser_home: Path
+) -> None:
     home = ("--home", organiser_home)
     outcome = p2ptrain("run", "amend", "tiny", *STEPS, "--lr", 0.01, *home, "--json")
     assert (outcome.code, outcome.json["number"], outcome.json["lr"]) == (0, 1, 0.01)
@@ -59,11 +61,12 @@ def test_it_is_numbered_signed_kept_and_shown(p2ptrain: Command, organiser_home:
     assert facts["amendments"][0] == {"number": 1, "from_step": 3, "lr": 0.01}
 
 
-def test_a_codec_comes_with_its_own_block_unless_the_run_has_one_of_its_own(
+def test_codec_brings_its_own_block_unless_the_run_sets_one(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
-    words = (["int4"], ["int8"], ["int8", "--codec-block", 128], ["int4"])
-    for step, (codec, *more) in enumerate(words, 2):
+    block: tuple[object, ...] = ("--codec-block", 128)
+    words = (("int4", ()), ("int8", ()), ("int8", block), ("int4", ()))
+    for step, (codec, more) in enumerate(words, 2):
         changes = ("--from-step", step, "--codec", codec, *more, "--home", organiser_home)
         assert p2ptrain("run", "amend", "tiny", *changes).code == 0
     assert [each.changes for each in kept(organiser_home)] == [
@@ -74,7 +77,7 @@ def test_a_codec_comes_with_its_own_block_unless_the_run_has_one_of_its_own(
     ]
 
 
-def test_a_node_that_runs_is_asked_how_far_it_is_and_told(
+def test_running_node_is_asked_for_its_progress_and_told(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     reply = says(1)
@@ -92,7 +95,7 @@ def test_a_node_that_runs_is_asked_how_far_it_is_and_told(
     assert len(kept(organiser_home)) == 1
 
 
-def test_who_trains_ahead_hears_of_a_rate_one_outer_step_sooner(
+def test_trainers_that_train_ahead_hear_of_a_rate_one_step_sooner(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     home = Home(tmp_path / "ahead")
@@ -120,7 +123,7 @@ def test_who_trains_ahead_hears_of_a_rate_one_outer_step_sooner(
     ],
     ids=str,
 )
-def test_nonsense_is_refused_and_nothing_is_signed(
+def test_invalid_amendment_is_refused_and_not_signed(
     words: tuple[str, ...], code: str, p2ptrain: Command, organiser_home: Path
 ) -> None:
     outcome = p2ptrain("run", "amend", "tiny", *words, "--home", organiser_home)
@@ -141,7 +144,7 @@ def test_nonsense_is_refused_and_nothing_is_signed(
     ],
     ids=str,
 )
-def test_who_asks_for_nonsense_is_told_what_would_do(
+def test_refusal_says_which_values_would_be_valid(
     words: tuple[str, ...], said: str, p2ptrain: Command, organiser_home: Path
 ) -> None:
     outcome = p2ptrain("run", "amend", "tiny", *STEPS, *words, "--home", organiser_home)
@@ -156,7 +159,7 @@ def test_who_asks_for_nonsense_is_told_what_would_do(
     ],
     ids=["up", "down"],
 )
-def test_a_rate_that_leaps_is_a_slip_unless_it_is_meant(
+def test_large_change_of_a_rate_needs_confirmation(
     change: tuple[str, str], meant: float, words: str, p2ptrain: Command, organiser_home: Path
 ) -> None:
     home, (option, far) = ("--home", organiser_home), change
@@ -169,7 +172,7 @@ def test_a_rate_that_leaps_is_a_slip_unless_it_is_meant(
     assert [list(each.changes.values()) for each in kept(organiser_home)] == [[meant], [float(far)]]
 
 
-def test_what_changes_nothing_or_comes_before_another_is_refused(
+def test_amendment_without_effect_or_out_of_order_is_refused(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     home = ("--home", organiser_home)
@@ -183,7 +186,7 @@ def test_what_changes_nothing_or_comes_before_another_is_refused(
 
 @pytest.fixture
 def ten_steps_on(tmp_path: Path) -> Home:
-    """The home of a run that is in outer step 10; an amendment for step 4 came too late for it."""
+    """The home of a run in outer step 10. An amendment for step 4 came too late for it."""
     home = Home(tmp_path / "ten")
     run = publish(home, rules=policy(participants_min=1), steps=999)
     make_history(home, run, 10)
@@ -194,24 +197,22 @@ def ten_steps_on(tmp_path: Path) -> Home:
     return home
 
 
-def test_an_amendment_that_was_passed_over_can_be_repeated(
+def test_amendment_that_was_passed_over_can_be_repeated(
     p2ptrain: Command, ten_steps_on: Home
 ) -> None:
     words = ("run", "amend", "swarm", "--home", ten_steps_on.root)
     assert p2ptrain(*words, "--from-step", 12, "--outer-lr", 0.07).code == 0
     assert [(each.number, each.step) for each in kept(ten_steps_on.root)] == [(1, 4), (2, 12)]
     again = p2ptrain(*words, "--from-step", 13, "--outer-lr", 0.07)
-    assert "it changes nothing" in again.err, "members can still agree on the second"
+    assert "it changes nothing" in again.err, "members can still agree on the second amendment"
 
 
-def test_a_leap_is_from_the_rate_that_holds_not_from_one_that_never_did(
-    p2ptrain: Command, ten_steps_on: Home
-) -> None:
+def test_change_is_measured_from_the_rate_that_holds(p2ptrain: Command, ten_steps_on: Home) -> None:
     leap = ("--from-step", 12, "--outer-lr", 0.05, "--home", ten_steps_on.root)
     assert "from 0.7 to" in p2ptrain("run", "amend", "swarm", *leap).err
 
 
-def test_what_the_node_says_was_agreed_holds_though_its_step_has_begun(
+def test_agreed_amendment_holds_after_its_step_has_begun(
     p2ptrain: Command, ten_steps_on: Home
 ) -> None:
     words = ("run", "amend", "swarm", "--from-step", 12, "--home", ten_steps_on.root)
@@ -227,7 +228,7 @@ def test_what_the_node_says_was_agreed_holds_though_its_step_has_begun(
     assert len(kept(where.root)) == 1
 
 
-def test_a_digit_too_many_in_a_step_is_a_slip_unless_it_is_meant(
+def test_step_with_a_digit_too_many_needs_confirmation(
     p2ptrain: Command, ten_steps_on: Home
 ) -> None:
     words = ("run", "amend", "swarm", "--codec", "fp16", "--home", ten_steps_on.root)
@@ -239,7 +240,7 @@ def test_a_digit_too_many_in_a_step_is_a_slip_unless_it_is_meant(
     assert p2ptrain(*words, "--from-step", 120, "--far").code == 0
 
 
-def test_who_amends_a_run_after_its_end_is_told_when_that_is(
+def test_amendment_after_the_end_names_the_last_step(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     words = ("run", "amend", "tiny", "--from-step", 6, "--lr", 0.01, "--home", organiser_home)
@@ -248,7 +249,7 @@ def test_who_amends_a_run_after_its_end_is_told_when_that_is(
     assert kept(organiser_home) == []
 
 
-def test_no_more_are_signed_than_nodes_keep(
+def test_number_of_signed_amendments_is_bounded(
     p2ptrain: Command, organiser_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("p2ptrain.run.files.AMENDMENTS_MAX", 1)
@@ -260,7 +261,7 @@ def test_no_more_are_signed_than_nodes_keep(
     assert len(kept(organiser_home)) == 1
 
 
-def test_only_the_organiser_can_and_only_its_own_run(
+def test_only_the_organiser_can_amend_and_only_its_own_run(
     p2ptrain: Command, organiser_home: Path
 ) -> None:
     home = ("--home", organiser_home)
@@ -280,13 +281,13 @@ def organised(organiser_home: Path) -> tuple[Home, Run]:
     return where, run
 
 
-def test_where_no_node_runs_the_ledger_in_the_home_says_how_far_the_run_is(
+def test_ledger_in_the_home_gives_the_progress_without_a_node(
     organised: tuple[Home, Run],
 ) -> None:
     assert course_of(*organised) == Course(0, ())
 
 
-def test_a_node_that_runs_and_is_silent_is_an_error_and_nothing_is_signed(
+def test_silent_node_is_an_error_and_nothing_is_signed(
     p2ptrain: Command,
     organised: tuple[Home, Run],
     monkeypatch: pytest.MonkeyPatch,
@@ -318,7 +319,7 @@ def test_a_node_that_runs_and_is_silent_is_an_error_and_nothing_is_signed(
     ],
     ids=str,
 )
-def test_a_node_that_does_not_say_how_far_the_run_is_is_an_error_too(
+def test_node_that_does_not_report_its_progress_is_an_error(
     reply: bytes, organised: tuple[Home, Run]
 ) -> None:
     where, _ = organised

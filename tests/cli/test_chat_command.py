@@ -1,17 +1,16 @@
-"""`p2ptrain chat`: a folder or a home goes on from a text; what is no model says why."""
+"""`p2ptrain chat` continues a text with the model in a folder or home, or says why it cannot."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.cli.commands import chat
 from p2ptrain.cli.commands.chat import visible
-from p2ptrain.export import folder
 from p2ptrain.prepare import machine_check
 from tests.cli.conftest import Command
 
@@ -25,7 +24,7 @@ def weights(p2ptrain: Command, organiser_home: Path, tmp_path: Path) -> Path:
     return tmp_path / "w"
 
 
-def test_a_folder_and_the_home_that_it_came_from_say_the_same(
+def test_folder_and_the_home_it_came_from_give_the_same_text(
     p2ptrain: Command, weights: Path, organiser_home: Path, tmp_path: Path
 ) -> None:
     words = (TEXT, "--tokens", 5, "--seed", 3, "--json")
@@ -39,8 +38,8 @@ def test_a_folder_and_the_home_that_it_came_from_say_the_same(
     assert other["text"] != first["text"]
 
 
-def test_a_text_ends_where_the_model_says_so(p2ptrain: Command, weights: Path) -> None:
-    """Every token ends a text here, the first one too."""
+def test_text_ends_at_the_models_end_token(p2ptrain: Command, weights: Path) -> None:
+    """Here every token ends a text, even the first one."""
     config = json.loads((weights / "config.json").read_text())
     config["eos_token_id"] = list(range(512))
     (weights / "config.json").write_text(json.dumps(config))
@@ -48,10 +47,10 @@ def test_a_text_ends_where_the_model_says_so(p2ptrain: Command, weights: Path) -
     assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
 
 
-def test_a_text_ends_where_another_begins_if_ends_have_no_mark(
+def test_text_ends_where_another_begins_if_there_is_no_end_token(
     p2ptrain: Command, weights: Path
 ) -> None:
-    """At genesis the likeliest token is the last one once more."""
+    """At genesis the likeliest token repeats the last one."""
     config = json.loads((weights / "config.json").read_text())
     del config["eos_token_id"]
     (weights / "config.json").write_text(json.dumps(config))
@@ -59,16 +58,16 @@ def test_a_text_ends_where_another_begins_if_ends_have_no_mark(
     assert (told["ended"], told["text"], told["tokens"]) == ("end-of-text", "", 0)
 
 
-def test_a_home_whose_weights_have_no_room_says_where_there_may_be_some(
+def test_home_without_room_for_the_weights_suggests_another_place(
     p2ptrain: Command, organiser_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = folder.shutil.disk_usage(organiser_home)._replace(free=1000)
-    monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: usage)
+    usage = shutil.disk_usage(organiser_home)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     done = p2ptrain("chat", organiser_home, TEXT)
     assert (done.code, "TMPDIR" in done.err, "--to hf" in done.err) == (4, True, True)
 
 
-def test_a_model_larger_than_what_is_free_is_not_loaded(
+def test_model_larger_than_the_free_memory_is_not_loaded(
     p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_check, "memory_free_bytes", lambda: 100_000)
@@ -78,7 +77,7 @@ def test_a_model_larger_than_what_is_free_is_not_loaded(
     assert "this machine has 100.0 kB free" in done.err
 
 
-def test_a_seed_without_torch_says_what_it_lacks(
+def test_seed_without_torch_says_what_it_lacks(
     p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat, "find_spec", lambda name: None)
@@ -86,7 +85,7 @@ def test_a_seed_without_torch_says_what_it_lacks(
     assert (done.code, done.json["error"]["code"]) == (2, "EXTRA-MISSING")
 
 
-def test_what_is_no_model_is_refused_with_its_code(
+def test_invalid_model_is_refused_with_its_code(
     p2ptrain: Command, weights: Path, tmp_path: Path
 ) -> None:
     done = p2ptrain("chat", tmp_path / "nowhere", TEXT)
@@ -106,8 +105,8 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | BaseException]]:
-    """What somebody at a terminal types, or does."""
+def typed(monkeypatch: pytest.MonkeyPatch) -> list[str | BaseException]:
+    """The input or the action of a user at a terminal."""
     lines: list[str | BaseException] = []
 
     def read(prompt: str) -> str:
@@ -118,10 +117,10 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | BaseException]
 
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("builtins.input", read)
-    return iter([lines]).__next__()
+    return lines
 
 
-def test_at_a_terminal_one_text_follows_the_other(
+def test_at_a_terminal_one_text_follows_another(
     p2ptrain: Command, weights: Path, typed: list[str | BaseException]
 ) -> None:
     typed += ["def ", "", "import ", EOFError()]
@@ -132,7 +131,7 @@ def test_at_a_terminal_one_text_follows_the_other(
     assert "\033" not in done.out, "no colours unless at a terminal"
 
 
-def test_ctrl_c_ends_what_it_says_and_the_next_one_all(
+def test_first_ctrl_c_ends_the_text_and_the_next_one_the_program(
     p2ptrain: Command,
     weights: Path,
     typed: list[str | BaseException],
@@ -148,7 +147,7 @@ def test_ctrl_c_ends_what_it_says_and_the_next_one_all(
     assert done.out == "def  …\n\n"
 
 
-def test_a_text_can_come_from_a_pipe(
+def test_text_can_come_from_a_pipe(
     p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
@@ -157,7 +156,7 @@ def test_a_text_can_come_from_a_pipe(
     assert piped.out == given.json["text"] + "\n"
 
 
-def test_a_text_that_is_no_text_has_marks_where_it_is_not(
+def test_undecodable_input_gets_replacement_characters(
     p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("chat", weights, "--tokens", 2, "--json")
@@ -166,14 +165,12 @@ def test_a_text_that_is_no_text_has_marks_where_it_is_not(
     assert p2ptrain(*words).json["prompt"] == "\ufffddef"
 
 
-def test_a_mark_that_the_model_has_no_token_for_is_refused(
-    p2ptrain: Command, weights: Path
-) -> None:
+def test_special_token_missing_from_the_model_is_refused(p2ptrain: Command, weights: Path) -> None:
     config = json.loads((weights / "config.json").read_text())
     (weights / "config.json").write_text(json.dumps(config | {"bos_token_id": 512}))
     done = p2ptrain("chat", weights, TEXT)
     assert (done.code, "MODEL-FOREIGN" in done.err) == (2, True)
 
 
-def test_what_a_model_says_cannot_steer_the_terminal() -> None:
+def test_output_of_a_model_cannot_control_the_terminal() -> None:
     assert visible("a\033[2Jb\n\tc\x07\x9bd é漢") == "a·[2Jb\n\tc··d é漢"

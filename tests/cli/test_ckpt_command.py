@@ -1,4 +1,4 @@
-"""`p2ptrain ckpt`, over a home with a history."""
+"""`p2ptrain ckpt`, on a home with a history."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def chunk_of(home: Home, history: History, step: int) -> Path:
         return store.chunk_path(store.manifest(history.snapshots[step]).chunks[1])
 
 
-def test_the_certified_snapshots_are_listed_with_what_of_them_is_here(
+def test_certified_snapshots_are_listed_with_their_local_parts(
     ckpt: Command, home: Home, history: History
 ) -> None:
     chunk_of(home, history, 2).unlink()
@@ -61,7 +61,7 @@ def test_the_certified_snapshots_are_listed_with_what_of_them_is_here(
     assert "entry    10, 1 votes" in shown[2]
 
 
-def test_what_was_forgotten_is_listed_as_not_here(
+def test_removed_snapshot_is_listed_as_not_here(
     ckpt: Command, home: Home, history: History
 ) -> None:
     with Store(home.store) as store:
@@ -73,7 +73,7 @@ def test_what_was_forgotten_is_listed_as_not_here(
     assert "not here" in ckpt("ls").out
 
 
-def test_a_snapshot_is_verified_by_what_was_certified(
+def test_snapshot_is_verified_against_its_certificate(
     ckpt: Command, home: Home, history: History
 ) -> None:
     with sole_use(home):
@@ -85,7 +85,7 @@ def test_a_snapshot_is_verified_by_what_was_certified(
     assert said.startswith("the snapshot of outer step 2 is sound: all ")
 
 
-def test_a_rotten_chunk_of_a_snapshot_is_named(ckpt: Command, home: Home, history: History) -> None:
+def test_corrupt_chunk_of_a_snapshot_is_named(ckpt: Command, home: Home, history: History) -> None:
     path = chunk_of(home, history, 4)
     path.write_bytes(b"\0" + path.read_bytes()[1:])
     done = ckpt("verify")
@@ -94,7 +94,7 @@ def test_a_rotten_chunk_of_a_snapshot_is_named(ckpt: Command, home: Home, histor
     assert ckpt("verify", "2").code == 0
 
 
-def test_a_lacking_chunk_of_a_snapshot_is_named_and_what_fetches_it(
+def test_missing_chunk_is_named_with_the_command_that_fetches_it(
     ckpt: Command, home: Home, history: History
 ) -> None:
     chunk_of(home, history, 4).unlink()
@@ -103,9 +103,7 @@ def test_a_lacking_chunk_of_a_snapshot_is_named_and_what_fetches_it(
     assert f"p2ptrain ckpt fetch 4 --home {home.root}" in done.err
 
 
-def test_a_snapshot_is_pinned_by_the_step_that_people_know_it_by(
-    ckpt: Command, home: Home, history: History
-) -> None:
+def test_snapshot_is_pinned_by_its_outer_step(ckpt: Command, home: Home, history: History) -> None:
     assert ckpt("pin", "2").out == (
         f"the snapshot of outer step 2 is pinned: {history.snapshots[2]}\n"
     )
@@ -116,7 +114,7 @@ def test_a_snapshot_is_pinned_by_the_step_that_people_know_it_by(
 
 
 @pytest.mark.parametrize("word", ["3", "9999", "latest", "ab", "f" * 64])
-def test_what_names_no_certified_snapshot_is_told(
+def test_name_without_a_certified_snapshot_is_reported(
     ckpt: Command, history: History, word: str
 ) -> None:
     done = ckpt("pin", word)
@@ -124,7 +122,7 @@ def test_what_names_no_certified_snapshot_is_told(
     assert "the certified snapshots are those of the outer steps 0, 2, 4" in done.err
 
 
-def test_a_fetch_beside_a_running_node_says_what_to_do_instead(
+def test_fetch_beside_a_running_node_says_what_to_do_instead(
     ckpt: Command, home: Home, history: History
 ) -> None:
     with sole_use(home):

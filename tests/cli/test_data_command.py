@@ -1,4 +1,6 @@
-"""An organiser packs data beforehand: the run is the same, or it says what does not fit."""
+"""If an organiser packs data beforehand, the run is the same, or the command says what does not
+fit.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def publish(p2ptrain: Command, file: Path, home: str) -> tuple[Outcome, Run | No
     return outcome, load_run(Home(where).manifest)
 
 
-def test_a_run_is_the_same_whether_its_data_were_packed_before_or_not(
+def test_data_packed_before_or_at_publication_give_the_same_run(
     p2ptrain: Command, here: Path
 ) -> None:
     file = run_file(here, "texts.jsonl", FIELD)
@@ -61,7 +63,7 @@ def test_a_run_is_the_same_whether_its_data_were_packed_before_or_not(
     assert f"has a loss of {done.json['entropy_nats']:.4f} nats" in outcome.err
 
 
-def test_a_packed_folder_is_only_read_so_that_two_may_publish_from_it_at_once(
+def test_packed_folder_is_read_only_so_two_runs_may_use_it_at_once(
     p2ptrain: Command, here: Path
 ) -> None:
     file = run_file(here, "texts.jsonl", FIELD)
@@ -78,9 +80,7 @@ def test_a_packed_folder_is_only_read_so_that_two_may_publish_from_it_at_once(
     assert other.manifest.data == run.manifest.data
 
 
-def test_other_held_out_blocks_than_were_packed_are_not_promised(
-    p2ptrain: Command, here: Path
-) -> None:
+def test_run_file_cannot_ask_for_other_held_out_blocks(p2ptrain: Command, here: Path) -> None:
     file = run_file(here, "texts.jsonl", FIELD)
     assert p2ptrain("data", "pack", "--run", file, "--out", here / "packed").code == 0
     same, _ = publish(p2ptrain, run_file(here, "packed"), "same")
@@ -109,14 +109,14 @@ def test_reads_are_packed_with_their_marks_and_published(p2ptrain: Command, here
     assert (rows == 4).any(axis=1).sum() > 0
 
 
-def test_the_run_file_may_keep_documents_of_plain_text_apart(p2ptrain: Command, here: Path) -> None:
+def test_run_file_may_keep_plain_text_documents_apart(p2ptrain: Command, here: Path) -> None:
     mark = ("seed = 1\n\n[inner]", "seed = 1\nmask_documents = true\n\n[inner]")
     outcome, run = publish(p2ptrain, run_file(here, "stdlib", mark), "home")
     assert run is not None, outcome.err
     assert run.manifest.data.document_token == 0
 
 
-def test_a_tokenizer_that_is_given_is_the_runs(p2ptrain: Command, here: Path) -> None:
+def test_given_tokenizer_is_used_for_the_run(p2ptrain: Command, here: Path) -> None:
     known = learn_text([text["body"] for text in TEXTS], 300)
     (here / "mine.json").write_bytes(known.to_json())
     given = (
@@ -134,7 +134,7 @@ def test_a_tokenizer_that_is_given_is_the_runs(p2ptrain: Command, here: Path) ->
     assert "data.tokenizer: " in outcome.err
 
 
-def test_a_packed_folder_does_not_have_its_way_against_the_run_file(
+def test_packed_folder_that_contradicts_the_run_file_is_refused(
     p2ptrain: Command, here: Path
 ) -> None:
     for name, size in (("mine", 300), ("other", 310)):
@@ -172,7 +172,7 @@ def spoil(here: Path) -> None:
     ],
     ids=str,
 )
-def test_a_folder_that_was_packed_for_another_run_or_is_damaged_is_refused(
+def test_folder_packed_for_another_run_or_damaged_is_refused(
     p2ptrain: Command, here: Path, change: object, said: str
 ) -> None:
     pack = ("data", "pack", here / "texts.jsonl", "--field", "body", "--out", here / "packed")
@@ -191,7 +191,7 @@ def test_a_folder_that_was_packed_for_another_run_or_is_damaged_is_refused(
     assert said in outcome.err
 
 
-def test_what_was_packed_is_said_once_and_as_what(p2ptrain: Command, here: Path) -> None:
+def test_packing_reports_its_result_once(p2ptrain: Command, here: Path) -> None:
     assert p2ptrain("data", "synthesise", here / "reads.fas", "--reads", 9).code == 2
     assert p2ptrain("data", "synthesise", here / "reads.fa", "--reads", 300).code == 0
     (here / "reads.fa").rename(here / "reads.fas")
@@ -203,7 +203,7 @@ def test_what_was_packed_is_said_once_and_as_what(p2ptrain: Command, here: Path)
         assert outcome.out.strip() not in outcome.err
 
 
-def test_packing_replaces_nothing_and_leaves_nothing_behind_when_it_fails(
+def test_failed_packing_replaces_nothing_and_leaves_nothing_behind(
     p2ptrain: Command, here: Path
 ) -> None:
     (here / "mine").mkdir()

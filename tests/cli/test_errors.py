@@ -1,4 +1,4 @@
-"""Whatever goes wrong ends as a code, a sentence and an exit status, never as a traceback."""
+"""Every failure ends as a code, a sentence and an exit status, never as a traceback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REFUSED = errors.NetworkUnreachable(
 )
 
 
-def test_an_error_tells_what_why_and_what_to_do() -> None:
+def test_error_says_what_happened_why_and_what_to_do() -> None:
     assert error_lines(REFUSED) == [
         "error[NET-REFUSED] none of the 2 bootstrap addresses answered",
         "  tried   /ip4/203.0.113.7/tcp/4201   refused after 31 ms",
@@ -42,7 +42,7 @@ def test_an_error_tells_what_why_and_what_to_do() -> None:
     ]
 
 
-def test_what_a_peer_wrote_cannot_steer_the_terminal() -> None:
+def test_peers_text_cannot_control_the_terminal() -> None:
     hostile = errors.RemoteProtocolError("said \x1b[2Jhello\r\nerror[OK] all is well " + "x" * 9999)
     lines = error_lines(hostile)
     assert lines[0].startswith("error[PEER-PROTOCOL] said ·[2Jhello··error[OK] all is well xxx")
@@ -119,9 +119,7 @@ def test_ctrl_c_is_not_an_error(
     assert (outcome.code, outcome.out, outcome.err.strip()) == (130, "", "")
 
 
-def test_a_traceback_is_shown_to_who_asks(
-    p2ptrain: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traceback_is_shown_on_request(p2ptrain: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(config: NodeConfig) -> int:
         raise ZeroDivisionError("x")
 
@@ -131,7 +129,7 @@ def test_a_traceback_is_shown_to_who_asks(
     assert "error[BUG] ZeroDivisionError: x" in outcome.err
 
 
-def test_every_command_takes_the_v_that_a_bug_asks_for(
+def test_every_command_accepts_the_v_option_for_bug_reports(
     p2ptrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(size: str) -> str:
@@ -141,12 +139,14 @@ def test_every_command_takes_the_v_that_a_bug_asks_for(
     outcome = p2ptrain("run", "new", "--out", tmp_path / "run.toml", "-v")
     assert (outcome.code, "Traceback" in outcome.err) == (1, True)
     assert "error[BUG] ZeroDivisionError: x" in outcome.err
-    assert p2ptrain("run", "new", "--", "-v").code == 2, "after -- it is a word like any other"
+    assert p2ptrain("run", "new", "--", "-v").code == 2, "after -- it is an ordinary argument"
     assert "Traceback" in p2ptrain("-v", "run", "new", "--out", tmp_path / "run.toml").err
 
 
 def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int, str]:
-    """Exit code and stderr of a process that runs this command. Python holds output back in it."""
+    """Return exit code and stderr of a process that runs this command. Python buffers its output
+    there.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [sys.executable, "-m", "p2ptrain.cli", *words],
@@ -159,8 +159,8 @@ def command(*words: str, stdout: int | IO[bytes], **settings: str) -> tuple[int,
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_seen_enough_is_no_fault(unbuffered: str) -> None:
-    """As `head` has, before the first or after some lines."""
+def test_reader_that_stops_reading_is_not_a_fault(unbuffered: str) -> None:
+    """For example `head`, which stops before the first line or after some lines."""
     reader, writer = os.pipe()
     os.close(reader)
     ended = command("explain", stdout=writer, PYTHONUNBUFFERED=unbuffered)
@@ -169,7 +169,7 @@ def test_a_reader_that_has_seen_enough_is_no_fault(unbuffered: str) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_cannot_be_written_is_an_error_with_a_code(unbuffered: str, tmp_path: Path) -> None:
+def test_failed_write_to_stdout_is_an_error_with_a_code(unbuffered: str, tmp_path: Path) -> None:
     words = ("id", "--json", "--home", str(tmp_path))
     with open("/dev/full", "wb") as full:
         code, said = command(*words, stdout=full, PYTHONUNBUFFERED=unbuffered)
@@ -225,7 +225,7 @@ def test_protocol_fault_of_a_peer_counts_as_a_fault_of_the_network() -> None:
     assert errors.LocalProtocolError.exit_code == 1
 
 
-def test_a_terminal_of_another_alphabet_is_shown_what_it_has(tmp_path: Path) -> None:
+def test_terminal_without_unicode_gets_what_it_can_show(tmp_path: Path) -> None:
     run_file = tmp_path / "run.toml"
     run_file.write_text(samples.sample("tiny"))
     with (tmp_path / "shown").open("wb") as shown:
@@ -255,26 +255,24 @@ sys.exit(main(["run", "new"]))
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("deaf", [False, True])
-def test_a_command_that_is_ended_clears_away_as_after_ctrl_c(
-    number: signal.Signals, deaf: bool
-) -> None:
-    """Deaf to SIGINT, as what a shell script starts with `&`."""
+def test_ended_command_cleans_up_as_after_ctrl_c(number: signal.Signals, deaf: bool) -> None:
+    """It ignores SIGINT, like a process that a shell script starts with `&`."""
     program = ENDED_BY.format(number=int(number), deaf=deaf)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"cleared\n", b"")
 
 
-def test_a_bug_says_where() -> None:
+def test_bug_report_says_where() -> None:
     try:
         raise ZeroDivisionError("x")
     except ZeroDivisionError as exc:
         error = translated(exc)
     assert error is not None
-    assert "in test_a_bug_says_where" in error.evidence[-1]
+    assert "in test_bug_report_says_where" in error.evidence[-1]
     assert error.exit_code == 1
 
 
-def test_with_json_a_program_reads_the_error_too(
+def test_with_json_programs_can_read_the_error(
     tmp_path: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", "--json", "--home", str(tmp_path)]) == 75
@@ -288,7 +286,7 @@ def test_with_json_a_program_reads_the_error_too(
 
 
 @pytest.mark.parametrize("code", ["NET-REFUSED", "net-refused", "BUG"])
-def test_a_code_is_explained(code: str, p2ptrain: Command) -> None:
+def test_explain_describes_a_code(code: str, p2ptrain: Command) -> None:
     outcome = p2ptrain("explain", code)
     assert outcome.code == 0
     assert outcome.out == f"{code.upper()}: {CODES[code.upper()]}\n"
@@ -300,7 +298,7 @@ def test_all_codes_are_listed_in_one_line_each(p2ptrain: Command) -> None:
     assert all(line.endswith(".") for line in lines)
 
 
-def test_an_unknown_code_is_answered_with_near_ones(p2ptrain: Command) -> None:
+def test_unknown_code_is_answered_with_similar_ones(p2ptrain: Command) -> None:
     outcome = p2ptrain("explain", "NET-REFUSE")
     assert outcome.code == 2
     assert "did you mean NET-REFUSED" in outcome.err

@@ -1,4 +1,4 @@
-"""Evidence in a home or a file is told in words, and checked by whoever has the manifest."""
+"""Evidence in a home or a file is described in words, and anyone with the manifest can check it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIAR = Identity.from_seed(b"\x05" * 32)
 
 
 def two_votes(run: Run) -> Evidence:
-    """The liar's, at height 1 and in one round, for different entries."""
+    """The liar's two votes at height 1 in one round, for different entries."""
     entries = digest("x"), digest("y")
     votes = [
         Statement(None, 0, entry, LIAR.sign(vote_message(run.id, 1, 0, entry))) for entry in entries
@@ -34,7 +34,7 @@ def two_votes(run: Run) -> Evidence:
 
 @pytest.fixture
 def home(organiser_home: Path) -> Path:
-    """The liar was let in and, after it was found out, left out."""
+    """The liar was admitted and, after it was detected, evicted."""
     run, me = run_in(organiser_home), load_or_create(Home(organiser_home).identity)
     state, log = genesis(rules_of(run)), RecordLog(Home(organiser_home).ledger)
     for learners in ((LIAR.peer,), ()):
@@ -45,7 +45,7 @@ def home(organiser_home: Path) -> Path:
     return organiser_home
 
 
-def test_who_lied_is_told_with_the_height_of_its_eviction(p2ptrain: Command, home: Path) -> None:
+def test_liar_is_shown_with_the_height_of_its_eviction(p2ptrain: Command, home: Path) -> None:
     shown = p2ptrain("ledger", "evidence", "--home", home)
     assert shown.code == 0
     assert shown.out == (
@@ -55,14 +55,14 @@ def test_who_lied_is_told_with_the_height_of_its_eviction(p2ptrain: Command, hom
     )
 
 
-def test_evidence_for_a_program(p2ptrain: Command, home: Path) -> None:
+def test_evidence_is_printed_for_programs(p2ptrain: Command, home: Path) -> None:
     shown = p2ptrain("ledger", "evidence", "--home", home, "--json").json
     assert "schema" in shown
     (piece,) = shown["evidence"]
     assert (piece["peer"], piece["good"], piece["evicted_at"]) == (LIAR.peer, True, 2)
 
 
-def test_a_third_party_checks_it_with_nothing_but_the_manifest(
+def test_third_party_checks_it_with_only_the_manifest(
     p2ptrain: Command, home: Path, tmp_path: Path
 ) -> None:
     run, away = run_in(home), tmp_path / "away"
@@ -79,13 +79,13 @@ def test_a_third_party_checks_it_with_nothing_but_the_manifest(
     assert not away.exists()
 
 
-def test_without_evidence_that_is_said(p2ptrain: Command, organiser_home: Path) -> None:
+def test_absence_of_evidence_is_reported(p2ptrain: Command, organiser_home: Path) -> None:
     shown = p2ptrain("ledger", "evidence", "--home", organiser_home)
     assert (shown.code, shown.out) == (0, "")
     assert "no evidence against any peer" in shown.err
 
 
-def test_a_broken_or_missing_file_is_named(p2ptrain: Command, home: Path, tmp_path: Path) -> None:
+def test_broken_or_missing_file_is_named(p2ptrain: Command, home: Path, tmp_path: Path) -> None:
     missing = p2ptrain("ledger", "evidence", "--home", home, "--file", tmp_path / "no.log")
     assert missing.code == 2
     assert "no.log" in missing.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def theta_of(home: Home, snapshot: Digest) -> bytes:
     return StoreReader(home.store).read_blob(snapshot)[: 4 * NUMEL]
 
 
-def test_the_newest_certified_snapshot_is_exported_beside_a_running_node(
+def test_newest_certified_snapshot_is_exported_beside_a_running_node(
     export: Command, home: Home, history: History, tmp_path: Path
 ) -> None:
     with sole_use(home):
@@ -69,7 +70,7 @@ def test_the_newest_certified_snapshot_is_exported_beside_a_running_node(
 
 
 @pytest.mark.parametrize("word", ["genesis", "0", "2", "digest"])
-def test_a_snapshot_is_chosen_by_what_people_know_it_by(
+def test_snapshot_is_chosen_by_step_or_digest(
     export: Command, home: Home, history: History, word: str
 ) -> None:
     digest = history.snapshots[2] if word in ("2", "digest") else history.run.manifest.genesis
@@ -94,7 +95,7 @@ def test_head_is_the_newest_snapshot_and_the_updates_after_it(
     state.close()
 
 
-def test_a_head_without_its_update_names_it_and_is_not_something_older(
+def test_head_without_its_update_fails_and_uses_nothing_older(
     export: Command, home: Home, history: History, tmp_path: Path
 ) -> None:
     with Store(home.store) as store:
@@ -112,7 +113,7 @@ def test_a_head_without_its_update_names_it_and_is_not_something_older(
     assert export("--snapshot", "newest", "--json").json["updates_after"] == 1
 
 
-def test_what_nobody_certified_is_exported_under_its_whole_digest_and_says_so(
+def test_uncertified_export_is_named_by_its_digest_and_says_so(
     export: Command, home: Home, history: History, tmp_path: Path
 ) -> None:
     state = OuterState(NUMEL)
@@ -129,7 +130,7 @@ def test_what_nobody_certified_is_exported_under_its_whole_digest_and_says_so(
     assert "NOT CERTIFIED" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_a_damaged_chunk_of_theta_leaves_no_folder(
+def test_damaged_chunk_of_theta_leaves_no_folder(
     export: Command, home: Home, history: History, tmp_path: Path
 ) -> None:
     with Store(home.store) as store:
@@ -141,7 +142,7 @@ def test_a_damaged_chunk_of_theta_leaves_no_folder(
     assert [each.name for each in tmp_path.iterdir()] == ["home"]
 
 
-def test_a_home_without_a_whole_snapshot_says_what_fetches_one(
+def test_home_without_a_complete_snapshot_says_how_to_fetch_one(
     export: Command, home: Home, history: History
 ) -> None:
     with Store(home.store) as store:
@@ -164,7 +165,7 @@ def test_a_home_without_a_whole_snapshot_says_what_fetches_one(
         "ledger trained",
     ],
 )
-def test_who_only_looks_makes_nothing_where_a_home_was_mistyped(
+def test_reading_command_creates_nothing_in_a_mistyped_home(
     p2ptrain: Command, tmp_path: Path, words: str
 ) -> None:
     asked = words.replace("OUT", str(tmp_path / "out")).split()
@@ -173,14 +174,14 @@ def test_who_only_looks_makes_nothing_where_a_home_was_mistyped(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_word_that_names_no_snapshot_is_told(export: Command, history: History) -> None:
+def test_name_of_no_snapshot_is_reported(export: Command, history: History) -> None:
     for word in ("3", "f" * 64, history.updates[4]):
         done = export("--snapshot", word)
         assert done.code == 2
         assert "the certified snapshots are those of the outer steps 0, 2, 4" in done.err
 
 
-def test_what_is_there_is_not_overwritten(
+def test_existing_folder_is_not_overwritten(
     export: Command, history: History, tmp_path: Path
 ) -> None:
     assert export().code == 0
@@ -191,14 +192,14 @@ def test_what_is_there_is_not_overwritten(
     assert export("--force").code == 2
 
 
-def test_an_export_that_transformers_reads_otherwise_is_refused(
+def test_export_that_transformers_reads_differently_is_refused(
     p2ptrain: Command,
     home: Home,
     history: History,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The comparing program is replaced by one that says what it would say."""
+    """Replaces the comparing program by one with this output."""
     monkeypatch.setattr(parity, "is_wanted", lambda asked, parameters: True)
     words = ("export", "--to", "hf", tmp_path / "out", "--home", home.root)
 
@@ -207,7 +208,7 @@ def test_an_export_that_transformers_reads_otherwise_is_refused(
         program = tmp_path / "python"
         program.write_text(f"#!/bin/sh\necho '{json.dumps(facts)}'\n")
         program.chmod(0o755)
-        monkeypatch.setattr(parity.sys, "executable", str(program))
+        monkeypatch.setattr(sys, "executable", str(program))
 
     says(0.5)
     done = p2ptrain(*words)
@@ -222,7 +223,7 @@ def test_an_export_that_transformers_reads_otherwise_is_refused(
     done = p2ptrain(*words)
     assert (done.code, "error[NAN]" in done.err) == (4, True)
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(parity.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(P2PTrainError):
         parity.compare(tmp_path / "good")
 
@@ -240,7 +241,7 @@ def test_an_export_that_transformers_reads_otherwise_is_refused(
         (False, 10**9, ("--no-parity",), "--no-parity"),
     ],
 )
-def test_an_export_that_nothing_was_compared_with_says_so_and_why(
+def test_export_without_a_comparison_says_so_and_why(
     p2ptrain: Command,
     home: Home,
     history: History,
@@ -259,7 +260,7 @@ def test_an_export_that_nothing_was_compared_with_says_so_and_why(
     assert told == [f"the logits were not compared with transformers: {why}"]
 
 
-def test_what_an_export_that_was_killed_left_is_removed_and_told(
+def test_leftovers_of_a_killed_export_are_removed_and_reported(
     export: Command, history: History, tmp_path: Path
 ) -> None:
     left = tmp_path / ".out.partial-12345"

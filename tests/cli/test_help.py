@@ -65,7 +65,7 @@ def test_every_page_ends_with_examples_that_name_a_command(
     assert all(line.startswith(" ".join(["p2ptrain", *words])) for line in lines)
 
 
-def test_every_option_says_what_it_is() -> None:
+def test_every_option_is_explained() -> None:
     def silent(command: Any, words: str) -> list[str]:
         found = [
             f"{words} {each.opts[0]}"
@@ -79,7 +79,7 @@ def test_every_option_says_what_it_is() -> None:
     assert silent(typer.main.get_command(app), "p2ptrain") == []
 
 
-def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("p2ptrain 0.")
 
@@ -94,7 +94,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (["explain", "A", "B"], "B"),
     ],
 )
-def test_a_wrong_use_is_answered_with_status_2(
+def test_wrong_use_is_answered_with_status_2(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -104,7 +104,7 @@ def test_a_wrong_use_is_answered_with_status_2(
 
 
 @pytest.mark.parametrize("words", [["status", "--hmoe", "x"], ["ckpt", "nonsense"]])
-def test_a_wrong_use_is_told_to_programs_too(
+def test_wrong_use_is_reported_to_programs_too(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--json"]) == 2
@@ -116,9 +116,7 @@ def test_a_wrong_use_is_told_to_programs_too(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_json_is_json_whatever_the_terminal_can_show(
-    encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_is_valid_on_any_terminal(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(bare, encoding))
     assert main(["run", "check", "grün😀.toml", "--json"]) == 2

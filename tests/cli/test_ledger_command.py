@@ -1,4 +1,4 @@
-"""The ledger in a home or a file is shown, checked from the manifest on, and handed to others."""
+"""The ledger in a home or a file can be shown, verified from the manifest on, and exported."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def run_in(home: Path) -> Run:
 
 
 def certified(run: Run, me: Identity, state: LedgerState, value: Value) -> Certified:
-    """In the first round that this voter leads, if it is one: certificates have the proposer's
-    vote.
+    """Certify in the first round that this voter leads, if there is one: a certificate needs the
+    proposer's vote.
     """
     entry, voters = Entry(state.height + 1, state.head, value), state.voters
     rounds = [r for r in range(len(voters)) if voters[(entry.height + r) % len(voters)] == me.peer]
@@ -57,11 +57,13 @@ def certified(run: Run, me: Identity, state: LedgerState, value: Value) -> Certi
 
 @pytest.fixture
 def home(organiser_home: Path) -> Path:
-    """A founder has let somebody in, made a step with it, had a reduce fail, and gone on alone."""
+    """A founder has admitted a peer, committed a step with it, had a reduce fail, and continued
+    alone.
+    """
     run, me = run_in(organiser_home), load_or_create(Home(organiser_home).identity)
     assert run.manifest.founders == (me.peer,)
     both = (Participant(me.peer, 64, 1), Participant(JOINER, 32, 1))
-    values = [
+    values: list[Value] = [
         Roster(0, 0, (me.peer,), (JOINER,)),
         Roster(0, 0, (me.peer,), (JOINER,), both),
         Commit(0, 0, digest("u0"), SnapshotRef(0, digest("s0")), digest("any")),
@@ -78,7 +80,7 @@ def home(organiser_home: Path) -> Path:
     return organiser_home
 
 
-def test_the_chain_in_words(p2ptrain: Command, home: Path) -> None:
+def test_chain_is_shown_in_words(p2ptrain: Command, home: Path) -> None:
     shown = p2ptrain("ledger", "show", "--home", home)
     me, joiner = label(load_or_create(Home(home).identity).peer), label(JOINER)
     u0 = digest("u0")[:8]
@@ -94,7 +96,7 @@ def test_the_chain_in_words(p2ptrain: Command, home: Path) -> None:
     assert "6 entries, outer step 2, 96 tokens, 1 voters, 0 learners" in shown.err
 
 
-def test_a_branch_and_its_healing_in_words(p2ptrain: Command, tmp_path: Path) -> None:
+def test_branch_and_its_healing_are_shown_in_words(p2ptrain: Command, tmp_path: Path) -> None:
     place = Branched(tmp_path)
     RecordLog(place.home.ledger).append(map(entry_bytes, [*place.own, place.heal]))
     shown = p2ptrain("ledger", "show", "--home", place.home.root)
@@ -113,7 +115,7 @@ def test_a_branch_and_its_healing_in_words(p2ptrain: Command, tmp_path: Path) ->
     assert "all 6 entries are valid" in p2ptrain("ledger", "verify", "--home", place.home.root).out
 
 
-def test_the_last_entries_for_a_program(p2ptrain: Command, home: Path) -> None:
+def test_last_entries_are_printed_for_programs(p2ptrain: Command, home: Path) -> None:
     shown = p2ptrain("ledger", "show", "--home", home, "--last", "2", "--json").json
     assert (shown["height"], shown["step"], shown["tokens"]) == (6, 2, 96)
     assert [entry["kind"] for entry in shown["entries"]] == ["skip", "roster"]
@@ -121,14 +123,14 @@ def test_the_last_entries_for_a_program(p2ptrain: Command, home: Path) -> None:
     assert shown["entries"][-1]["signed_by"] == shown["voters"]
 
 
-def test_a_run_in_which_nothing_is_agreed_yet(p2ptrain: Command, organiser_home: Path) -> None:
+def test_run_without_entries_is_shown(p2ptrain: Command, organiser_home: Path) -> None:
     shown = p2ptrain("ledger", "show", "--home", organiser_home)
     assert (shown.code, shown.out) == (0, "")
     assert "the members have not agreed on anything yet" in shown.err
     assert p2ptrain("ledger", "show", "--home", organiser_home, "--json").json["height"] == 0
 
 
-def test_a_good_ledger_verifies(p2ptrain: Command, home: Path) -> None:
+def test_good_ledger_verifies(p2ptrain: Command, home: Path) -> None:
     assert p2ptrain("ledger", "verify", "--home", home).out == "all 6 entries are valid\n"
     assert p2ptrain("ledger", "verify", "--home", home, "--json").json["good"] is True
 
@@ -136,7 +138,7 @@ def test_a_good_ledger_verifies(p2ptrain: Command, home: Path) -> None:
 def test_another_machine_checks_an_exported_ledger(
     p2ptrain: Command, home: Path, tmp_path: Path
 ) -> None:
-    """It has nothing but the file and the manifest."""
+    """It has only the file and the manifest."""
     file, manifest, away = tmp_path / "l.jsonl", tmp_path / "m.signed", tmp_path / "away"
     exported = p2ptrain("ledger", "export", file, "--home", home, "--json")
     assert (exported.code, exported.json["file"]) == (0, str(file))
@@ -150,7 +152,7 @@ def test_another_machine_checks_an_exported_ledger(
     ("old", "new", "height"),
     [('"tokens"', '"tokens"', 0), (",64,1]", ",63,1]", 2), ('"kind":"skip"', '"kind":"skim"', 5)],
 )
-def test_the_first_bad_entry_is_named(
+def test_first_bad_entry_is_named(
     p2ptrain: Command, home: Path, tmp_path: Path, old: str, new: str, height: int
 ) -> None:
     file = tmp_path / "ledger.jsonl"
@@ -163,7 +165,7 @@ def test_the_first_bad_entry_is_named(
         assert f"entry {height} of the ledger" in found.json["error"]["what"]
 
 
-def test_a_log_with_an_entry_that_was_not_voted_for(p2ptrain: Command, home: Path) -> None:
+def test_log_with_an_entry_without_votes_is_refused(p2ptrain: Command, home: Path) -> None:
     run, stranger = run_in(home), Identity.from_seed(b"\x06" * 32)
     chain = [json.loads(record) for record in RecordLog(Home(home).ledger)]
     state = genesis(rules_of(run))
@@ -178,7 +180,7 @@ def test_a_log_with_an_entry_that_was_not_voted_for(p2ptrain: Command, home: Pat
 
 
 def grown(home: Path) -> str:
-    """The same home after 41 entries more. Returns a checkpoint halfway."""
+    """The same home after 41 more entries. Returns a checkpoint halfway."""
     run, me = run_in(home), load_or_create(Home(home).identity)
     rules, log = rules_of(run), RecordLog(Home(home).ledger)
     state, checkpoints = genesis(rules), []
@@ -206,7 +208,7 @@ def grown(home: Path) -> str:
     return checkpoints[1]
 
 
-def test_a_stopped_home_forgets_old_entries_and_says_where_it_begins(
+def test_stopped_home_prunes_old_entries_and_says_where_it_begins(
     p2ptrain: Command, home: Path, tmp_path: Path
 ) -> None:
     checkpoint = grown(home)
@@ -241,14 +243,14 @@ def test_a_stopped_home_forgets_old_entries_and_says_where_it_begins(
     assert "entry 1 of the ledger" in found.err
 
 
-def test_a_home_whose_node_runs_is_not_pruned(p2ptrain: Command, home: Path) -> None:
+def test_home_of_a_running_node_is_not_pruned(p2ptrain: Command, home: Path) -> None:
     with sole_use(Home(home)):
         found = p2ptrain("ledger", "prune", "--keep-entries", "16", "--home", home)
     assert (found.code, "ID-IN-USE" in found.err) == (8, True)
 
 
-def test_a_node_that_is_writing_is_not_disturbed(p2ptrain: Command, home: Path) -> None:
-    """Half a record at the end is one that is being written: it is left alone and not shown."""
+def test_node_that_is_writing_is_not_disturbed(p2ptrain: Command, home: Path) -> None:
+    """Half a record at the end is still being written. It is left alone and not shown."""
     log = Home(home).ledger
     with log.open("ab") as file:
         file.write(b"\xf7REC half a record")
@@ -257,12 +259,12 @@ def test_a_node_that_is_writing_is_not_disturbed(p2ptrain: Command, home: Path) 
     assert log.read_bytes() == before
 
 
-def test_a_manifest_that_is_not_there(p2ptrain: Command, home: Path, tmp_path: Path) -> None:
+def test_missing_manifest_is_reported(p2ptrain: Command, home: Path, tmp_path: Path) -> None:
     found = p2ptrain("ledger", "verify", "--home", home, "--manifest", tmp_path / "none")
     assert (found.code, "RUN-NONE" in found.err) == (2, True)
 
 
-def test_a_reading_disk_changes_nothing(tmp_path: Path) -> None:
+def test_reading_changes_nothing_on_disk(tmp_path: Path) -> None:
     file, disk = tmp_path / "file", ReadingDisk()
     file.write_bytes(b"as it was")
     disk.truncate(file, 0)

@@ -19,7 +19,7 @@ from tests.cli.conftest import Command, fake_node
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
-    """The nodes that commands would have started; each ends with status 3."""
+    """Records the nodes that commands would have started. Each ends with status 3."""
     configs: list[NodeConfig] = []
 
     def start(config: NodeConfig) -> int:
@@ -37,7 +37,9 @@ def test_plain_node_has_the_usual_options(
     assert started == [NodeConfig(tmp_path)]
 
 
-def test_every_option_arrives(p2ptrain: Command, started: list[NodeConfig], tmp_path: Path) -> None:
+def test_every_option_reaches_the_configuration(
+    p2ptrain: Command, started: list[NodeConfig], tmp_path: Path
+) -> None:
     p2ptrain(
         *("node", "--home", tmp_path, "--bootstrap", "/a", "--bootstrap", "/b", "--listen", "/l"),
         *("--announce", "/n", "--data-listen", "[::1]:4202", "--seed", "--ranks", 2),
@@ -65,7 +67,7 @@ def test_every_option_arrives(p2ptrain: Command, started: list[NodeConfig], tmp_
     ]
 
 
-def test_the_home_may_come_from_the_environment(
+def test_home_may_come_from_the_environment(
     p2ptrain: Command,
     started: list[NodeConfig],
     tmp_path: Path,
@@ -86,7 +88,7 @@ def test_the_home_may_come_from_the_environment(
         ["--run", "demo"],
     ],
 )
-def test_an_impossible_option_starts_nothing(
+def test_impossible_option_starts_nothing(
     words: list[str], p2ptrain: Command, started: list[NodeConfig]
 ) -> None:
     outcome = p2ptrain("node", *words)
@@ -99,7 +101,7 @@ def test_an_impossible_option_starts_nothing(
 STATUS = NodeStatus("12D3KooWExampleAbCdEf", "brave-otter", "training (inner 3/8)", "training")
 
 
-def test_status_shows_what_the_node_says(p2ptrain: Command, tmp_path: Path) -> None:
+def test_status_shows_the_nodes_report(p2ptrain: Command, tmp_path: Path) -> None:
     reply = json.dumps(STATUS.to_json()).encode() + b"\n"
     with fake_node(tmp_path, reply, reply) as requests:
         plain = p2ptrain("status", "--home", tmp_path)
@@ -109,14 +111,16 @@ def test_status_shows_what_the_node_says(p2ptrain: Command, tmp_path: Path) -> N
     assert value.json == json.loads(json.dumps(STATUS.to_json()))
 
 
-def test_a_hostile_state_from_a_peer_stays_on_its_line(p2ptrain: Command, tmp_path: Path) -> None:
+def test_hostile_state_from_a_peer_stays_on_its_line(p2ptrain: Command, tmp_path: Path) -> None:
     status = {**STATUS.to_json(), "warnings": ["all\nfine\x1b[2J"]}
     with fake_node(tmp_path, json.dumps(status).encode() + b"\n"):
         outcome = p2ptrain("status", "--home", tmp_path)
     assert "warning   all·fine·[2J\n" in outcome.out
 
 
-def test_no_node_and_a_dead_nodes_socket_are_the_same(p2ptrain: Command, tmp_path: Path) -> None:
+def test_no_node_and_the_socket_of_a_dead_node_look_the_same(
+    p2ptrain: Command, tmp_path: Path
+) -> None:
     assert p2ptrain("status", "--home", tmp_path).code == 75
     with fake_node(tmp_path):
         pass
@@ -126,7 +130,7 @@ def test_no_node_and_a_dead_nodes_socket_are_the_same(p2ptrain: Command, tmp_pat
     assert f"p2ptrain node --bootstrap ADDRESS --home {tmp_path}" in outcome.err
 
 
-def test_a_node_whose_socket_is_not_there_yet_or_any_more_is_told_apart_from_none(
+def test_missing_socket_of_a_live_node_differs_from_no_node(
     p2ptrain: Command, tmp_path: Path
 ) -> None:
     with sole_use(Home(tmp_path)):
@@ -138,9 +142,7 @@ def test_a_node_whose_socket_is_not_there_yet_or_any_more_is_told_apart_from_non
     assert "error[NO-NODE]" in p2ptrain("status", "--home", tmp_path).err
 
 
-def test_a_node_that_still_starts_is_told_apart_from_none(
-    p2ptrain: Command, tmp_path: Path
-) -> None:
+def test_starting_node_differs_from_no_node(p2ptrain: Command, tmp_path: Path) -> None:
     early = NodeStatus(STATUS.peer, "brave-otter", "awaiting approval", "awaiting approval")
     refused = {"error": "not yet: the node in this home is awaiting approval", "code": "NOT-YET"}
     replies = [json.dumps(each).encode() + b"\n" for each in (early.to_json(), refused)]
@@ -152,7 +154,7 @@ def test_a_node_that_still_starts_is_told_apart_from_none(
     assert (caught.value.code, caught.value.what) == ("NOT-YET", refused["error"])
 
 
-def test_a_home_whose_path_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
+def test_home_whose_path_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 60) / ("y" * 60)
     deep.mkdir(parents=True)
     with pytest.raises(TryLater):
@@ -164,7 +166,7 @@ def test_a_home_whose_path_is_too_long_for_a_socket_works(tmp_path: Path) -> Non
         assert ask(deep, "status") == {"ok": True}
 
 
-def test_a_silent_node_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_silent_node_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     with fake_node(tmp_path, b"{}\n"):
         with pytest.raises(TryLater) as caught:
             ask_silently(tmp_path)

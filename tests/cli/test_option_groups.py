@@ -1,4 +1,4 @@
-"""A command whose options are dataclasses is one like any other to who calls it."""
+"""To its callers, a command whose options are dataclasses is like any other."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_each_group_gets_its_options_and_help_shows_them_in_order() -> None:
     def command(
         name: Annotated[str, typer.Argument()] = "x", *, limits: Limits, talk: Talk
     ) -> None:
-        """What it does."""
+        """The help text."""
         called.append((name, limits, talk))
 
     for words in ([], ["y", "-l", "--limit-up", "3"]):
         assert CliRunner().invoke(app, words).exit_code == 0
     assert called == [("x", Limits(), Talk()), ("y", Limits(up=3), Talk(loud=True))]
     shown = CliRunner().invoke(app, ["--help"]).output
-    places = [shown.index(word) for word in ("What it", "--limit-up", "--limit-down", "--loud")]
+    places = [shown.index(word) for word in ("The help", "--limit-up", "--limit-down", "--loud")]
     assert places == sorted(places)

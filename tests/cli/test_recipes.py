@@ -1,4 +1,4 @@
-"""Every run file that comes with p2ptrain: it loads, it can be afforded, and its model exists."""
+"""Every run file that comes with p2ptrain loads, is affordable, and has a model that exists."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PARAMETERS = {
     "metagene_7b": 6_484_660_224,
     "metagene_mini": 1_836_672,
 }
-"""Those of the two largest were worked out by hand, not by the code that is tested."""
+"""The two largest figures were computed by hand, not by the code under test."""
 
 
 @pytest.mark.parametrize("name", sample_names())
-def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Command) -> None:
+def test_recipe_loads_builds_and_states_its_needs(name: str, p2ptrain: Command) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
     spec = model_spec(run)
     with torch.device("meta"):
@@ -51,7 +51,7 @@ def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Comm
         line for line in checked.out.splitlines() if line.startswith("peers") or line[0].isdigit()
     ]
     assert len(table) == 5
-    assert max(map(len, table)) <= 80, "a table that is folded cannot be read"
+    assert max(map(len, table)) <= 80, "a table with wrapped lines cannot be read"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_recipe_loads_builds_and_tells_what_it_takes(name: str, p2ptrain: Comm
         ("metagene_7b", 30_720 // 8, 512),
     ],
 )
-def test_a_peer_has_the_batch_of_its_source_as_far_as_a_block_of_data_holds_it(
+def test_peers_batch_matches_its_source_within_a_block_of_data(
     name: str, sequences: int, length: int
 ) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
@@ -73,13 +73,13 @@ def test_a_peer_has_the_batch_of_its_source_as_far_as_a_block_of_data_holds_it(
     assert run.inner.batch_sequences == sequences or more > CHUNK_BYTES_MAX
 
 
-def test_all_recipes_are_there() -> None:
+def test_all_recipes_are_listed() -> None:
     assert set(sample_names()) == set(PARAMETERS)
     assert all((ROOT / "configs" / f"{name}.toml").is_symlink() for name in PARAMETERS)
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"tiny"}))
-def test_a_recipe_says_where_its_numbers_are_from(name: str) -> None:
+def test_recipe_names_the_source_of_its_numbers(name: str) -> None:
     text = sample(name)
     assert text.startswith("# ")
     assert name == "demo" or "arXiv" in text.split("[run]")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tests.cli.conftest import RUN_TOML, Command
 PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(1, 4)]
 
 
-def test_a_new_run_file_is_one_to_start_from(p2ptrain: Command, tmp_path: Path) -> None:
+def test_new_run_file_is_a_valid_start(p2ptrain: Command, tmp_path: Path) -> None:
     out = tmp_path / "my.toml"
     outcome = p2ptrain("run", "new", "--out", out)
     assert (outcome.code, outcome.out) == (0, "")
@@ -32,7 +33,7 @@ def test_a_new_run_file_is_one_to_start_from(p2ptrain: Command, tmp_path: Path) 
     assert f"p2ptrain run publish {out}" in outcome.err
 
 
-def test_a_new_run_file_replaces_nothing(p2ptrain: Command, tmp_path: Path) -> None:
+def test_new_run_file_replaces_nothing(p2ptrain: Command, tmp_path: Path) -> None:
     out = tmp_path / "my.toml"
     out.write_text("mine")
     assert p2ptrain("run", "new", "--out", out).code == 2
@@ -40,7 +41,7 @@ def test_a_new_run_file_replaces_nothing(p2ptrain: Command, tmp_path: Path) -> N
     assert p2ptrain("run", "new", "--out", tmp_path / "x.toml", "--size", "huge").code == 2
 
 
-def test_where_a_run_file_cannot_be_written_is_said(p2ptrain: Command, tmp_path: Path) -> None:
+def test_unwritable_run_file_is_reported(p2ptrain: Command, tmp_path: Path) -> None:
     outcome = p2ptrain("run", "new", "--out", tmp_path / "none" / "run.toml")
     assert outcome.code == 2
     assert "run.toml cannot be written: No such file or directory" in outcome.err
@@ -49,8 +50,8 @@ def test_where_a_run_file_cannot_be_written_is_said(p2ptrain: Command, tmp_path:
     assert made.json["file"] == str(tmp_path / "run.toml")
 
 
-def test_a_published_run_is_whole(organiser_home: Path) -> None:
-    """Everything that the manifest names is in the store, and is what it should be."""
+def test_published_run_is_complete(organiser_home: Path) -> None:
+    """Everything that the manifest names is in the store with the right contents."""
     home = Home(organiser_home)
     run = load_run(home.manifest)
     assert run is not None
@@ -74,7 +75,7 @@ def test_a_published_run_is_whole(organiser_home: Path) -> None:
         assert b"endoftext" in store.read_blob(manifest.tokenizer)
 
 
-def test_the_organiser_is_founder_and_allowed_unless_it_says_otherwise(
+def test_organiser_is_founder_and_allowed_by_default(
     organiser_home: Path,
 ) -> None:
     home = Home(organiser_home)
@@ -87,7 +88,7 @@ def test_the_organiser_is_founder_and_allowed_unless_it_says_otherwise(
     assert (held.allowlist.sequence, held.allowlist.peers) == (1, (me,))
 
 
-def test_founders_and_allowed_peers_are_as_asked(p2ptrain: Command, tmp_path: Path) -> None:
+def test_founders_and_allowed_peers_are_as_requested(p2ptrain: Command, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(RUN_TOML)
     outcome = p2ptrain(
         *("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "home", "--json"),
@@ -105,7 +106,7 @@ def test_founders_and_allowed_peers_are_as_asked(p2ptrain: Command, tmp_path: Pa
     assert held.allowlist.peers == tuple(sorted([*PEERS, run.manifest.organiser]))
 
 
-def test_publishing_the_same_file_twice_makes_the_same_data_and_weights(
+def test_publishing_the_same_file_twice_makes_equal_data(
     organiser_home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run.toml").write_text(RUN_TOML)
@@ -125,7 +126,7 @@ def test_publishing_the_same_file_twice_makes_the_same_data_and_weights(
     assert said[0].startswith("packing ")
 
 
-def test_a_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
+def test_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
     before = (organiser_home / "run" / "manifest.signed").read_bytes()
     outcome = p2ptrain("run", "publish", organiser_home / "run.toml", "--home", organiser_home)
     assert outcome.code == 2
@@ -144,7 +145,7 @@ def test_a_home_holds_one_run(p2ptrain: Command, organiser_home: Path) -> None:
         ("limit_mb = 0.06", "limit_mb = 0.001", "tokens are not enough"),
     ],
 )
-def test_a_run_that_cannot_be_published_leaves_nothing(
+def test_run_that_cannot_be_published_leaves_nothing(
     old: str, new: str, said: str, p2ptrain: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "raw.bin").write_bytes(b"\xff\xfe\xfd")
@@ -161,7 +162,7 @@ def test_a_run_that_cannot_be_published_leaves_nothing(
 
 
 @pytest.mark.parametrize("source", ["story.txt", "stories"])
-def test_ones_own_text_can_be_published(source: str, p2ptrain: Command, tmp_path: Path) -> None:
+def test_own_text_can_be_published(source: str, p2ptrain: Command, tmp_path: Path) -> None:
     text = "".join(f"{number} times {number} is {number * number}.\n" for number in range(4000))
     (tmp_path / "stories").mkdir()
     for name in ("story.txt", "stories/a.txt", "stories/b.txt"):
@@ -179,8 +180,8 @@ def test_ones_own_text_can_be_published(source: str, p2ptrain: Command, tmp_path
         ({"disk_free": 39_584 * 4 - 1}, "DISK-LOW"),
     ],
 )
-def test_a_machine_that_cannot_make_the_first_weights_packs_nothing_for_them(
-    lacks: dict[str, int],
+def test_nothing_is_packed_if_the_first_weights_cannot_be_made(
+    lacks: dict[str, Any],
     code: str,
     p2ptrain: Command,
     tmp_path: Path,
@@ -195,10 +196,10 @@ def test_a_machine_that_cannot_make_the_first_weights_packs_nothing_for_them(
     assert list(StoreReader(tmp_path / "home" / "store").listed()) == []
 
 
-def test_the_first_weights_take_the_disk_that_was_asked_for_and_a_few_chunks(
+def test_first_weights_take_the_predicted_disk_space(
     organiser_home: Path,
 ) -> None:
-    """Their momentum is zero, and equal chunks are one."""
+    """Their momentum is zero, and equal chunks are stored once."""
     home = Home(organiser_home)
     run = load_run(home.manifest)
     assert run is not None
@@ -209,7 +210,7 @@ def test_the_first_weights_take_the_disk_that_was_asked_for_and_a_few_chunks(
     assert theta <= stored <= theta + 2 * manifest.chunk_bytes
 
 
-def test_a_busy_store_is_not_written_to(organiser_home: Path) -> None:
+def test_busy_store_is_not_written_to(organiser_home: Path) -> None:
     home = Home(organiser_home)
     home.manifest.unlink()
     with Store(home.store), pytest.raises(StoreError) as caught:
@@ -219,7 +220,7 @@ def test_a_busy_store_is_not_written_to(organiser_home: Path) -> None:
     assert caught.value.code == "STORE-BUSY"
 
 
-def test_a_run_is_shown_in_words_and_as_json(p2ptrain: Command, organiser_home: Path) -> None:
+def test_run_is_shown_in_words_and_as_json(p2ptrain: Command, organiser_home: Path) -> None:
     lines = p2ptrain("run", "show", "--home", organiser_home).out.splitlines()
     value = p2ptrain("run", "show", "--home", organiser_home, "--json").json
     file = tomllib.loads(RUN_TOML)
@@ -230,7 +231,7 @@ def test_a_run_is_shown_in_words_and_as_json(p2ptrain: Command, organiser_home: 
     assert any("about 80.4 kB up and down" in line for line in lines)
 
 
-def test_a_home_without_a_run_and_one_with_a_forged_run_are_told_apart(
+def test_home_without_a_run_differs_from_one_with_a_forged_run(
     p2ptrain: Command, organiser_home: Path, tmp_path: Path
 ) -> None:
     assert "error[RUN-NONE]" in p2ptrain("run", "show", "--home", tmp_path / "empty").err
@@ -242,7 +243,7 @@ def test_a_home_without_a_run_and_one_with_a_forged_run_are_told_apart(
     assert "the signature of this manifest is wrong" in outcome.err
 
 
-def test_an_identity_is_made_once(p2ptrain: Command, tmp_path: Path) -> None:
+def test_identity_is_made_once(p2ptrain: Command, tmp_path: Path) -> None:
     first = p2ptrain("id", "--home", tmp_path / "h")
     again = p2ptrain("id", "--home", tmp_path / "h", "--json")
     assert (

@@ -1,4 +1,4 @@
-"""`p2ptrain run check`: what a run takes, before anybody is asked."""
+"""`p2ptrain run check` says what a run needs, before anybody is invited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.conftest import Command
 SPEED = ("--tokens-per-s", 2000)
 
 
-def test_the_table_has_a_line_for_each_number_of_peers(p2ptrain: Command, tmp_path: Path) -> None:
+def test_table_has_a_line_for_each_number_of_peers(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("opendiloco_150m"))
     (tmp_path / "corpus").mkdir()
@@ -33,7 +33,7 @@ def test_the_table_has_a_line_for_each_number_of_peers(p2ptrain: Command, tmp_pa
     assert (facts["is_told"], facts["tokens_per_s"], facts["lints"]) == (True, 50_000, [])
 
 
-def test_of_a_small_run_nobody_guesses_how_long_it_takes(p2ptrain: Command, tmp_path: Path) -> None:
+def test_duration_of_a_small_run_is_not_guessed(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("demo"))
     shown, told = (p2ptrain("run", "check", path, *more).out for more in ((), SPEED))
@@ -44,9 +44,7 @@ def test_of_a_small_run_nobody_guesses_how_long_it_takes(p2ptrain: Command, tmp_
     assert "%" in told
 
 
-def test_what_a_run_file_names_and_is_not_there_yet_is_said(
-    p2ptrain: Command, tmp_path: Path
-) -> None:
+def test_missing_files_named_by_a_run_file_are_reported(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("demo").replace('source = "stdlib"', 'source = "mine"\ntokenizer = "t"'))
     checked = p2ptrain("run", "check", path)
@@ -59,7 +57,7 @@ def test_what_a_run_file_names_and_is_not_there_yet_is_said(
     assert "warning   data." not in p2ptrain("run", "check", path).out
 
 
-def test_a_run_that_cannot_work_ends_with_status_2(p2ptrain: Command, tmp_path: Path) -> None:
+def test_run_that_cannot_work_ends_with_status_2(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("intellect1_10b").replace("_sequences = 127", "_sequences = 128"))
     shown = p2ptrain("run", "check", path)
@@ -70,7 +68,7 @@ def test_a_run_that_cannot_work_ends_with_status_2(p2ptrain: Command, tmp_path: 
     assert p2ptrain("run", "check", path).code == 2
 
 
-def test_what_an_eager_run_keeps_is_shown(p2ptrain: Command, tmp_path: Path) -> None:
+def test_memory_of_an_eager_run_is_shown(p2ptrain: Command, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     text = sample("opendiloco_150m")
     path.write_text(text + "\n[sync]\noverlap_steps = 500\neager = true\n")
@@ -94,7 +92,7 @@ def amended(tmp_path: Path) -> tuple[Home, Path]:
     return home, path
 
 
-def test_a_run_is_counted_as_members_have_amended_it(
+def test_run_is_checked_as_members_have_amended_it(
     p2ptrain: Command, amended: tuple[Home, Path]
 ) -> None:
     home, path = amended
@@ -111,7 +109,7 @@ def test_a_run_is_counted_as_members_have_amended_it(
     assert said in shown
 
 
-def test_another_run_than_that_of_the_home_is_not_taken_for_it(
+def test_other_run_than_that_of_the_home_is_refused(
     p2ptrain: Command, amended: tuple[Home, Path]
 ) -> None:
     home, path = amended
@@ -125,5 +123,5 @@ def test_another_run_than_that_of_the_home_is_not_taken_for_it(
     ("seconds", "shown"),
     [(1.23, "1.2 s"), (89.0, "89.0 s"), (600, "10 min"), (7300, "2 h"), (2e5, "2 d")],
 )
-def test_a_time_is_shown_in_the_unit_that_suits_it(seconds: float, shown: str) -> None:
+def test_time_is_shown_in_a_suitable_unit(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown

@@ -1,4 +1,4 @@
-"""`p2ptrain simulate` counts, fails loudly, and says how to see it again."""
+"""`p2ptrain simulate` counts runs, reports failures, and says how to replay them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_good_runs_are_counted(p2ptrain: Command) -> None:
     assert facts["outer_steps_per_s"] > 0
 
 
-def test_several_cores_find_what_one_finds(p2ptrain: Command) -> None:
+def test_several_cores_find_the_same_as_one(p2ptrain: Command) -> None:
     options = ("simulate", "--seeds", "24", "--steps", "2", "--profile", "torn", "--json")
     one, two = (json.loads(p2ptrain(*options, "--processes", n).out) for n in ("1", "2"))
     for facts in (one, two):
@@ -37,7 +37,7 @@ def test_several_cores_find_what_one_finds(p2ptrain: Command) -> None:
     assert one == two
 
 
-def test_a_failing_seed_is_named_replayed_and_told(p2ptrain: Command) -> None:
+def test_failing_seed_is_named_replayed_and_told(p2ptrain: Command) -> None:
     mutant = next(it for it in MUTANTS if it.name == "commit-without-bytes")
     with mutant.planted():
         outcome = p2ptrain(
@@ -53,7 +53,7 @@ def test_a_failing_seed_is_named_replayed_and_told(p2ptrain: Command) -> None:
     assert "=> CommitsAreHeld" in outcome.err
 
 
-def test_a_profile_that_does_not_exist(p2ptrain: Command) -> None:
+def test_unknown_profile_is_refused(p2ptrain: Command) -> None:
     outcome = p2ptrain("simulate", "--profile", "heaven")
     assert outcome.code == 2
     assert "chaos" in outcome.err
@@ -78,7 +78,7 @@ def counts(line: str) -> dict[str, object]:
     return {name: facts[name] for name in ("seeds", "first_seed", "outer_steps", "violations")}
 
 
-def test_an_interrupted_campaign_goes_on_where_it_was(p2ptrain: Command, tmp_path: Path) -> None:
+def test_interrupted_campaign_continues_where_it_was(p2ptrain: Command, tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
     whole = p2ptrain(*CALM, "--seeds", "45", "--results", str(file)).out
     plan, first, second, third, end = file.read_text().splitlines()
@@ -99,10 +99,10 @@ from p2ptrain.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(sys.argv[1:]))
 """
-"""`p2ptrain`, also where these tests were started in the background: there SIGINT is ignored."""
+"""Start `p2ptrain`, even where these tests run in the background and SIGINT is ignored."""
 
 
-def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
     words = [sys.executable, "-c", HEARS_CTRL_C, *CALM, "--seeds", "1000000", "--interpreted"]
     words += ["--interpreted", "--processes", "2", "--results", str(file)]
@@ -116,11 +116,11 @@ def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> No
     try:
         ends_s = time.monotonic() + 200
         while not file.exists() or len(file.read_text().splitlines()) < 2:
-            assert time.monotonic() < ends_s, "no batch came to its end"
+            assert time.monotonic() < ends_s, "no batch was finished"
             with pytest.raises(subprocess.TimeoutExpired):
                 campaign.wait(0.05)
         children = psutil.Process(campaign.pid).children(recursive=True)
-        os.killpg(campaign.pid, signal.SIGINT)  # As a terminal does: all of them hear it.
+        os.killpg(campaign.pid, signal.SIGINT)  # Like a terminal, which signals all of them.
         out, err = campaign.communicate(timeout=200)
     finally:
         campaign.kill()
@@ -131,14 +131,14 @@ def test_ctrl_c_leaves_no_process_and_says_how_far_it_came(tmp_path: Path) -> No
     assert err.splitlines()[-1].endswith(" of 1000000 seeds, 0 failed")
     kept = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(kept) >= 2
-    assert {len(it) for it in kept[1:]} == {1}, "every batch that was kept is whole"
+    assert {len(it) for it in kept[1:]} == {1}, "every stored batch is complete"
 
 
 def no_compiler(say: Callable[[str], None]) -> Path:
     raise MachineUnfit("the simulator cannot be compiled here", code="NO-COMPILER")
 
 
-def test_without_a_compiler_a_long_campaign_says_so_and_goes_on_interpreted(
+def test_long_campaign_without_a_compiler_says_so_and_continues(
     p2ptrain: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "compiled_copy", no_compiler)
@@ -152,7 +152,7 @@ def test_without_a_compiler_a_long_campaign_says_so_and_goes_on_interpreted(
     assert "NO-COMPILER" in asked.err
 
 
-def test_a_long_campaign_goes_on_as_the_compiled_copy(
+def test_long_campaign_continues_in_the_compiled_copy(
     p2ptrain: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(compiling, "compiled_copy", lambda say: tmp_path)
@@ -171,9 +171,7 @@ def test_a_long_campaign_goes_on_as_the_compiled_copy(
     assert became == [([sys.executable, "-P", "-m", "p2ptrain.cli", *CALM], str(tmp_path))]
 
 
-def test_results_of_another_campaign_are_not_gone_on_with(
-    p2ptrain: Command, tmp_path: Path
-) -> None:
+def test_results_of_another_campaign_are_not_continued(p2ptrain: Command, tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
     p2ptrain(*CALM, "--seeds", "1", "--results", str(file))
     outcome = p2ptrain(*CALM, "--seeds", "1", "--steps", "2", "--results", str(file))
@@ -183,7 +181,7 @@ def test_results_of_another_campaign_are_not_gone_on_with(
     assert p2ptrain(*CALM, "--results", str(file)).code == 2
 
 
-def test_failures_are_kept_and_told_again_without_another_run(
+def test_stored_failures_are_told_again_without_another_run(
     p2ptrain: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[range] = []

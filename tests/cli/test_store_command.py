@@ -1,4 +1,4 @@
-"""`p2ptrain store`, over a home as its organiser published it."""
+"""`p2ptrain store`, on a home as its organiser published it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.cli.commands import store as store_command
 from p2ptrain.cli.homes import run_of
 from p2ptrain.cli.main import main
+from p2ptrain.ids import Digest
 from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import LocalDisk, RecordLog, Store, StoreReader, digest_of
@@ -35,7 +36,7 @@ def run(capsys: pytest.CaptureFixture[str], home: Home, *words: str) -> tuple[in
     return code, shown.out, shown.err
 
 
-def test_du_tells_what_takes_how_much(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_du_shows_the_size_of_each_kind(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, home, "du", "--json")
     told = json.loads(out)
     assert code == 0
@@ -72,26 +73,26 @@ def test_check_names_what_is_damaged(home: Home, capsys: pytest.CaptureFixture[s
     assert victim in err
 
 
-def damaged(home: Home) -> str:
+def damaged(home: Home) -> Digest:
     with Store(home.store) as store:
         victim = store.put_chunk(b"sound")
         store.chunk_path(victim).write_bytes(b"rotten")
     return victim
 
 
-def test_a_sound_store_needs_no_repair(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_intact_store_needs_no_repair(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, home, "check", "--repair", "--json")
     assert (code, json.loads(out)["damaged"], json.loads(out)["repaired"]) == (0, [], [])
 
 
-def test_a_node_that_runs_is_asked_to_repair(
+def test_running_node_is_asked_to_repair(
     home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = damaged(home)
     with Store(home.store) as store:
         path = store.chunk_path(victim)
 
-    def look(reader: StoreReader, digest: str) -> bool:
+    def look(reader: StoreReader, digest: Digest) -> bool:
         path.write_bytes(b"sound")  # as the node does meanwhile
         return is_sound(reader, digest)
 
@@ -105,7 +106,7 @@ def test_a_node_that_runs_is_asked_to_repair(
     assert "the node that runs in this home repairs them" in err
 
 
-def test_what_nobody_repairs_stays_an_error(
+def test_damage_that_nobody_repairs_stays_an_error(
     home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim = damaged(home)
@@ -138,10 +139,10 @@ def test_gc_removes_what_the_run_does_not_need(
         assert not store.has_chunk(pinned)
 
 
-def test_gc_removes_the_older_snapshot_where_no_data_were_ever_fetched(
+def test_gc_removes_the_older_snapshot_if_no_data_were_fetched(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `ckpt fetch` leaves a home: chain, snapshots, updates and tokenizer, and no index."""
+    """As `ckpt fetch` leaves a home: chain, snapshots, updates and tokenizer, but no index."""
     history = make_history(home, publish_alone(home), 5)
     forget_the_data(home, history.run)
     code, out, err = run(capsys, home, "gc", "--keep-snapshots", "1", "--json")
@@ -153,7 +154,7 @@ def test_gc_removes_the_older_snapshot_where_no_data_were_ever_fetched(
         assert not store.has_chunk(history.snapshots[2])
 
 
-def test_a_seed_that_lacks_its_index_does_not_know_what_its_data_are_and_removes_nothing(
+def test_seed_without_its_index_removes_nothing(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = run_of(home).manifest.data.index
@@ -166,7 +167,7 @@ def test_a_seed_that_lacks_its_index_does_not_know_what_its_data_are_and_removes
 
 
 def publish_alone(home: Home) -> Run:
-    """In place of what is there."""
+    """Write this in place of what is there."""
     shutil.rmtree(home.store)
     return publish(home, rules=policy(participants_min=1, snapshot_every=2), steps=99)
 
@@ -184,7 +185,7 @@ def forget_the_data(home: Home, of: Run) -> None:
             store.chunk_path(digest).unlink()
 
 
-def test_gc_makes_room_on_a_disk_that_is_full(
+def test_gc_makes_room_on_a_full_disk(
     home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store(home.store) as store:
@@ -206,7 +207,7 @@ def test_gc_makes_room_on_a_disk_that_is_full(
         assert not store.has_chunk(garbage)
 
 
-def test_gc_says_what_to_do_about_a_root_that_is_damaged(
+def test_gc_says_what_to_do_about_a_damaged_root(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     victim = damaged(home)
@@ -218,9 +219,7 @@ def test_gc_says_what_to_do_about_a_root_that_is_damaged(
     assert run(capsys, home, "gc")[0] == 0
 
 
-def test_gc_keeps_its_hands_off_a_node_that_runs(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_leaves_a_running_node_alone(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     with sole_use(home):
         code, _, err = run(capsys, home, "gc")
     assert code == 8
@@ -242,7 +241,7 @@ def test_gc_keeps_its_hands_off_a_node_that_runs(
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_wrong_word_is_named_with_what_to_write_instead(
+def test_mistyped_word_is_answered_with_the_valid_ones(
     home: Home, capsys: pytest.CaptureFixture[str], words: list[str], what: str, do: str
 ) -> None:
     code, out, err = run(capsys, home, *words)
@@ -254,7 +253,7 @@ def test_a_wrong_word_is_named_with_what_to_write_instead(
 
 @pytest.mark.parametrize("words", ["du", "check", "check --repair", "gc", f"pin {'a' * 64}"])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_folder_that_is_no_home_is_not_told_to_be_sound(
+def test_folder_that_is_no_home_is_not_reported_as_intact(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, exists: bool
 ) -> None:
     mistyped = tmp_path / "hmoe"
@@ -269,6 +268,6 @@ def test_a_folder_that_is_no_home_is_not_told_to_be_sound(
         assert mistyped.exists() == exists
 
 
-def test_a_pin_may_come_before_what_it_pins(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pin_may_come_before_its_blob(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, home, "pin", digest_of(b"later"))[0] == 0
     assert run(capsys, home, "du")[1].rstrip().endswith("1 pinned")

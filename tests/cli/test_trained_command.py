@@ -1,4 +1,4 @@
-"""A home's ledger is held against journals, and says which block does not fit."""
+"""A home's ledger is compared with journals, and the blocks that do not fit are named."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-def test_a_home_that_logged_what_it_trained_is_told_so(p2ptrain: Command, home: Home) -> None:
+def test_home_that_logged_its_training_is_confirmed(p2ptrain: Command, home: Home) -> None:
     done = p2ptrain("ledger", "trained", "--home", home.root)
     assert (done.code, done.out) == (
         0,
@@ -39,7 +39,7 @@ def test_a_home_that_logged_what_it_trained_is_told_so(p2ptrain: Command, home: 
     )
 
 
-def test_a_journal_that_says_otherwise_is_an_error_that_names_the_block(
+def test_contradicting_journal_is_an_error_that_names_the_block(
     p2ptrain: Command, home: Home
 ) -> None:
     text = home.journal.read_text().replace('"trained":[2,3]', '"trained":[2,2,3]')
@@ -52,7 +52,7 @@ def test_a_journal_that_says_otherwise_is_an_error_that_names_the_block(
     assert (told.code, told.json["good"], len(told.json["faults"])) == (1, False, 1)
 
 
-def test_where_there_is_no_journal_nothing_is_claimed(p2ptrain: Command, home: Home) -> None:
+def test_without_a_journal_nothing_is_claimed(p2ptrain: Command, home: Home) -> None:
     (home.root / "empty.jsonl").touch()
     done = p2ptrain("ledger", "trained", home.root / "empty.jsonl", "--home", home.root, "--json")
     assert {"good": True, "checked": 0, "unseen": 6}.items() <= done.json.items()

@@ -1,4 +1,4 @@
-"""A run replayed from a home: what is good verifies, and whatever was touched is named."""
+"""A run replayed from a home: an intact home verifies, and every change is named."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def path_of(home: Home, digest: Digest) -> Path:
 
 
 def flip(path: Path, at: int = 50) -> None:
-    """One bit of a file that may be shared with other homes."""
+    """Flip one bit of a file that other homes may share."""
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.unlink()
@@ -59,7 +59,7 @@ def chunks(home: Home, blob: Digest) -> tuple[Digest, ...]:
         return store.manifest(blob).chunks
 
 
-def test_a_good_run_verifies_from_genesis_on(verify: Command, history: History) -> None:
+def test_good_run_verifies_from_genesis_on(verify: Command, history: History) -> None:
     done = verify("--json")
     assert done.code == 0
     assert done.json == {
@@ -90,7 +90,7 @@ def test_a_good_run_verifies_from_genesis_on(verify: Command, history: History) 
     assert "all 14 entries are valid" in told.err
 
 
-def test_a_certified_update_that_breaks_the_bound_is_named(verify: Command, home: Home) -> None:
+def test_certified_update_that_breaks_the_bound_is_named(verify: Command, home: Home) -> None:
     rules = policy(participants_min=1, snapshot_every=EVERY, influence_max=0.1)
     made = make_history(home, publish(home, rules=rules, steps=99), STEPS)
     done = verify("--json")
@@ -103,7 +103,7 @@ def test_a_certified_update_that_breaks_the_bound_is_named(verify: Command, home
     ("start", "begun", "compared"),
     [("genesis", 0, [2, 4, 6]), ("newest", 6, []), ("4", 4, [6])],
 )
-def test_a_replay_may_begin_at_any_snapshot_that_is_held(
+def test_replay_may_begin_at_any_snapshot_that_is_held(
     verify: Command, history: History, start: str, begun: int, compared: list[int]
 ) -> None:
     done = verify("--from", start, "--json").json
@@ -111,7 +111,7 @@ def test_a_replay_may_begin_at_any_snapshot_that_is_held(
     assert done["state"] == history.state
 
 
-def test_who_keeps_two_snapshots_verifies_from_the_older_one(
+def test_home_with_two_snapshots_verifies_from_the_older_one(
     verify: Command, home: Home, history: History
 ) -> None:
     keep = [history.snapshots[4], history.snapshots[6]]
@@ -123,14 +123,14 @@ def test_who_keeps_two_snapshots_verifies_from_the_older_one(
     assert (done["good"], done["begun"], done["compared"]) == (True, 4, [6])
 
 
-def test_it_works_while_the_node_runs(verify: Command, home: Home, history: History) -> None:
+def test_verification_works_while_the_node_runs(
+    verify: Command, home: Home, history: History
+) -> None:
     with sole_use(home), Store(home.store):
         assert verify().code == 0
 
 
-def test_a_flipped_byte_in_an_update_is_named(
-    verify: Command, home: Home, history: History
-) -> None:
+def test_flipped_byte_in_an_update_is_named(verify: Command, home: Home, history: History) -> None:
     victim = chunks(home, history.updates[3])[0]
     flip(path_of(home, victim))
     done = verify("--json")
@@ -149,7 +149,7 @@ def test_a_flipped_byte_in_an_update_is_named(
 
 
 @pytest.mark.parametrize("start", ["genesis", "4"])
-def test_a_flipped_byte_in_a_snapshot_is_named(
+def test_flipped_byte_in_a_snapshot_is_named(
     verify: Command, home: Home, history: History, start: str
 ) -> None:
     victim = chunks(home, history.snapshots[4])[-1]
@@ -160,7 +160,7 @@ def test_a_flipped_byte_in_a_snapshot_is_named(
     assert victim in found["what"]
 
 
-def test_a_flipped_byte_in_the_first_weights_is_named(
+def test_flipped_byte_in_the_first_weights_is_named(
     verify: Command, home: Home, history: History
 ) -> None:
     flip(path_of(home, chunks(home, history.run.manifest.genesis)[0]))
@@ -169,9 +169,7 @@ def test_a_flipped_byte_in_the_first_weights_is_named(
     assert found["signed_by"] == [history.run.manifest.organiser]
 
 
-def test_a_flipped_byte_in_the_ledger_is_named(
-    verify: Command, home: Home, history: History
-) -> None:
+def test_flipped_byte_in_the_ledger_is_named(verify: Command, home: Home, history: History) -> None:
     log = home.ledger
     frames = [entry_bytes(each) for each in history.chain]
     log.unlink()
@@ -185,7 +183,7 @@ def test_a_flipped_byte_in_the_ledger_is_named(
 
 
 @pytest.mark.parametrize("left", ["all but one byte", "one byte"])
-def test_a_torn_last_record_of_the_ledger_is_named_and_left_where_it_is(
+def test_torn_last_record_of_the_ledger_is_named_and_kept(
     verify: Command, home: Home, history: History, left: str
 ) -> None:
     *sound, last = [entry_bytes(each) for each in history.chain]
@@ -204,7 +202,7 @@ def test_a_torn_last_record_of_the_ledger_is_named_and_left_where_it_is(
     assert home.ledger.read_bytes() == torn
 
 
-def test_an_entry_without_its_votes_is_named(verify: Command, home: Home, history: History) -> None:
+def test_entry_without_its_votes_is_named(verify: Command, home: Home, history: History) -> None:
     third = history.chain[2]
     unsigned = Certificate(third.entry.height, 0, third.entry.digest, ())
     history.chain[2] = Certified(third.entry, unsigned)
@@ -216,10 +214,10 @@ def test_an_entry_without_its_votes_is_named(verify: Command, home: Home, histor
     assert "LEDGER-BROKEN" in done.err
 
 
-def test_a_snapshot_that_the_updates_do_not_lead_to_is_named_with_who_signed_it(
+def test_snapshot_that_updates_contradict_is_named_with_its_voters(
     verify: Command, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The voters of this run multiply their momentum by a little more than they should."""
+    """The voters of this run multiply their momentum by slightly more than they should."""
     rules = policy(participants_min=1, snapshot_every=EVERY)
     run = publish(home, rules=rules, steps=99)
     apply = OuterState.apply
@@ -236,7 +234,7 @@ def test_a_snapshot_that_the_updates_do_not_lead_to_is_named_with_who_signed_it(
     assert "AUDIT-DIFFERS" in done.err
 
 
-def test_what_is_not_held_is_no_difference_but_no_proof_either(
+def test_missing_parts_are_neither_a_difference_nor_a_proof(
     verify: Command, home: Home, history: History
 ) -> None:
     path_of(home, history.updates[6]).unlink()
@@ -248,7 +246,7 @@ def test_what_is_not_held_is_no_difference_but_no_proof_either(
     assert "AUDIT-PARTIAL" in done.err
 
 
-def test_a_home_without_any_snapshot_says_which_to_fetch(
+def test_home_without_any_snapshot_says_which_to_fetch(
     verify: Command, home: Home, history: History
 ) -> None:
     for snapshot in (history.run.manifest.genesis, *history.snapshots.values()):
@@ -259,7 +257,7 @@ def test_a_home_without_any_snapshot_says_which_to_fetch(
     assert "p2ptrain ckpt fetch" in done.err
 
 
-def test_a_pruned_ledger_verifies_from_its_checkpoint_on_and_says_so(
+def test_pruned_ledger_verifies_from_its_checkpoint_and_says_so(
     verify: Command, home: Home, history: History
 ) -> None:
     origin = prune_home(home, history.run, 4)
@@ -279,7 +277,7 @@ def test_a_pruned_ledger_verifies_from_its_checkpoint_on_and_says_so(
         (["--from", "3"], 2, "of the outer steps 0, 2, 4, 6"),
     ],
 )
-def test_wrong_words_are_told(
+def test_wrong_arguments_are_reported(
     verify: Command, history: History, words: list[str], code: int, said: str
 ) -> None:
     done = verify(*words)
@@ -287,9 +285,7 @@ def test_wrong_words_are_told(
     assert verify(history.run.id[:12]).code == 0
 
 
-def test_the_schema_is_the_same_whatever_was_found(
-    verify: Command, home: Home, history: History
-) -> None:
+def test_schema_is_the_same_for_every_result(verify: Command, home: Home, history: History) -> None:
     good = verify("--json").json
     assert good["torn"] is None
     home.ledger.write_bytes(b"")

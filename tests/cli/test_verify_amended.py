@@ -1,4 +1,4 @@
-"""An amended run replayed from a home: each update by the codec and the rates of its time."""
+"""An amended run replayed from a home: each update with the codec and the rates of its step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def signed(home: Home, run: Run, **changes: object) -> SignedAmendment:
     return SignedAmendment.publish(load_or_create(home.identity), wanted, run)
 
 
-def test_an_amended_run_verifies_from_genesis_on(
+def test_amended_run_verifies_from_genesis_on(
     p2ptrain: Command, home: Home, run: Run, amendment: SignedAmendment
 ) -> None:
     history = make_history(home, run, STEPS, [amendment])
@@ -51,7 +51,7 @@ def test_an_amended_run_verifies_from_genesis_on(
     assert "amendment 1 from outer step 3 on" in shown
 
 
-def test_without_the_amendment_the_replay_ends_where_it_would_begin_to_hold(
+def test_without_the_amendment_the_replay_ends_at_its_first_step(
     p2ptrain: Command, home: Home, run: Run, amendment: SignedAmendment
 ) -> None:
     make_history(home, run, STEPS, [amendment])
@@ -66,7 +66,7 @@ def test_without_the_amendment_the_replay_ends_where_it_would_begin_to_hold(
     assert (told["digest"], told["held"]) == (amendment.digest, False)
 
 
-def test_a_quorum_that_certified_what_the_organiser_did_not_sign_is_found_out(
+def test_quorum_that_certified_an_unsigned_amendment_is_detected(
     p2ptrain: Command, home: Home, run: Run, amendment: SignedAmendment
 ) -> None:
     early = replace(amendment.terms, step=2)

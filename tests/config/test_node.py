@@ -1,4 +1,4 @@
-"""The options of a node cannot be impossible."""
+"""The options of a node cannot be invalid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2ptrain.errors import ConfigError
 from p2ptrain.ids import RunId
 
 
-def test_a_home_is_enough() -> None:
+def test_home_is_enough() -> None:
     config = NodeConfig(Path("/h"))
     assert config == NodeConfig(
         home=Path("/h"),
@@ -35,7 +35,7 @@ def test_a_home_is_enough() -> None:
     )
 
 
-def test_it_cannot_be_changed() -> None:
+def test_configuration_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         NodeConfig(Path("/h")).seed = True  # type: ignore[misc]
 
@@ -56,7 +56,7 @@ def test_it_cannot_be_changed() -> None:
         ("listen", (), "--listen"),
     ],
 )
-def test_an_impossible_option_is_named(field: str, value: Any, option: str) -> None:
+def test_impossible_option_is_named(field: str, value: Any, option: str) -> None:
     with pytest.raises(ConfigError) as caught:
         dataclasses.replace(NodeConfig(Path("/h")), **{field: value})
     assert caught.value.what == f"{option} is {value!r}"
@@ -80,7 +80,7 @@ def test_an_impossible_option_is_named(field: str, value: Any, option: str) -> N
         ("", None),
     ],
 )
-def test_a_rate_has_a_number_and_a_unit(text: str, bytes_per_s: int | None) -> None:
+def test_rate_has_a_number_and_a_unit(text: str, bytes_per_s: int | None) -> None:
     if bytes_per_s is not None:
         assert parse_rate(text) == bytes_per_s
         return
@@ -103,7 +103,7 @@ def test_a_rate_has_a_number_and_a_unit(text: str, bytes_per_s: int | None) -> N
         ("host:４", None),
     ],
 )
-def test_a_host_and_port(text: str, parts: tuple[str, int] | None) -> None:
+def test_host_and_port_are_parsed(text: str, parts: tuple[str, int] | None) -> None:
     if parts is not None:
         assert parse_host_port(text) == parts
         return

@@ -1,4 +1,4 @@
-"""A wrong run file is answered with the field, its value and what it should be."""
+"""A wrong run file is answered with the field, its value, and the allowed values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from p2ptrain.errors import ConfigError
 
 
 def tiny_with(changes: dict[str, Any]) -> dict[str, Any]:
-    """The tiny run's tables with "section.field" set to a value, or taken out where it is None."""
+    """Return the tiny run's tables with "section.field" set to a value, or removed if the value is
+    None.
+    """
     tree = copy.deepcopy(tomllib.loads(sample("tiny")))
     for where, value in changes.items():
         section, _, name = where.partition(".")
@@ -30,7 +32,7 @@ def tiny_with(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sample_names())
-def test_the_samples_are_right(name: str) -> None:
+def test_samples_are_valid(name: str) -> None:
     run = parse_run_file(tomllib.loads(sample(name)))
     assert run.run.name == name.replace("_", "-")
     assert run.run.admission == "allowlist"
@@ -38,7 +40,7 @@ def test_the_samples_are_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sample_names())
-def test_the_files_under_configs_are_the_samples(name: str) -> None:
+def test_files_under_configs_are_the_samples(name: str) -> None:
     root = Path(__file__).parents[2]
     assert (root / "configs" / f"{name}.toml").read_text() == sample(name)
 
@@ -55,13 +57,13 @@ def test_every_setting_of_the_demo_is_explained_or_plain() -> None:
     assert sample("demo").startswith("# ")
 
 
-def test_the_demo_has_every_setting_and_what_it_is_if_left_out() -> None:
-    """The other samples say: demo.toml explains each setting."""
+def test_demo_has_every_setting_with_its_default() -> None:
+    """The other samples say that demo.toml explains each setting."""
     sections = re.split(r"^\[(\w+)\]", sample("demo"), flags=re.MULTILINE)[1:]
     texts = dict(zip(sections[::2], sections[1::2], strict=True))
     for section, holder in RunFile.model_fields.items():
         assert isinstance(holder.annotation, type)
-        for name, field in holder.annotation.model_fields.items():  # type: ignore[attr-defined]
+        for name, field in holder.annotation.model_fields.items():
             line = re.search(rf"^(# )?{name} = ([^#\n]+)(#.*)?$", texts[section], re.MULTILINE)
             assert line is not None, f"{section}.{name}"
             if line[1] or field.is_required():
@@ -73,7 +75,7 @@ def test_the_demo_has_every_setting_and_what_it_is_if_left_out() -> None:
             assert unset == field.default, f"{section}.{name}"
 
 
-def test_an_unknown_sample_is_answered_with_the_known() -> None:
+def test_unknown_sample_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         sample("../errors")
     assert caught.value.do == f"choose {' or '.join(sample_names())}"
@@ -161,7 +163,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changes", "text"), WRONG, ids=[text[:40] for _, text in WRONG])
-def test_a_wrong_setting_is_named(changes: dict[str, Any], text: str) -> None:
+def test_wrong_setting_is_named(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_run_file(tiny_with(changes), name="my.toml")
     assert caught.value.what.startswith(f"my.toml: {text}")
@@ -180,24 +182,24 @@ def test_several_faults_are_listed_and_the_list_is_bounded() -> None:
     assert caught.value.evidence[-1] == "and 18 more"
 
 
-def test_a_codec_has_a_block_of_its_own_unless_the_file_says_otherwise() -> None:
+def test_codec_has_its_own_block_unless_the_file_says_otherwise() -> None:
     for name, block in [("fp32", 256), ("fp16", 256), ("int8", 256), ("int4", 64)]:
         assert parse_run_file(tiny_with({"codec": {"name": name}})).codec.block == block
         given = {"name": name, "block": 128, "feedback": True}
         assert parse_run_file(tiny_with({"codec": given})).codec.model_dump() == given
 
 
-def test_a_run_file_of_earlier_versions_may_say_merge_mean() -> None:
+def test_run_file_of_earlier_versions_may_say_merge_mean() -> None:
     given = tiny_with({"sync": {"fragments": 1, "merge": "mean"}})
     assert parse_run_file(given) == parse_run_file(tiny_with({"sync": {"fragments": 1}}))
 
 
-def test_whole_numbers_serve_as_numbers() -> None:
+def test_whole_numbers_are_accepted_as_numbers() -> None:
     run = parse_run_file(tiny_with({"inner.lr": 1, "inner.betas": [0, 0.95]}))
     assert (run.inner.lr, run.inner.betas) == (1.0, (0.0, 0.95))
 
 
-def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+def test_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_run_file(tmp_path / "run.toml")
     assert "cannot be read: No such file" in caught.value.what
@@ -209,7 +211,7 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     [b"[run\n", b"\xff\xfe", b"a = 1\na = 2\n", b"a = " + b"[" * 5000],
     ids=["table", "bytes", "twice", "deep"],
 )
-def test_a_file_that_is_not_toml_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
+def test_file_that_is_not_toml_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "run.toml"
     path.write_bytes(data)
     with pytest.raises(ConfigError) as caught:
@@ -217,7 +219,7 @@ def test_a_file_that_is_not_toml_is_said_to_be_none(tmp_path: Path, data: bytes)
     assert caught.value.what.startswith(f"{path} is not TOML")
 
 
-def test_a_sample_loads_from_disk(tmp_path: Path) -> None:
+def test_sample_loads_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(sample("demo"))
     assert load_run_file(path) == parse_run_file(tomllib.loads(sample("demo")))

@@ -30,7 +30,7 @@ def test_tokens_come_back_exactly(sequences: int, sequence: int, vocab: int, see
 
 
 @given(place=st.integers(0, len(BLOCK) - 1), flip=st.integers(1, 255))
-def test_no_damaged_byte_goes_unnoticed(place: int, flip: int) -> None:
+def test_damaged_byte_is_always_noticed(place: int, flip: int) -> None:
     damaged = bytearray(BLOCK)
     damaged[place] ^= flip
     with pytest.raises(ChunkCorrupt):
@@ -38,7 +38,7 @@ def test_no_damaged_byte_goes_unnoticed(place: int, flip: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, len(BLOCK) - 1])
-def test_a_block_cut_short_is_refused(length: int) -> None:
+def test_truncated_block_is_refused(length: int) -> None:
     with pytest.raises(ChunkCorrupt):
         decode_block(BLOCK[:length], vocab=37, sequence=8)
 
@@ -51,7 +51,7 @@ def test_a_block_cut_short_is_refused(length: int) -> None:
         (37, 7, "has 8 tokens a row"),
     ],
 )
-def test_a_block_of_another_run_is_refused(vocab: int, sequence: int, complaint: str) -> None:
+def test_block_of_another_run_is_refused(vocab: int, sequence: int, complaint: str) -> None:
     with pytest.raises(ChunkCorrupt, match=complaint) as caught:
         decode_block(BLOCK, vocab=vocab, sequence=sequence, name="a3f0")
     assert caught.value.code == "DATA"
@@ -59,7 +59,7 @@ def test_a_block_of_another_run_is_refused(vocab: int, sequence: int, complaint:
     assert caught.value.do
 
 
-def test_a_file_that_is_not_there_is_missing_rather_than_corrupt(tmp_path: Path) -> None:
+def test_absent_file_is_missing_rather_than_corrupt(tmp_path: Path) -> None:
     (tmp_path / "block").write_bytes(BLOCK)
     rows = read_block(tmp_path / "block", vocab=37, sequence=8)
     np.testing.assert_array_equal(rows, ROWS)

@@ -39,7 +39,7 @@ def rows(blocks: tuple[bytes, ...]) -> np.ndarray:
     return np.concatenate([decode_block(block, vocab=300, sequence=32) for block in blocks])
 
 
-def test_a_text_file_of_20_kilobytes_has_one_mark_and_all_its_text_in_order(tmp_path: Path) -> None:
+def test_text_file_of_20_kilobytes_has_one_mark_and_all_its_text(tmp_path: Path) -> None:
     text = lines(1000)
     (tmp_path / "a.txt").write_text(text)
     pieces = pieces_of(tmp_path / "a.txt")
@@ -64,7 +64,7 @@ def test_two_text_files_have_two_marks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, READ_BASES_MAX, READ_BASES_MAX + 7])
-def test_a_contig_of_any_length_has_one_beginning_and_one_end(tmp_path: Path, more: int) -> None:
+def test_contig_of_any_length_has_one_beginning_and_one_end(tmp_path: Path, more: int) -> None:
     bases = ("ACGTTGCA" * (READ_BASES_MAX // 2))[: READ_BASES_MAX + more]
     (tmp_path / "a.fa").write_text(f">contig\n{bases}\n")
     (tmp_path / "a.fq").write_text(f"@read\n{bases}\n+\n{'I' * len(bases)}\n")
@@ -87,7 +87,7 @@ def test_pieces_of_one_file_are_split_and_none_is_on_both_sides(tmp_path: Path) 
     assert (np.concatenate([train, held_out]) == packed.begin).sum() <= 1
 
 
-def test_a_piece_of_which_no_token_is_left_is_packed_as_none(tmp_path: Path) -> None:
+def test_piece_without_tokens_is_skipped(tmp_path: Path) -> None:
     known = learn_text([lines(400)], SPEC.vocab)
     nothing = Piece("", begins=False, ends=False)
     whole = pack_stream([Piece(lines(400)), Piece(lines(400))], known, SPEC, tmp_path, bytes)

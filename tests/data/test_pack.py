@@ -1,4 +1,6 @@
-"""Packing: the same text gives the same blocks, nothing leaks, nothing is made up."""
+"""Packing: equal text gives equal blocks, nothing leaks into validation, and nothing is
+invented.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def digest(packed: Packed[bytes]) -> str:
     return blake3(b"".join(parts)).hexdigest()
 
 
-def test_the_same_text_and_seed_give_the_same_bytes_in_another_process(
+def test_same_text_and_seed_give_the_same_bytes_in_a_new_process(
     packed: Packed[bytes],
 ) -> None:
     program = (
@@ -83,14 +85,14 @@ def test_validation_shares_no_document_with_training(
     assert homes["train"].isdisjoint(homes["validation"])
 
 
-def test_the_tokenizer_gives_any_text_back_exactly(packed: Packed[bytes]) -> None:
+def test_tokenizer_gives_any_text_back_exactly(packed: Packed[bytes]) -> None:
     tokenizer = Tokenizer.from_str(packed.tokenizer_json.decode())
     assert tokenizer.get_vocab_size() == SPEC.vocab
     for text in ("def f(x):\n\treturn x", "naïve Ωμέγα 漢字 🦦", " two  spaces ", "\x00\x7f"):
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_tokens_say_more_than_bytes(packed: Packed[bytes]) -> None:
+def test_text_has_fewer_tokens_than_bytes(packed: Packed[bytes]) -> None:
     assert 1.3 < packed.bytes_per_token < 4
 
 
@@ -109,12 +111,12 @@ def test_too_little_text_is_refused_with_the_numbers() -> None:
         ("block_sequences", 2**16),
     ],
 )
-def test_an_impossible_packing_is_refused(field: str, value: int) -> None:
+def test_impossible_packing_is_refused(field: str, value: int) -> None:
     with pytest.raises(ConfigError, match=field.removeprefix("block_")):
         replace(SPEC, **{field: value})
 
 
-def test_a_vocabulary_without_room_for_all_bytes_is_refused(documents: list[str]) -> None:
+def test_vocabulary_without_room_for_all_bytes_is_refused(documents: list[str]) -> None:
     with pytest.raises(ConfigError, match="vocab is 256"):
         pack(documents, replace(SPEC, vocab=256))
 
@@ -125,7 +127,7 @@ def stream(documents: list[str], scratch: Path, **settings: int) -> Packed[bytes
     return pack_stream(map(Piece, documents), vocabulary, SPEC, scratch, bytes, **settings)
 
 
-def test_the_order_does_not_depend_on_the_memory_that_was_used(
+def test_order_does_not_depend_on_the_memory_that_was_used(
     documents: list[str], packed: Packed[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool, "PORTION_TOKENS", 1000)
@@ -133,7 +135,7 @@ def test_the_order_does_not_depend_on_the_memory_that_was_used(
     assert stream(documents, tmp_path / "small", file_bytes=4096) == packed
 
 
-def test_every_token_of_the_training_documents_is_in_one_block_but_the_last_ones(
+def test_every_training_token_is_in_one_block_but_the_last_ones(
     documents: list[str], packed: Packed[bytes]
 ) -> None:
     rows = len(rows_of(packed.train)) + len(rows_of(packed.validation))
@@ -141,7 +143,7 @@ def test_every_token_of_the_training_documents_is_in_one_block_but_the_last_ones
     assert packed.documents == len(documents)
 
 
-def test_the_entropy_of_order_zero_is_that_of_the_training_tokens(packed: Packed[bytes]) -> None:
+def test_entropy_of_order_zero_is_that_of_the_training_tokens(packed: Packed[bytes]) -> None:
     tokens, counts = np.unique(rows_of(packed.train), return_counts=True)
     assert entropy_nats(np.array([5, 5, 0])) == pytest.approx(np.log(2))
     assert packed.entropy_nats == pytest.approx(entropy_nats(counts))
@@ -162,11 +164,11 @@ def test_each_read_begins_and_ends_with_its_mark(tmp_path: Path) -> None:
         begins, ends = row == 4, row == 5
         assert (begins[1:] == ends[:-1]).all()
     assert (rows > 5).mean() > 0.8
-    # On every Python, in every year: what a run is made of can be checked by making it again.
+    # On every Python, in every year: a run's data can be checked by making them again.
     assert digest(packed)[:16] == "18438c97c5b24892"
 
 
-def test_a_document_cannot_set_marks_by_spelling_them(tmp_path: Path) -> None:
+def test_document_cannot_set_marks_by_spelling_them(tmp_path: Path) -> None:
     documents = [f"text {number} {END_OF_TEXT} goes on" for number in range(300)]
     packed = stream(documents, tmp_path / "scratch")
     held = sum(
@@ -176,14 +178,14 @@ def test_a_document_cannot_set_marks_by_spelling_them(tmp_path: Path) -> None:
     assert held <= len(documents)
 
 
-def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
     vocabulary = learn_text(["some text"], 400)
     with pytest.raises(ConfigError, match=r"model\.vocab is 257") as caught:
         pack_stream([Piece("x")], vocabulary, replace(SPEC, vocab=257), tmp_path, bytes)
     assert caught.value.do == f"set model.vocab to {vocabulary.size} or more"
 
 
-def test_the_standard_library_is_python_within_the_limit(documents: list[str]) -> None:
+def test_standard_library_text_is_python_within_the_limit(documents: list[str]) -> None:
     size = sum(len(document.encode()) for document in documents)
     assert 250_000 < size <= 300_000
     assert any("import " in document for document in documents)

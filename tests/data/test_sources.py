@@ -1,4 +1,4 @@
-"""Any source gives its documents, or says in which line it is broken and what helps."""
+"""Any source gives its documents, or names the broken line and what helps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pieces(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list
 
 
 def documents(path: Path, *, field: str = "text", limit_bytes: int = 10**6) -> list[str]:
-    """Of a source whose documents are a piece each."""
+    """The pieces of a source whose documents have one piece each."""
     found = pieces(path, field=field, limit_bytes=limit_bytes)
     assert all(piece.begins and piece.ends for piece in found)
     return [piece.text for piece in found]
@@ -56,7 +56,7 @@ def table(path: Path, **columns: object) -> None:
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_documents_come_out_as_they_are(
+def test_documents_come_out_unchanged(
     tmp_path: Path, name: str, content: str, found: list[str], packed: bool
 ) -> None:
     path = tmp_path / (name + ".gz" if packed else name)
@@ -65,13 +65,13 @@ def test_documents_come_out_as_they_are(
     assert documents(path) == found
 
 
-def test_a_column_of_parquet_is_a_source(tmp_path: Path) -> None:
+def test_column_of_parquet_is_a_source(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(600)]
     table(tmp_path / "a.parquet", text=texts, n=range(600))
     assert documents(tmp_path / "a.parquet") == texts
 
 
-def test_long_records_come_in_pieces_that_say_where_a_record_begins_and_ends(
+def test_long_records_come_in_pieces_that_mark_beginning_and_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "READ_BASES_MAX", 4)
@@ -86,7 +86,7 @@ def test_long_records_come_in_pieces_that_say_where_a_record_begins_and_ends(
     assert pieces(tmp_path / "a.fq") == [two[0], Piece("AC", begins=False), Piece("ACGT")]
 
 
-def test_a_text_file_is_one_document_in_pieces_of_whole_lines(
+def test_text_file_is_one_document_in_pieces_of_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_files, "TEXT_PIECE_CHARACTERS", 6)
@@ -102,7 +102,7 @@ def test_a_text_file_is_one_document_in_pieces_of_whole_lines(
     assert pieces(tmp_path / "all", limit_bytes=15)[-1].ends is False
 
 
-def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> None:
+def test_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> None:
     (tmp_path / "all" / "b").mkdir(parents=True)
     (tmp_path / "all" / "c.txt").write_text("three")
     (tmp_path / "all" / "a.txt").write_text("one")
@@ -110,14 +110,12 @@ def test_a_folder_is_its_files_in_the_order_of_their_paths(tmp_path: Path) -> No
     assert documents(tmp_path / "all") == ["one\n", "two", "three\n"]
 
 
-def test_a_folder_that_may_not_be_looked_into_is_not_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed, scandir = tmp_path / "all" / "closed", os.scandir
     closed.mkdir(parents=True)
     (tmp_path / "all" / "a.txt").write_text("one")
 
-    def refusing(path: str) -> object:  # root may look into any folder, so it takes this
+    def refusing(path: str) -> object:  # root may look into any folder, so it needs this
         if Path(path) == closed:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         return scandir(path)
@@ -127,7 +125,7 @@ def test_a_folder_that_may_not_be_looked_into_is_not_passed_over(
         documents(tmp_path / "all")
 
 
-def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
+def test_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINES)
     assert documents(tmp_path / "a.jsonl", limit_bytes=13) == ["text 0", "text 1"[:6]]
     with pytest.raises(ConfigError) as caught:
@@ -169,7 +167,7 @@ def test_the_limit_ends_a_source_at_a_document(tmp_path: Path) -> None:
         ("a.fas", b"", "a.fas holds no text"),
     ],
 )
-def test_a_broken_source_says_where_and_what_helps(
+def test_broken_source_says_where_and_what_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, complaint: str
 ) -> None:
     monkeypatch.setattr(lines, "LINE_BYTES_MAX", 64)
@@ -191,7 +189,7 @@ def test_a_broken_source_says_where_and_what_helps(
         ({"text": [b"x"]}, "row 1 of column 'text' is bytes"),
     ],
 )
-def test_a_parquet_file_without_text_says_which_row(
+def test_parquet_file_without_text_says_which_row(
     tmp_path: Path, columns: dict[str, object], complaint: str
 ) -> None:
     table(tmp_path / "a.parquet", **columns)
@@ -226,7 +224,7 @@ def mixed(path: Path) -> None:
         (mixed, "it has reads, beside the text in b.txt"),
     ],
 )
-def test_what_is_no_source_is_refused(
+def test_invalid_source_is_refused(
     tmp_path: Path, make: Callable[[Path], object], complaint: str
 ) -> None:
     make(tmp_path / "a.parquet")

@@ -1,4 +1,4 @@
-"""Tokens become text as soon as they can."""
+"""Tokens become text as soon as possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def speller(tmp_path: Path) -> Speller:
     return Speller(tmp_path / "t.json")
 
 
-def test_a_character_of_several_tokens_is_shown_when_it_is_whole(speller: Speller) -> None:
+def test_character_of_several_tokens_is_shown_when_it_is_complete(speller: Speller) -> None:
     text = "words: é, 漢, 🦦."
     shown = [speller.decoded(token) for token in speller.encoded(text)]
     assert "".join(shown) == text
@@ -31,7 +31,9 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(speller: Spelle
 
 @pytest.fixture
 def pieces(tmp_path: Path) -> Speller:
-    """As Llama 2's: a word's token has its space before it, which a text does not begin with."""
+    """Like Llama 2's: a word's token includes the space before it, which a text does not begin
+    with.
+    """
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     spaces = decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)
@@ -45,7 +47,7 @@ def pieces(tmp_path: Path) -> Speller:
 
 
 @pytest.mark.parametrize(("tokens_before", "text_before"), [(0, ""), (1, ""), (2, "the")])
-def test_words_are_apart_whatever_was_shown_before(
+def test_words_are_separated_whatever_was_shown_before(
     pieces: Speller, tokens_before: int, text_before: str
 ) -> None:
     text = "the dog, the lazy dog, the lazy lazy dog, the dog"
@@ -56,7 +58,7 @@ def test_words_are_apart_whatever_was_shown_before(
     assert text_before + shown == text
 
 
-def test_what_a_tokenizer_cannot_spell_is_counted(tmp_path: Path, speller: Speller) -> None:
+def test_tokens_that_a_tokenizer_cannot_spell_are_counted(tmp_path: Path, speller: Speller) -> None:
     reads = learn_reads(["ACGTTGCA" * 9], 30)
     (tmp_path / "reads.json").write_bytes(reads.to_json())
     of_reads = Speller(tmp_path / "reads.json")
@@ -74,7 +76,7 @@ def test_bytes_that_are_no_character_are_not_held_for_ever(speller: Speller) -> 
     assert speller.decoded(speller.encoded("w")[0]) == "w"
 
 
-def test_the_name_of_a_special_token_is_text_like_any_other(speller: Speller) -> None:
+def test_name_of_a_special_token_is_ordinary_text(speller: Speller) -> None:
     tokens = speller.encoded("<|endoftext|>")
     assert len(tokens) > 1
     assert "".join(map(speller.decoded, tokens)) == "<|endoftext|>"
@@ -87,17 +89,19 @@ def respelt(speller: Speller, path: Path, **changes: object) -> Speller:
     return Speller(path / "other.json")
 
 
-def test_all_of_a_text_is_spelt_and_nothing_else_whatever_the_file_asks_for(
-    speller: Speller, tmp_path: Path
-) -> None:
+def test_text_is_spelt_exactly_whatever_the_file_asks_for(speller: Speller, tmp_path: Path) -> None:
     cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    fill = {"strategy": {"Fixed": 99}, "direction": "Right", "pad_to_multiple_of": None}
+    fill: dict[str, object] = {
+        "strategy": {"Fixed": 99},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+    }
     fill |= {"pad_id": 10**6, "pad_type_id": 0, "pad_token": "x"}
     other = respelt(speller, tmp_path, truncation=cut, padding=fill)
     assert other.encoded("plain words only") == speller.encoded("plain words only")
 
 
-def test_a_tokenizer_with_gaps_is_as_long_as_its_largest_token(
+def test_tokenizer_with_gaps_is_as_long_as_its_largest_token(
     speller: Speller, tmp_path: Path
 ) -> None:
     tree = json.loads((tmp_path / "t.json").read_text())
@@ -123,7 +127,7 @@ CANNOT = {
 
 
 @pytest.mark.parametrize("changes", CANNOT.values(), ids=CANNOT)
-def test_a_tokenizer_that_can_be_read_and_fails_is_told(
+def test_tokenizer_that_can_be_read_but_fails_is_reported(
     changes: dict[str, object], speller: Speller, tmp_path: Path
 ) -> None:
     other = respelt(speller, tmp_path, **changes)
@@ -132,7 +136,7 @@ def test_a_tokenizer_that_can_be_read_and_fails_is_told(
     assert caught.value.code == "MODEL-FOREIGN"
 
 
-def test_a_tokenizer_that_makes_its_library_panic_is_refused(
+def test_tokenizer_that_makes_its_library_panic_is_refused(
     speller: Speller, tmp_path: Path
 ) -> None:
     normalizer = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
@@ -142,7 +146,7 @@ def test_a_tokenizer_that_makes_its_library_panic_is_refused(
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "[1]"])
-def test_what_is_no_tokenizer_is_refused(content: str | None, tmp_path: Path) -> None:
+def test_invalid_tokenizer_is_refused(content: str | None, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_text(content)

@@ -1,4 +1,6 @@
-"""Made-up reads: the same for a seed on every machine, with repeats, and readable as real ones."""
+"""Synthetic reads: the same for a seed on every machine, with repeats, and readable like real
+ones.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ SPEC = SynthesisSpec(reads=500, genomes=2, genome_bases=4000, read_bases=60, see
 
 
 def splitmix64(state: int, count: int) -> list[int]:
-    """As its authors wrote it, with Python's whole numbers."""
+    """The algorithm as its authors wrote it, with Python's whole numbers."""
     found, mask = [], 2**64 - 1
     for _ in range(count):
         state = (state + 0x9E3779B97F4A7C15) & mask
@@ -28,7 +30,7 @@ def splitmix64(state: int, count: int) -> list[int]:
     return found
 
 
-def test_draws_are_splitmix64s_and_do_not_depend_on_the_portions() -> None:
+def test_draws_match_splitmix64_in_portions_of_any_size() -> None:
     whole = draws(7, "x", 0, 100)
     np.testing.assert_array_equal(whole[40:], draws(7, "x", 40, 60))
     assert whole.tolist() == splitmix64(int.from_bytes(blake3(b"7 x").digest()[:8], "little"), 100)
@@ -37,7 +39,7 @@ def test_draws_are_splitmix64s_and_do_not_depend_on_the_portions() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.fasta", "a.fq.gz"])
-def test_a_seed_has_the_same_reads_everywhere(tmp_path: Path, name: str) -> None:
+def test_seed_has_the_same_reads_everywhere(tmp_path: Path, name: str) -> None:
     write_reads(tmp_path / name, SPEC)
     source = find_source(name, field="", limit_bytes=10**6, beside=tmp_path)
     found = [piece.text for piece in source.pieces()]
@@ -47,7 +49,7 @@ def test_a_seed_has_the_same_reads_everywhere(tmp_path: Path, name: str) -> None
     assert [item.name for item in tmp_path.iterdir()] == [name]
 
 
-def test_a_genome_has_repeats_on_both_strands_and_none_if_none_are_asked_for() -> None:
+def test_genome_has_repeats_on_both_strands_only_if_requested() -> None:
     def repeated(repeats: float) -> int:
         spec = SynthesisSpec(reads=1, repeats=repeats, change_rate=0.0)
         bases = genome(spec, 0)
@@ -59,11 +61,11 @@ def test_a_genome_has_repeats_on_both_strands_and_none_if_none_are_asked_for() -
     assert repeated(0.5) > 30_000
 
 
-def test_reads_are_of_their_genomes_but_for_errors() -> None:
+def test_reads_match_their_genomes_except_for_errors() -> None:
     texts = [genome(SPEC, number) for number in range(2)]
     whole = b"|".join(each.tobytes() for text in texts for each in (text, other_strand(text)))
     exact = [read.tobytes() in whole for read in reads(SPEC)]
-    # 60 bases without an error in any: 0.998^60.
+    # Probability of 60 bases without an error: 0.998^60.
     assert 0.8 < sum(exact) / len(exact) < 0.95
 
 
@@ -83,7 +85,7 @@ def test_impossible_reads_are_refused(field: str, value: float, fix: str) -> Non
     assert fix in caught.value.do
 
 
-def test_nothing_is_overwritten_and_no_other_ending_is_taken(tmp_path: Path) -> None:
+def test_existing_files_and_other_endings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text("mine")
     for name, complaint in (("a.fasta", "already"), ("a.txt", "neither .fasta nor .fastq")):
         with pytest.raises(ConfigError, match=complaint):

@@ -27,22 +27,22 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 
 DEADLINE_S = 60.0
-"""Of what takes milliseconds, on a machine that others keep busy."""
+"""Seconds for what takes milliseconds on an idle machine."""
 
 
 SHORT_S = 0.3
 DRIP_S = 0.05
 DROPS = 200
-"""Each drop comes in time, all of them far too late."""
+"""Seconds between bytes. Each byte comes in time, and all of them together far too late."""
 SOON_S = DROPS * DRIP_S / 2
 
 HANDSHAKE = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc" + bytes(1 << 14)
-"""A record of 16 KiB begins: nothing can be made of it before it is complete."""
+"""The start of a record of 16 KiB. It cannot be used before it is complete."""
 
 
 @contextmanager
 def dripping(sock: socket.socket, data: bytes) -> Iterator[None]:
-    """Meanwhile the first of `data` goes to the other end, byte by byte."""
+    """Meanwhile `data` goes to the other end, byte by byte."""
     enough = threading.Event()
 
     def drip() -> None:
@@ -61,7 +61,7 @@ def dripping(sock: socket.socket, data: bytes) -> Iterator[None]:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Whatever is done meanwhile does not take until the last drop."""
+    """The code under test ends before the last byte."""
     begun_s = time.monotonic()
     yield
     assert time.monotonic() - begun_s < SOON_S
@@ -78,7 +78,9 @@ def named(peer: str) -> x509.Name:
 def certificate_in_the_name_of(
     maker: Identity, subject: x509.Name, issuer: x509.Name, *more: x509.ExtensionType
 ) -> bytes:
-    """`maker`'s, with every signature right, but with names and extensions as `maker` likes."""
+    """A certificate by `maker` with valid signatures, and with names and extensions as the test
+    likes.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     ours = x509.UnrecognizedExtension(_EXTENSION, _signed_key(maker, _spki(key.public_key())))
     builder = (
@@ -112,7 +114,7 @@ def stranger() -> Credentials:
 
 @dataclass
 class Echo:
-    """A handler that sends every frame back and remembers who came."""
+    """A handler that echoes every frame and remembers the peers that came."""
 
     served: list[tuple[PeerId, Mapping[str, object]]]
     arrived: threading.Semaphore
@@ -139,7 +141,7 @@ def connect(
     *,
     encrypted: bool = True,
 ) -> PeerSocket:
-    """Dial; the connection is closed at the end of the test."""
+    """Dial. The connection is closed at the end of the test."""
     connection = dial(credentials, endpoint, hello, deadline_s=DEADLINE_S, encrypted=encrypted)
     _opened.append(connection)
     return connection
@@ -184,7 +186,7 @@ def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[
 
 
 def in_thread(call: Callable[[], object]) -> Callable[[], object]:
-    """Start `call` in a thread; the function returned waits for what it returned or raised."""
+    """Start `call` in a thread. The function returned waits for its result or exception."""
     outcome: list[object] = []
 
     def run() -> None:
@@ -210,10 +212,10 @@ def background() -> Callable[[Callable[[], object]], Callable[[], object]]:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Wait, without sleeping, until another thread has made `holds` true."""
+    """Wait without sleeping until another thread has made `holds` true."""
     never = threading.Event()
     for _ in range(int(DEADLINE_S / 0.005)):
         if holds():
             return
         never.wait(0.005)
-    raise AssertionError("it did not come true in time")
+    raise AssertionError("the condition did not hold in time")

@@ -1,4 +1,4 @@
-"""A certificate proves a peer id, and nothing else passes for one."""
+"""A certificate proves a peer id, and nothing else does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from p2ptrain.identity import Identity
 
 from .conftest import certificate_in_the_name_of, named
 
-# A changed serial number may turn negative: refused by its signature, warned about before.
+# A changed serial number may become negative. Its signature is refused, after a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number")
 
 ANNA = Identity.from_seed(b"a" * 32)
@@ -34,7 +34,10 @@ def extension_of(credentials: Credentials) -> bytes:
     return value.value
 
 
-def forged(extension: bytes | None, key: object = None, signer: object = None) -> bytes:
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+
+def forged(extension: bytes | None, key: Key | None = None, signer: Key | None = None) -> bytes:
     key = key or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ANNA.peer)])
     now = datetime.datetime.now(datetime.UTC)
@@ -54,45 +57,45 @@ def forged(extension: bytes | None, key: object = None, signer: object = None) -
     return builder.sign(signer, algorithm).public_bytes(serialization.Encoding.DER)
 
 
-def test_a_certificate_names_the_peer_that_made_it() -> None:
+def test_certificate_names_the_peer_that_made_it() -> None:
     assert peer_of_certificate(CREDENTIALS.certificate_der) == ANNA.peer
     assert CREDENTIALS.peer == ANNA.peer
 
 
-def test_every_start_makes_another_key_for_the_same_peer() -> None:
+def test_every_start_makes_a_new_key_for_the_same_peer() -> None:
     again = Credentials.create(ANNA)
     assert again.certificate_der != CREDENTIALS.certificate_der
     assert peer_of_certificate(again.certificate_der) == ANNA.peer
 
 
-def test_the_secret_stays_out_of_repr() -> None:
+def test_secret_stays_out_of_repr() -> None:
     assert "PRIVATE" not in repr(CREDENTIALS)
 
 
-def test_an_extension_copied_onto_another_key_is_refused() -> None:
+def test_extension_copied_onto_another_key_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="not signed by the peer"):
         peer_of_certificate(forged(extension_of(CREDENTIALS)))
 
 
-def test_an_extension_that_swaps_in_another_peer_is_refused() -> None:
+def test_extension_that_names_another_peer_is_refused() -> None:
     original = extension_of(CREDENTIALS)
     others = extension_of(Credentials.create(BORIS))
     with pytest.raises(RemoteProtocolError, match="not signed by the peer"):
         peer_of_certificate(forged(others[:40] + original[40:]))
 
 
-def test_a_certificate_signed_by_another_key_than_its_own_is_refused() -> None:
+def test_certificate_not_signed_by_its_own_key_is_refused() -> None:
     other = ec.generate_private_key(ec.SECP256R1())
     with pytest.raises(RemoteProtocolError, match="not signed by its own key"):
         peer_of_certificate(forged(extension_of(CREDENTIALS), signer=other))
 
 
-def test_a_certificate_without_the_extension_is_refused() -> None:
+def test_certificate_without_the_extension_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="names no peer"):
         peer_of_certificate(forged(None))
 
 
-def test_a_certificate_whose_key_is_of_another_kind_is_refused() -> None:
+def test_certificate_with_another_kind_of_key_is_refused() -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     with pytest.raises(RemoteProtocolError, match="P-256"):
         peer_of_certificate(forged(extension_of(CREDENTIALS), key=key))
@@ -109,9 +112,7 @@ def test_a_certificate_whose_key_is_of_another_kind_is_refused() -> None:
     ],
     ids=["another's", "issued by another", "issued for another", "none", "two"],
 )
-def test_a_certificate_that_bears_another_name_than_its_makers_is_refused(
-    subject: x509.Name, issuer: x509.Name
-) -> None:
+def test_certificate_with_a_foreign_name_is_refused(subject: x509.Name, issuer: x509.Name) -> None:
     with pytest.raises(RemoteProtocolError):
         peer_of_certificate(certificate_in_the_name_of(BORIS, subject, issuer))
 
@@ -126,7 +127,7 @@ def test_a_certificate_that_bears_another_name_than_its_makers_is_refused(
     ],
     ids=lambda extension: type(extension).__name__,
 )
-def test_a_certificate_that_says_more_than_ours_do_is_refused(more: x509.ExtensionType) -> None:
+def test_certificate_with_extra_contents_is_refused(more: x509.ExtensionType) -> None:
     name = named(BORIS.peer)
     assert peer_of_certificate(certificate_in_the_name_of(BORIS, name, name)) == BORIS.peer
     with pytest.raises(RemoteProtocolError, match="extensions"):
@@ -138,19 +139,19 @@ def test_a_certificate_that_says_more_than_ours_do_is_refused(more: x509.Extensi
     [b"", b"\x30\x00", b"\x00" * 106, bytes.fromhex("3068") + b"\xff" * 104, b"\x30" * 5000],
     ids=["empty", "empty sequence", "zeros", "garbage", "huge"],
 )
-def test_a_malformed_extension_is_refused(extension: bytes) -> None:
+def test_malformed_extension_is_refused(extension: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         peer_of_certificate(forged(extension))
 
 
 @given(st.binary(max_size=3000))
 @settings(max_examples=100, deadline=None)
-def test_arbitrary_bytes_are_refused_and_nothing_else_is_raised(der: bytes) -> None:
+def test_arbitrary_bytes_are_refused_and_raise_nothing_else(der: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         peer_of_certificate(der)
 
 
-def test_a_certificate_is_written_in_one_way_whatever_its_signature_ends_with() -> None:
+def test_certificate_has_one_encoding_for_any_signature() -> None:
     ends_with_zero_bit = next(
         der
         for der in (Credentials.create(ANNA).certificate_der for _ in range(200))

@@ -1,4 +1,4 @@
-"""BBR is asked for, and what is used instead is told."""
+"""Sockets ask for BBR, and report the algorithm that is used instead."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from p2ptrain.dataplane.congestion import Congestion, prefer_bbr, probe
 from p2ptrain.dataplane.tls import tune
 
 OPTION = 13
-"""Linux's number; the kernel below is made of paper, and the same everywhere."""
+"""Linux's number. The kernel below is simulated, and so the same everywhere."""
 
 
 @dataclass
 class PaperSocket:
-    """A kernel that lets us have some algorithms; `told` False: it does not say which it uses."""
+    """A kernel that allows some algorithms. If not `told`, it does not say which one it uses."""
 
     allowed: tuple[str, ...] = ("cubic",)
     control: str = "cubic"
@@ -41,7 +41,7 @@ class PaperSocket:
         return self.control.encode().ljust(length, b"\0")[:length]
 
 
-def test_a_kernel_that_offers_bbr_gives_it() -> None:
+def test_kernel_that_offers_bbr_grants_it() -> None:
     sock = PaperSocket(allowed=("cubic", "bbr"))
     found = prefer_bbr(sock, OPTION)
     assert (found, sock.asked) == (Congestion("bbr"), [b"bbr"])
@@ -49,8 +49,8 @@ def test_a_kernel_that_offers_bbr_gives_it() -> None:
 
 
 @pytest.mark.parametrize("refused", [errno.ENOENT, errno.EPERM])
-def test_a_kernel_that_refuses_goes_on_with_its_own(refused: int) -> None:
-    """It lacks BBR, or keeps it for root."""
+def test_kernel_that_refuses_keeps_its_own_algorithm(refused: int) -> None:
+    """It lacks BBR, or reserves it for root."""
     found = prefer_bbr(PaperSocket(refuses_with=refused), OPTION)
     assert found == Congestion("cubic", os.strerror(refused))
     assert found.words == (
@@ -58,14 +58,14 @@ def test_a_kernel_that_refuses_goes_on_with_its_own(refused: int) -> None:
     )
 
 
-def test_a_kernel_that_refuses_and_does_not_say_what_it_does_instead() -> None:
+def test_kernel_may_refuse_and_not_say_what_it_uses() -> None:
     found = prefer_bbr(PaperSocket(told=False), OPTION)
     assert found.words == (
         "congestion control the system's; bbr is not available: No such file or directory"
     )
 
 
-def test_a_kernel_that_agrees_and_keeps_its_own_is_not_believed() -> None:
+def test_kernel_that_agrees_but_keeps_its_own_is_not_believed() -> None:
     class Deaf(PaperSocket):
         def setsockopt(self, level: int, option: int, value: bytes) -> None:
             pass
@@ -73,14 +73,14 @@ def test_a_kernel_that_agrees_and_keeps_its_own_is_not_believed() -> None:
     assert prefer_bbr(Deaf(), OPTION) == Congestion("cubic", "the system keeps its own choice")
 
 
-def test_a_system_without_the_choice_is_asked_nothing() -> None:
+def test_system_without_the_choice_is_not_asked() -> None:
     sock = PaperSocket()
     found = prefer_bbr(sock, None)
     assert (found.control, sock.asked) == ("", [])
     assert "does not let programs choose" in found.words
 
 
-def test_this_machines_sockets_get_what_the_probe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_of_this_machine_get_what_the_probe_says(monkeypatch: pytest.MonkeyPatch) -> None:
     found = probe()
     with socket.socket() as sock:
         assert tune(sock) == found

@@ -1,4 +1,4 @@
-"""A dial is given up by another thread, whatever it waits for."""
+"""Another thread can cancel a dial, whatever the dial waits for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from p2ptrain.errors import PeerUnreachable
 
 LONG_S = 60.0
 SOON_S = 20.0
-"""Far below the deadline, far above what a busy machine takes."""
+"""Seconds: far below the deadline, and far above what a busy machine needs."""
 
 
-def test_a_dial_of_a_frozen_peer_is_given_up_at_once(
+def test_dial_of_a_frozen_peer_is_cancelled_at_once(
     client: Credentials, server: Credentials
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen, ThreadPoolExecutor(1) as pool:
@@ -38,7 +38,7 @@ def test_a_dial_of_a_frozen_peer_is_given_up_at_once(
         assert time.monotonic() - begun_s < SOON_S
 
 
-def test_a_dial_that_was_given_up_before_it_began_does_not_begin(
+def test_dial_cancelled_before_it_began_does_not_begin(
     client: Credentials, server: Credentials
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:

@@ -10,7 +10,7 @@ from p2ptrain.errors import RemoteProtocolError
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_an_endpoint_survives_the_wire(server: Credentials, host: str) -> None:
+def test_endpoint_survives_encoding(server: Credentials, host: str) -> None:
     endpoint = Endpoint(server.peer, host, 4202, server.certificate_der)
     wire = unpack(pack(endpoint.to_wire()), bytes_max=4096)
     assert Endpoint.from_wire(wire) == endpoint
@@ -37,13 +37,13 @@ def test_an_endpoint_survives_the_wire(server: Credentials, host: str) -> None:
         ("more", 1),
     ],
 )
-def test_a_bad_field_is_refused(server: Credentials, field: str, value: object) -> None:
+def test_bad_field_is_refused(server: Credentials, field: str, value: object) -> None:
     good = Endpoint(server.peer, "127.0.0.1", 4202, server.certificate_der).to_wire()
     with pytest.raises(RemoteProtocolError):
         Endpoint.from_wire({**good, field: value})
 
 
 @pytest.mark.parametrize("value", [None, 7, [], b"", {}])
-def test_what_is_no_map_is_refused(value: object) -> None:
+def test_message_that_is_not_a_map_is_refused(value: object) -> None:
     with pytest.raises(RemoteProtocolError):
         Endpoint.from_wire(value)

@@ -1,4 +1,4 @@
-"""Whatever connects, the listener admits whom it should, tells the others, and goes on."""
+"""The listener admits the right peers, tells the others why not, and survives any connection."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from p2ptrain.dataplane import (
 )
 from p2ptrain.dataplane.gate import Strangers
 from p2ptrain.dataplane.tls import tls_context
+from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.errors import (
     ConfigError,
     PeerLost,
@@ -67,7 +68,9 @@ def works(client: Credentials, endpoint: Endpoint) -> bool:
 
 
 def works_in_its_own_time(client: Credentials, listener: Listener, endpoint: Endpoint) -> bool:
-    """Once nobody is waited for so briefly that a busy machine's honest peer could be too late."""
+    """Use this once the time limits are so short that an honest peer on a busy machine could be too
+    late.
+    """
     listener._bounds = replace(listener._bounds, handshake_s=DEADLINE_S)
     return works(client, endpoint)
 
@@ -75,7 +78,7 @@ def works_in_its_own_time(client: Credentials, listener: Listener, endpoint: End
 def says_after_its_handshake(
     client: Credentials, listener: Listener, endpoint: Endpoint, words: bytes
 ) -> None:
-    """Connect and say `words`, until it was dropped for them and not for a late handshake."""
+    """Connect and say `words` until we are dropped for these words and not for a late handshake."""
     context = tls_context(client, [endpoint.certificate_der], server=False)
     while not listener.statistics().refused_hello:
         with (
@@ -87,7 +90,7 @@ def says_after_its_handshake(
             assert secured.recv(1) == b""
 
 
-def test_a_trusted_peer_is_served(
+def test_trusted_peer_is_served(
     client: Credentials, listening: ListenerFactory, echo: Echo
 ) -> None:
     listener, endpoint = listening()
@@ -104,11 +107,12 @@ def test_a_trusted_peer_is_served(
 def test_both_ends_speak_tls_1_3(client: Credentials, listening: ListenerFactory) -> None:
     _, endpoint = listening()
     connection = connect(client, endpoint, ECHO)
-    assert connection._sock.version() == "TLSv1.3"  # type: ignore[attr-defined]
+    assert isinstance(connection._sock, TlsSocket)
+    assert connection._sock.version() == "TLSv1.3"
     connection.close()
 
 
-def test_an_unknown_certificate_is_refused(
+def test_unknown_certificate_is_refused(
     client: Credentials, stranger: Credentials, listening: ListenerFactory, echo: Echo
 ) -> None:
     listener, endpoint = listening()
@@ -119,7 +123,7 @@ def test_an_unknown_certificate_is_refused(
     assert works(client, endpoint)
 
 
-def test_a_trusted_peer_that_is_not_allowed_is_refused(
+def test_trusted_peer_that_is_not_allowed_is_refused(
     client: Credentials, listening: ListenerFactory, echo: Echo
 ) -> None:
     listener, endpoint = listening(lambda peer: False)
@@ -129,7 +133,7 @@ def test_a_trusted_peer_that_is_not_allowed_is_refused(
     assert echo.served == []
 
 
-def test_a_peer_that_restarted_replaces_its_certificate(
+def test_restarted_peer_replaces_its_certificate(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening()
@@ -141,10 +145,12 @@ def test_a_peer_that_restarted_replaces_its_certificate(
         connect(client, endpoint, ECHO)
 
 
-def test_a_trusted_peer_cannot_issue_certificates_in_another_name(
+def test_trusted_peer_cannot_issue_certificates_for_others(
     server: Credentials, client: Credentials, listening: ListenerFactory, echo: Echo
 ) -> None:
-    """OpenSSL takes whatever a trusted certificate has signed; we compare the certificate."""
+    """OpenSSL accepts whatever a trusted certificate has signed. We compare the certificate
+    itself.
+    """
     _, endpoint = listening()
     issuer = x509.load_der_x509_certificate(client.certificate_der)
     issuer_key = serialization.load_pem_private_key(client.pem, None)
@@ -172,8 +178,8 @@ def test_a_trusted_peer_cannot_issue_certificates_in_another_name(
     assert echo.served == []
 
 
-def test_a_peer_that_takes_another_ones_name_locks_nobody_out(listening: ListenerFactory) -> None:
-    """OpenSSL looks for an issuer by name, and tries one of those that bear it."""
+def test_peer_that_takes_anothers_name_locks_nobody_out(listening: ListenerFactory) -> None:
+    """OpenSSL looks for an issuer by name, and tries only one of those with that name."""
     listener, endpoint = listening()
     victim = Credentials.create(identity(4))
     name = named(victim.peer)
@@ -183,13 +189,13 @@ def test_a_peer_that_takes_another_ones_name_locks_nobody_out(listening: Listene
     assert works(victim, endpoint)
 
 
-def test_a_certificate_that_proves_no_peer_is_not_trusted(listening: ListenerFactory) -> None:
+def test_certificate_that_proves_no_peer_is_not_trusted(listening: ListenerFactory) -> None:
     listener, _ = listening()
     with pytest.raises(RemoteProtocolError):
         listener.trust(b"\x30\x03\x02\x01\x01")
 
 
-def test_a_purpose_that_is_not_served_is_refused_in_words(
+def test_purpose_that_is_not_served_is_refused_with_a_reason(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening()
@@ -211,7 +217,7 @@ def test_a_purpose_that_is_not_served_is_refused_in_words(
     ],
     ids=["no msgpack", "no purpose", "4 GiB announced", "cut short", "purpose 7", "half a length"],
 )
-def test_a_garbage_hello_is_dropped(
+def test_garbage_hello_is_dropped(
     client: Credentials, listening: ListenerFactory, garbage: bytes
 ) -> None:
     listener, endpoint = listening(handshake_s=0.3)
@@ -224,7 +230,7 @@ def test_a_garbage_hello_is_dropped(
     [b"GET / HTTP/1.1\r\n\r\n", b"\x13/multistream/1.0.0\n", b"\x16\x03\x01\xff\xff", bytes(5000)],
     ids=["http", "libp2p", "huge client hello", "zeros"],
 )
-def test_what_does_not_speak_tls_is_dropped(
+def test_connection_that_does_not_speak_tls_is_dropped(
     client: Credentials, listening: ListenerFactory, garbage: bytes
 ) -> None:
     listener, endpoint = listening(handshake_s=0.3)
@@ -234,7 +240,7 @@ def test_what_does_not_speak_tls_is_dropped(
     assert works_in_its_own_time(client, listener, endpoint)
 
 
-def test_a_connection_that_says_nothing_is_dropped_in_time(
+def test_silent_connection_is_dropped_in_time(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(handshake_s=0.1)
@@ -244,7 +250,7 @@ def test_a_connection_that_says_nothing_is_dropped_in_time(
     assert works_in_its_own_time(client, listener, endpoint)
 
 
-def test_a_connection_that_drips_is_dropped_in_time(
+def test_dripping_connection_is_dropped_in_time(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(handshake_s=SHORT_S)
@@ -258,7 +264,7 @@ def test_a_connection_that_drips_is_dropped_in_time(
     assert works_in_its_own_time(client, listener, endpoint)
 
 
-def test_a_peer_that_sends_no_hello_is_dropped_in_time(
+def test_peer_without_a_hello_is_dropped_in_time(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(handshake_s=0.2)
@@ -279,7 +285,7 @@ def test_silent_strangers_make_room_for_an_honest_peer(
         raw.close()
 
 
-def test_who_dials_without_end_drops_nobody_elses_handshake(
+def test_repeated_dials_drop_nobody_elses_handshake(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(strangers_max=8, handshake_s=DEADLINE_S)
@@ -297,7 +303,7 @@ def test_who_dials_without_end_drops_nobody_elses_handshake(
             eventually(lambda: listener.statistics().connections_now == 1)
 
 
-def test_all_addresses_of_one_customer_are_one_place() -> None:
+def test_addresses_of_one_customer_share_one_place() -> None:
     ends = [socket.socketpair() for _ in range(4)]
     hosts = ["2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:1::2", "::ffff:192.0.2.1"]
     strangers = Strangers(4)
@@ -310,7 +316,7 @@ def test_all_addresses_of_one_customer_are_one_place() -> None:
             end.close()
 
 
-def test_one_peer_has_a_bounded_number_of_connections(
+def test_number_of_connections_of_one_peer_is_bounded(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(per_peer_max=3)
@@ -325,7 +331,7 @@ def test_one_peer_has_a_bounded_number_of_connections(
         connection.close()
 
 
-def test_all_peers_together_have_a_bounded_number_of_connections(
+def test_number_of_all_connections_is_bounded(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(connections_max=2)
@@ -340,7 +346,7 @@ def test_all_peers_together_have_a_bounded_number_of_connections(
 def test_each_member_takes_the_place_of_another_stranger(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
-    """A connection that was shut down no longer counts, though what serves it has not ended."""
+    """A connection that was shut down no longer counts, even if its handler has not ended."""
     listener, endpoint = listening(connections_max=2)
     listener.trust(stranger.certificate_der)
     listener.know_members([client.peer])
@@ -364,7 +370,7 @@ def test_each_member_takes_the_place_of_another_stranger(
         connection.close()
 
 
-def test_for_a_member_somebody_else_has_to_go(
+def test_stranger_has_to_leave_for_a_member(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(connections_max=2)
@@ -384,7 +390,7 @@ def test_for_a_member_somebody_else_has_to_go(
         connection.close()
 
 
-def test_a_member_s_certificate_is_kept_however_many_others_bring_theirs(
+def test_members_certificate_is_kept_among_many_others(
     monkeypatch: pytest.MonkeyPatch, client: Credentials, listening: ListenerFactory
 ) -> None:
     monkeypatch.setattr(gate, "TRUSTED_MAX", 3)
@@ -396,7 +402,7 @@ def test_a_member_s_certificate_is_kept_however_many_others_bring_theirs(
     assert works(client, endpoint)
 
 
-def test_a_renewed_certificate_is_the_newest_and_our_own_is_always_kept(
+def test_newest_certificates_and_our_own_are_kept(
     monkeypatch: pytest.MonkeyPatch, client: Credentials
 ) -> None:
     monkeypatch.setattr(gate, "TRUSTED_MAX", 3)
@@ -407,7 +413,7 @@ def test_a_renewed_certificate_is_the_newest_and_our_own_is_always_kept(
     assert list(some._trusted) == [client.peer, identity(50).peer, identity(52).peer]
 
 
-def test_a_handler_that_fails_costs_its_connection_only(
+def test_failing_handler_costs_only_its_connection(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening()
@@ -424,7 +430,7 @@ def test_a_handler_that_fails_costs_its_connection_only(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_bug_in_a_handler_costs_its_connection_only(
+def test_bug_in_a_handler_costs_only_its_connection(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening()
@@ -440,7 +446,7 @@ def test_a_bug_in_a_handler_costs_its_connection_only(
     eventually(lambda: listener.statistics().connections_now == 0)
 
 
-def test_a_removed_peer_is_cut_off_at_once(
+def test_removed_peer_is_disconnected_at_once(
     client: Credentials, listening: ListenerFactory, echo: Echo
 ) -> None:
     listener, endpoint = listening()
@@ -471,7 +477,7 @@ def test_leaving_ends_every_thread_and_closes_every_socket(
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
-def test_a_port_in_use_is_a_clear_error(server: Credentials, listening: ListenerFactory) -> None:
+def test_port_in_use_is_a_clear_error(server: Credentials, listening: ListenerFactory) -> None:
     listener, _ = listening()
     with pytest.raises(ConfigError) as caught:
         Listener(server, *listener.address, allowed=lambda peer: True)
@@ -481,16 +487,18 @@ def test_a_port_in_use_is_a_clear_error(server: Credentials, listening: Listener
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "not an address"])
-def test_a_host_that_is_not_ours_is_a_clear_error(server: Credentials, host: str) -> None:
+def test_foreign_host_is_a_clear_error(server: Credentials, host: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Listener(server, host, 0, allowed=lambda peer: True)
     assert caught.value.code == "ADDR-LISTEN"
 
 
 class TestDialling:
-    """What the dialler says of a peer that does not do its part."""
+    """Return the dialler's error for a peer that misbehaves."""
 
-    def test_nothing_listens(self, server: Credentials, client: Credentials) -> None:
+    def test_refused_connection_is_a_clear_error(
+        self, server: Credentials, client: Credentials
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
@@ -498,24 +506,25 @@ class TestDialling:
             connect(client, endpoint, ECHO)
         assert caught.value.peer == server.peer
 
-    def test_a_silent_port(self, server: Credentials, client: Credentials) -> None:
+    def test_silent_port_is_a_clear_error(self, server: Credentials, client: Credentials) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
             endpoint = Endpoint(server.peer, "127.0.0.1", port, server.certificate_der)
             with pytest.raises(PeerTooSlow):
                 dial(client, endpoint, ECHO, deadline_s=0.2)
 
-    def test_a_listener_that_drips(
+    def test_dripping_listener_is_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            endpoint = Endpoint(server.peer, *listener.getsockname(), server.certificate_der)
+            host, port = listener.getsockname()
+            endpoint = Endpoint(server.peer, host, port, server.certificate_der)
             dialled = background(lambda: dial(client, endpoint, ECHO, deadline_s=SHORT_S))
             theirs, _ = listener.accept()
             with theirs, dripping(theirs, HANDSHAKE), in_time():
                 assert isinstance(dialled(), PeerTooSlow)
 
-    def test_a_web_server(
+    def test_web_server_is_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as web:
@@ -533,7 +542,7 @@ class TestDialling:
                 connect(client, endpoint, ECHO)
             assert done() is None
 
-    def test_another_peer_answers_at_the_address(
+    def test_other_peer_at_the_address_is_a_clear_error(
         self, stranger: Credentials, client: Credentials, listening: ListenerFactory
     ) -> None:
         _, endpoint = listening()
@@ -542,7 +551,7 @@ class TestDialling:
             connect(client, wrong, ECHO)
         assert caught.value.peer == stranger.peer
 
-    def test_an_endpoint_with_another_peers_certificate(
+    def test_endpoint_with_a_foreign_certificate_is_a_clear_error(
         self, stranger: Credentials, client: Credentials, listening: ListenerFactory
     ) -> None:
         _, endpoint = listening()
@@ -551,7 +560,7 @@ class TestDialling:
             connect(client, mixed, ECHO)
 
     @pytest.mark.parametrize("answer", [b"\x00\x00\x00\x01\x01", b"\xff\xff\xff\xff"])
-    def test_a_malformed_answer(
+    def test_malformed_answer_is_a_clear_error(
         self, server: Credentials, client: Credentials, background: Background, answer: bytes
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as fake:
@@ -589,7 +598,7 @@ class TestRingInbox:
         listener.handle("ring", inbox.handle)
         return endpoint
 
-    def test_a_socket_waits_until_it_is_taken(
+    def test_parked_socket_waits_until_it_is_taken(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
     ) -> None:
         ours = connect(client, endpoint, self.key(client).to_hello())
@@ -601,7 +610,7 @@ class TestRingInbox:
         theirs.close()
         ours.close()
 
-    def test_who_asks_first_waits_for_the_socket(
+    def test_early_request_waits_for_the_socket(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox, background: Background
     ) -> None:
         taking = background(lambda: inbox.take(self.key(client, 1), deadline_s=DEADLINE_S))
@@ -614,14 +623,14 @@ class TestRingInbox:
         for connection in (other, wanted, theirs):
             connection.close()
 
-    def test_a_neighbour_that_does_not_come_is_named(
+    def test_neighbour_that_does_not_come_is_named(
         self, client: Credentials, inbox: RingInbox
     ) -> None:
         with pytest.raises(PeerTooSlow) as caught:
             inbox.take(self.key(client), deadline_s=0.05)
         assert caught.value.peer == client.peer
 
-    def test_giving_an_attempt_up_ends_its_waits_and_sockets(
+    def test_giving_up_an_attempt_ends_its_waits_and_sockets(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox, background: Background
     ) -> None:
         parked = connect(client, endpoint, self.key(client, 0).to_hello())
@@ -636,17 +645,17 @@ class TestRingInbox:
         inbox.take(self.key(client, 0, attempt=1), deadline_s=DEADLINE_S).close()
         later.close()
 
-    def test_a_wait_that_begins_after_its_attempt_was_given_up_ends_at_once(
+    def test_wait_for_an_attempt_already_given_up_ends_at_once(
         self, client: Credentials, inbox: RingInbox
     ) -> None:
-        """Its thread was started a moment before, and had not come so far."""
+        """Its thread was started a moment before, and had not reached the wait."""
         inbox.give_up(run=self.RUN, step=3, attempt=0)
         with pytest.raises(PeerLost):
             inbox.take(self.key(client), deadline_s=30)
         with pytest.raises(PeerTooSlow):
             inbox.take(self.key(client, attempt=1), deadline_s=0.05)
 
-    def test_a_second_dial_replaces_the_first(
+    def test_second_dial_replaces_the_first(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
     ) -> None:
         first = connect(client, endpoint, self.key(client).to_hello())
@@ -660,7 +669,7 @@ class TestRingInbox:
         theirs.close()
         second.close()
 
-    def test_one_peer_cannot_fill_it(
+    def test_one_peer_cannot_fill_the_inbox(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
     ) -> None:
         held = [
@@ -674,7 +683,7 @@ class TestRingInbox:
         for connection in held:
             connection.close()
 
-    def test_what_nobody_takes_is_closed_in_time(
+    def test_socket_that_nobody_takes_is_closed_in_time(
         self, client: Credentials, listening: ListenerFactory
     ) -> None:
         inbox = RingInbox(parked_s=0.05)
@@ -696,7 +705,7 @@ class TestRingInbox:
             {"a": 1},
         ],
     )
-    def test_a_malformed_hello_is_refused(
+    def test_malformed_hello_is_refused(
         self, client: Credentials, change: dict[str, object]
     ) -> None:
         hello = {**self.key(client).to_hello(), **change}

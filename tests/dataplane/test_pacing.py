@@ -1,4 +1,4 @@
-"""Who sends next under a cap, in a time that the test makes up."""
+"""The order in which capped senders take turns, in simulated time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE = 1000
 
 @dataclass
 class Sender:
-    """Sends tickets of these sizes over and over, `open_max` of them asked for at once."""
+    """Sends tickets of these sizes over and over, with `open_max` of them requested at once."""
 
     rank: Rank
     sizes: list[int]
@@ -42,12 +42,12 @@ class Line:
     senders: list[Sender]
     pacer: Pacer = field(default_factory=lambda: Pacer(RATE, burst_bytes=0))
     late: Iterator[float] = field(default_factory=lambda: repeat(0.0))
-    """By how much who has waited is woken late, one time after the other."""
+    """How late each waiting sender is woken, one time after the other."""
     now: float = 1000.0
     granted: list[tuple[float, Sender, int]] = field(default_factory=list)
 
     def run(self, until: float) -> None:
-        """Everybody looks whenever it was told to, until the line has come to `until`."""
+        """Each sender looks when it was told to, until the line has reached the time `until`."""
         while self.now < until:
             waits = [self._look(sender) for sender in self.senders]
             self.now += min(waits) + next(self.late) if min(waits) else 1e-9
@@ -71,7 +71,7 @@ senders = st.lists(
 )
 
 
-def test_a_line_gives_its_burst_at_once_and_then_its_rate() -> None:
+def test_line_gives_its_burst_at_once_and_then_its_rate() -> None:
     pacer, flow = Pacer(100, burst_bytes=50), Flow(Rank.RING)
     tickets = [pacer.ask(flow, count, 10.0) for count in (50, 10, 30)]
     assert [pacer.wait_s(each, 10.0) for each in tickets] == pytest.approx([0.0, 0.1, 0.4])
@@ -79,7 +79,7 @@ def test_a_line_gives_its_burst_at_once_and_then_its_rate() -> None:
     assert pacer.wait_s(pacer.ask(flow, 100, 10.4), 10.4) == pytest.approx(1.0)
 
 
-def test_a_line_saves_up_no_more_than_its_burst() -> None:
+def test_line_saves_up_no_more_than_its_burst() -> None:
     pacer, flow = Pacer(100, burst_bytes=50), Flow(Rank.SWARM)
     pacer.ask(flow, 50, 10.0)
     assert pacer.wait_s(pacer.ask(flow, 150, 3610.0), 3610.0) == pytest.approx(1.0)
@@ -87,11 +87,11 @@ def test_a_line_saves_up_no_more_than_its_burst() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(senders, st.integers(0, 500))
-def test_no_stretch_has_more_than_the_cap(senders: list[Sender], burst: int) -> None:
+def test_no_interval_exceeds_the_cap(senders: list[Sender], burst: int) -> None:
     line = Line(senders, Pacer(RATE, burst_bytes=burst))
     line.run(1002.0)
-    # By how much it is ahead of the rate since the time at which it was behind it most: nobody may
-    # be ahead by more than the burst, and the ticket that was half paid for at that time.
+    # How far the line is ahead of its rate since the time at which it was furthest behind. It may
+    # be ahead by at most the burst and the ticket that was half paid for at that time.
     largest = max(size for sender in senders for size in sender.sizes)
     ahead = ahead_least = 0.0
     before = 1000.0
@@ -106,7 +106,7 @@ def test_no_stretch_has_more_than_the_cap(senders: list[Sender], burst: int) -> 
 
 @settings(deadline=None, max_examples=40)
 @given(senders)
-def test_a_line_that_somebody_waits_for_is_never_idle(senders: list[Sender]) -> None:
+def test_line_with_a_waiting_sender_is_never_idle(senders: list[Sender]) -> None:
     line = Line(senders)
     line.run(1002.0)
     assert RATE * 2 - 300 <= sum(count for _, _, count in line.granted) <= RATE * 2 + 0.001
@@ -114,10 +114,10 @@ def test_a_line_that_somebody_waits_for_is_never_idle(senders: list[Sender]) -> 
 
 @settings(deadline=None, max_examples=20)
 @given(senders, st.lists(st.floats(0, BURST_S), min_size=1, max_size=20))
-def test_in_the_long_run_the_rate_is_the_caps_within_a_percent_though_all_wake_late(
+def test_long_run_rate_is_within_a_percent_despite_late_wake_ups(
     senders: list[Sender], late: list[float]
 ) -> None:
-    """The burst that an uplink has by itself makes up for what threads are woken late."""
+    """The burst that an uplink has by default makes up for late wake-ups of threads."""
     line = Line(senders, Pacer(RATE, burst_bytes=round(BURST_S * RATE)), cycle(late))
     line.run(1040.0)
     assert sum(sender.sent for sender in senders) == pytest.approx(RATE * 40, rel=0.01)
@@ -125,10 +125,10 @@ def test_in_the_long_run_the_rate_is_the_caps_within_a_percent_though_all_wake_l
 
 @settings(deadline=None, max_examples=40)
 @given(sizes, sizes, st.integers(2, 4), st.integers(2, 4), st.sampled_from(Rank))
-def test_two_flows_that_both_wait_get_equal_bytes(
+def test_two_waiting_flows_get_equal_bytes(
     left: list[int], right: list[int], left_open: int, right_open: int, rank: Rank
 ) -> None:
-    """Whatever their pieces are, and however many each asks for at once."""
+    """This holds for any sizes of their pieces, and for any number requested at once."""
     one, other = Sender(rank, left, left_open), Sender(rank, right, right_open)
     line = Line([one, other])
     sent: Counter[int] = Counter()
@@ -140,7 +140,7 @@ def test_two_flows_that_both_wait_get_equal_bytes(
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(10, 64), st.integers(10, 64), st.integers(1, 3), st.integers(1, 8))
-def test_the_swarm_gets_its_floor_of_a_line_that_the_ring_could_fill(
+def test_swarm_gets_its_floor_of_a_line_the_ring_could_fill(
     piece: int, slice_: int, ring_open: int, swarm_open: int
 ) -> None:
     ring = Sender(Rank.RING, [piece], 1 + ring_open)
@@ -151,15 +151,15 @@ def test_the_swarm_gets_its_floor_of_a_line_that_the_ring_could_fill(
     assert abs(swarm.sent - due) <= slice_ + piece
 
 
-def test_a_node_gives_the_swarm_a_sixteenth_of_its_line_beside_a_reduce() -> None:
-    """What `FLOOR` promises in figures: 64 kB in a second, of 8 Mbit/s, to the only fetcher."""
+def test_node_gives_the_swarm_a_sixteenth_beside_a_reduce() -> None:
+    """`FLOOR` in figures: of 8 Mbit/s the only fetcher gets 64 kB in a second."""
     ring, swarm = Sender(Rank.RING, [16_000], 2), Sender(Rank.SWARM, [16_000], 2)
     Line([ring, swarm], Pacer(1_000_000, burst_bytes=0)).run(1010.0)
     assert swarm.sent == pytest.approx(10 * 62_500, abs=32_000)
 
 
-def test_the_swarm_gets_all_that_the_ring_leaves() -> None:
-    """The ring sends for a second, and then not; it comes back, and waits for one slice only."""
+def test_swarm_gets_everything_that_the_ring_leaves() -> None:
+    """The ring sends for a second and then stops. When it returns, it waits for one slice only."""
     ring, swarm = Sender(Rank.RING, [50], 2), Sender(Rank.SWARM, [16], 4)
     line = Line([ring, swarm])
     line.run(1001.0)
@@ -172,13 +172,13 @@ def test_the_swarm_gets_all_that_the_ring_leaves() -> None:
     assert line.pacer.wait_s(back, line.now) <= (16 + 50) / RATE
 
 
-def test_a_ring_without_a_swarm_has_the_whole_line() -> None:
+def test_ring_without_a_swarm_has_the_whole_line() -> None:
     ring = Sender(Rank.RING, [50])
     Line([ring]).run(1002.0)
     assert ring.sent == pytest.approx(2 * RATE, abs=50)
 
 
-def test_who_had_nothing_to_send_saves_nothing_up() -> None:
+def test_idle_sender_saves_nothing_up() -> None:
     early, late = Sender(Rank.RING, [50]), Sender(Rank.RING, [50])
     line = Line([early])
     line.run(1010.0)
@@ -188,7 +188,7 @@ def test_who_had_nothing_to_send_saves_nothing_up() -> None:
     assert abs(late.sent - (early.sent - before)) <= 2 * 50
 
 
-def test_a_flow_that_is_closed_delays_nobody() -> None:
+def test_closed_flow_delays_nobody() -> None:
     pacer, gone, here = Pacer(RATE, burst_bytes=0), Flow(Rank.RING), Flow(Rank.RING)
     theirs = [pacer.ask(gone, 500, 1000.0) for _ in range(4)]
     ours = pacer.ask(here, 500, 1000.0)
@@ -197,7 +197,7 @@ def test_a_flow_that_is_closed_delays_nobody() -> None:
     assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
 
 
-def test_who_never_comes_back_for_its_ticket_delays_nobody_for_ever() -> None:
+def test_sender_that_never_returns_does_not_delay_others_for_ever() -> None:
     pacer, dead, here = Pacer(RATE, burst_bytes=0), Flow(Rank.RING), Flow(Rank.SWARM)
     pacer.ask(dead, 500, 1000.0)
     ours = pacer.ask(here, 100, 1000.0)
@@ -205,8 +205,8 @@ def test_who_never_comes_back_for_its_ticket_delays_nobody_for_ever() -> None:
     assert pacer.wait_s(ours, 1000.6 + 1e-6) == 0.0
 
 
-def test_one_who_looks_late_finds_its_ticket_granted_and_the_next_one_paid_for() -> None:
-    """Threads are woken late on a busy machine: the line goes on meanwhile for those who wait."""
+def test_late_sender_finds_its_ticket_granted_and_the_next_paid() -> None:
+    """A busy machine wakes threads late. Meanwhile the line serves the other waiting senders."""
     pacer, flow = Pacer(RATE, burst_bytes=0), Flow(Rank.RING)
     tickets = [pacer.ask(flow, 100, 1000.0) for _ in range(3)]
     assert [pacer.wait_s(each, 1000.25) for each in tickets] == pytest.approx([0, 0, 0.05])
@@ -216,6 +216,6 @@ def test_one_who_looks_late_finds_its_ticket_granted_and_the_next_one_paid_for()
     ("rate", "burst", "floor"),
     [(0, 0, 0), (-1.0, 0, 0), (math.nan, 0, 0), (1, -1, 0), (1, 0, 1.0), (1, 0, -0.1)],
 )
-def test_a_cap_that_is_none_cannot_be_made(rate: float, burst: int, floor: float) -> None:
+def test_cap_without_a_rate_cannot_be_made(rate: float, burst: int, floor: float) -> None:
     with pytest.raises(LocalProtocolError):
         Pacer(rate, burst_bytes=burst, floor=floor)

@@ -1,4 +1,4 @@
-"""A probe finds out how fast a path is, in bounds, and asks for no more than it may."""
+"""A probe measures the rate of a path within bounds, and requests no more than it may."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANN, BOB = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
 
 @pytest.fixture(autouse=True)
 def _as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a busy machine makes of three seconds is not what these tests are about."""
+    """These tests are not about how late a busy machine ends three seconds."""
     monkeypatch.setattr(probing, "PROBE_S", 60.0)
 
 
@@ -51,7 +51,7 @@ def counted(limited: list[int]) -> Callable[[int], None]:
     return limited.append
 
 
-def test_half_of_what_was_sent_counts_and_every_piece_was_allowed() -> None:
+def test_half_of_the_bytes_count_and_every_piece_was_allowed() -> None:
     limited: list[int] = []
     with served(ProbeServer(never, counted(limited))) as sock:
         found = probe(sock)
@@ -62,7 +62,7 @@ def test_half_of_what_was_sent_counts_and_every_piece_was_allowed() -> None:
     assert found.round_trip_s > 0
 
 
-def test_who_is_busy_says_so_and_nobody_is_served_twice_in_a_row() -> None:
+def test_busy_node_refuses_and_serves_no_peer_twice_in_a_row() -> None:
     busy = ProbeServer(lambda: True)
     with served(busy) as sock:
         assert probe(sock).count_bytes == 0
@@ -73,7 +73,7 @@ def test_who_is_busy_says_so_and_nobody_is_served_twice_in_a_row() -> None:
         assert probe(sock, 1000).count_bytes == 0
 
 
-def test_a_probe_that_is_cut_off_counts_by_what_came() -> None:
+def test_interrupted_probe_counts_what_arrived() -> None:
     answers = iter([False, False, False, False, True])
     with served(ProbeServer(lambda: next(answers))) as sock:
         found = probe(sock)
@@ -81,7 +81,7 @@ def test_a_probe_that_is_cut_off_counts_by_what_came() -> None:
 
 
 @pytest.mark.parametrize("count_bytes", [0, -1, PROBE_BYTES_MAX + 1])
-def test_a_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
+def test_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
     ours, theirs = plain_pair(ANN, BOB)
     ours.send_frame(pack({"bytes": count_bytes}))
     with pytest.raises(RemoteProtocolError, match="too many bytes, or for none"):
@@ -96,13 +96,13 @@ def test_a_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
         ([(1.0, 0)], Probed(0.5, 0, 1e-6)),
         ([(1.0, 0), (2.0, 10)], Probed(0.5, 10, 1.0)),
         ([(1.0, 0), (2.0, 10), (3.0, 20), (4.0, 30), (5.0, 40)], Probed(0.5, 20, 2.0)),
-        # TCP began slowly: after half of the time little had come.
+        # TCP started slowly: after half of the time little had arrived.
         ([(1.0, 0), (3.0, 1), (4.0, 21), (5.0, 41)], Probed(0.5, 40, 2.0)),
-        # A bucket was full at first: half of the bytes came at once.
+        # A bucket was full at first: half of the bytes arrived at once.
         ([(1.0, 0), (1.1, 30), (2.0, 35), (3.0, 40)], Probed(0.5, 40, 2.0)),
     ],
 )
-def test_the_first_half_is_for_tcp_to_find_its_rate(
+def test_first_half_of_a_probe_lets_tcp_find_its_rate(
     came: list[tuple[float, int]], found: Probed
 ) -> None:
     assert _second_half(0.5, came) == found

@@ -11,6 +11,8 @@ import pytest
 
 from p2ptrain.dataplane import (
     Credentials,
+    Endpoint,
+    Listener,
     PeerSocket,
     ShutDownHere,
     plain_pair,
@@ -80,7 +82,7 @@ def test_frames_arrive_whole(pair: Pair, background: Background, size: int) -> N
     assert done() is None
 
 
-def test_numbers_travel_from_their_own_memory(pair: Pair) -> None:
+def test_numbers_are_sent_from_their_own_memory(pair: Pair) -> None:
     left, right = pair
     sent = memoryview(bytearray(range(8))).cast("I")
     received = memoryview(bytearray(8)).cast("I")
@@ -89,7 +91,7 @@ def test_numbers_travel_from_their_own_memory(pair: Pair) -> None:
     assert received == sent
 
 
-def test_a_frame_longer_than_allowed_ends_the_connection(pair: Pair) -> None:
+def test_frame_longer_than_allowed_ends_the_connection(pair: Pair) -> None:
     left, right = pair
     left.send_frame(b"x" * 101)
     with pytest.raises(RemoteProtocolError, match="101 bytes") as caught:
@@ -99,7 +101,7 @@ def test_a_frame_longer_than_allowed_ends_the_connection(pair: Pair) -> None:
         right.receive_frame(100)
 
 
-def test_the_peers_end_is_the_peers_loss(pair: Pair) -> None:
+def test_end_by_the_peer_is_peer_lost(pair: Pair) -> None:
     left, right = pair
     left.close()
     with pytest.raises(PeerLost) as caught:
@@ -108,7 +110,7 @@ def test_the_peers_end_is_the_peers_loss(pair: Pair) -> None:
     assert not isinstance(caught.value, ShutDownHere)
 
 
-def test_half_a_message_is_a_lost_peer(pair: Pair) -> None:
+def test_half_a_message_is_peer_lost(pair: Pair) -> None:
     left, right = pair
     left.send_all(b"half")
     left.close()
@@ -116,7 +118,7 @@ def test_half_a_message_is_a_lost_peer(pair: Pair) -> None:
         right.receive_into(bytearray(8))
 
 
-def test_a_silent_peer_is_too_slow(pair: Pair) -> None:
+def test_silent_peer_is_too_slow(pair: Pair) -> None:
     _, right = pair
     right.set_deadline(0.05)
     with pytest.raises(PeerTooSlow) as caught:
@@ -126,9 +128,7 @@ def test_a_silent_peer_is_too_slow(pair: Pair) -> None:
         right.receive_into(bytearray(1))
 
 
-def test_a_peer_that_drips_does_not_stretch_the_deadline(
-    pair: Pair, background: Background
-) -> None:
+def test_dripping_peer_does_not_extend_the_deadline(pair: Pair, background: Background) -> None:
     left, right = pair
     stop = threading.Event()
 
@@ -144,14 +144,14 @@ def test_a_peer_that_drips_does_not_stretch_the_deadline(
     done()
 
 
-def test_a_peer_that_does_not_read_is_too_slow(pair: Pair) -> None:
+def test_peer_that_does_not_read_is_too_slow(pair: Pair) -> None:
     left, _ = pair
     left.set_deadline(0.1)
     with pytest.raises(PeerTooSlow):
         left.send_all(bytes(64 << 20))
 
 
-def test_a_deadline_that_has_passed_is_not_waited_for(pair: Pair) -> None:
+def test_past_deadline_is_not_waited_for(pair: Pair) -> None:
     left, right = pair
     left.send_all(b"x")
     right.set_deadline(-1)
@@ -189,7 +189,7 @@ def test_close_waits_for_the_reader_that_it_wakes(pair: Pair, background: Backgr
     assert right.ended.is_set()
 
 
-def test_using_a_socket_that_was_shut_down_here_blames_nobody(pair: Pair) -> None:
+def test_use_after_a_local_shutdown_blames_nobody(pair: Pair) -> None:
     left, _ = pair
     left.shutdown()
     with pytest.raises(ShutDownHere):
@@ -208,9 +208,9 @@ def test_two_threads_at_once_are_our_own_bug(pair: Pair, background: Background)
 
 
 def test_tampered_ciphertext_never_becomes_data(
-    server: Credentials, client: Credentials, listening: Callable[..., object]
+    server: Credentials, client: Credentials, listening: Callable[..., tuple[Listener, Endpoint]]
 ) -> None:
-    _, endpoint = listening()  # type: ignore[misc]
+    _, endpoint = listening()
     connection = connect(client, endpoint, {"purpose": "echo"})
     raw = socket.socket(fileno=os.dup(connection._sock.fileno()))
     raw.sendall(b"\x17\x03\x03\x00\x20" + os.urandom(32))
@@ -221,7 +221,7 @@ def test_tampered_ciphertext_never_becomes_data(
 
 
 def exchanged(left: PeerSocket, right: PeerSocket, data: bytes) -> bytes:
-    """What arrives of `data` when nobody ever blocks."""
+    """Return what arrives of `data` when nobody ever blocks."""
     arrived = bytearray(len(data))
     sent = received = 0
     while received < len(data):
@@ -230,7 +230,7 @@ def exchanged(left: PeerSocket, right: PeerSocket, data: bytes) -> bytes:
     return bytes(arrived)
 
 
-def test_bytes_move_without_blocking_as_far_as_they_go(pair: Pair) -> None:
+def test_bytes_move_without_blocking_as_far_as_possible(pair: Pair) -> None:
     left, right = pair
     data = os.urandom(3_000_000)
     assert right.receive_some(memoryview(bytearray(10))) == 0
@@ -239,7 +239,7 @@ def test_bytes_move_without_blocking_as_far_as_they_go(pair: Pair) -> None:
     assert left.fileno() != right.fileno()
 
 
-def test_a_full_connection_takes_nothing_and_goes_on_once_there_is_room(pair: Pair) -> None:
+def test_full_connection_accepts_more_once_there_is_room(pair: Pair) -> None:
     left, right = pair
     data, sent = memoryview(bytes(1 << 17)), 0
     while (count := left.send_some(data)) > 0:
@@ -252,7 +252,7 @@ def test_a_full_connection_takes_nothing_and_goes_on_once_there_is_room(pair: Pa
     assert received == len(arrived)
 
 
-def test_blocking_and_not_blocking_may_take_turns(pair: Pair) -> None:
+def test_blocking_and_nonblocking_calls_may_alternate(pair: Pair) -> None:
     left, right = pair
     assert exchanged(left, right, b"one") == b"one"
     left.set_deadline(DEADLINE_S)
@@ -262,7 +262,7 @@ def test_blocking_and_not_blocking_may_take_turns(pair: Pair) -> None:
     assert exchanged(left, right, b"three") == b"three"
 
 
-def test_who_has_finished_sending_can_still_receive(pair: Pair) -> None:
+def test_peer_that_has_finished_sending_can_still_receive(pair: Pair) -> None:
     left, right = pair
     left.finish_sending()
     with pytest.raises(PeerLost):
@@ -270,7 +270,7 @@ def test_who_has_finished_sending_can_still_receive(pair: Pair) -> None:
             right.receive_some(memoryview(bytearray(1)))
 
 
-def test_what_came_before_an_end_is_received_first(pair: Pair) -> None:
+def test_bytes_before_the_end_are_received_first(pair: Pair) -> None:
     left, right = pair
     left.send_all(b"last words")
     left.finish_sending()
@@ -282,7 +282,7 @@ def test_what_came_before_an_end_is_received_first(pair: Pair) -> None:
     assert "closed" in told.value.what
 
 
-def test_nothing_moves_on_a_connection_that_was_shut_down_here(pair: Pair) -> None:
+def test_nothing_moves_after_a_local_shutdown(pair: Pair) -> None:
     left, _ = pair
     left.shutdown()
     with pytest.raises(ShutDownHere):

@@ -1,4 +1,6 @@
-"""TLS over records in memory: what the suite for secure sockets cannot reach from outside."""
+"""TLS over records in memory: the cases that the suite for secure sockets cannot reach from
+outside.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Pair = tuple[TlsSocket, TlsSocket]
 
 @pytest.fixture
 def pair(server: Credentials, client: Credentials) -> Iterator[Pair]:
-    """The client's end and the server's, shaken."""
+    """The client's end and the server's end, after the handshake."""
     at_client, at_server = socket.socketpair()
     for sock in (at_client, at_server):
         sock.settimeout(DEADLINE_S)
@@ -46,7 +48,7 @@ def test_each_end_has_seen_the_other(pair: Pair, server: Credentials, client: Cr
     assert (left.version(), right.version()) == ("TLSv1.3", "TLSv1.3")
 
 
-def test_a_send_counts_once_all_of_its_records_have_gone(pair: Pair) -> None:
+def test_send_counts_once_all_of_its_records_are_out(pair: Pair) -> None:
     left, right = pair
     left.settimeout(0)
     right.settimeout(0)
@@ -58,13 +60,13 @@ def test_a_send_counts_once_all_of_its_records_have_gone(pair: Pair) -> None:
     scratch = memoryview(bytearray(100_000))
     while len(arrived) < sent:
         arrived += scratch[: right.recv_into(scratch)]
-    assert left.send(data) == len(data)  # the same again: no byte of it goes twice
+    assert left.send(data) == len(data)  # The same data again: no byte is sent twice.
     while len(arrived) < sent + len(data):
         arrived += scratch[: right.recv_into(scratch)]
     assert bytes(arrived) == bytes(data) * (sent // len(data) + 1)
 
 
-def test_no_more_than_its_bound_is_encrypted_at_once(pair: Pair) -> None:
+def test_encrypted_bytes_in_memory_are_bounded(pair: Pair) -> None:
     left, right = pair
     received: list[int] = []
     scratch = memoryview(bytearray(SEND_BYTES_MAX))
@@ -79,16 +81,16 @@ def test_no_more_than_its_bound_is_encrypted_at_once(pair: Pair) -> None:
     reader.join()
 
 
-def test_a_stream_that_ends_gives_what_came_before_and_then_nothing(pair: Pair) -> None:
+def test_ended_stream_gives_the_earlier_bytes_and_then_nothing(pair: Pair) -> None:
     left, right = pair
     left.send(memoryview(b"last words"))
     left.shutdown(socket.SHUT_WR)
     scratch = memoryview(bytearray(100))
-    assert scratch[: right.recv_into(scratch)] == b"last words"
+    assert bytes(scratch[: right.recv_into(scratch)]) == b"last words"
     assert right.recv_into(scratch) == 0
 
 
-def test_a_handshake_that_the_peer_leaves_fails(client: Credentials) -> None:
+def test_handshake_fails_when_the_peer_leaves(client: Credentials) -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
     tls = TlsSocket(ours, tls_context(client, [client.certificate_der], server=False), server=False)
@@ -98,7 +100,7 @@ def test_a_handshake_that_the_peer_leaves_fails(client: Credentials) -> None:
 
 
 @pytest.mark.parametrize("is_server", [False, True])
-def test_a_handshake_that_drips_ends_in_time(client: Credentials, is_server: bool) -> None:
+def test_dripping_handshake_ends_in_time(client: Credentials, is_server: bool) -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(SHORT_S)
     context = tls_context(client, [client.certificate_der], server=is_server)
@@ -109,7 +111,7 @@ def test_a_handshake_that_drips_ends_in_time(client: Credentials, is_server: boo
     theirs.close()
 
 
-def test_a_record_that_drips_ends_in_time(pair: Pair) -> None:
+def test_dripping_record_ends_in_time(pair: Pair) -> None:
     left, right = pair
     right.settimeout(SHORT_S)
     record = b"\x17\x03\x03\x40\x00" + bytes(1 << 14)
@@ -117,7 +119,7 @@ def test_a_record_that_drips_ends_in_time(pair: Pair) -> None:
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_a_peer_that_reads_now_and_then_does_not_hold_a_send_up(pair: Pair) -> None:
+def test_peer_that_reads_in_pieces_does_not_block_a_send(pair: Pair) -> None:
     left, right = pair
     left._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     left.settimeout(SHORT_S)
@@ -138,14 +140,14 @@ def test_a_peer_that_reads_now_and_then_does_not_hold_a_send_up(pair: Pair) -> N
         thread.join()
 
 
-def test_who_does_not_wait_looks_once_and_is_not_held(pair: Pair) -> None:
-    """Or a peer whose records hold nothing would hold it, as long as they come."""
+def test_nonblocking_receive_looks_once_and_returns(pair: Pair) -> None:
+    """Otherwise a peer whose records are empty could hold the caller as long as they arrive."""
     _, right = pair
     right.settimeout(0)
     looks = 0
 
     class Dripping:
-        """A socket on which a record has begun, and each look at it finds one byte more."""
+        """A socket on which a record has begun. Each look at it finds one byte more."""
 
         def recv_into(self, view: memoryview) -> int:
             nonlocal looks
@@ -163,21 +165,21 @@ def test_who_does_not_wait_looks_once_and_is_not_held(pair: Pair) -> None:
     assert looks == 1
 
 
-def test_bytes_that_are_no_records_end_the_stream(pair: Pair) -> None:
+def test_bytes_that_are_not_records_end_the_stream(pair: Pair) -> None:
     left, right = pair
     left._sock.sendall(os.urandom(100))
     with pytest.raises(OSError):
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_a_peer_that_wants_answers_without_end_gets_none(pair: Pair) -> None:
+def test_peer_that_requests_endless_answers_gets_none(pair: Pair) -> None:
     _, right = pair
     right._outgoing.write(bytes(RECORDS_BYTES + 1))
     with pytest.raises(ConnectionAbortedError):
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_after_tls_has_ended_bare_bytes_follow_even_those_that_came_with_the_last_record(
+def test_plain_bytes_follow_the_end_of_tls(
     pair: Pair,
 ) -> None:
     left, right = pair
@@ -186,7 +188,7 @@ def test_after_tls_has_ended_bare_bytes_follow_even_those_that_came_with_the_las
     assert left.send(memoryview(b"in clear, in view")) == 17
     scratch = memoryview(bytearray(14))
     assert right.recv_into(scratch) == 14
-    assert scratch == b"the last of it"
+    assert bytes(scratch) == b"the last of it"
     right.leave_encryption()
     left.send(memoryview(b" of all"))
     arrived, few = bytearray(), memoryview(bytearray(5))

@@ -22,7 +22,7 @@ def test_taking_blocks_until_the_bytes_are_paid_for() -> None:
     assert share.wait_s(ticket) == 0.0
 
 
-def test_who_waits_for_an_uplink_is_let_go_when_it_is_closed() -> None:
+def test_closing_an_uplink_releases_its_waiting_threads() -> None:
     """A node that ends must not wait for minutes until a slice may go to a slow peer."""
     uplink = Uplink(1000)
     with ThreadPoolExecutor(2) as pool:
@@ -32,7 +32,7 @@ def test_who_waits_for_an_uplink_is_let_go_when_it_is_closed() -> None:
     uplink.share(Rank.RING).take(10**9)
 
 
-def test_an_uplink_that_has_no_rate_cannot_be_made() -> None:
+def test_uplink_without_a_rate_cannot_be_made() -> None:
     for rate in (0, -1.0, float("nan")):
         with pytest.raises(LocalProtocolError):
             Uplink(rate)
@@ -40,7 +40,7 @@ def test_an_uplink_that_has_no_rate_cannot_be_made() -> None:
 
 @dataclass
 class PaperUplink:
-    """Writes down who took how much of which share."""
+    """Records which peer took how much of which share."""
 
     shares: list[PaperShare] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class PaperShare:
         self.taken.append(count)
 
 
-def test_a_peer_has_one_share_however_many_connections_it_opens(
+def test_peer_has_one_share_for_all_its_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(uplink, "PEERS_MAX", 2)
@@ -74,7 +74,7 @@ def test_a_peer_has_one_share_however_many_connections_it_opens(
     ]
 
 
-def test_a_fast_line_makes_up_for_the_ten_milliseconds_that_a_thread_is_woken_late() -> None:
+def test_fast_line_makes_up_for_late_wake_ups_of_threads() -> None:
     share = Uplink(100_000_000, clock=lambda: 10.0).share(Rank.RING)
     assert share.wait_s(share.ask(1_000_000)) == 0.0
     assert share.wait_s(share.ask(1_000_000)) == pytest.approx(0.01)

@@ -1,4 +1,4 @@
-"""What journals say of the loss: the fullest figure counts, whoever has written it."""
+"""The loss according to journals: the figure over most blocks counts, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def evaluated(step: int, loss: float, blocks: int) -> dict[str, object]:
     return {"event": "evaluated", "step": step, "loss": loss, "blocks": blocks}
 
 
-def test_of_each_step_the_figure_over_most_blocks_counts() -> None:
+def test_figure_over_most_blocks_counts_for_each_step() -> None:
     events = [
         evaluated(4, 5.0, 3),
         evaluated(2, 6.0, 8),

@@ -1,9 +1,10 @@
-"""What `scripts/metagene_mini` asks for, and what it takes for good."""
+"""The settings of `scripts/metagene_mini`, and the result that it accepts as good."""
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,13 @@ LEARNT = Learnt(2, 10, 100, 6.0, ((0, 6.9), (20, 5.7)), 1.0, True)
         ({"heads_agree": False}, False),
     ],
 )
-def test_good_is_a_last_loss_clearly_below_order_0_and_equal_weights(
-    changes: dict[str, object], good: bool
+def test_good_run_has_a_loss_below_order_0_and_equal_weights(
+    changes: dict[str, Any], good: bool
 ) -> None:
     assert replace(LEARNT, **changes).is_good == good
 
 
-def test_the_recipe_is_changed_in_two_places_only() -> None:
+def test_recipe_is_changed_in_two_places_only() -> None:
     recipe = (ROOT / RECIPE).read_text()
     asked = parse_run_file(tomllib.loads(recipe))
     changed = parse_run_file(tomllib.loads(run_text(recipe, "packed", 7)))

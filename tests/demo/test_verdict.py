@@ -1,9 +1,10 @@
-"""The demo's verdict says yes to a good run, and no to each way in which a run can be bad."""
+"""The demo's verdict accepts a good run, and rejects each way in which a run can be bad."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ GOOD = Facts(
 )
 
 
-def test_a_good_run_is_ok_and_its_object_is_json():
+def test_good_run_is_ok_and_its_object_is_json() -> None:
     told = verdict(GOOD)
     assert told["ok"] is True
     assert all(told["claims"].values())
@@ -86,7 +87,7 @@ def other(**changes: object) -> list[dict[str, object]]:
     ],
     ids=str,
 )
-def test_one_bad_fact_spoils_exactly_one_claim(changes):
+def test_one_bad_fact_spoils_exactly_one_claim(changes: dict[str, Any]) -> None:
     spoiled = replace(GOOD, **changes)
     assert verdict(spoiled)["ok"] is False
     assert list(claims(spoiled).values()).count(False) == 1

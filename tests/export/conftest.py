@@ -52,7 +52,9 @@ def plan(request: pytest.FixtureRequest) -> Plan:
 
 
 def trained(spec: ModelSpec) -> Float32Vector:
-    """Genesis moved at random: there, what writes to the residual stream is zero."""
+    """Genesis moved at random. At genesis itself, the matrices that write to the residual stream
+    are zero.
+    """
     theta = genesis(spec, seed=1)
     random = np.random.default_rng(2)
     for entry in layout_of(spec).entries:

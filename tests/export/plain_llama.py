@@ -1,7 +1,8 @@
-"""Hugging Face's Llama and Qwen3, as dumb as can be: numpy, a folder's files, one position a time.
+"""Hugging Face's Llama and Qwen3 in the simplest form: numpy, the files of a folder, one position
+at a time.
 
-It knows nothing of p2ptrain. What it computes from an exported folder is what anybody computes who
-takes config.json and the tensors' names at their word.
+It knows nothing of p2ptrain. It computes what anybody computes from an exported folder by following
+config.json and the tensors' names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def logits(folder: Path, tokens: list[int]) -> Vector:
-    """[positions, vocab], in float64."""
+    """Return logits of shape [positions, vocab], in float64."""
     config = json.loads((folder / "config.json").read_text())
     weights = tensors(folder)
     hidden = [weights["model.embed_tokens.weight"][token] for token in tokens]
@@ -83,7 +84,7 @@ def _normed_heads(x: Vector, gain: Vector, config: dict[str, Any]) -> Vector:
 
 
 def _rotated(x: Vector, position: int, config: dict[str, Any]) -> Vector:
-    """Feature d is turned together with feature d + D/2: transformers' rotate_half."""
+    """Feature d is rotated together with feature d + D/2, as in transformers' rotate_half."""
     half = len(x) // 2
     turned = np.empty_like(x)
     for d in range(half):
@@ -96,8 +97,8 @@ def _rotated(x: Vector, position: int, config: dict[str, Any]) -> Vector:
 def _feed_forward(x: Vector, weights: dict[str, Vector], prefix: str) -> Vector:
     gate = weights[prefix + "gate_proj.weight"] @ x
     up = weights[prefix + "up_proj.weight"] @ x
-    return weights[prefix + "down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+    return np.asarray(weights[prefix + "down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up))
 
 
 def _rms_norm(x: Vector, gain: Vector, config: dict[str, Any]) -> Vector:
-    return x / np.sqrt(np.mean(x * x) + config["rms_norm_eps"]) * gain
+    return np.asarray(x / np.sqrt(np.mean(x * x) + config["rms_norm_eps"]) * gain)

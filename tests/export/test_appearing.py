@@ -1,4 +1,4 @@
-"""A folder appears whole; what a killed writer left goes, and nothing that anybody still needs."""
+"""A folder appears complete. Leftovers of a killed writer are removed, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def writing(target: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process in the middle of it, and its hidden folder."""
+    """A process in the middle of an export, and its hidden folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, target], stdout=subprocess.PIPE, text=True
     )
@@ -44,7 +44,7 @@ def killed(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(target: Path) -> None:
+def test_leftovers_of_a_killed_writer_go_and_others_stay(target: Path) -> None:
     process, partial = writing(target)
     assert clear_away(target) == []
     assert (partial / "weights").read_text() == "half"
@@ -53,7 +53,7 @@ def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(target: 
     assert list(target.parent.iterdir()) == []
 
 
-def test_who_was_killed_between_two_names_has_lost_nobody_an_export(target: Path) -> None:
+def test_writer_killed_between_two_renames_loses_no_export(target: Path) -> None:
     with appearing(target) as partial:
         (partial / "weights").write_text("old")
     process, partial = writing(target)
@@ -64,7 +64,7 @@ def test_who_was_killed_between_two_names_has_lost_nobody_an_export(target: Path
     assert not replaced.exists()
 
 
-def test_what_a_finished_writer_had_no_time_to_remove_goes(target: Path) -> None:
+def test_leftovers_of_a_finished_writer_are_removed(target: Path) -> None:
     with appearing(target) as partial:
         (partial / "weights").write_text("new")
     left = target.with_name(".out.replaced-12345")
@@ -73,7 +73,7 @@ def test_what_a_finished_writer_had_no_time_to_remove_goes(target: Path) -> None
     assert (target / "weights").read_text() == "new"
 
 
-def test_other_names_are_none_of_its_business(target: Path) -> None:
+def test_folders_with_other_names_are_not_touched(target: Path) -> None:
     others = {".out.partial-", ".out.partial-x", ".outer.partial-1", "out.partial-1"}
     for name in others:
         (target.parent / name).mkdir()

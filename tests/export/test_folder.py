@@ -1,8 +1,9 @@
-"""The exported folder says what θ says, to a reader who knows nothing of p2ptrain."""
+"""The exported folder has the contents of θ, for a reader that knows nothing of p2ptrain."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,9 @@ from safetensors.numpy import load_file
 from p2ptrain.errors import ConfigError, StoreFull
 from p2ptrain.export import folder as folders
 from p2ptrain.export.folder import Plan, export
+from p2ptrain.export.provenance import Standing
 from p2ptrain.export.source import ThetaInMemory
+from p2ptrain.export.tokens import Tokenizer
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state import Float32Vector
 from p2ptrain.trainer.formats.huggingface import name_of
@@ -29,8 +32,9 @@ from tests.rounding import MARGIN, UNIT, UNIT_BF16, assert_rounded_alike, distan
 
 TOKENS = [5, 0, 60, 7, 7, 33, 12, 1, 59, 4]
 ANGLES = MARGIN * len(TOKENS) * UNIT
-"""The model's table of angles is in fp32 whatever it computes in: an angle of up to ten positions
-is off by ten units. No logit is off by much more than that, relatively."""
+"""The model's table of angles is always in fp32: an angle of up to ten positions has an error of
+ten units. No logit has a much larger relative error.
+"""
 
 
 def logits_of(
@@ -40,23 +44,26 @@ def logits_of(
     document_token: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> np.ndarray:
-    """What the model that trains computes."""
+    """The logits of the model that trains."""
     model = Llama(spec, document_token)
     named = dict(model.named_parameters())
     with torch.no_grad():
         for entry in layout_of(spec).entries:
             values = torch.from_numpy(theta[entry.offset : entry.end].copy())
             named[entry.name].copy_(values.view(entry.shape))
-        return model.to(dtype)(torch.tensor([TOKENS]))[0].double().numpy()
+        logits: np.ndarray = model.to(dtype)(torch.tensor([TOKENS]))[0].double().numpy()
+    return logits
 
 
 def nudged_logits(spec: ModelSpec, theta: Float32Vector) -> list[np.ndarray]:
-    """Of weights that were rounded otherwise, which changes logits as rounding on the way does."""
+    """Weights that were rounded to their neighbours, which changes logits as rounding on the way
+    does.
+    """
     return [logits_of(spec, nudged(theta, np.random.default_rng(seed))) for seed in range(3)]
 
 
 @pytest.mark.parametrize("shard_bytes_max", [10**9, 9000])
-def test_anybody_computes_from_the_folder_what_the_trainer_computes(
+def test_plain_reader_computes_the_same_as_the_trainer(
     plan: Plan, shard_bytes_max: int, tmp_path: Path
 ) -> None:
     theta = trained(plan.spec)
@@ -75,11 +82,11 @@ def test_anybody_computes_from_the_folder_what_the_trainer_computes(
 @pytest.mark.parametrize(
     ("dtype", "bound"), [(torch.float64, ANGLES), (torch.bfloat16, MARGIN * UNIT_BF16)]
 )
-def test_of_packed_documents_the_trainer_computes_what_anybody_does_of_each_alone(
+def test_packed_documents_compute_as_each_would_alone(
     plan: Plan, dtype: torch.dtype, bound: float, tmp_path: Path
 ) -> None:
-    """Its heads share keys, and its mask is all that keeps them in their documents: two begin at
-    token 7, after the end of one that began elsewhere.
+    """Its heads share keys, and only its mask separates documents. Two of them begin at token 7,
+    after the end of one that began elsewhere.
     """
     theta = trained(plan.spec)
     folder = export(plan, ThetaInMemory(theta), tmp_path / "out").folder
@@ -96,7 +103,7 @@ def test_of_packed_documents_the_trainer_computes_what_anybody_does_of_each_alon
     assert far(None) > 10 * bound
 
 
-def test_fp32_is_bit_for_bit_what_the_run_has(plan: Plan, tmp_path: Path) -> None:
+def test_fp32_export_is_bit_for_bit_the_runs_theta(plan: Plan, tmp_path: Path) -> None:
     theta = trained(plan.spec)
     done = export(plan, ThetaInMemory(theta), tmp_path / "out")
     read = load_file(done.folder / "model.safetensors")
@@ -108,12 +115,12 @@ def test_fp32_is_bit_for_bit_what_the_run_has(plan: Plan, tmp_path: Path) -> Non
     assert done.theta == blake3(theta.tobytes()).hexdigest()
 
 
-def test_bf16_is_the_nearest_to_each_value(tmp_path: Path) -> None:
+def test_bf16_export_is_nearest_to_each_value(tmp_path: Path) -> None:
     theta = trained(SPEC)
     entry = layout_of(SPEC).entries[0]
     awkward = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-8]
     theta[entry.offset : entry.offset + len(awkward)] = awkward
-    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"), dtype="bf16")
+    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"), dtype="bf16")
     done = export(plan, ThetaInMemory(theta), tmp_path / "out")
     expected = torch.from_numpy(theta).to(torch.bfloat16)
     with safe_open(done.folder / "model.safetensors", framework="pt") as file:
@@ -122,25 +129,27 @@ def test_bf16_is_the_nearest_to_each_value(tmp_path: Path) -> None:
             torch.testing.assert_close(
                 read, expected[each.offset : each.end], rtol=0, atol=0, equal_nan=True
             )
-    assert done.theta == blake3(theta.tobytes()).hexdigest(), "the digest is of what was certified"
+    assert done.theta == blake3(theta.tobytes()).hexdigest(), (
+        "the digest is that of the certified snapshot"
+    )
     assert json.loads((done.folder / "config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_the_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) -> None:
-    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"), shard_bytes_max=20_000)
+def test_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) -> None:
+    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"), shard_bytes_max=20_000)
     done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     index = json.loads((done.folder / "model.safetensors.index.json").read_text())
-    sizes = {}
+    sizes: dict[str, list[int]] = {}
     for name, file in index["weight_map"].items():
         tensor = load_file(done.folder / file)[name]
         sizes.setdefault(file, []).append(tensor.nbytes)
-    assert sum(map(sum, sizes.values())) == index["metadata"]["total_size"]
+    assert sum(sum(each) for each in sizes.values()) == index["metadata"]["total_size"]
     assert all(sum(each) <= 20_000 or len(each) == 1 for each in sizes.values())
     assert sorted(sizes)[0] == f"model-00001-of-{len(sizes):05}.safetensors"
     assert set(sizes) == {name for name in done.files if name.endswith(".safetensors")}
 
 
-def test_a_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_path: Path) -> None:
+def test_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_path: Path) -> None:
     done = export(plan, ThetaInMemory(trained(plan.spec)), tmp_path / "out")
     read = {
         name: json.loads((done.folder / name).read_text())
@@ -156,11 +165,11 @@ def test_a_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_pa
     ("standing", "said"),
     [("certified", None), ("replayed", "NOT CERTIFIED ITSELF"), ("uncertified", "NOT CERTIFIED:")],
 )
-def test_the_card_says_on_whose_word_the_weights_are(
-    standing: str, said: str | None, tmp_path: Path
+def test_card_says_who_certified_the_weights(
+    standing: Standing, said: str | None, tmp_path: Path
 ) -> None:
     origin = replace(ORIGIN, standing=standing, updates=2 * (standing == "replayed"))
-    plan = Plan(SPEC, origin, folders.Tokenizer(b"{}", example="ACGT"))
+    plan = Plan(SPEC, origin, Tokenizer(b"{}", example="ACGT"))
     done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     text = (done.folder / "README.md").read_text()
     facts = json.loads((done.folder / "p2ptrain.json").read_text())
@@ -173,8 +182,8 @@ def test_the_card_says_on_whose_word_the_weights_are(
     )
 
 
-def test_what_is_there_is_replaced_on_demand_and_only_if_it_is_an_export(tmp_path: Path) -> None:
-    plan, target = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}")), tmp_path / "out"
+def test_only_an_export_is_replaced_and_only_on_demand(tmp_path: Path) -> None:
+    plan, target = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}")), tmp_path / "out"
     export(plan, ThetaInMemory(trained(SPEC)), target)
     (target / "left.txt").write_text("from before")
     with pytest.raises(ConfigError) as caught:
@@ -189,26 +198,26 @@ def test_what_is_there_is_replaced_on_demand_and_only_if_it_is_an_export(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_is_refused_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_refused_export_leaves_nothing_behind(tmp_path: Path) -> None:
     def refuse(written: Path) -> None:
         assert (written / "config.json").exists()
         raise KeyboardInterrupt
 
-    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"))
+    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
     with pytest.raises(KeyboardInterrupt):
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", look=refuse)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(
+def test_too_small_disk_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = folders.shutil.disk_usage(tmp_path)._replace(free=4_000_000)
-    monkeypatch.setattr(folders.shutil, "disk_usage", lambda path: usage)
-    plan = Plan(SPEC, ORIGIN, folders.Tokenizer.of(b"{}"))
+    usage = shutil.disk_usage(tmp_path)._replace(free=4_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
     with pytest.raises(StoreFull) as caught:
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     assert caught.value.what == f"the export takes 4.3 MB, and {tmp_path} has 4.0 MB free"
-    monkeypatch.setattr(folders.shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5_000_000))
     export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Our model in the words of transformers: nothing reordered, nothing approximated."""
+"""Our model in the terms of transformers: nothing reordered, nothing approximated."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tokenizers import models
 from p2ptrain.data.vocabulary import BEGINNINGS, ENDINGS, learn_reads, learn_text, marked
 from p2ptrain.errors import ConfigError, ManifestInvalid
 from p2ptrain.export.tokens import Tokenizer
+from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.formats.huggingface import RMS_EPSILON, config_of, name_of, spec_of
 from p2ptrain.trainer.formats.shapes import parameters
 from p2ptrain.trainer.rank.model import NORM_EPSILON
@@ -29,13 +30,13 @@ def test_every_parameter_has_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["blocks.0.attention.mystery.weight", "extra", "blocks.x.up"])
-def test_a_parameter_that_transformers_has_not_is_refused(name: str) -> None:
+def test_parameter_unknown_to_transformers_is_refused(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         name_of(name)
     assert caught.value.code == "EXPORT-MODEL"
 
 
-def test_the_norms_add_the_same_epsilon() -> None:
+def test_norms_add_the_same_epsilon() -> None:
     assert RMS_EPSILON == NORM_EPSILON
 
 
@@ -43,17 +44,17 @@ def test_the_norms_add_the_same_epsilon() -> None:
     "spec",
     [*SPECS.values(), replace(SPEC, kv_heads=6)],
 )
-def test_sizes_survive_the_way_there_and_back(spec: object) -> None:
+def test_sizes_survive_conversion_there_and_back(spec: ModelSpec) -> None:
     assert spec_of(config_of(spec, "float32", {"eos": 3})) == spec
 
 
-def test_tokens_that_the_tokenizer_has_not_are_said_to_be_none() -> None:
+def test_tokens_missing_from_the_tokenizer_are_reported() -> None:
     config = config_of(SPEC, "float32", {"bos": 4, "pad": 0})
     named = {name: config[name] for name in config if name.endswith("_token_id")}
     assert named == {"bos_token_id": 4, "eos_token_id": None, "pad_token_id": 0}
 
 
-def test_a_config_of_transformers_4_is_read() -> None:
+def test_config_of_transformers_4_is_read() -> None:
     config = config_of(replace(SPEC, rope_base=5e5), "float32", {})
     del config["rope_parameters"], config["head_dim"], config["attention_bias"]
     assert spec_of(config | {"rope_scaling": None}).rope_base == 5e5
@@ -86,9 +87,7 @@ FOREIGN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "said"), FOREIGN)
-def test_a_model_that_is_not_ours_is_refused_with_what_differs(
-    changes: dict[str, Any], said: str
-) -> None:
+def test_foreign_model_is_refused_with_the_difference(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         spec_of(config_of(SPEC, "float32", {}) | changes)
     assert caught.value.code == "MODEL-FOREIGN"
@@ -98,7 +97,7 @@ def test_a_model_that_is_not_ours_is_refused_with_what_differs(
 
 
 @pytest.mark.parametrize("config", [[], None, {"model_type": "llama"}])
-def test_what_is_no_config_is_refused(config: object) -> None:
+def test_malformed_config_is_refused(config: object) -> None:
     with pytest.raises(ConfigError):
         spec_of(config)
 
@@ -108,12 +107,12 @@ def test_special_tokens_are_known_by_their_usual_names() -> None:
     found = Tokenizer.of(named)
     assert (found.names, found.numbers) == ({"bos": "[BOS]", "eos": "[EOS]"}, {"bos": 4, "eos": 5})
     assert Tokenizer.of(b"{}").config(8)["model_max_length"] == 8
-    # What `generate` takes: transformers 4 would make more of a text.
+    # The tokens that `generate` stops at. transformers 4 would use more of them.
     names = ["input_ids", "attention_mask"]
     assert Tokenizer.of(b"{}").config(8)["model_input_names"] == names
 
 
-def test_a_tokenizer_of_reads_has_an_example_that_it_can_spell() -> None:
+def test_tokenizer_of_reads_has_an_example_that_it_can_spell() -> None:
     reads, text = learn_reads(["ACGTTGCA" * 9], 30), learn_text(["once upon a time"], 260)
     examples = [Tokenizer.of(each.to_json()).example for each in (reads, text)]
     assert examples == ["ACGTACGT", "Once upon"]
@@ -123,14 +122,14 @@ def test_a_tokenizer_of_reads_has_an_example_that_it_can_spell() -> None:
     assert Tokenizer.of(b'{"model":{"vocab":[["A",0]]}}').example == "Once upon"
 
 
-def test_a_text_begins_with_what_the_runs_documents_begin_with_whatever_that_is_called() -> None:
+def test_text_begins_with_the_mark_of_the_runs_documents() -> None:
     named = b'{"added_tokens":[{"content":"<s>","id":1},{"content":"<read>","id":7}]}'
     found = [Tokenizer.of(named, begin) for begin in (7, 1, None)]
     assert [each.names for each in found] == [{"bos": "<read>"}, {"bos": "<s>"}, {"bos": "<s>"}]
     assert [each.numbers["bos"] for each in found] == [7, 1, 1]
 
 
-def test_of_several_usual_names_those_are_taken_with_which_the_data_was_packed() -> None:
+def test_of_several_usual_names_the_packed_one_is_used() -> None:
     """A run whose documents may see each other does not name its marks in the manifest."""
     for first, other in permutations([*BEGINNINGS, *ENDINGS], 2):
         given = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
@@ -140,7 +139,7 @@ def test_of_several_usual_names_those_are_taken_with_which_the_data_was_packed()
         assert (found["bos"], found["eos"]) == (packed.begin, packed.end)
 
 
-def test_what_a_text_can_spell_is_taken_for_a_mark_only_if_nothing_else_may_be_one() -> None:
+def test_spellable_text_is_a_mark_only_if_nothing_else_can_be() -> None:
     plain, mark = '{"content":"<s>","id":1}', '{"content":"<bos>","id":2,"special":true}'
     for added, numbers in ((f"{plain},{mark}", {"bos": 2}), (plain, {"bos": 1})):
         assert Tokenizer.of(f'{{"added_tokens":[{added}]}}'.encode()).numbers == numbers
@@ -155,7 +154,7 @@ def test_what_a_text_can_spell_is_taken_for_a_mark_only_if_nothing_else_may_be_o
         (b"null", "the run's tokenizer is not a JSON object"),
     ],
 )
-def test_a_tokenizer_that_is_no_json_object_is_refused(data: bytes, what: str) -> None:
+def test_tokenizer_that_is_not_a_json_object_is_refused(data: bytes, what: str) -> None:
     with pytest.raises(ManifestInvalid) as raised:
         Tokenizer.of(data)
     assert raised.value.code == "CKPT-MANIFEST"

@@ -1,4 +1,4 @@
-"""A folder of weights may be anybody's: what does not fit is refused with its name."""
+"""A folder of weights may come from anybody. A part that does not fit is refused by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("shard_bytes_max", [10**9, 9000])
-def test_the_model_of_a_folder_has_the_runs_weights(
+def test_model_of_a_folder_has_the_runs_weights(
     plan: Plan, shard_bytes_max: int, tmp_path: Path
 ) -> None:
     theta = trained(plan.spec)
@@ -120,7 +120,7 @@ def nothing(folder: Path) -> None:
         (nothing, "MODEL-FOLDER", "config.json"),
     ],
 )
-def test_a_spoilt_folder_is_refused(
+def test_damaged_folder_is_refused(
     folder: Path, spoil: Callable[[Path], None], code: str, said: str
 ) -> None:
     spoil(folder)
@@ -130,7 +130,7 @@ def test_a_spoilt_folder_is_refused(
     assert said in caught.value.what
 
 
-def test_a_gpu_that_is_too_small_is_no_fault_of_ours(
+def test_gpu_that_is_too_small_is_not_our_fault(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(folder: Path) -> None:

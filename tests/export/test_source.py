@@ -1,4 +1,4 @@
-"""θ is read from a snapshot as it is, or not at all."""
+"""θ is read from a snapshot unchanged, or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUMEL = 1000
 THETA = np.arange(NUMEL, dtype="<f4")
 
 
-def test_theta_is_the_first_half_of_a_snapshot_however_it_is_cut(tmp_path: Path) -> None:
+def test_theta_is_the_first_half_of_a_snapshot_for_any_chunk_size(tmp_path: Path) -> None:
     with Store(tmp_path, chunk_bytes=1024) as store:
         digest = store.put_blob(SNAPSHOT, [THETA.tobytes(), THETA.tobytes()], {})
     source = ThetaOfSnapshot(StoreReader(tmp_path), digest, NUMEL)
@@ -24,7 +24,7 @@ def test_theta_is_the_first_half_of_a_snapshot_however_it_is_cut(tmp_path: Path)
     assert np.array_equal(np.concatenate(read), THETA)
 
 
-def test_who_reads_what_a_node_lets_go_of_is_told_how_to_keep_it(tmp_path: Path) -> None:
+def test_snapshot_removed_by_its_node_is_reported_with_advice(tmp_path: Path) -> None:
     with Store(tmp_path, chunk_bytes=1024) as store:
         digest = store.put_blob(SNAPSHOT, [THETA.tobytes(), THETA.tobytes()], {})
         source = ThetaOfSnapshot(StoreReader(tmp_path), digest, NUMEL)

@@ -1,4 +1,4 @@
-"""Things that answer at an address: nothing, a web server, a wall, and peers that lie."""
+"""Programs that answer at an address: nothing, a web server, a firewall, and peers that lie."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Callable[[socket.socket], None]
 
 
 def at(port: int, peer: PeerId = STRANGER) -> str:
-    """The address of whatever listens at this port of this machine."""
+    """The address of the program that listens at this port of this machine."""
     return f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}"
 
 
@@ -42,16 +42,16 @@ def is_a_web_server(client: socket.socket) -> None:
     client.recv(4096)
     client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     client.shutdown(socket.SHUT_WR)
-    says_nothing(client)  # A close with words unread would take the answer along.
+    says_nothing(client)  # A close with unread bytes would discard the answer.
 
 
 def hangs_up(client: socket.socket) -> None:
-    """Closes at once."""
+    """Close at once."""
 
 
 @contextmanager
 def server(answer: Answer) -> Iterator[int]:
-    """The port of a TCP server that gives each connection this answer, and closes it."""
+    """The port of a TCP server that sends this answer on each connection, and closes it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -60,7 +60,7 @@ def server(answer: Answer) -> Iterator[int]:
                     client, _ = listener.accept()
                 except OSError:
                     return
-                with client, suppress(OSError):  # Who asked may go at any time.
+                with client, suppress(OSError):  # The peer that asked may leave at any time.
                     client.settimeout(START_S)
                     answer(client)
 
@@ -75,7 +75,7 @@ def server(answer: Answer) -> Iterator[int]:
 
 @dataclass
 class Peer:
-    """A real peer of the network that says what a test has it say."""
+    """A real peer of the network that says what a test tells it to say."""
 
     identity: Identity
     address: str
@@ -85,7 +85,7 @@ class Peer:
     _closing: trio.Event = field(default_factory=trio.Event)
 
     def connect(self, address: str) -> None:
-        """Be connected to the node at `address`."""
+        """Connect to the node at `address`."""
         trio.from_thread.run(self._network.connect, address, trio_token=self._token)
 
     def publish(self, topic: str, payload: bytes) -> None:
@@ -93,7 +93,7 @@ class Peer:
         trio.from_thread.run(self._network.publish, topic, payload, trio_token=self._token)
 
     def follow(self, topic: str) -> None:
-        """Be one of those who hear `topic`, as every node of a run does."""
+        """Subscribe to `topic`, as every node of a run does."""
         trio.from_thread.run_sync(self._network.subscribe, topic, trio_token=self._token)
 
     def leave(self) -> None:

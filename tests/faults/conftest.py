@@ -18,11 +18,12 @@ from tests.faults.processes import ON_LOOPBACK, NodeProcess, running
 from tests.faults.screen import Screen
 
 FAULT_S = 90.0
-"""Whatever goes wrong is told within this time, however crowded the machine is: here it takes ten
-seconds at most, which the node itself grants an address that is silent."""
+"""Every fault is reported within this time, even on a crowded machine. The tests here take at most
+ten seconds, the time that a node gives a silent address.
+"""
 
 END_S = 30.0
-"""A thread may have said its last word and not have ended yet."""
+"""A thread may have done its last work and not have ended yet."""
 
 THREADS_THAT_STAY = ("Trio thread", "_background_cleanup")
 """Threads that trio keeps for the next call, and one daemon thread of libp2p's own."""
@@ -40,16 +41,16 @@ TEXT = "".join(f"{number**3} bottles of {number % 7} kinds\n" for number in rang
 MEMBER = Identity.from_seed(b"member".ljust(32))
 JOINER = Identity.from_seed(b"joiner".ljust(32))
 TRAINERS = tuple(Identity.from_seed(b"trainer %d" % number + bytes(23)) for number in range(2))
-"""Who is on the allowlist besides the organiser, who is the only founder."""
+"""Peers on the allowlist besides the organiser, which is the only founder."""
 
 FEW_FILES_AT_FIRST = "ulimit -S -n 64"
-"""What some systems give; a node helps itself to what it may have."""
+"""The open-file limit of some systems. A node raises it as far as it may."""
 
 Here = Callable[..., Screen]
 
 
 def ended(threads: Iterable[threading.Thread]) -> bool:
-    """Whether all of these come to their end, but for those that stay."""
+    """Whether all of these threads end, except those that stay."""
     left = [
         thread for thread in threads if not any(known in thread.name for known in THREADS_THAT_STAY)
     ]
@@ -60,7 +61,7 @@ def ended(threads: Iterable[threading.Thread]) -> bool:
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    """Runs a command in this process; it must end within FAULT_S and leave no thread behind."""
+    """Runs a command in this process. It must end within FAULT_S and leave no thread behind."""
     monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -79,7 +80,9 @@ def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         alarm.cancel()
         alarm.join()
         written = capsys.readouterr()
-        assert not late.is_set(), f"it was not told within {FAULT_S:.0f} s:\n{written.err}"
+        assert not late.is_set(), (
+            f"the fault was not reported within {FAULT_S:.0f} s:\n{written.err}"
+        )
         assert ended(thread for thread in threading.enumerate() if thread not in before)
         return Screen(status, written.out, written.err)
 
@@ -88,7 +91,7 @@ def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def node_here(here: Here, tmp_path: Path) -> Here:
-    """`p2ptrain node` in this process, in a new home, listening on loopback only."""
+    """Run `p2ptrain node` in this process, in a new home, listening on loopback only."""
 
     def run(*words: object, home: Path = tmp_path / "home") -> Screen:
         return here("node", "--home", home, "--yes", *ON_LOOPBACK, *words)
@@ -130,7 +133,7 @@ def allowlist(published: Path, run: Run) -> SignedAllowlist:
 
 @pytest.fixture(scope="session")
 def trainers() -> Iterator[Identity]:
-    """A volunteer for each test that wants one: each new to the run."""
+    """A new volunteer for each test that wants one."""
     return iter(TRAINERS)
 
 

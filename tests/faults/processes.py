@@ -1,4 +1,4 @@
-"""Nodes as processes of their own, watched through what any user can see of them."""
+"""Nodes as processes of their own, observed through what any user can see of them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.faults.screen import Screen
 
 LOOK_EVERY_S = 0.02
 WAIT_S = 90.0
-"""Several times what anything takes here: tests share their machine."""
+"""Several times what anything takes here, since tests share their machine."""
 ON_LOOPBACK = ("--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "127.0.0.1:0")
 
 Seen = TypeVar("Seen")
 
 
 def wait_until(what: str, seen: Callable[[], Seen | None], *, deadline_s: float = WAIT_S) -> Seen:
-    """The first true value of `seen`."""
+    """Return the first true value of `seen`."""
     ends_s = time.monotonic() + deadline_s
     never = threading.Event()
     while not (value := seen()):
-        assert time.monotonic() < ends_s, f"after {deadline_s:.0f} s, still not: {what}"
+        assert time.monotonic() < ends_s, f"after {deadline_s:.0f} s, this has not happened: {what}"
         never.wait(LOOK_EVERY_S)
     return value
 
@@ -63,7 +63,7 @@ class NodeProcess(DemoNode):
             )
 
     def saw(self, kind: str, *, deadline_s: float = WAIT_S, **fields: object) -> Event:
-        """The record of this kind with these fields that is, or will be, in the journal."""
+        """Return the journal's record of this kind with these fields. Wait for it if necessary."""
 
         def look() -> Event | None:
             list(self.news())
@@ -74,7 +74,7 @@ class NodeProcess(DemoNode):
         return wait_until(f"{kind} {fields}", look, deadline_s=deadline_s)
 
     def said(self, text: str, *, deadline_s: float = WAIT_S) -> str:
-        """What it has printed, once `text` is part of it."""
+        """Return the output, once it contains `text`."""
         wait_until(
             f"{text!r} in:\n{self.output()}",
             lambda: text in self.output() or not self.running,
@@ -84,7 +84,7 @@ class NodeProcess(DemoNode):
         return self.output()
 
     def address(self) -> str:
-        """Where it can be reached, once it serves the run."""
+        """Return the node's address, once it serves the run."""
 
         def look() -> dict[str, Any] | None:
             assert self.running, f"the node ended:\n{self.output()}"
@@ -95,12 +95,14 @@ class NodeProcess(DemoNode):
         return str(status["addresses"][0])
 
     def interrupt(self) -> None:
-        """Ctrl-C. In a terminal it goes to the node alone: trainers have sessions of their own."""
+        """Send Ctrl-C. In a terminal it reaches the node alone, since trainers have sessions of
+        their own.
+        """
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
 
     def ended(self, *, deadline_s: float = WAIT_S) -> Screen:
-        """What is left on the screen once it has ended by itself."""
+        """Return what is left on the screen after the node has ended by itself."""
         assert self.process is not None
         status = self.process.wait(deadline_s)
         return Screen(status, "", self.output())
@@ -114,7 +116,7 @@ class NodeProcess(DemoNode):
 def running(
     home: Path, *arguments: str, limits: str = "", terminal: int | None = None
 ) -> Iterator[NodeProcess]:
-    """A node that runs in `home` for as long as the block does, at most."""
+    """A node that runs in `home` at most as long as the block."""
     node = NodeProcess(home.name, home)
     node.begin(*arguments, limits=limits, terminal=terminal)
     try:
@@ -124,7 +126,7 @@ def running(
 
 
 def home_of(identity: Identity, folder: Path) -> Path:
-    """A new home in `folder` with this identity's key."""
+    """Make a new home in `folder` with this identity's key."""
     home = folder / f"home-{identity.peer[-6:]}"
     home.mkdir()
     key = home / "identity.key"
@@ -134,7 +136,7 @@ def home_of(identity: Identity, folder: Path) -> Path:
 
 
 def rot_genesis(home: Path, run: Run) -> Digest:
-    """Flip a bit of the first weights in a store that nobody uses; returns the chunk's name."""
+    """Flip a bit of the first weights in a store that is not in use. Return the chunk's name."""
     with Store(home / "store") as store:
         chunk = store.manifest(run.manifest.genesis).chunks[0]
         with store.chunk_path(chunk).open("r+b") as file:

@@ -1,4 +1,4 @@
-"""What a person has in front of them when a command has ended, and what must be true of it."""
+"""The screen of a user after a command has ended, and the checks that it must pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Screen:
         return head["what"]
 
     def lines(self, *labels: str) -> list[str]:
-        """The texts behind these labels, in their order."""
+        """Return the texts behind these labels, in their order."""
         details = _DETAIL.finditer(self.err)
         return [found["text"] for found in details if found["label"] in labels]
 
@@ -51,7 +51,9 @@ class Screen:
         return "\n".join(self.lines("do"))
 
     def is_error(self, code: str, status: int) -> None:
-        """One explained error, on stderr, with what to do, and nothing that frightens."""
+        """Check that there is one explained error on stderr, with advice and nothing
+        frightening.
+        """
         assert (self.code, self.status) == (code, status), self.err
         assert self.do, self.err
         assert self.lines("more") == [f"p2ptrain explain {code}"]

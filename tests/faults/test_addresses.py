@@ -1,4 +1,4 @@
-"""Every way in which a way in can be wrong: its code, whose fault it is, and what to do."""
+"""Each kind of wrong address has its code, the party at fault, and advice."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.faults.conftest import Here
 from tests.faults.processes import NodeProcess
 
 
-def test_nothing_listens_there(node_here: Here) -> None:
+def test_address_where_nothing_listens_is_explained(node_here: Here) -> None:
     port = dead_port()
     screen = node_here("--bootstrap", at(port))
     screen.is_error("NET-REFUSED", 5)
     assert at(port) in screen.evidence
     assert f"no program listens on port {port}" in screen.evidence
-    assert "this machine itself" in screen.likely, "an address of loopback leads nowhere else"
+    assert "this machine itself" in screen.likely, "a loopback address leads to this machine only"
 
 
-def test_a_web_server_answers(node_here: Here) -> None:
+def test_address_of_a_web_server_is_explained(node_here: Here) -> None:
     with server(is_a_web_server) as port:
         screen = node_here("--bootstrap", at(port))
     screen.is_error("NET-NOT-LIBP2P", 5)
@@ -37,21 +37,21 @@ def test_a_web_server_answers(node_here: Here) -> None:
     assert "port" in screen.do
 
 
-def test_the_connection_is_closed_at_once(node_here: Here) -> None:
+def test_connection_closed_at_once_is_explained(node_here: Here) -> None:
     with server(hangs_up) as port:
         screen = node_here("--bootstrap", at(port))
     screen.is_error("NET-RESET", 5)
     assert "closed the connection" in screen.evidence
 
 
-def test_the_name_does_not_exist(node_here: Here) -> None:
+def test_unknown_host_name_is_explained(node_here: Here) -> None:
     screen = node_here("--bootstrap", f"/dns4/no-such-host.invalid/tcp/4201/p2p/{STRANGER}")
     screen.is_error("NET-DNS", 5)
     assert "DNS" in screen.evidence
     assert "misspelt" in screen.likely
 
 
-def test_of_several_addresses_each_is_accounted_for(node_here: Here) -> None:
+def test_each_of_several_addresses_is_explained(node_here: Here) -> None:
     with server(says_nothing) as silent:
         dead = dead_port()
         screen = node_here("--bootstrap", at(dead), "--bootstrap", at(silent), "--bootstrap", "me")
@@ -64,7 +64,7 @@ def test_of_several_addresses_each_is_accounted_for(node_here: Here) -> None:
     assert "not an address" in tried[2]
 
 
-def test_somebody_else_answers(node_here: Here, seed: NodeProcess) -> None:
+def test_address_of_another_peer_is_explained(node_here: Here, seed: NodeProcess) -> None:
     address, _, real = seed.address().rpartition("/p2p/")
     screen = node_here("--bootstrap", f"{address}/p2p/{STRANGER}")
     screen.is_error("NET-WRONG-ID", 5)
@@ -72,7 +72,7 @@ def test_somebody_else_answers(node_here: Here, seed: NodeProcess) -> None:
     assert "new address" in screen.do
 
 
-def test_it_speaks_libp2p_but_is_no_node(node_here: Here) -> None:
+def test_libp2p_host_that_is_not_a_node_is_explained(node_here: Here) -> None:
     def no_answer() -> HelloReply:
         raise ZeroDivisionError("a bug of the peer's")
 
@@ -95,7 +95,9 @@ def test_it_speaks_libp2p_but_is_no_node(node_here: Here) -> None:
         ("/ip4/203.0.113.7/tcp/4201", "ADDR-NO-PEER-ID", "does not name its peer"),
     ],
 )
-def test_the_address_itself_is_wrong(address: str, code: str, says: str, node_here: Here) -> None:
+def test_malformed_address_is_explained(
+    address: str, code: str, says: str, node_here: Here
+) -> None:
     screen = node_here("--bootstrap", address)
     screen.is_error(code, 2)
     assert says in screen.what
@@ -103,13 +105,13 @@ def test_the_address_itself_is_wrong(address: str, code: str, says: str, node_he
     assert "/p2p/" in screen.do or "whole address" in screen.do
 
 
-def test_no_address_at_all(node_here: Here) -> None:
+def test_missing_address_is_explained(node_here: Here) -> None:
     screen = node_here()
     screen.is_error("ADDR-NONE", 2)
     assert "--bootstrap" in screen.do
 
 
-def test_the_address_is_our_own(
+def test_own_address_is_explained(
     node_here: Here, here: Here, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     home = tmp_path_factory.mktemp("own")

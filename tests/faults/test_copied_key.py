@@ -1,4 +1,6 @@
-"""A key on two machines: the second node is told so; a restart right after a kill is no second."""
+"""A key on two machines stops the second node with a message. A restart right after a kill is not
+mistaken for one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.faults.conftest import MEMBER
 from tests.faults.processes import NodeProcess, home_of, running
 
 
-def test_a_copied_key_does_not_start_beside_the_original_and_a_restart_does(
+def test_copied_key_does_not_start_twice_but_a_restart_works(
     seed: NodeProcess, tmp_path: Path
 ) -> None:
     homes = [tmp_path / name for name in ("original", "copy")]
@@ -21,7 +23,7 @@ def test_a_copied_key_does_not_start_beside_the_original_and_a_restart_does(
     with running(original, *way_in) as node:
         node.saw("state", state="serving")
         with running(copy, *way_in) as second:
-            screen = second.ended(deadline_s=180)  # It goes on asking for a while.
+            screen = second.ended(deadline_s=180)  # It continues to ask for a while.
         screen.is_error("ID-IN-USE", 8)
         assert label(load_or_create(seed.home / "identity.key").peer) in screen.evidence
         assert "stop the other node" in screen.do

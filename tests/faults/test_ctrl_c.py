@@ -1,4 +1,4 @@
-"""Ctrl-C, whatever the node is doing: it leaves, it says so, and nothing of it stays behind."""
+"""After Ctrl-C a node leaves in any situation, says so, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.faults.processes import NodeProcess, home_of, rot_genesis, running, w
 from tests.faults.screen import Screen
 
 LEAVE_S = 60.0
-"""Where nobody must be waited for, leaving takes a moment; on a crowded machine a long one."""
+"""Leaving takes a moment where nobody must be waited for, and longer on a crowded machine."""
 
 
 def left_cleanly(node: NodeProcess, *, deadline_s: float = LEAVE_S) -> Screen:
-    """It ends with status 0, quietly, and its home is as if it had never run."""
+    """It ends quietly with status 0, and its home is as if it had never run."""
     children = node.descendants()
     node.interrupt()
     screen = node.ended(deadline_s=deadline_s)
@@ -45,13 +45,15 @@ def nothing_is_left(node: NodeProcess, children: list[psutil.Process]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_while_connecting(tmp_path: Path) -> None:
+def test_ctrl_c_works_while_connecting(tmp_path: Path) -> None:
     with server(says_nothing) as port, running(tmp_path / "home", "--bootstrap", at(port)) as node:
         node.said("connecting")
         left_cleanly(node)
 
 
-def test_while_it_asks_whether_to_take_part(seed: NodeProcess, tmp_path: Path) -> None:
+def test_ctrl_c_works_at_the_question_whether_to_take_part(
+    seed: NodeProcess, tmp_path: Path
+) -> None:
     user, terminal = pty.openpty()
     with open(user, "rb"), open(terminal, "rb"):
         address = seed.address()
@@ -64,13 +66,15 @@ def test_while_it_asks_whether_to_take_part(seed: NodeProcess, tmp_path: Path) -
             assert not (node.home / "run" / "manifest.signed").exists()
 
 
-def test_while_it_waits_for_approval(seed: NodeProcess, tmp_path: Path) -> None:
+def test_ctrl_c_works_while_waiting_for_approval(seed: NodeProcess, tmp_path: Path) -> None:
     with running(tmp_path / "home", "--bootstrap", seed.address()) as node:
         node.said("p2ptrain allow add")
         left_cleanly(node)
 
 
-def test_while_it_fetches_and_while_it_serves(organiser: Path, run: Run, tmp_path: Path) -> None:
+def test_ctrl_c_works_while_fetching_and_while_serving(
+    organiser: Path, run: Run, tmp_path: Path
+) -> None:
     rot_genesis(organiser, run)
     with running(organiser, "--seed") as rotten:
         way_in = ("--seed", "--bootstrap", rotten.address())
@@ -91,7 +95,7 @@ def trained(
         yield node
 
 
-def test_while_it_trains(trained: NodeProcess) -> None:
+def test_ctrl_c_works_while_training(trained: NodeProcess) -> None:
     trainers = trained.descendants()
     screen = left_cleanly(trained)
     assert trainers
@@ -99,8 +103,8 @@ def test_while_it_trains(trained: NodeProcess) -> None:
     assert trained.saw("left")
 
 
-def test_a_second_time_it_leaves_at_once(trained: NodeProcess, seed: NodeProcess) -> None:
-    """It votes, and the seed is frozen: nobody can agree to this node's leaving."""
+def test_second_ctrl_c_leaves_at_once(trained: NodeProcess, seed: NodeProcess) -> None:
+    """The node votes and the seed is frozen, so nobody can agree to this node's leaving."""
 
     me = load_or_create(trained.home / "identity.key").peer
 

@@ -1,4 +1,6 @@
-"""A newcomer believes nobody: forged, cut, foreign and old documents are refused, and named."""
+"""A newcomer trusts no document unchecked: forged, truncated, foreign and old ones are refused by
+name.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.observe.journal import read_journal
 from p2ptrain.peers.hello_messages import HelloReply
 from p2ptrain.run import Allowlist, Run, Signed, SignedAllowlist
-from p2ptrain.run.manifest import VERSIONS
+from p2ptrain.run.versions import VERSIONS
 from tests.faults.answering import Peer, at, dead_port, peer
 from tests.faults.conftest import MEMBER, Here
 from tests.faults.processes import ON_LOOPBACK, NodeProcess, wait_until
@@ -35,7 +37,7 @@ def tampered(document: bytes, name: str, value: object) -> bytes:
 
 
 def altered(run: Run) -> bytes:
-    """The same run, but for an outer learning rate that nobody signed."""
+    """The same run with an outer learning rate that nobody signed."""
     outer = replace(run.manifest.outer, lr=99.0)
     return tampered(run.to_bytes(), "payload", replace(run.manifest, outer=outer).to_payload())
 
@@ -61,7 +63,7 @@ FORGERIES: list[tuple[str, Callable[[Run], bytes], str]] = [
 @pytest.mark.parametrize(
     ("forge", "code"), [row[1:] for row in FORGERIES], ids=[row[0] for row in FORGERIES]
 )
-def test_a_forged_manifest_is_refused_and_not_kept(
+def test_forged_manifest_is_refused_and_not_kept(
     forge: Callable[[Run], bytes], code: str, run: Run, node_here: Here, tmp_path: Path
 ) -> None:
     with peer(LIAR, lambda: reply(forge(run))) as liar:
@@ -72,15 +74,13 @@ def test_a_forged_manifest_is_refused_and_not_kept(
     assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
 
 
-def test_a_liar_does_not_keep_us_from_an_honest_peer(
-    run: Run, node_here: Here, seed: NodeProcess
-) -> None:
+def test_liar_does_not_hide_an_honest_peer(run: Run, node_here: Here, seed: NodeProcess) -> None:
     with peer(LIAR, lambda: reply(altered(run))) as liar:
         screen = node_here("--bootstrap", liar.address, "--bootstrap", seed.address(), "--no-wait")
     screen.is_error("AUTH-PENDING", 6)
 
 
-def test_another_run_than_the_one_asked_for(run: Run, node_here: Here, seed: NodeProcess) -> None:
+def test_other_run_than_requested_is_refused(run: Run, node_here: Here, seed: NodeProcess) -> None:
     wanted = RunId("ab" * 32)
     screen = node_here("--bootstrap", seed.address(), "--run", wanted)
     screen.is_error("RUN-MISMATCH", 3)
@@ -89,7 +89,7 @@ def test_another_run_than_the_one_asked_for(run: Run, node_here: Here, seed: Nod
     assert "address" in screen.do
 
 
-def test_who_serves_another_run_does_not_keep_us_from_an_honest_peer(
+def test_server_of_another_run_does_not_hide_an_honest_peer(
     run: Run, node_here: Here, seed: NodeProcess
 ) -> None:
     others = replace(run.manifest, organiser=LIAR.peer).to_payload()
@@ -100,14 +100,14 @@ def test_who_serves_another_run_does_not_keep_us_from_an_honest_peer(
     screen.is_error("AUTH-PENDING", 6)
 
 
-def test_the_home_is_of_another_run(here: Here, organiser: Path) -> None:
+def test_home_of_another_run_is_refused(here: Here, organiser: Path) -> None:
     screen = here("node", "--seed", "--home", organiser, "--run", "ab" * 32)
     screen.is_error("RUN-MISMATCH", 3)
     assert "--home" in screen.do
 
 
 @pytest.mark.parametrize("words", [["node", "--seed", "--yes"], ["ckpt", "fetch"]], ids=" ".join)
-def test_an_address_of_another_run_than_the_home_holds(
+def test_address_of_another_run_than_the_homes_is_refused(
     words: list[str], here: Here, organiser: Path, run: Run
 ) -> None:
     others = replace(run.manifest, organiser=LIAR.peer).to_payload()
@@ -120,7 +120,7 @@ def test_an_address_of_another_run_than_the_home_holds(
     assert "--home" in screen.do
 
 
-def test_a_run_of_another_version(run: Run, node_here: Here) -> None:
+def test_run_of_another_version_is_refused(run: Run, node_here: Here) -> None:
     payload = unpack(run.signed.payload, bytes_max=1 << 20)
     assert isinstance(payload, dict)
     newer = Signed.by(LIAR, "manifest", pack(payload | {"version": VERSIONS[-1] + 1})).to_bytes()
@@ -130,7 +130,7 @@ def test_a_run_of_another_version(run: Run, node_here: Here) -> None:
     assert "upgrade" in screen.do
 
 
-def test_who_is_not_on_the_list_learns_what_to_do(
+def test_peer_missing_from_the_list_learns_what_to_do(
     run: Run, node_here: Here, here: Here, seed: NodeProcess, tmp_path: Path
 ) -> None:
     screen = node_here("--bootstrap", seed.address(), "--no-wait")
@@ -172,7 +172,7 @@ LISTS: list[tuple[str, Callable[[Run, PeerId], bytes], str]] = [
 @pytest.mark.parametrize(
     ("forge", "reason"), [row[1:] for row in LISTS], ids=[row[0] for row in LISTS]
 )
-def test_a_forged_list_in_a_hello_lets_nobody_in(
+def test_forged_list_in_a_hello_admits_nobody(
     forge: Callable[[Run, PeerId], bytes],
     reason: str,
     run: Run,
@@ -195,7 +195,7 @@ def test_a_forged_list_in_a_hello_lets_nobody_in(
 
 @pytest.fixture
 def member(run: Run, allowlist: SignedAllowlist, seed: NodeProcess) -> Iterator[Peer]:
-    """Somebody on the list, who is connected to the seed and can say what it likes."""
+    """A listed peer that is connected to the seed and can say what it likes."""
     topic = f"/p2ptrain/1/{run.id}/allowlist"
     with peer(MEMBER, lambda: reply(run.to_bytes(), allowlist.to_bytes())) as other:
         other.follow(topic)
@@ -203,7 +203,7 @@ def member(run: Run, allowlist: SignedAllowlist, seed: NodeProcess) -> Iterator[
         yield other
 
 
-def test_of_the_lists_in_gossip_only_newer_ones_of_the_organiser_count(
+def test_only_newer_lists_of_the_organiser_count_in_gossip(
     member: Peer, published: Path, run: Run, allowlist: SignedAllowlist, seed: NodeProcess
 ) -> None:
     organiser = load_or_create(published / "identity.key")
@@ -231,7 +231,7 @@ def test_of_the_lists_in_gossip_only_newer_ones_of_the_organiser_count(
     assert (seed.home / "run" / "allowlist.signed").read_bytes() == signed(3)
 
 
-def test_of_a_run_that_nobody_agreed_to_nothing_is_kept(
+def test_nothing_is_kept_of_a_run_that_the_user_declined(
     run: Run, here: Here, tmp_path: Path
 ) -> None:
     with peer(LIAR, lambda: reply(run.to_bytes())) as seed:
@@ -243,7 +243,7 @@ def test_of_a_run_that_nobody_agreed_to_nothing_is_kept(
     assert not (tmp_path / "home" / "run" / "manifest.signed").exists()
 
 
-def test_nobody_answers_with_a_run(run: Run, node_here: Here) -> None:
+def test_peers_that_know_no_run_are_reported(run: Run, node_here: Here) -> None:
     with peer(LIAR, lambda: reply(altered(run))) as liar:
         screen = node_here("--bootstrap", liar.address, "--bootstrap", at(dead_port()))
     assert screen.status == 5

@@ -1,4 +1,4 @@
-"""What can be wrong with a node's own folder: told before anything is changed in it."""
+"""Faults of a node's own folder are reported before anything is changed in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEED = ("node", "--seed", "--listen", "/ip4/127.0.0.1/tcp/0", "--data-listen", "
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files in the folder that a node must not touch when it cannot start."""
+    """All files in the folder. A node must not touch them when it cannot start."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_second_node_is_kept_out(organiser: Path, here: Here) -> None:
+def test_second_node_in_a_home_is_refused(organiser: Path, here: Here) -> None:
     with sole_use(Home(organiser)):
         screen = here(*SEED, "--home", organiser)
     screen.is_error("ID-IN-USE", 8)
@@ -88,7 +88,7 @@ DAMAGES: list[tuple[str, Damage, str, int, str]] = [
     DAMAGES,
     ids=[f"{row[0].rpartition('/')[2]}-{row[2]}" for row in DAMAGES],
 )
-def test_a_damaged_file_is_named_and_left_alone(
+def test_damaged_file_is_named_and_left_alone(
     name: str, damage: Damage, code: str, status: int, do: str, organiser: Path, here: Here
 ) -> None:
     damage(organiser / name)
@@ -100,14 +100,14 @@ def test_a_damaged_file_is_named_and_left_alone(
     assert before.items() <= contents(organiser).items()
 
 
-def test_another_process_uses_the_store(organiser: Path, here: Here) -> None:
+def test_store_in_use_by_another_process_is_reported(organiser: Path, here: Here) -> None:
     with Store(organiser / "store"):
         screen = here(*SEED, "--home", organiser)
     screen.is_error("STORE-BUSY", 4)
     assert "--home" in screen.do
 
 
-def test_an_allowlist_of_another_run(organiser: Path, run: Run, here: Here) -> None:
+def test_allowlist_of_another_run_is_reported(organiser: Path, run: Run, here: Here) -> None:
     other = Run.publish(load_or_create(organiser / "identity.key"), replace(run.manifest, name="b"))
     save_run(organiser / "run" / "manifest.signed", other)
     screen = here(*SEED, "--home", organiser)
@@ -125,7 +125,7 @@ LOOKERS = (
     ["ckpt", "pin"],
     ["store", "pin", "ab" * 32],
 )
-"""Some of these write, too, but nothing where there is no run."""
+"""Some of these commands write too, but not where there is no run."""
 CANNOT_BE = ("/proc/home", "/dev/null/home")
 
 
@@ -141,13 +141,13 @@ def is_no_home(screen: Screen, place: Path) -> None:
 
 @pytest.mark.parametrize("words", WRITERS, ids=first)
 @pytest.mark.parametrize("place", CANNOT_BE)
-def test_a_home_that_cannot_be_made(words: list[str], place: str, here: Here) -> None:
+def test_home_that_cannot_be_made_is_reported(words: list[str], place: str, here: Here) -> None:
     is_no_home(here(*words, "--home", place), Path(place))
 
 
 @pytest.mark.parametrize("words", LOOKERS, ids=" ".join)
 @pytest.mark.parametrize("place", CANNOT_BE)
-def test_who_only_looks_is_told_that_there_is_nothing(
+def test_reading_command_says_that_there_is_no_home(
     words: list[str], place: str, here: Here
 ) -> None:
     screen = here(*words, "--home", place)
@@ -157,20 +157,18 @@ def test_who_only_looks_is_told_that_there_is_nothing(
 
 
 @pytest.mark.parametrize("words", LOOKERS, ids=" ".join)
-def test_where_a_name_was_mistyped_nothing_is_left(
-    words: list[str], here: Here, tmp_path: Path
-) -> None:
+def test_mistyped_home_leaves_nothing_behind(words: list[str], here: Here, tmp_path: Path) -> None:
     here(*words, "--home", tmp_path / "typo").is_error("RUN-NONE", 2)
     assert not (tmp_path / "typo").exists()
 
 
 @pytest.mark.parametrize("words", [*WRITERS, *LOOKERS], ids=first)
-def test_a_home_that_is_a_file(words: list[str], here: Here, tmp_path: Path) -> None:
+def test_home_that_is_a_file_is_reported(words: list[str], here: Here, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     is_no_home(here(*words, "--home", tmp_path / "file"), tmp_path / "file")
 
 
-def test_a_port_in_use(organiser: Path, here: Here) -> None:
+def test_port_in_use_is_reported(organiser: Path, here: Here) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         screen = here(
@@ -182,7 +180,7 @@ def test_a_port_in_use(organiser: Path, here: Here) -> None:
     assert "another port" in screen.do
 
 
-def test_a_data_port_in_use(organiser: Path, here: Here) -> None:
+def test_data_port_in_use_is_reported(organiser: Path, here: Here) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         screen = here(
@@ -195,7 +193,7 @@ def test_a_data_port_in_use(organiser: Path, here: Here) -> None:
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--json"]])
-def test_no_node_to_ask(words: list[str], here: Here, tmp_path: Path) -> None:
+def test_missing_node_to_ask_is_reported(words: list[str], here: Here, tmp_path: Path) -> None:
     screen = here(*words, "--home", tmp_path / "nowhere")
     assert (screen.code, screen.status) == ("NO-NODE", 75)
     assert "p2ptrain node" in screen.do

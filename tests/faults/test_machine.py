@@ -1,4 +1,4 @@
-"""What the machine refuses: files, room, and chunks that are not what they were."""
+"""Faults of the machine: limits on files, a full disk, and corrupt chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.processes import home_of, rot_genesis, running
 from tests.faults.screen import Screen
 
 
-def test_a_disk_too_full_for_a_key_leaves_no_half_of_one(here: Here, tmp_path: Path) -> None:
+def test_full_disk_leaves_no_half_of_a_key(here: Here, tmp_path: Path) -> None:
     words = ["sh", "-c", 'ulimit -f 0 && exec "$@"', "sh", *command("id", "--home", str(tmp_path))]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     Screen(ended.returncode, ended.stdout, ended.stderr).is_error("DISK-LOW", 4)
@@ -23,7 +23,7 @@ def test_a_disk_too_full_for_a_key_leaves_no_half_of_one(here: Here, tmp_path: P
     assert here("id", "--home", tmp_path).status == 0
 
 
-def test_what_rots_in_one_store_is_waited_for_and_comes_from_another(
+def test_corrupt_chunk_of_one_store_comes_from_another(
     published: Path, organiser: Path, run: Run, tmp_path: Path
 ) -> None:
     genesis = run.manifest.genesis

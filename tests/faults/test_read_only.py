@@ -1,4 +1,4 @@
-"""A disk that cannot be written to: what only reads goes on, and the rest says so by a code."""
+"""On a read-only disk, reading commands work and the others fail with a code."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ANY = Digest("ab" * 32)
 
 
 class ReadOnly:
-    """From here on the system answers for `folder` as it does for a disk mounted read-only.
+    """From here on make the system answer for `folder` as for a disk that is mounted read-only.
 
-    Not by mode bits, which do not hold for root, nor by a mount, which takes more than a user has.
+    Mode bits do not restrict root, and a mount needs more rights than a user has.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ CHANGES = [SEED, ("store", "gc"), ("store", "pin", ANY), ("store", "unpin", ANY)
 
 
 @pytest.mark.parametrize("words", CHANGES, ids=" ".join)
-def test_who_would_change_a_read_only_home_is_told_so(
+def test_command_that_would_change_a_read_only_home_is_refused(
     organiser: Path, here: Here, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     before = contents(organiser)
@@ -79,7 +79,7 @@ def test_who_would_change_a_read_only_home_is_told_so(
 
 
 @pytest.mark.parametrize("words", CHANGES, ids=" ".join)
-def test_who_would_change_a_store_on_a_read_only_disk_of_its_own_is_told_so(
+def test_command_that_would_change_a_read_only_store_is_refused(
     organiser: Path, here: Here, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     before = contents(organiser / "store")
@@ -98,7 +98,7 @@ def test_who_would_change_a_store_on_a_read_only_disk_of_its_own_is_told_so(
     ],
     ids=" ".join,
 )
-def test_who_only_looks_needs_no_disk_that_can_be_written_to(
+def test_reading_commands_work_on_a_read_only_disk(
     organiser: Path, here: Here, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     told = here(*words, "--home", organiser)

@@ -1,4 +1,4 @@
-"""Options and run files with mistakes in them: the field, its value, and what it should be."""
+"""Errors in options and run files name the field, its value, and the allowed values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS: list[tuple[list[str], str, str, str]] = [
 @pytest.mark.parametrize(
     ("words", "code", "what", "do"), OPTIONS, ids=[" ".join(row[0]) for row in OPTIONS]
 )
-def test_an_option_is_wrong(
+def test_wrong_option_is_explained(
     words: list[str], code: str, what: str, do: str, node_here: Here
 ) -> None:
     screen = node_here(*words)
@@ -38,7 +38,7 @@ def test_an_option_is_wrong(
 
 
 @pytest.mark.parametrize("where", ["203.0.113.7:0", "no-such-host.invalid:0"])
-def test_data_cannot_be_listened_for_there(where: str, organiser: Path, here: Here) -> None:
+def test_unusable_data_address_is_explained(where: str, organiser: Path, here: Here) -> None:
     screen = here(
         *("node", "--seed", "--home", organiser, "--listen", "/ip4/127.0.0.1/tcp/0"),
         *("--data-listen", where),
@@ -66,7 +66,7 @@ FIELDS: list[tuple[str, str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("right", "wrong", "says"), FIELDS, ids=[row[1] for row in FIELDS])
-def test_a_run_file_is_wrong(
+def test_wrong_run_file_is_explained(
     right: str, wrong: str, says: list[str], here: Here, tmp_path: Path
 ) -> None:
     assert right in RUN_TOML
@@ -82,7 +82,7 @@ def test_a_run_file_is_wrong(
     assert not (home / "run" / "manifest.signed").exists()
 
 
-def test_there_is_no_run_file(here: Here, tmp_path: Path) -> None:
+def test_missing_run_file_is_explained(here: Here, tmp_path: Path) -> None:
     screen = here("run", "publish", tmp_path / "run.toml", "--home", tmp_path / "home")
     screen.is_error("CONFIG", 2)
     assert "run new" in screen.do

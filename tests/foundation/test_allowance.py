@@ -1,4 +1,4 @@
-"""So much at once, and so much in a time, for each of many."""
+"""A rate limit with a burst, for each of many keys."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from p2ptrain.rate_limit import Allowance
 
 
 class TestAllowance:
-    def test_so_many_at_once_and_then_as_time_goes(self) -> None:
+    def test_burst_is_allowed_at_once_and_more_as_time_passes(self) -> None:
         allowance = Allowance(4, 2.0)
         assert [allowance.take("a", 1, 10.0) for _ in range(6)] == [True] * 4 + [False] * 2
         assert [allowance.take("a", 1, 11.0) for _ in range(3)] == [True, True, False]
         assert [allowance.take("a", 1, 99.0) for _ in range(5)] == [True] * 4 + [False]
 
-    def test_it_is_each_key_s_own(self) -> None:
+    def test_each_key_has_its_own_allowance(self) -> None:
         allowance = Allowance(1, 1.0)
         assert [allowance.take(key, 1, 0.0) for key in "aab"] == [True, False, True]
 
-    def test_who_is_refused_loses_nothing_by_asking(self) -> None:
+    def test_refused_request_costs_nothing(self) -> None:
         allowance = Allowance(1, 1.0)
         for _ in range(100):
             allowance.take("a", 1, 0.0)
         assert allowance.take("a", 1, 1.0)
 
-    def test_what_does_not_fit_costs_nothing(self) -> None:
+    def test_request_larger_than_the_burst_costs_nothing(self) -> None:
         allowance = Allowance(4, 2.0)
         assert not allowance.take("a", 5, 0.0)
         assert allowance.covers("a", 4, 0.0)

@@ -1,4 +1,4 @@
-"""One value has one spelling, and every other spelling is refused."""
+"""Each value has one encoding, and every other encoding is refused."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_was_packed_unpacks_to_the_same_value_and_repacks_to_the_same_bytes(value):
+def test_packed_values_unpack_and_repack_to_the_same_bytes(value: object) -> None:
     data = pack(value)
     assert unpack(data, bytes_max=1 << 20) == value
     assert pack(unpack(data, bytes_max=1 << 20)) == data
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_unpack_to_a_canonical_value_or_are_refused(data):
+def test_arbitrary_bytes_are_canonical_or_refused(data: bytes) -> None:
     try:
         value = unpack(data, bytes_max=200)
     except RemoteProtocolError:
@@ -43,7 +43,7 @@ def test_arbitrary_bytes_unpack_to_a_canonical_value_or_are_refused(data):
     assert pack(value) == data
 
 
-def test_the_order_in_which_a_map_was_built_does_not_show():
+def test_order_in_which_a_map_was_built_does_not_show() -> None:
     assert pack({"a": 1, "b": 2}) == pack({"b": 2, "a": 1})
 
 
@@ -63,12 +63,12 @@ def test_the_order_in_which_a_map_was_built_does_not_show():
         (b"\xdd\xff\xff\xff\xff", "not msgpack"),  # a list said to have 4 G items
     ],
 )
-def test_what_we_would_not_have_written_is_refused(data, why):
+def test_noncanonical_encoding_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         unpack(data, bytes_max=1 << 20)
 
 
-def test_a_message_over_its_bound_is_refused_unread():
+def test_oversized_message_is_refused_unread() -> None:
     with pytest.raises(RemoteProtocolError, match="65 bytes; at most 64"):
         unpack(b"\xc1" * 65, bytes_max=64)
 
@@ -76,12 +76,12 @@ def test_a_message_over_its_bound_is_refused_unread():
 @pytest.mark.parametrize(
     "value", [float("inf"), object(), {1: 2}, {"a": {2: 3}}, 1 << 70, "\ud800"]
 )
-def test_a_value_without_an_encoding_is_our_own_fault(value):
+def test_value_without_an_encoding_is_our_own_fault(value: object) -> None:
     with pytest.raises(LocalProtocolError):
         pack(value)
 
 
-def test_fields_returns_the_map_that_has_exactly_the_expected_fields():
+def test_fields_returns_the_map_that_has_exactly_the_expected_fields() -> None:
     assert fields({"a": 1, "b": None}, a=int, b=(str, type(None))) == {"a": 1, "b": None}
 
 
@@ -95,6 +95,6 @@ def test_fields_returns_the_map_that_has_exactly_the_expected_fields():
         ({"a": 1, "b": "x"}, "field b has type str"),
     ],
 )
-def test_fields_names_what_does_not_fit(value, why):
+def test_fields_names_what_does_not_fit(value: object, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         fields(value, a=int, b=int)

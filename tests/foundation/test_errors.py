@@ -1,4 +1,4 @@
-"""Every error says what, with which evidence, whose fault it is, and what to do."""
+"""Every error says what happened, on which evidence, whose fault it is, and what to do."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ CLASSES = [
 ]
 
 
-def test_an_error_keeps_all_that_its_reader_needs():
+def test_error_keeps_all_that_its_reader_needs() -> None:
     error = P2PTrainError("it broke", code="X-1", evidence=["a", "b"], likely="you", do="mend it")
     assert (error.what, error.code, error.evidence) == ("it broke", "X-1", ("a", "b"))
     assert (error.likely, error.do, str(error)) == ("you", "mend it", "[X-1] it broke")
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_every_class_is_named_in_the_tree_of_the_module(kind):
+def test_every_class_is_named_in_the_tree_of_the_module(kind: type[errors.P2PTrainError]) -> None:
     assert kind.__name__ in (errors.__doc__ or "")
 
 
-def test_exit_codes_are_those_that_users_were_promised():
+def test_exit_codes_are_those_that_users_were_promised() -> None:
     promised = {2, 3, 4, 5, 6, 7, 8, 75, 1}
     assert {kind.exit_code for kind in CLASSES} == promised
 
 
-def test_an_aborted_reduce_names_step_attempt_and_suspects():
+def test_aborted_reduce_names_step_attempt_and_suspects() -> None:
     error = ReduceAborted(7, 1, [PeerId("a")], "peer a went away")
     assert (error.step, error.attempt, error.suspects) == (7, 1, ("a",))
     assert "outer step 7, attempt 1" in error.what
@@ -48,14 +48,14 @@ def test_an_aborted_reduce_names_step_attempt_and_suspects():
         (1, "ended with exit status 1", ""),
     ],
 )
-def test_how_a_trainer_ended_is_said_in_words(code: int, said: str, likely: str) -> None:
+def test_end_of_a_trainer_is_described_in_words(code: int, said: str, likely: str) -> None:
     error = TrainerExited(code, "")
     assert error.what == f"a trainer process {said}"
     assert likely in error.likely
     assert bool(error.likely) == bool(error.do) == bool(likely)
 
 
-def test_a_dead_trainer_shows_the_end_of_what_it_wrote():
+def test_dead_trainer_shows_the_end_of_its_output() -> None:
     error = TrainerExited(-9, "\n".join(f"line {n}" for n in range(50)))
     assert error.returncode == -9
     assert error.evidence[-1] == "line 49"

@@ -1,9 +1,10 @@
-"""A peer is its key; its name and its id follow from it."""
+"""A peer is its key. Its name and its id follow from the key."""
 
 from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import base58
 import pytest
@@ -18,12 +19,12 @@ ALICE = Identity.from_seed(b"\x01" * 32)
 BOB = Identity.from_seed(b"\x02" * 32)
 
 
-def test_the_peer_id_is_the_one_that_libp2p_gives_this_key():
+def test_peer_id_is_the_one_that_libp2p_gives_this_key() -> None:
     # Made with libp2p 0.8.1: ID.from_pubkey(Ed25519PrivateKey.from_bytes(seed).get_public_key()).
     assert ALICE.peer == "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 
 
-def test_a_signature_is_good_for_its_signer_and_message_only():
+def test_signature_is_good_for_its_signer_and_message_only() -> None:
     signature = ALICE.sign(b"vote")
     assert verify(ALICE.peer, b"vote", signature)
     assert not verify(BOB.peer, b"vote", signature)
@@ -31,14 +32,14 @@ def test_a_signature_is_good_for_its_signer_and_message_only():
 
 
 @pytest.mark.parametrize("signature", [b"", b"x" * 63, b"x" * 64, b"x" * 65])
-def test_a_malformed_signature_is_false_and_not_an_exception(signature):
+def test_malformed_signature_is_false_and_not_an_exception(signature: bytes) -> None:
     assert verify(ALICE.peer, b"vote", signature) is False
 
 
 @pytest.mark.parametrize(
     "text", ["", "12D3", "0OIl", "Q" * 52, "é" * 52, ALICE.peer + "1", ALICE.peer[:-1], 7, None]
 )
-def test_what_is_no_peer_id_is_refused(text):
+def test_malformed_peer_id_is_refused(text: object) -> None:
     assert not is_peer_id(text)
     if isinstance(text, str):
         assert verify(PeerId(text), b"vote", b"x" * 64) is False
@@ -46,14 +47,14 @@ def test_what_is_no_peer_id_is_refused(text):
             public_key_of(PeerId(text))
 
 
-def test_a_new_identity_is_kept_in_a_file_that_only_we_can_read(tmp_path):
+def test_new_identity_is_kept_in_a_file_that_only_we_can_read(tmp_path: Path) -> None:
     first = load_or_create(tmp_path / "identity.key")
     assert load_or_create(tmp_path / "identity.key") == first
     assert stat.S_IMODE(os.stat(tmp_path / "identity.key").st_mode) == 0o600
 
 
 @pytest.mark.parametrize("length", [0, 31, 33, 4096])
-def test_what_has_another_length_is_not_taken_for_a_key(tmp_path, length):
+def test_file_of_another_length_is_not_taken_for_a_key(tmp_path: Path, length: int) -> None:
     path = tmp_path / "identity.key"
     load_or_create(path)
     path.write_bytes(bytes(length))
@@ -62,11 +63,11 @@ def test_what_has_another_length_is_not_taken_for_a_key(tmp_path, length):
     assert caught.value.code == "ID-BROKEN"
 
 
-def test_the_secret_is_not_in_the_repr():
+def test_secret_is_not_in_the_repr() -> None:
     assert "seed" not in repr(ALICE)
 
 
-def test_a_peer_has_one_name_and_it_is_shown_with_the_end_of_its_id():
+def test_peer_is_shown_by_its_name_and_the_end_of_its_id() -> None:
     assert peer_name(ALICE.peer) == "sunny-koala"
     assert label(ALICE.peer) == "sunny-koala (…SUKPH5)"
 
@@ -81,7 +82,7 @@ def test_a_peer_has_one_name_and_it_is_shown_with_the_end_of_its_id():
         (b"0" * 64, False),
     ],
 )
-def test_a_digest_is_64_lower_case_hexadecimal_characters(text, expected):
+def test_digest_is_64_lower_case_hexadecimal_characters(text: object, expected: bool) -> None:
     assert is_digest(text) is expected
 
 
@@ -124,7 +125,7 @@ def test_keys_that_anybody_can_sign_for_are_no_peer_ids(key: str) -> None:
 
 
 @pytest.mark.parametrize("message", [b"a vote", b"an allowlist"])
-def test_a_signature_that_fits_every_message_is_refused(message: bytes) -> None:
+def test_signature_that_fits_every_message_is_refused(message: bytes) -> None:
     """With the neutral element as the key, R = 0 and s = 0 satisfy the equation for any message."""
     neutral = bytes.fromhex(SMALL_ORDER[0])
     forged = neutral + bytes(32)

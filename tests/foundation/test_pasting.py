@@ -1,4 +1,4 @@
-"""A command that is pasted is about the home that the message was about."""
+"""A suggested command names the home that the message is about."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from p2ptrain.suggested_command import to_paste, usual_home
 
 
-def test_the_usual_home_needs_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_home_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
     assert to_paste(usual_home(), "status") == "p2ptrain status"
 
 
 @pytest.mark.parametrize("home", ["/var/lib/p2ptrain", "/srv/two words", "/srv/$HOME;it's"])
-def test_another_home_is_named_so_that_a_shell_takes_it_as_one_word(home: str) -> None:
+def test_another_home_is_quoted_for_the_shell(home: str) -> None:
     words = shlex.split(to_paste(Path(home), "ckpt fetch 4"))
     assert words == ["p2ptrain", "ckpt", "fetch", "4", "--home", home]
 
 
-def test_the_usual_home_is_named_where_the_environment_says_another(
+def test_default_home_is_named_if_the_environment_sets_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("P2PTRAIN_HOME", "/srv/other")

@@ -1,4 +1,4 @@
-"""Who holds a secret keeps it from others, and from half of it."""
+"""A file with a secret is readable by its owner only, and never half-written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from p2ptrain.ipc import admission
 from p2ptrain.private_file import read, write_new
 
 
-def test_what_is_written_only_its_owner_can_read(tmp_path: Path) -> None:
+def test_written_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     assert write_new(path, b"first")
     assert not write_new(path, b"second")
@@ -23,7 +23,7 @@ def test_what_is_written_only_its_owner_can_read(tmp_path: Path) -> None:
     assert read(path, 2, what="it", code="ID-MODE") == b"fi"
 
 
-def test_a_full_disk_leaves_no_half_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_no_half_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -33,7 +33,7 @@ def test_a_full_disk_leaves_no_half_secret(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_secrets_name_is_as_durable_as_its_bytes(
+def test_name_of_a_secret_is_as_durable_as_its_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -49,7 +49,7 @@ def test_a_secrets_name_is_as_durable_as_its_bytes(
     assert synced == ["bytes", "name"]
 
 
-def test_a_secret_whose_name_may_be_lost_is_not_there(
+def test_secret_whose_name_may_be_lost_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails_for_folders(descriptor: int) -> None:
@@ -68,7 +68,7 @@ def test_a_secret_whose_name_may_be_lost_is_not_there(
     [(identity.load_or_create, "ID-MODE"), (admission.load_or_create, "RANKS-SECRET")],
     ids=["identity", "ranks"],
 )
-def test_one_that_others_can_read_is_refused_with_the_command_that_mends_it(
+def test_readable_secret_is_refused_with_the_command_that_fixes_it(
     load_or_create: object, code: str, mode: int, tmp_path: Path
 ) -> None:
     assert callable(load_or_create)

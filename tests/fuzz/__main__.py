@@ -1,11 +1,12 @@
-"""Fuzz the decoders for a time, guided by coverage; atheris does the work.
+"""Fuzz the decoders for a given time, guided by coverage, with atheris.
 
-    scripts/fuzz --minutes 30 [--targets heartbeat hello-reply]
+scripts/fuzz --minutes 30 [--targets heartbeat hello-reply]
 
-Each target is fuzzed in a process of its own, since a crash ends it, and begins with its examples
-in tests/fuzz/corpus. Prints one JSON line a target, and one for all. Inputs that crashed are left
-in build/fuzz/TARGET; an input that takes longer than `INPUT_S` or more memory than `MEMORY_MB`
-counts as a crash. The time is CPU time of the fuzzers, shared equally among the targets.
+Each target is fuzzed in a process of its own, since a crash ends the process, and begins with its
+examples in tests/fuzz/corpus. Prints one JSON line for each target, and one for all. Inputs that
+crashed are left in build/fuzz/TARGET. An input that takes longer than `INPUT_S` or more memory than
+`MEMORY_MB` counts as a crash. The time is CPU time of the fuzzers, shared equally among the
+targets.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _children_cpu_s() -> float:
 
 
 def _fuzzed(name: str, good: bytes, seconds: int) -> dict[str, int]:
-    """Fuzz one target; print and return what came of it."""
+    """Fuzz one target. Print and return the result."""
     left = BUILD / name
     left.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as found:
@@ -95,7 +96,7 @@ def _fuzzed(name: str, good: bytes, seconds: int) -> dict[str, int]:
 
 
 def _fuzz(name: str, options: list[str]) -> None:
-    """Never returns. The modules are instrumented as they are imported."""
+    """Never return. The modules are instrumented as they are imported."""
     import atheris
 
     with atheris.instrument_imports(include=["p2ptrain"]):

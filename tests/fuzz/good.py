@@ -1,6 +1,6 @@
-"""An example of each kind of message as our own encoders write it; fuzzing starts from these.
+"""An example of each kind of message, made by our own encoders. Fuzzing starts from these.
 
-Recorded examples become old when a format changes. These do not.
+Recorded examples become outdated when a format changes. These do not.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import struct
 
 import base58
 import numpy as np
+from libp2p.pubsub.pb import rpc_pb2
 
 from p2ptrain import kernels
 from p2ptrain.archive.ledger_on_disk import rules_of
@@ -20,7 +21,6 @@ from p2ptrain.ledger.chain.apply import genesis
 from p2ptrain.ledger.chain.state import encode_state
 from p2ptrain.ledger.history.base import Checkpoint
 from p2ptrain.net import kad
-from p2ptrain.net.gossip.frames import rpc_pb2
 from p2ptrain.node.joining import base_server
 from p2ptrain.peers import heartbeat, hello_messages, identity_messages
 from p2ptrain.ring import wire as ring_wire

@@ -1,8 +1,8 @@
-"""A pytest plugin that fills the corpus with what tests hand to the decoders.
+"""A pytest plugin that fills the corpus with the inputs that tests give to the decoders.
 
-    python -m pytest -p tests.fuzz.recording tests/ledger tests/node tests/net tests/run tests/ring
+python -m pytest -p tests.fuzz.recording tests/ledger tests/node tests/net tests/run tests/ring
 
-Real nodes talk in these tests, and hostile peers too, so the corpus has good and bad examples of
+Real nodes and hostile peers communicate in these tests, so the corpus has good and bad examples of
 each kind. At most `EXAMPLES_MAX` short ones are kept of each. The profiler sees every call, so the
 tests take several times as long.
 """
@@ -38,7 +38,7 @@ from p2ptrain.store.blob import BlobManifest
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES_MAX = 6
 BYTES_MAX = 1500
-"""Longer examples say little more, and the corpus is in the repository."""
+"""Longer examples add little, and the corpus is in the repository."""
 
 Names = Callable[[dict[str, Any]], list[tuple[str, bytes]]]
 
@@ -48,13 +48,19 @@ def _argument(target: str, name: str) -> Names:
 
 
 def _document(values: dict[str, Any]) -> list[tuple[str, bytes]]:
-    """A signed document as it travels, and its payload by itself."""
+    """A signed document as it is sent, and its payload alone."""
     document = values["self"]
     kinds = {"inner-state": "donation-offer"}
     whole = {"kind": document.kind, "payload": document.payload, "signer": document.signer}
     whole["signature"] = document.signature
     kind = kinds.get(document.kind, document.kind)
     return [("envelope", pack(whole)), (kind, document.payload)]
+
+
+def code_of(method: Any) -> CodeType:
+    """Return the code of a class method."""
+    code: CodeType = method.__func__.__code__
+    return code
 
 
 DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
@@ -69,15 +75,15 @@ DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
     hello_messages.decode_request.__code__: _argument("hello-request", "data"),
     hello_messages.decode_reply.__code__: _argument("hello-reply", "data"),
     Signed.__post_init__.__code__: _document,
-    data_index.DataIndex.from_bytes.__func__.__code__: _argument("data-index", "data"),
+    code_of(data_index.DataIndex.from_bytes): _argument("data-index", "data"),
     kad.Answerer.answer.__code__: _argument("dht-request", "request"),
     kad.providers_in.__code__: _argument("dht-reply", "reply"),
     addresses.parse.__code__: lambda values: [("addresses", values["text"].encode())],
     certificates.peer_of_certificate.__wrapped__.__code__: _argument("certificate", "der"),
     ring_wire.decode_header.__code__: _argument("ring-header", "data"),
     ring_wire.decode_blame.__code__: _argument("ring-blame", "data"),
-    BlobManifest.from_wire.__func__.__code__: _argument("blob-manifest", "data"),
-    Layout.from_wire.__func__.__code__: _argument("layout", "data"),
+    code_of(BlobManifest.from_wire): _argument("blob-manifest", "data"),
+    code_of(Layout.from_wire): _argument("layout", "data"),
     trainer_wire.FrameReader.feed.__code__: _argument("trainer-frame", "data"),
     slices.decode.__code__: _argument("rank-message", "body"),
 }

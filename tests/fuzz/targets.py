@@ -1,8 +1,8 @@
-"""Every function that reads bytes from somebody else, as a target for fuzzers.
+"""Every function that reads foreign bytes, as a target for fuzzers.
 
-A target takes any bytes. It returns, or raises one of the errors that its callers handle; every
+A target accepts any bytes. It returns, or raises one of the errors that its callers handle. Every
 other error is a crash. Signed documents get a correct signature here, so that the fuzzer reaches
-what lies behind the check of the signature. The module knows neither the fuzzer nor the corpus.
+the code behind the check of the signature. The module knows neither the fuzzer nor the corpus.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from libp2p.pubsub.pb import rpc_pb2
 
 from p2ptrain import kernels
 from p2ptrain.archive import chain_log
@@ -56,6 +57,7 @@ from p2ptrain.run import JoinRequest, Run, SignedAllowlist, data_index
 from p2ptrain.run.amendment import SignedAmendment
 from p2ptrain.run.envelope import Signed
 from p2ptrain.state.layout import Layout
+from p2ptrain.store import CHUNK_BYTES_MAX
 from p2ptrain.store.blob import BlobManifest
 from p2ptrain.swarm import wire as swarm_wire
 from p2ptrain.testing.published import manifest_of
@@ -76,7 +78,7 @@ class Target:
     handled: tuple[type[BaseException], ...] = (RemoteProtocolError,)
 
     def run(self, data: bytes) -> bool:
-        """Return whether `data` is accepted. Raises whatever is no error that callers handle."""
+        """Return whether `data` is accepted. Raise every error that callers do not handle."""
         try:
             self.read(data)
         except self.handled:
@@ -90,17 +92,17 @@ def run() -> Run:
 
 
 def _signed(kind: str, read: Read) -> Read:
-    """Read a document whose payload is fuzzed, and whose signature is right."""
+    """Read a document with a fuzzed payload and a valid signature."""
     return lambda data: read(Signed.by(ORGANISER, kind, data).to_bytes())
 
 
 def _over_socket(read: Callable[[PeerSocket], object]) -> Read:
-    """Read what a peer has sent before it ended its side."""
+    """Read the bytes that a peer has sent before it ended its side."""
 
     def over_socket(data: bytes) -> object:
         ours, theirs = socket.socketpair()
         with closing(ours), closing(theirs):
-            theirs.sendall(data[: 1 << 16])  # More would block: nobody reads meanwhile.
+            theirs.sendall(data[: 1 << 16])  # More would block, since nobody reads meanwhile.
             theirs.shutdown(socket.SHUT_WR)
             return read(PeerSocket(ours, MEMBERS[0], deadline_s=WAIT_S))
 
@@ -119,29 +121,30 @@ def _raw_socket(read: Callable[[socket.socket], object]) -> Read:
 
 
 def _chunk(sock: PeerSocket) -> object:
-    return swarm_wire.receive_response(sock, bytearray(swarm_wire.CHUNK_BYTES_MAX), WAIT_S)
+    return swarm_wire.receive_response(sock, bytearray(CHUNK_BYTES_MAX), WAIT_S)
 
 
 def _ring_header(data: bytes) -> object:
-    """A lane reads exactly so many bytes."""
+    """A lane reads exactly this many bytes."""
     return ring_wire.decode_header(data[: ring_wire.HEADER_BYTES].ljust(ring_wire.HEADER_BYTES))
 
 
 def _codec(name: kernels.CodecName, block: int) -> Read:
-    """Dequantise a payload of the right length: a lane reads no other."""
+    """Dequantise a payload of the right length, since a lane reads no other."""
     codec = kernels.codec(name, block)
     count = 1000
     out = np.empty(count, dtype=np.float32)
     size = codec.encoded_bytes(count)
 
     def dequantise(data: bytes) -> object:
-        return codec.dequantise(np.frombuffer(data[:size].ljust(size, b"\0"), dtype=np.uint8), out)
+        codec.dequantise(np.frombuffer(data[:size].ljust(size, b"\0"), dtype=np.uint8), out)
+        return out
 
     return dequantise
 
 
 def _gossip_frame(data: bytes) -> object:
-    rpc = frames.rpc_pb2.RPC.FromString(data)
+    rpc = rpc_pb2.RPC.FromString(data)
     return [frames.is_ordinary(each) for each in rpc.publish], frames.subscriptions_of(rpc)
 
 
@@ -157,7 +160,7 @@ def _reception() -> Reception:
 
 
 def _command(line: bytes) -> object:
-    """The control socket: a node that has no parts yet answers at once."""
+    """The control socket. A node that has no parts yet answers at once."""
     answering: Any = control_socket._answer(_reception(), line)
     try:
         answering.send(None)
@@ -246,4 +249,4 @@ TARGETS: dict[str, Target] = {
         (RemoteProtocolError, OSError),
     ),
 }
-"""By the name of what is read."""
+"""Targets by the name of what they read."""

@@ -1,4 +1,4 @@
-"""No decoder of foreign bytes crashes on its examples, nor on what is close to them."""
+"""No decoder of foreign bytes crashes on its examples, nor on inputs close to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fuzz.recording import CORPUS
 from tests.fuzz.targets import TARGETS
 
 MUTANTS = 40
-"""Of each example. `scripts/fuzz` tries millions."""
+"""Mutants of each example. `scripts/fuzz` tries millions."""
 
 PARTS = ("dataplane", "ipc", "ledger", "net", "node", "ring", "run", "swarm")
 NAMES = ("decode", "from_bytes", "from_wire")
@@ -26,7 +26,7 @@ OURS = {
 
 
 def examples(name: str) -> list[bytes]:
-    """Recorded ones, and one that is made now where the recorded ones may be too old."""
+    """Recorded examples, and one made now in case the recorded ones are outdated."""
     recorded = sorted((CORPUS / name).glob("*"))
     made = [GOOD[name]] if name in GOOD else []
     return [*made, *(path.read_bytes() for path in recorded)]
@@ -63,20 +63,21 @@ def test_no_example_or_mutant_crashes_its_decoder(name: str) -> None:
 
 
 NOTHING_ACCEPTED = {"rank-greeting", "rank-proof"}
-"""A proof is over nonces that are drawn anew, so no example can be right."""
+"""A proof is about fresh random nonces, so no example can be valid."""
 
 
 def decoders() -> Iterator[str]:
     """Functions whose names say that they read bytes, in the parts that talk to peers and ranks."""
     for module in modules():
         for node in ast.walk(module.tree):
-            named = isinstance(node, ast.FunctionDef) and node.name.startswith(NAMES)
-            if named and module.part in PARTS:
+            if module.part not in PARTS or not isinstance(node, ast.FunctionDef):
+                continue
+            if node.name.startswith(NAMES):
                 yield f"{module.name}.{node.name}"
 
 
 def test_every_decoder_is_a_target() -> None:
-    """A decoder that no target calls, as the profiler sees it, is missing among the targets."""
+    """The profiler records every decoder. One that no target calls is missing among the targets."""
     called: set[str] = set()
 
     def note(frame: object, event: str, argument: object) -> None:

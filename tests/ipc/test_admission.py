@@ -1,4 +1,6 @@
-"""Ranks that a node did not start: both sides prove the secret, and nobody says it."""
+"""Ranks that a node did not start: both sides prove that they know the secret, and neither sends
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def both(
     pair: tuple[socket.socket, socket.socket], node_secret: bytes, rank_secret: bytes
 ) -> tuple[object, object]:
-    """What became of the node's side and of the rank's."""
+    """The results of the node's side and of the rank's."""
     told: list[object] = [None]
 
     def node() -> None:
@@ -51,20 +53,20 @@ def both(
     return told[0], mine
 
 
-def test_who_knows_the_secret_is_let_in(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_rank_with_the_secret_is_let_in(pair: tuple[socket.socket, socket.socket]) -> None:
     assert both(pair, SECRET, SECRET) == (CLAIM, "proved")
 
 
-def test_who_does_not_is_told_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_rank_without_the_secret_learns_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
     node, rank = both(pair, SECRET, OTHER)
     assert isinstance(node, RemoteProtocolError)
     assert isinstance(rank, ConnectionError)
 
 
-def test_neither_side_sends_the_secret_and_no_proof_is_right_twice(
+def test_secret_is_never_sent_and_no_proof_is_valid_twice(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """Somebody between the two has heard a good exchange, and plays it back to the node."""
+    """An eavesdropper between the two has recorded a good exchange and replays it to the node."""
     node, middle = socket.socketpair()
     heard: list[bytes] = []
     thread = threading.Thread(target=lambda: challenge(node, SECRET))
@@ -85,7 +87,7 @@ def test_neither_side_sends_the_secret_and_no_proof_is_right_twice(
         each.close()
 
 
-def test_a_node_that_only_pretends_is_found_out(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_false_node_is_detected(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[0].sendall(b"p2prank\x01" + bytes(32) + bytes(32))
     with pytest.raises(RemoteProtocolError, match="another ranks' secret"):
         prove(pair[1], SECRET, CLAIM)
@@ -112,7 +114,7 @@ def test_rank_refuses_its_own_proof_sent_back(pair: tuple[socket.socket, socket.
     thread.join()
 
 
-def test_who_dawdles_is_not_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_slow_rank_is_not_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError):
         challenge(pair[0], SECRET, limit_s=0.05)
     with pytest.raises(TimeoutError):
@@ -123,12 +125,12 @@ def test_who_dawdles_is_not_waited_for(pair: tuple[socket.socket, socket.socket]
     "impossible",
     [(2, 2, Purpose.SLICES), (0, 0, Purpose.SLICES), (1, 2, Purpose.FRAMES), (0, 2**16, 1)],
 )
-def test_an_impossible_claim_cannot_be_made(impossible: tuple[int, int, Purpose]) -> None:
+def test_impossible_claim_cannot_be_made(impossible: tuple[int, int, Purpose]) -> None:
     with pytest.raises(ValueError, match="rank"):
         Claim(*impossible)
 
 
-def test_the_secret_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
+def test_secret_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
     path = tmp_path / "ranks.secret"
     secret = admission.load_or_create(path)
     assert (len(secret), admission.load_or_create(path)) == (32, secret)
@@ -146,7 +148,7 @@ def trouble(path: Path) -> tuple[str, str]:
     return caught.value.code, caught.value.do
 
 
-MESSAGES = [
+MESSAGES: list[slices.Message] = [
     slices.Welcome(7, "{}"),
     slices.Refused("no"),
     slices.ReadTheta(((0, 4), (8, 9))),
@@ -156,7 +158,7 @@ MESSAGES = [
 ]
 
 
-def test_messages_come_as_they_were_sent(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_messages_arrive_as_they_were_sent(pair: tuple[socket.socket, socket.socket]) -> None:
     for each in MESSAGES:
         slices.send(pair[1], each)
     assert [slices.receive(pair[0]) for _ in MESSAGES] == MESSAGES
@@ -184,12 +186,14 @@ def test_messages_come_as_they_were_sent(pair: tuple[socket.socket, socket.socke
         {"kind": 4},
     ],
 )
-def test_what_is_no_message_is_refused(plain: object) -> None:
+def test_malformed_message_is_refused(plain: object) -> None:
     with pytest.raises(RemoteProtocolError):
         slices.decode(pack(plain))
 
 
-def test_a_message_longer_than_any_is_not_read(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_message_longer_than_any_valid_one_is_not_read(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     pair[1].sendall(slices.LENGTH.pack(slices.MESSAGE_BYTES_MAX + 1))
     with pytest.raises(RemoteProtocolError, match="at most"):
         slices.receive(pair[0])

@@ -31,14 +31,14 @@ def test_frames_arrive_in_order(pair: Pair) -> None:
     assert right.receive(0.0) is None
 
 
-def test_a_socket_that_trio_made_non_blocking_still_waits(pair: Pair) -> None:
+def test_nonblocking_socket_made_by_trio_still_waits(pair: Pair) -> None:
     pair[1].setblocking(False)
     assert Channel(pair[1]).receive(0.01) is None
     Channel(pair[0]).send(Load(2))
     assert Channel(pair[1]).receive(1.0) == Load(2)
 
 
-def test_half_a_frame_is_no_frame_yet(pair: Pair) -> None:
+def test_incomplete_frame_is_not_delivered_yet(pair: Pair) -> None:
     receiver, data = Channel(pair[1]), encode(Load(3))
     pair[0].sendall(data[:5])
     assert receiver.receive(0.01) is None
@@ -46,7 +46,7 @@ def test_half_a_frame_is_no_frame_yet(pair: Pair) -> None:
     assert receiver.receive(1.0) == Load(3)
 
 
-def test_what_was_said_before_the_end_is_heard_before_the_end(pair: Pair) -> None:
+def test_frames_sent_before_the_end_arrive_before_the_end(pair: Pair) -> None:
     Channel(pair[0]).send(Load(4))
     pair[0].close()
     receiver = Channel(pair[1])
@@ -55,14 +55,14 @@ def test_what_was_said_before_the_end_is_heard_before_the_end(pair: Pair) -> Non
         receiver.receive(1.0)
 
 
-def test_an_end_inside_a_frame_counts_as_the_end(pair: Pair) -> None:
+def test_end_inside_a_frame_counts_as_the_end(pair: Pair) -> None:
     pair[0].sendall(encode(Load(5))[:-1])
     pair[0].close()
     with pytest.raises(ChannelClosed, match="mid-frame"):
         Channel(pair[1]).receive(1.0)
 
 
-def test_nonsense_is_told_from_an_end(pair: Pair) -> None:
+def test_nonsense_is_distinguished_from_an_end(pair: Pair) -> None:
     pair[0].sendall(b"\xff" * 64)
     with pytest.raises(RemoteProtocolError):
         Channel(pair[1]).receive(1.0)
@@ -85,10 +85,12 @@ LEASE = Train(1, ("/" + 128 * "x",) * 2000, 0)
 """More than a socket's buffer holds."""
 
 
-def test_a_long_frame_waits_for_who_is_busy_and_asks_meanwhile_whether_it_should(
+def test_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a trainer that restores its optimizer for five seconds, each of which is a look."""
+    """For example a trainer that restores its optimizer for five seconds, with a check each
+    second.
+    """
     monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
     reader, arrived, looks = FrameReader(), [], 0
 
@@ -105,7 +107,7 @@ def test_a_long_frame_waits_for_who_is_busy_and_asks_meanwhile_whether_it_should
     assert arrived == [LEASE]
 
 
-def test_what_is_left_of_a_frame_whose_wait_was_ended_goes_before_the_next_one(
+def test_rest_of_an_interrupted_frame_goes_before_the_next_one(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ended(Exception):
@@ -123,7 +125,7 @@ def test_what_is_left_of_a_frame_whose_wait_was_ended_goes_before_the_next_one(
     assert reader.feed(pair[1].recv(1 << 20)) == [LEASE, Stop()]
 
 
-def test_using_a_channel_that_was_closed_on_this_side_says_so(pair: Pair) -> None:
+def test_use_of_a_channel_closed_on_this_side_says_so(pair: Pair) -> None:
     pair[0].close()
     with pytest.raises(ChannelClosed, match="this side"):
         Channel(pair[0]).receive(0.0)

@@ -1,8 +1,9 @@
-"""Every frame survives the wire, and an impossible one cannot be made."""
+"""Every frame survives encoding, and an impossible one cannot be made."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -38,11 +39,11 @@ ONE_OF_EACH = (
 
 
 @pytest.mark.parametrize("frame", ONE_OF_EACH, ids=lambda frame: frame.kind)
-def test_a_frame_comes_back_as_it_was_sent(frame: frames.Frame) -> None:
+def test_frame_survives_encoding(frame: frames.Frame) -> None:
     assert FrameReader().feed(encode(frame)) == [frame]
 
 
-def test_the_table_of_kinds_names_every_frame() -> None:
+def test_table_of_kinds_names_every_frame() -> None:
     assert set(frames.KINDS.values()) == {type(frame) for frame in ONE_OF_EACH}
     assert all(frame.kind == kind for kind, frame in frames.KINDS.items())
 
@@ -109,9 +110,7 @@ def test_the_table_of_kinds_names_every_frame() -> None:
         (frames.Failed, {"code": "X" * 33, "text": ""}),
     ],
 )
-def test_an_impossible_frame_cannot_be_made(
-    frame: type[frames.Frame], fields: dict[str, object]
-) -> None:
+def test_impossible_frame_cannot_be_made(frame: type[frames.Frame], fields: dict[str, Any]) -> None:
     if frame is frames.Hello:
         fields = {"device": "cpu", "micro_batch": 1} | fields
     with pytest.raises(ValueError):

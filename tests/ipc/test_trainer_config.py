@@ -1,8 +1,9 @@
-"""A trainer's settings travel as JSON and cannot be impossible."""
+"""A trainer's settings survive JSON and cannot be invalid."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ CONFIG = TrainerConfig(
 )
 
 
-def test_settings_come_back_from_json_as_they_were() -> None:
+def test_settings_survive_json() -> None:
     assert TrainerConfig.from_json(CONFIG.to_json()) == CONFIG
 
 
@@ -49,11 +50,12 @@ def test_settings_come_back_from_json_as_they_were() -> None:
         (CONFIG, "document_token", True),
     ],
 )
-def test_an_impossible_setting_is_refused_by_its_name(
+def test_invalid_setting_is_refused_by_its_name(
     spec: ModelSpec | InnerSpec | TrainerConfig, field: str, value: object
 ) -> None:
+    changed: dict[str, Any] = {field: value}
     with pytest.raises(ConfigError, match=field) as caught:
-        replace(spec, **{field: value})
+        replace(spec, **changed)
     assert caught.value.do
 
 

@@ -1,4 +1,4 @@
-"""What comes over the socket is believed only if it is exactly one of our frames."""
+"""Bytes from the socket are accepted only if they are exactly one of our frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def framed(body: bytes) -> bytes:
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=12))
 def test_frames_do_not_depend_on_the_pieces_they_come_in(cuts: list[int]) -> None:
-    stream = b"".join(map(encode, TALK))
+    stream = b"".join(encode(frame) for frame in TALK)
     borders = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     reader, arrived = FrameReader(), []
     for start, end in pairwise(borders):
@@ -33,16 +33,16 @@ def test_frames_do_not_depend_on_the_pieces_they_come_in(cuts: list[int]) -> Non
 
 
 @given(noise=st.binary(max_size=200))
-def test_noise_is_refused_and_never_anything_worse(noise: bytes) -> None:
+def test_noise_is_refused_without_any_other_error(noise: bytes) -> None:
     try:
         FrameReader().feed(framed(noise))
     except RemoteProtocolError:
         return
-    raise AssertionError("noise was taken for a frame")
+    raise AssertionError("noise was accepted as a frame")
 
 
 @given(place=st.integers(4, 60), flip=st.integers(1, 255))
-def test_a_damaged_frame_is_refused_or_is_another_valid_frame(place: int, flip: int) -> None:
+def test_damaged_frame_is_refused_or_another_valid_frame(place: int, flip: int) -> None:
     data = bytearray(encode(TALK[2]))
     data[place % (len(data) - 4) + 4] ^= flip
     try:
@@ -52,12 +52,12 @@ def test_a_damaged_frame_is_refused_or_is_another_valid_frame(place: int, flip: 
     assert [type(frame) for frame in arrived] == [frames.Progress]
 
 
-def test_an_oversize_frame_is_refused_by_its_length_alone() -> None:
+def test_oversized_frame_is_refused_by_its_length_alone() -> None:
     with pytest.raises(RemoteProtocolError, match="at most"):
         FrameReader().feed(struct.pack(">I", FRAME_BYTES_MAX + 1))
 
 
-def test_a_stream_that_ends_inside_a_frame_is_told_from_one_that_ends_after_it() -> None:
+def test_end_inside_a_frame_differs_from_end_after_a_frame() -> None:
     whole, cut = FrameReader(), FrameReader()
     whole.feed(encode(TALK[0]))
     whole.end()
@@ -92,7 +92,7 @@ TRAIN = {
         ({**TRAIN, "share": "all"}, "invalid"),
     ],
 )
-def test_a_map_that_is_no_frame_is_refused_in_words(value: object, complaint: str) -> None:
+def test_map_that_is_no_frame_is_refused_with_a_reason(value: object, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError, match=complaint):
         FrameReader().feed(framed(pack(value)))
 

@@ -1,4 +1,4 @@
-"""What every codec promises whoever uses it, whichever implementation runs."""
+"""Promises that every codec keeps, whichever implementation runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from p2ptrain.kernels import CodecName
 from tests.kernels.awkward import Array, codecs, encoded, implementation, implementations, tame
 
 STEP = {"fp32": 0.0, "fp16": 2.0**-10, "int8": 1 / 127, "int4": (1 + 2**-7) / 7}
-"""The distance of neighbouring values near the largest, as a share of the largest."""
+"""The distance of neighbouring values near the largest value, divided by the largest value."""
 
 
 def random(numel: int, seed: int) -> Array:
@@ -25,9 +25,7 @@ def random(numel: int, seed: int) -> Array:
 @implementations
 @codecs
 @pytest.mark.parametrize("amax", [2.0**-98, 1e-20, 1.0, 3.4e10, 2.0**100])
-def test_the_error_is_at_most_half_a_step_of_its_block(
-    amax: float, name: CodecName, kind: str
-) -> None:
+def test_error_is_at_most_half_a_step_of_its_block(amax: float, name: CodecName, kind: str) -> None:
     if name == "fp16":
         amax = min(max(amax, 2.0**-10), 65504)
     codec = implementation(kind, name, 250)
@@ -43,7 +41,7 @@ def test_the_error_is_at_most_half_a_step_of_its_block(
 @implementations
 @codecs
 @pytest.mark.parametrize("amax", [2.0**-25 * 1.01, 1e-3, 1.0, 60_000.0])
-def test_a_peak_is_no_less_than_any_magnitude_and_little_more_than_the_vector_had(
+def test_peak_is_an_upper_bound_and_close_to_the_vectors(
     amax: float, name: CodecName, kind: str
 ) -> None:
     codec = implementation(kind, name, 64)
@@ -59,7 +57,7 @@ def test_a_peak_is_no_less_than_any_magnitude_and_little_more_than_the_vector_ha
 
 
 @codecs
-def test_whatever_its_codes_a_payload_goes_no_further_than_its_codec_s_reach(
+def test_payload_with_any_codes_stays_within_its_codecs_reach(
     name: CodecName,
 ) -> None:
     codec, back = kernels.codec(name, 64), np.empty(640, np.float32)
@@ -74,7 +72,7 @@ def test_whatever_its_codes_a_payload_goes_no_further_than_its_codec_s_reach(
 
 @implementations
 @codecs
-def test_what_was_quantised_once_quantises_to_itself(name: CodecName, kind: str) -> None:
+def test_quantising_a_quantised_vector_changes_nothing(name: CodecName, kind: str) -> None:
     codec = implementation(kind, name, 64)
     payload = encoded(name, 64, random(1000, 0))
     back, again, back_again = np.empty(1000, np.float32), np.empty_like(payload), random(1000, 1)
@@ -86,8 +84,8 @@ def test_what_was_quantised_once_quantises_to_itself(name: CodecName, kind: str)
 
 @implementations
 @codecs
-def test_a_run_of_whole_blocks_is_one_slice(name: CodecName, kind: str) -> None:
-    """Contributions, hops and outer steps, cut in three, make the bytes of one call."""
+def test_run_of_whole_blocks_is_one_slice(name: CodecName, kind: str) -> None:
+    """Contributions, hops and outer steps, divided in three, give the bytes of a single call."""
     codec = implementation(kind, name, 64)
     theta, local, residual = (tame(1000, seed, name) for seed in (1, 2, 3))
     payload = encoded(name, 64, random(1000, 0))
@@ -109,7 +107,7 @@ def test_a_run_of_whole_blocks_is_one_slice(name: CodecName, kind: str) -> None:
 
 @implementations
 @codecs
-def test_a_hop_may_write_over_what_it_reads(name: CodecName, kind: str) -> None:
+def test_hop_may_write_over_its_input(name: CodecName, kind: str) -> None:
     theta, local, residual = (tame(999, seed, name) for seed in (1, 2, 3))
     codec = implementation(kind, name, 64)
     payload = encoded(name, 64, random(999, 0))
@@ -126,7 +124,7 @@ def test_a_hop_may_write_over_what_it_reads(name: CodecName, kind: str) -> None:
 
 @implementations
 @codecs
-def test_a_residual_is_what_the_output_lacks(name: CodecName, kind: str) -> None:
+def test_residual_is_what_the_output_lacks(name: CodecName, kind: str) -> None:
     codec = implementation(kind, name, 64)
     theta, local, residual = random(500, 1), random(500, 2), random(500, 3) / 10
     out = np.empty(codec.encoded_bytes(500), np.uint8)
@@ -145,7 +143,7 @@ def test_a_residual_is_what_the_output_lacks(name: CodecName, kind: str) -> None
 
 @implementations
 @codecs
-def test_a_residual_of_zeros_is_no_residual(name: CodecName, kind: str) -> None:
+def test_residual_of_zeros_changes_nothing(name: CodecName, kind: str) -> None:
     codec = implementation(kind, name, 64)
     theta, local, zeros = random(500, 1), random(500, 2), np.zeros(500, np.float32)
     with_zeros, without = (np.empty(codec.encoded_bytes(500), np.uint8) for _ in range(2))
@@ -156,8 +154,10 @@ def test_a_residual_of_zeros_is_no_residual(name: CodecName, kind: str) -> None:
 
 @implementations
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_a_residual_that_is_out_of_range_is_refused(name: CodecName, kind: str) -> None:
-    """Sums so large that only the division saves them: what is lost must not be kept."""
+def test_residual_out_of_range_is_refused(name: CodecName, kind: str) -> None:
+    """The sums are so large that only the division brings them into range. Their loss must not be
+    kept.
+    """
     codec = implementation(kind, name, 4)
     theta, local = np.array([2.0**126, 2.0**125], np.float32), np.zeros(2, np.float32)
     nothing, out = (np.zeros(codec.encoded_bytes(2), np.uint8) for _ in range(2))
@@ -170,7 +170,7 @@ def test_a_residual_that_is_out_of_range_is_refused(name: CodecName, kind: str) 
 
 @implementations
 @codecs
-def test_a_payload_that_no_codec_wrote_changes_no_weight(name: CodecName, kind: str) -> None:
+def test_payload_that_no_codec_wrote_changes_no_weight(name: CodecName, kind: str) -> None:
     codec = implementation(kind, name, 256)
     theta, momentum = random(600, 1), random(600, 2)
     payload = encoded(name, 256, theta)
@@ -183,7 +183,7 @@ def test_a_payload_that_no_codec_wrote_changes_no_weight(name: CodecName, kind: 
 
 
 @codecs
-def test_threads_that_share_an_outer_step_give_the_same_bits_as_one(name: CodecName) -> None:
+def test_threads_of_an_outer_step_give_the_bits_of_one_thread(name: CodecName) -> None:
     codec = kernels.codec(name, 256)
     payload = encoded(name, 256, random(100_000, 0))
     theta, momentum = random(100_000, 1), random(100_000, 2)
@@ -202,7 +202,7 @@ def test_threads_that_share_an_outer_step_give_the_same_bits_as_one(name: CodecN
 
 
 @codecs
-def test_plain_bytes_and_memoryviews_will_do(name: CodecName) -> None:
+def test_plain_bytes_and_memoryviews_are_accepted(name: CodecName) -> None:
     codec = kernels.codec(name, 4)
     values = np.arange(5, dtype=np.float32)
     out = bytearray(codec.encoded_bytes(5))
@@ -236,24 +236,24 @@ def test_buffers_that_do_not_fit_are_our_own_bug() -> None:
 @pytest.mark.parametrize(
     ("name", "block"), [("zip", 256), ("int8", 0), ("int4", -1), ("fp16", kernels.BLOCK_MAX + 1)]
 )
-def test_a_codec_that_cannot_be_is_refused(name: CodecName, block: int) -> None:
+def test_impossible_codec_is_refused(name: CodecName, block: int) -> None:
     with pytest.raises(ValueError):
         kernels.codec(name, block)
 
 
-def test_a_negative_number_of_elements_has_no_size() -> None:
+def test_negative_number_of_elements_has_no_size() -> None:
     with pytest.raises(ValueError):
         kernels.codec("int8", 256).encoded_bytes(-1)
 
 
-def test_kernels_that_are_not_compiled_are_said_to_be_so() -> None:
+def test_missing_compiled_kernels_are_reported() -> None:
     hide = "import sys; sys.modules['p2ptrain.kernels._codecs'] = None; import p2ptrain.kernels"
     found = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True)
     assert found.returncode == 1
     assert found.stderr.endswith("run scripts/setup\n")
 
 
-def test_a_variant_that_the_machine_lacks_is_an_error_and_never_replaced() -> None:
+def test_missing_variant_is_an_error_and_never_replaced() -> None:
     floats, payload = np.zeros(8, np.float32), np.zeros(12, np.uint8)
     with pytest.raises(MachineUnfit) as fault:
         kernels.codec("int8", 8).quantise(floats, payload, variant="avx1024")

@@ -1,7 +1,7 @@
-"""Error feedback: over many reduces nothing is lost, since what rounding takes now it gives later.
+"""Error feedback: over many reduces nothing is lost, since rounding losses are paid back later.
 
-Each peer adds what it lost before and keeps what it loses, at its own quantisation and wherever it
-requantises a sum. So after T reduces the sum of outputs lacks exactly what the peers still keep.
+Each peer adds its residual and keeps the new loss, at its own quantisation and wherever it
+requantises a sum. So after T reduces the sum of outputs lacks exactly the residuals of the peers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def fresh(peers: int, seed: int) -> list[Array]:
 
 
 def drift(name: CodecName, peers: int, reduces: int, feedback: bool) -> list[float]:
-    """After each reduce: how far the sum of outputs is from the sum of true means, at most."""
+    """After each reduce: the largest difference between the sum of outputs and the sum of true
+    means.
+    """
     codec = kernels.codec(name, BLOCK)
     residuals = [np.zeros(ELEMENTS, np.float32) for _ in range(peers)] if feedback else None
     off, found = np.zeros(ELEMENTS), []
@@ -37,32 +39,32 @@ def drift(name: CodecName, peers: int, reduces: int, feedback: bool) -> list[flo
 
 
 def bound(name: CodecName, peers: int) -> float:
-    """A peer keeps at most half a step of the largest sum that it has seen; N such residuals, ÷ N.
+    """A peer keeps at most half a step of the largest sum that it has seen. There are N such
+    residuals, divided by N.
 
-    Sums of `peers` normal vectors and of what was kept are below 6 √N here.
+    Sums of `peers` normal vectors and their residuals are below 6 √N here.
     """
-    return 0.5 * STEP[name] * 6 * peers**0.5 * (1 + STEP[name]) + 1e-3
+    sums: float = 6 * peers**0.5
+    return 0.5 * STEP[name] * sums * (1 + STEP[name]) + 1e-3
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("peers", [2, 4, 7])
-def test_what_is_off_after_many_reduces_is_within_a_bound_that_knows_no_time(
-    peers: int, name: CodecName
-) -> None:
+def test_total_error_stays_bounded_over_many_reduces(peers: int, name: CodecName) -> None:
     found = drift(name, peers, reduces=150, feedback=True)
     assert max(found) < bound(name, peers)
     assert np.mean(found[-50:]) < 1.2 * np.mean(found[10:60])
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_without_feedback_it_grows(name: CodecName) -> None:
+def test_without_feedback_the_error_grows(name: CodecName) -> None:
     found = drift(name, peers=4, reduces=150, feedback=False)
     assert np.mean(found[-20:]) > 1.8 * np.mean(found[10:30])
     assert found[-1] > 3 * drift(name, peers=4, reduces=150, feedback=True)[-1]
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_what_is_off_is_what_the_peers_keep(name: CodecName) -> None:
+def test_total_error_equals_the_residuals_of_the_peers(name: CodecName) -> None:
     codec = kernels.codec(name, BLOCK)
     residuals = [np.zeros(ELEMENTS, np.float32) for _ in range(3)]
     off = np.zeros(ELEMENTS)

@@ -1,4 +1,4 @@
-"""What the bytes of each codec are."""
+"""The bytes of each codec."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def trip(kind: str, name: CodecName, block: int, values: list[float]) -> tuple[b
         ("int4", 15, 5, 15),
     ],
 )
-def test_the_size_of_a_payload(name: CodecName, numel: int, block: int, expected: int) -> None:
+def test_payload_has_the_documented_size(
+    name: CodecName, numel: int, block: int, expected: int
+) -> None:
     for kind in (*kernels.VARIANTS, "reference"):
         assert implementation(kind, name, block).encoded_bytes(numel) == expected
 
@@ -50,7 +52,7 @@ def test_int8_has_its_scale_in_fp32_and_then_its_codes(kind: str) -> None:
 
 
 @implementations
-def test_int4_has_its_scale_in_bf16_and_a_half_block_in_each_half_byte(kind: str) -> None:
+def test_int4_has_its_scale_in_bf16_and_two_codes_in_a_byte(kind: str) -> None:
     payload, back = trip(kind, "int4", 5, [7.0, -7.0, 1.0, 2.0, -1.0, 14.0])
     assert payload.hex(" ") == " ".join(
         [
@@ -64,7 +66,7 @@ def test_int4_has_its_scale_in_bf16_and_a_half_block_in_each_half_byte(kind: str
 
 
 @implementations
-def test_the_scale_of_int4_is_rounded_up_so_that_no_code_is_too_large(kind: str) -> None:
+def test_int4_scale_is_rounded_up_so_that_all_codes_fit(kind: str) -> None:
     for amax in np.random.default_rng(0).uniform(1, 4, 300).astype(np.float32):
         payload, (back,) = trip(kind, "int4", 8, [amax])
         scale = (np.uint32(int.from_bytes(payload[:2], "little")) << 16).view(np.float32)
@@ -82,7 +84,7 @@ def test_halves_round_to_even(kind: str) -> None:
 
 
 @implementations
-def test_fp16_rounds_to_nearest_even_and_keeps_what_is_small(kind: str) -> None:
+def test_fp16_rounds_to_nearest_even_and_keeps_denormals(kind: str) -> None:
     least = 2.0**-24
     given = [
         1 + 2**-11,
@@ -99,7 +101,7 @@ def test_fp16_rounds_to_nearest_even_and_keeps_what_is_small(kind: str) -> None:
 
 
 @implementations
-def test_every_half_comes_back_as_it_was(kind: str) -> None:
+def test_every_half_survives(kind: str) -> None:
     halves = np.arange(2**16, dtype=np.uint16)
     halves = halves[np.isfinite(halves.view(np.float16))]
     codec = implementation(kind, "fp16", 256)
@@ -111,7 +113,7 @@ def test_every_half_comes_back_as_it_was(kind: str) -> None:
 
 
 @implementations
-def test_fp32_travels_as_it_is(kind: str) -> None:
+def test_fp32_is_sent_unchanged(kind: str) -> None:
     given = [1.0, -0.0, 1e-45, 2.0**100, -3.25]
     payload, back = trip(kind, "fp32", 2, given)
     assert payload == np.array(given, np.float32).tobytes()
@@ -121,7 +123,7 @@ def test_fp32_travels_as_it_is(kind: str) -> None:
 @implementations
 @pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize("amax", [0.0, -0.0, 1e-45, 1e-38, 2.0**-101])
-def test_a_block_too_small_to_scale_becomes_plain_zeros(
+def test_block_too_small_to_scale_becomes_plain_zeros(
     amax: float, name: CodecName, kind: str
 ) -> None:
     payload, back = trip(kind, name, 16, [amax] * 40)
@@ -135,7 +137,7 @@ def test_a_block_too_small_to_scale_becomes_plain_zeros(
 )
 @pytest.mark.parametrize("block", [0, 1, 2])
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_a_scale_that_nobody_writes_is_refused(
+def test_scale_that_no_codec_writes_is_refused(
     name: CodecName, block: int, bad: float, kind: str
 ) -> None:
     codec = implementation(kind, name, 256)
@@ -164,7 +166,7 @@ def test_a_scale_that_nobody_writes_is_refused(
     ],
 )
 @pytest.mark.parametrize("at", [0, 255, 256, 599])
-def test_a_value_that_nobody_writes_is_refused(
+def test_value_that_no_codec_writes_is_refused(
     at: int, name: CodecName, bad: np.floating, kind: str
 ) -> None:
     codec = implementation(kind, name, 256)
@@ -176,7 +178,7 @@ def test_a_value_that_nobody_writes_is_refused(
 
 
 @implementations
-def test_fp16_refuses_what_would_become_infinite(kind: str) -> None:
+def test_fp16_refuses_values_that_would_become_infinite(kind: str) -> None:
     codec = implementation(kind, "fp16", 4)
     with pytest.raises(kernels.NonFinite) as fault:
         codec.quantise(np.array([0, 0, 0, 0, 65520], np.float32), np.empty(10, np.uint8))

@@ -1,10 +1,11 @@
-"""A toy: two layers, text in which the next token is easy, and arms of a second or less."""
+"""A toy setting: two layers, text in which the next token is easy, and arms of a second or less."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ TOY = Settings(
 )
 
 
-def toy(**changes: object) -> Settings:
+def toy(**changes: Any) -> Settings:
     return replace(TOY, **changes)
 
 
@@ -44,7 +45,7 @@ def corpus() -> Corpus:
 
 @pytest.fixture
 def texts(corpus: Corpus, tmp_path: Path) -> Path:
-    """A folder that has the corpus already."""
+    """A folder that already contains the corpus."""
     path = kept_at(TOY, tmp_path)
     np.savez(path, train=corpus.train, validation=corpus.validation)
     return tmp_path

@@ -1,4 +1,4 @@
-"""Which arms there are, which of them can be named yet, and what is said of those that ended."""
+"""The arms of the comparisons, which of them can be named yet, and the tables of ended ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def record(arm: Arm, loss: float | None, text: str = "stdlib") -> Record:
 
 
 def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
-    """A start is 0.5 above all that come after it."""
+    """A start has a loss 0.5 above that of all arms after it."""
     return {
         arm.key: record(arm, loss + arm.settings.seed / 100 + 0.5 * (arm.name == "start"))
         for arm in found
@@ -72,8 +72,8 @@ def recorded(found: list[Arm], loss: float = 2.0) -> dict[Key, Record]:
 
 
 def grown(momentum_costs: float = -1e-3) -> tuple[list[Arm], dict[Key, Record]]:
-    """Everything that can be named once everything before has a record. Trials differ in what
-    their outer momentum costs.
+    """Name everything, step by step: each arm gets a record once it can be named. Trials differ in
+    the cost of their outer momentum.
     """
     found, records = _grown(momentum_costs)
     return list(found), dict(records)
@@ -94,15 +94,15 @@ def of_trials(arm: Arm) -> bool:
     return arm.settings.seed == TUNING_SEED
 
 
-def test_at_first_only_trials_can_be_named_and_the_baselines_come_first() -> None:
+def test_only_trials_and_baselines_can_be_named_at_first() -> None:
     first = arms({})
     assert all(of_trials(arm) for arm in first)
     after = [arm for arm in first if arm.comparison == "tuning"]
     assert [arm.settings.peers for arm in after] == [1] * 2 + [4] * 4 + [2] * 4
-    assert first[: len(after)] == after, "what needs no start comes last"
+    assert first[: len(after)] == after, "arms without a start come last"
 
 
-def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None:
+def test_in_the_end_all_comparisons_have_three_seeds_of_each_arm() -> None:
     found, _ = grown()
     assert {arm.comparison for arm in found} == {*COMPARISONS, "start"}
     assert len({arm.key for arm in found}) == len(found)
@@ -115,7 +115,7 @@ def test_in_the_end_all_comparisons_have_three_seeds_of_all_their_arms() -> None
     assert {name: seeds[name] for name in shown} == {name: {1, 2, 3} for name in shown} | few
 
 
-def test_after_what_was_asked_for_one_seed_of_all_is_trained_before_the_next() -> None:
+def test_requested_arms_come_first_then_one_seed_after_the_other() -> None:
     found, _ = grown()
     others = ("scratch", "start")
     compared = [arm for arm in found if not of_trials(arm) and arm.comparison not in others]
@@ -130,15 +130,15 @@ def test_after_what_was_asked_for_one_seed_of_all_is_trained_before_the_next() -
         assert seeds == sorted(seeds)
 
 
-def test_all_but_what_is_compared_from_first_weights_begins_after_the_same_start() -> None:
+def test_arms_begin_after_the_same_start_unless_compared_from_zero() -> None:
     found, _ = grown()
     own = ("scratch", "start")
     assert all((arm.settings.start is None) == (arm.comparison in own) for arm in found)
     starts = {arm.settings for arm in found if arm.comparison == "start"}
     assert starts == {arm.settings.beginning for arm in found if arm.settings.start}
     assert sorted(each.seed for each in starts) == [0, 1, 2, 3], "one for each seed"
-    text = 4_248_000  # Tokens there are to train on.
-    assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "hardly anything comes a third time"
+    text = 4_248_000  # Tokens available for training.
+    assert (START.sequences + 1272 * 32) * 128 < 2.1 * text, "the third pass adds hardly any arms"
 
 
 def test_ordinary_training_has_as_many_trials_as_peers_have() -> None:
@@ -148,11 +148,11 @@ def test_ordinary_training_has_as_many_trials_as_peers_have() -> None:
     assert one >= max(two, four)
     names = ("scratch-dp-b", "scratch-diloco-2-lr", "scratch-diloco-4-lr")
     one, two, four = (sum(arm.name.startswith(name) for arm in found) for name in names)
-    assert one >= two - 1, "two peers have a rate more without momentum"
+    assert one >= two - 1, "two peers have one more rate without momentum"
     assert one >= four - 1
 
 
-def test_where_the_tuned_outer_optimizer_is_none_plain_averaging_is_not_trained_again() -> None:
+def test_plain_averaging_is_not_trained_twice() -> None:
     found, records = grown(momentum_costs=1e-3)
     four = next(arm for arm in found if arm.name == "diloco-4")
     assert (four.settings.outer_lr, four.settings.momentum) == (1, 0)
@@ -162,7 +162,7 @@ def test_where_the_tuned_outer_optimizer_is_none_plain_averaging_is_not_trained_
     assert text.count(f"| mean-2 | 2.0200 ± 0.0100 | 3 | {EQUAL} | no data |  |") == 1
 
 
-def test_what_is_compared_has_the_same_tokens_and_is_large_enough() -> None:
+def test_compared_arms_have_equal_tokens_and_are_large_enough() -> None:
     found, _ = grown()
     by_name = {arm.name: arm.settings for arm in found if not of_trials(arm)}
     assert parameter_count(by_name["dp"].model) > 1_000_000
@@ -177,7 +177,7 @@ def test_what_is_compared_has_the_same_tokens_and_is_large_enough() -> None:
     assert by_name["streaming-5"].schedule.stride == 5
 
 
-def test_the_best_trial_is_chosen_once_all_have_ended_and_who_diverged_has_lost() -> None:
+def test_best_trial_is_chosen_after_all_ended_and_diverged_ones_lose() -> None:
     grid = [Arm("tuning", f"trial-{lr}", toy(lr=lr)) for lr in (0.1, 0.2, 0.3)]
     records = {arm.key: record(arm, loss) for arm, loss in zip(grid, (None, 2.5, 2.4), strict=True)}
     assert best(grid, records) == grid[2].settings
@@ -185,7 +185,9 @@ def test_the_best_trial_is_chosen_once_all_have_ended_and_who_diverged_has_lost(
 
 
 def searched(search: Search, loss_at: Callable[[Settings], float]) -> list[str]:
-    """The names of all trials of a search over a landscape, in the order in which they are made."""
+    """Return the names of all trials of a search over a landscape, in the order of their
+    creation.
+    """
     records: dict[Key, Record] = {}
     while True:
         trials, chosen = search.trials(records)
@@ -195,7 +197,7 @@ def searched(search: Search, loss_at: Callable[[Settings], float]) -> list[str]:
         records = {arm.key: record(arm, loss_at(arm.settings)) for arm in trials}
 
 
-def test_a_search_ends_once_its_best_lies_inside() -> None:
+def test_search_ends_once_its_best_is_inside_the_grid() -> None:
     names = searched(baseline(), lambda each: abs(each.lr - 8e-3) + each.batch_sequences)
     assert names[:4] == [
         "scratch-dp-b32-lr0.008",
@@ -203,10 +205,10 @@ def test_a_search_ends_once_its_best_lies_inside() -> None:
         "scratch-dp-b32-lr0.016",
         "scratch-dp-b64-lr0.016",
     ]
-    assert names[4:] == ["scratch-dp-b32-lr0.004"], "now it does"
+    assert names[4:] == ["scratch-dp-b32-lr0.004"], "now the best is inside the grid"
 
 
-def test_a_search_goes_beyond_its_edge_as_long_as_it_gets_better() -> None:
+def test_search_extends_the_grid_while_results_improve() -> None:
     names = searched(baseline(), lambda each: abs(each.lr - 6e-2) + each.batch_sequences)
     assert names[4:] == [
         "scratch-dp-b32-lr0.032",
@@ -215,7 +217,7 @@ def test_a_search_goes_beyond_its_edge_as_long_as_it_gets_better() -> None:
     ]
 
 
-def test_a_search_goes_beyond_on_both_sides_and_along_both_rates() -> None:
+def test_search_extends_both_sides_and_both_rates() -> None:
     def loss_at(settings: Settings) -> float:
         return abs(math.log(settings.lr / 2e-3)) + abs(settings.momentum - 0.6)
 
@@ -231,12 +233,12 @@ def test_records_of_other_settings_do_not_count() -> None:
     assert records.keys().isdisjoint({arm.key for arm in arms(records)})
 
 
-def test_a_setting_that_comes_later_leaves_records_valid() -> None:
+def test_setting_added_later_leaves_records_valid() -> None:
     assert toy(feedback=False).digest == toy().digest
     assert len({toy().digest, toy(feedback=True).digest, toy(sync=SyncSpec(2, 1, 0.5)).digest}) == 3
 
 
-def test_what_was_collected_is_read_back_and_collected_alike(tmp_path: Path) -> None:
+def test_collected_records_survive_encoding(tmp_path: Path) -> None:
     found, records = grown()
     results, folder = tmp_path / "results", tmp_path / "work"
     collect([(arm.comparison, records[arm.key]) for arm in found[:30]], results)
@@ -245,10 +247,12 @@ def test_what_was_collected_is_read_back_and_collected_alike(tmp_path: Path) -> 
     assert read_results(results, folder) == records
     before = {file.name: file.read_text() for file in results.iterdir()}
     collect([(arm.comparison, records[arm.key]) for arm in reversed(found[20:30])], results)
-    assert {file.name: file.read_text() for file in results.iterdir()} == before, "nothing goes"
+    assert {file.name: file.read_text() for file in results.iterdir()} == before, (
+        "no record was removed"
+    )
 
 
-def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
+def test_table_shows_measured_values_and_marks_missing_ones() -> None:
     found, records = grown()
     chosen = [arm for arm in found if arm.name in ("dp", "diloco-2")]
     text = tables([records[arm.key] for arm in chosen])
@@ -258,7 +262,7 @@ def test_a_table_shows_what_was_measured_and_says_what_was_not() -> None:
     assert "- churn-donor: not measured yet" in text
 
 
-def test_what_all_arms_share_is_left_out_of_what_they_gain() -> None:
+def test_shared_loss_is_excluded_from_the_gain() -> None:
     found, records = grown()
     lost = {arm.key: record(arm, 2.06) for arm in found if arm.folder == "diloco-4-seed1"}
     text = tables(list((records | lost).values()))
@@ -267,7 +271,7 @@ def test_what_all_arms_share_is_left_out_of_what_they_gain() -> None:
     assert "| start |" not in text
 
 
-def test_what_was_asked_for_stands_in_one_table_and_whether_it_was_found() -> None:
+def test_one_table_answers_what_was_asked() -> None:
     found, records = grown()
     text = outcome(list(records.values()))
     assert "| diloco-2 ÷ dp | ≤ 1.02 | 1.0000 ± 0.0000 | 3 | met |" in text
@@ -284,7 +288,7 @@ def test_what_was_asked_for_stands_in_one_table_and_whether_it_was_found() -> No
     assert "| streaming-1 ÷ plain-h20 | ≤ 1.005 | not measured yet | 0 |  |" in text
 
 
-def test_what_was_found_is_of_seeds_that_both_have() -> None:
+def test_results_use_only_seeds_that_both_arms_have() -> None:
     assert Asked("−", 0.1).found({1: 2.0, 2: 3.0}, {2: 2.5, 3: 9.0}) == [0.5]
     assert Asked("÷", 0.1).found({1: 2.0}, {2: 2.5}) == []
 
@@ -300,11 +304,11 @@ def test_what_was_found_is_of_seeds_that_both_have() -> None:
         ([0.3, 0.31, 0.32], "**missed**"),
     ],
 )
-def test_a_bound_that_lies_within_the_noise_is_said_to(differences: list[float], word: str) -> None:
+def test_bound_within_the_noise_is_marked(differences: list[float], word: str) -> None:
     assert Asked("−", 0.2).verdict(differences) == word
 
 
-def test_seeds_that_diverged_are_told_and_not_averaged_away() -> None:
+def test_diverged_seeds_are_reported_and_not_averaged() -> None:
     found, records = grown()
     of_arm = [arm for arm in found if arm.name in ("dp", "diloco-2", "diloco-8")]
     lost = [arm for arm in of_arm if arm.name == "diloco-8" or arm.settings.seed == 2]
@@ -316,15 +320,15 @@ def test_seeds_that_diverged_are_told_and_not_averaged_away() -> None:
     assert "| diloco-2 ÷ dp | ≤ 1.02 | 1 diverged | 3 | **missed** |" in told
 
 
-def test_the_largest_rise_is_between_neighbours() -> None:
+def test_largest_rise_is_between_neighbours() -> None:
     first = record(arms({})[0], 2.0)
     losses = (5.0, 4.0, 4.25, 3.0, 3.1)
     curve = tuple((step, loss, 0.0) for step, loss in enumerate(losses))
     assert rise(replace(first, curve=curve)) == pytest.approx(0.25)
-    assert rise(replace(first, curve=curve[:2])) == 0, "it only fell"
+    assert rise(replace(first, curve=curve[:2])) == 0, "the loss only fell"
 
 
-def test_losses_on_different_texts_are_said_not_to_be_comparable() -> None:
+def test_losses_on_different_texts_are_marked_as_not_comparable() -> None:
     first, second, *_ = arms({})
     assert tables([record(first, 2.0), record(second, 2.0)]).startswith("2 arms and seeds; texts s")
     assert "Not comparable" in tables([record(first, 2.0), record(second, 2.0, "another")])
@@ -332,7 +336,7 @@ def test_losses_on_different_texts_are_said_not_to_be_comparable() -> None:
     assert "Not comparable" not in tables([record(first, 2.0), record(compared, 2.0, "another")])
 
 
-def test_what_is_compared_is_measured_on_other_sequences_than_rates_were_tuned_on() -> None:
+def test_comparison_uses_other_sequences_than_the_tuning() -> None:
     found, _ = grown()
     assert all((arm.settings.text == COMPARED) != of_trials(arm) for arm in found)
     assert TextSpec() != COMPARED
@@ -349,39 +353,39 @@ def test_what_is_compared_is_measured_on_other_sequences_than_rates_were_tuned_o
         ([-0.10, -0.11, -0.12], "lower"),
     ],
 )
-def test_a_difference_below_two_deviations_is_a_tie(differences: list[float], word: str) -> None:
+def test_difference_below_two_deviations_is_a_tie(differences: list[float], word: str) -> None:
     assert verdict(differences) == word
 
 
-def test_what_is_inserted_takes_the_place_of_the_last_and_leaves_the_page() -> None:
+def test_inserted_table_replaces_the_last_and_keeps_the_page() -> None:
     page = "# Title\n\n<!-- one: begin -->\nold\n<!-- one: end -->\n\nafter\n"
     once = insert(page, "one", "new")
     assert once == "# Title\n\n<!-- one: begin -->\n\nnew\n<!-- one: end -->\n\nafter\n"
     assert insert(once, "one", "new") == once
 
 
-def test_a_picture_has_a_line_for_each_arm() -> None:
+def test_picture_has_a_line_for_each_arm() -> None:
     found, records = grown()
     codecs = [records[arm.key] for arm in found if arm.comparison == "codecs"]
     assert {each.settings["block"] for each in codecs if "int4" in each.arm} == {INT4_BLOCK}
     drawn = picture("codecs", codecs)
-    assert drawn.count("<polyline") == 2 * 4, "all of it, and the end once more"
+    assert drawn.count("<polyline") == 2 * 4, "the whole curve, and its end in close-up"
     assert "int4-feedback (3)" in drawn
 
 
-def test_the_gap_is_drawn_over_outer_steps_batch_and_peers() -> None:
+def test_gap_is_drawn_over_outer_steps_batch_and_peers() -> None:
     _, records = grown()
     drawn = picture_of_gaps(list(records.values()))
     assert drawn is not None
     assert drawn.count("<polyline") == 5 * (3 + 1), "three seeds and their mean"
     dp = [each for each in records.values() if each.arm in ("dp", "diloco-4")]
-    assert picture_of_gaps(dp) is None, "one place is no line"
+    assert picture_of_gaps(dp) is None, "a single point is not a line"
 
 
-def test_a_queue_works_off_what_lacks_and_what_that_makes_possible(
+def test_queue_trains_missing_arms_and_those_they_make_possible(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two trials, and an arm that rests on the better of them."""
+    """Two trials, and an arm that depends on the better of them."""
     grid = [Arm("tuning", f"trial-{lr}", toy(lr=lr, total_steps=8)) for lr in (1e-5, 1e-2)]
 
     def named(records: dict[Key, Record]) -> list[Arm]:
@@ -394,7 +398,7 @@ def test_a_queue_works_off_what_lacks_and_what_that_makes_possible(
     looks = iter([False] * 5)
     queue.work(lambda: next(looks, True))
     assert [arm.name for arm in queue.lacking()] == ["trial-1e-05", "trial-0.01"], (
-        "cut in the first"
+        "interrupted in the first arm"
     )
     queue.work(lambda: False)
     assert queue.lacking() == []
@@ -402,7 +406,7 @@ def test_a_queue_works_off_what_lacks_and_what_that_makes_possible(
     assert sorted(key[0] for key in records) == ["last", "trial-0.01", "trial-1e-05"]
     (last,) = [each for each in records.values() if each.arm == "last"]
     assert last.settings["lr"] == 1e-2
-    assert not list(texts.glob("*/checkpoint.npz")), "nothing is left of what has ended"
+    assert not list(texts.glob("*/checkpoint.npz")), "no checkpoint is left of ended arms"
 
 
 def test_grids_try_rates_in_equal_steps() -> None:

@@ -1,14 +1,13 @@
-"""The average of peers in one process is the ring's, to the bit."""
+"""The average of peers in one process equals the ring's, bit for bit."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from p2ptrain.kernels import CodecName
 from scripts.research.learning.averaging import Contribution, average
-from tests.ring.conftest import build
+from tests.ring.conftest import Build, build
 
 __all__ = ["build"]
 
@@ -17,8 +16,8 @@ WEIGHTS = [(3,), (5, 3), (7, 7, 7, 7), (100, 1, 50, 1, 20_000)]
 
 @pytest.mark.parametrize("weights", WEIGHTS, ids=lambda weights: f"N={len(weights)}")
 @pytest.mark.parametrize("codec", ["fp32", "int8", "int4"])
-def test_it_is_what_threads_and_sockets_make_of_the_same_vectors(
-    build: Callable, codec: str, weights: tuple[int, ...]
+def test_average_equals_that_of_threads_and_sockets(
+    build: Build, codec: CodecName, weights: tuple[int, ...]
 ) -> None:
     ring = build(weights, 10_007, codec=codec, block=128)
     contributions = [
@@ -30,7 +29,7 @@ def test_it_is_what_threads_and_sockets_make_of_the_same_vectors(
     assert {each.tobytes() for each in ring.payloads} == {payload}
 
 
-def test_what_rounding_loses_is_what_the_ring_loses(build: Callable) -> None:
+def test_rounding_loss_equals_that_of_the_ring(build: Build) -> None:
     ring = build((4, 1, 2), 5000, codec="int4")
     owes = np.random.default_rng(3).standard_normal((3, 5000)).astype(np.float32)
     ring.residuals = dict(enumerate(owes))

@@ -1,7 +1,8 @@
-"""The sync modes once more, as their papers print them and nothing else of ours but the inner step.
+"""The sync modes, written as in their papers, with nothing of our code except the inner step.
 
-`late` is arXiv 2311.08105 and 2501.18512 (Algorithm 2), and the delay of 2502.12996; of that is
-`eager`, too, where each peer has an outer optimizer of its own: we have one, and deviations.
+`late` is arXiv 2311.08105 and 2501.18512 (Algorithm 2), with the delay of 2502.12996. `eager` is
+from 2502.12996 too. There each peer has an outer optimizer of its own, and we have one optimizer
+and deviations.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Vector = NDArray[np.float64]
 
 
 class Nesterov:
-    """As torch.optim.SGD has it, of what is called a gradient."""
+    """The update of torch.optim.SGD for this gradient."""
 
     def __init__(self, settings: Settings, size: int) -> None:
         self.lr, self.mu = settings.outer_lr, settings.momentum
@@ -41,9 +42,11 @@ class Nesterov:
 
 
 class Peers:
-    """Who trains what: in each outer step, peer after peer has as many blocks as it does steps.
+    """The blocks of each peer: in each outer step a peer has as many blocks as inner steps, and
+    peers follow each other.
 
-    With `random`, weights that are placed are rounded otherwise. Ours are fp32 and these are not.
+    With `random`, weights that are written are rounded differently. Our weights are fp32 and these
+    are not.
     """
 
     def __init__(
@@ -69,7 +72,9 @@ class Peers:
 
 
 def fragment_numbers(count: int) -> NDArray[np.int64]:
-    """Of each element: layers are dealt out in turn, the embedding is the last fragment."""
+    """The fragment of each element: layers are dealt out in turn, and the embedding is in the last
+    fragment.
+    """
     layout = layout_of(MODEL)
     numbers = np.full(layout.numel, count - 1)
     starts = [entry.offset for entry in layout.entries]
@@ -80,7 +85,7 @@ def fragment_numbers(count: int) -> NDArray[np.int64]:
 
 
 def late(settings: Settings, corpus: Corpus, random: np.random.Generator | None = None) -> Vector:
-    """θ at the end, whatever is still under way included."""
+    """The final θ, with everything that is still on its way."""
     sync, every = settings.sync, settings.inner_steps
     peers, theta = Peers(settings, corpus, random), genesis(MODEL, settings.seed).astype(np.float64)
     outer, fragment_of = Nesterov(settings, theta.size), fragment_numbers(sync.fragments)
@@ -113,7 +118,7 @@ def late(settings: Settings, corpus: Corpus, random: np.random.Generator | None 
 def eager(
     settings: Settings, corpus: Corpus, random: np.random.Generator | None = None
 ) -> list[Vector]:
-    """Where each peer begins after the last outer step."""
+    """Where each peer starts after the last outer step."""
     count = settings.peers
     peers, everything = Peers(settings, corpus, random), np.ones(layout_of(MODEL).numel, bool)
     thetas = [genesis(MODEL, settings.seed).astype(np.float64) for _ in range(count)]
@@ -145,9 +150,7 @@ def trained(settings: Settings, corpus: Corpus) -> Swarm:
     [SyncSpec(), SyncSpec(2, 1, 0.5), SyncSpec(2, 2, 0.5), SyncSpec(1, 1, 0.5), SyncSpec(1, 4)],
     ids=["plain", "streaming", "streaming as late as can be", "overlapped", "a step late"],
 )
-def test_theta_is_what_the_papers_make_of_the_same_inner_steps(
-    corpus: Corpus, sync: SyncSpec
-) -> None:
+def test_theta_matches_the_papers_for_the_same_inner_steps(corpus: Corpus, sync: SyncSpec) -> None:
     settings = toy(sync=sync, outer_lr=0.7, momentum=0.6)
     ours = trained(settings, corpus)
     ours.drain()
@@ -157,7 +160,7 @@ def test_theta_is_what_the_papers_make_of_the_same_inner_steps(
     assert_rounded_alike(ours.theta, theirs, *rounded)
 
 
-def test_eager_peers_begin_where_outer_optimizers_of_their_own_would_have_them(
+def test_eager_peers_start_where_outer_optimizers_of_their_own_would(
     corpus: Corpus,
 ) -> None:
     settings = toy(sync=SyncSpec(1, 4, eager=True), outer_lr=0.4, momentum=0.6)
@@ -169,7 +172,7 @@ def test_eager_peers_begin_where_outer_optimizers_of_their_own_would_have_them(
     assert_rounded_alike(weights, theirs, *rounded)
 
 
-def test_the_outer_step_is_torchs_nesterov_from_its_first_step_on() -> None:
+def test_outer_step_is_torchs_nesterov_from_the_first_step_on() -> None:
     random, exact = np.random.default_rng(0), codec("fp32", 32)
     theta = random.standard_normal(100).astype(np.float32)
     momentum = np.zeros_like(theta)
@@ -192,7 +195,7 @@ Places = Callable[[Settings], list[set[int]]]
 
 @pytest.fixture
 def by_outer_step(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Places:
-    """Which places of the order are trained on, outer step by outer step."""
+    """Return the places of the order that are trained on, outer step by outer step."""
     asked: set[int] = set()
     rows = Corpus.rows
 
@@ -214,7 +217,7 @@ def by_outer_step(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> Places:
 
 
 @pytest.mark.parametrize("peers", [2, 4])
-def test_an_outer_step_trains_on_what_ordinary_training_has_had_since_the_last(
+def test_outer_step_trains_on_the_blocks_of_ordinary_training(
     by_outer_step: Places, peers: int
 ) -> None:
     ordinary = by_outer_step(toy(peers=1, averages=False))

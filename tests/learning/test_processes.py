@@ -1,4 +1,4 @@
-"""`scripts/compare`: whose end ends whom."""
+"""`scripts/compare`: which process ends which others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OURSELVES = os.getpid()
 
 
 class Processes:
-    """What `main` starts and asks: whether to end, and who its parent is."""
+    """Replaces what `main` starts and asks: whether to end, and the id of its parent."""
 
     def __init__(self) -> None:
         self.parent = 1000
@@ -63,24 +63,24 @@ def _handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_who_is_called_by_a_shell_goes_on_when_the_shell_has_ended(processes: Processes) -> None:
+def test_process_started_by_a_shell_outlives_the_shell(processes: Processes) -> None:
     processes.during = lambda: orphaned(processes)
     main(["codecs"])
     assert processes.answers == [False, False]
 
 
-def test_a_part_ends_when_the_process_that_it_is_part_of_is_gone(processes: Processes) -> None:
+def test_part_ends_with_the_process_that_started_it(processes: Processes) -> None:
     processes.during = lambda: orphaned(processes)
     main(["codecs", "--part-of", "1000"])
     assert processes.answers == [False, True]
 
 
-def test_a_part_whose_starter_is_gone_already_does_nothing(processes: Processes) -> None:
+def test_part_whose_starter_is_already_gone_does_nothing(processes: Processes) -> None:
     main(["codecs", "--part-of", "999"])
     assert processes.answers == [True, True]
 
 
-def test_those_that_it_starts_itself_are_its_parts_and_end_with_it(
+def test_started_processes_are_parts_and_end_with_it(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["compare", "codecs", "--processes", "3"])
@@ -91,6 +91,6 @@ def test_those_that_it_starts_itself_are_its_parts_and_end_with_it(
     assert (processes.answers, processes.terminated) == ([False, True], 2)
 
 
-def test_the_clock_ends_everybody(processes: Processes) -> None:
+def test_time_limit_ends_every_process(processes: Processes) -> None:
     main(["codecs", "--minutes", "0"])
     assert processes.answers == [True, True]

@@ -1,4 +1,4 @@
-"""Arms that begin with a common θ, and losses told apart by what can be copied."""
+"""Arms that begin with a common θ, and the separate losses of tokens that can be copied."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from tests.rounding import of_sum
 START = Start(steps=12, batch_sequences=2, lr=1e-2)
 
 
-def test_all_arms_of_a_seed_begin_with_what_one_ordinary_training_has_made(
-    texts: Path, tmp_path: Path
-) -> None:
+def test_arms_of_a_seed_begin_with_the_same_trained_theta(texts: Path, tmp_path: Path) -> None:
     arms = {"two": toy(start=START), "one": toy(start=START, peers=1, averages=False)}
     assert arms["two"].beginning == arms["one"].beginning != toy(start=START, seed=2).beginning
     for name, settings in arms.items():
         record = run_trial(name, settings, tmp_path / name, texts)
-        assert record.tokens == 24 * 4 * 8, "what came before is not counted"
+        assert record.tokens == 24 * 4 * 8, "tokens of the start are not counted"
     (kept,) = texts.glob(f"start-*/{THETA}")
     (start,) = read_results(tmp_path / "none", texts).values()
     assert (start.arm, start.tokens, start.theta) == ("start", 12 * 2 * 8, record.start_theta)
@@ -36,7 +34,7 @@ def test_all_arms_of_a_seed_begin_with_what_one_ordinary_training_has_made(
     assert kept.read_bytes() == (tmp_path / "start" / THETA).read_bytes()
 
 
-def test_an_arm_trains_on_what_comes_after_its_start(texts: Path) -> None:
+def test_arm_trains_on_the_text_after_its_start(texts: Path) -> None:
     settings = toy(start=START, peers=1, averages=False)
     corpus = corpus_for(settings, texts)
     theta = np.full_like(Swarm.begin(settings, corpus).theta, 0.01)
@@ -49,9 +47,7 @@ def test_an_arm_trains_on_what_comes_after_its_start(texts: Path) -> None:
     assert np.array_equal(seen[0], corpus.rows(settings.seed, START.sequences, 4))
 
 
-def test_a_start_that_is_cut_goes_on_and_is_the_one_that_was_not_cut(
-    texts: Path, tmp_path: Path
-) -> None:
+def test_interrupted_start_continues_and_gives_the_same_result(texts: Path, tmp_path: Path) -> None:
     settings = toy(start=START)
     looks = iter([False] * 5 + [True])
     with pytest.raises(Cut):
@@ -62,16 +58,14 @@ def test_a_start_that_is_cut_goes_on_and_is_the_one_that_was_not_cut(
     assert (record.loss, record.curve) == (again.loss, again.curve)
 
 
-def test_what_can_be_copied_is_what_followed_the_same_token_the_last_time() -> None:
+def test_copyable_token_followed_the_same_token_the_last_time() -> None:
     rows = np.array([[1, 2, 1, 2, 1, 3, 1, 2], [5, 5, 5, 5, 6, 5, 5, 6]], np.uint16)
     assert copied(rows).astype(int).tolist() == [[0, 0, 1, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0]]
 
 
-def test_a_record_tells_the_losses_of_what_can_be_copied_and_of_all_else(
-    texts: Path, tmp_path: Path
-) -> None:
+def test_record_separates_losses_of_copyable_and_other_tokens(texts: Path, tmp_path: Path) -> None:
     record = run_trial("arm", toy(total_steps=8), tmp_path / "arm", texts)
-    assert (record.copied_loss, record.other_loss) == (None, record.loss), "nothing comes twice"
+    assert (record.copied_loss, record.other_loss) == (None, record.loss), "no token comes twice"
     rows = np.random.default_rng(0).integers(0, 5, (20, 9)).astype(np.uint16)
     corpus, marks = Corpus(rows, rows), copied(rows)
     swarm = Swarm.begin(toy(), corpus)

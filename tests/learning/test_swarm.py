@@ -1,9 +1,13 @@
-"""Peers of one process do what the modes say, and go on from a checkpoint as if never cut."""
+"""Peers of one process follow the sync modes, and continue from a checkpoint without a
+difference.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import pytest
@@ -34,14 +38,17 @@ ARMS = {
 }
 
 
-def advanced(swarm: Swarm, steps: int) -> Swarm:
+AnySwarm = TypeVar("AnySwarm", bound=Swarm)
+
+
+def advanced(swarm: AnySwarm, steps: int) -> AnySwarm:
     for _ in range(steps):
         swarm.advance()
     return swarm
 
 
 def bits(swarm: Swarm) -> list[bytes]:
-    """θ, m and everything that peers have of their own."""
+    """θ, m and all state of the peers."""
     owned = [peer.replica.moments() | {"weights": peer.replica.weights} for peer in swarm.peers]
     owned += [{"owes": peer.owes} for peer in swarm.peers if peer.owes is not None]
     return [
@@ -52,7 +59,7 @@ def bits(swarm: Swarm) -> list[bytes]:
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_who_goes_on_from_a_checkpoint_makes_the_same_bits(
+def test_run_continued_from_a_checkpoint_has_the_same_bits(
     corpus: Corpus, tmp_path: Path, arm: str
 ) -> None:
     settings, path = ARMS[arm], tmp_path / "checkpoint.npz"
@@ -67,9 +74,7 @@ def test_who_goes_on_from_a_checkpoint_makes_the_same_bits(
     assert (resumed.book, resumed.losses) == (whole.book, whole.losses)
 
 
-def test_a_checkpoint_of_other_settings_or_text_is_not_gone_on_from(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_checkpoint_of_other_settings_or_text_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.npz"
     assert checkpoint.load(toy(), corpus, path) is None
     checkpoint.save(Swarm.begin(toy(), corpus), {}, path)
@@ -77,10 +82,10 @@ def test_a_checkpoint_of_other_settings_or_text_is_not_gone_on_from(
     assert checkpoint.load(toy(), Corpus(corpus.train[1:], corpus.validation), path) is None
 
 
-def test_one_peer_that_averages_with_itself_in_every_step_trains_as_if_alone(
+def test_single_peer_that_averages_each_step_trains_as_if_alone(
     corpus: Corpus,
 ) -> None:
-    """θ − (θ − local) is local but for rounding."""
+    """θ − (θ − local) equals local except for rounding."""
     one = toy(peers=1, inner_steps=1, outer_lr=1.0, momentum=0.0)
     averaged = advanced(Swarm.begin(one, corpus), 8)
 
@@ -98,13 +103,17 @@ def test_one_peer_that_averages_with_itself_in_every_step_trains_as_if_alone(
 
 
 class Watched(Swarm):
-    """Keeps what each outer step averaged, and which rows were trained on."""
+    """Records the inputs of each average, and the rows that were trained on."""
 
-    def __init__(self, *fields: object) -> None:
+    def __init__(self, *fields: Any) -> None:
         super().__init__(*fields)
         self.read: list[list[Contribution]] = []
 
-    def _averaged(self, read: list[Contribution], fragment: Fragment) -> bytes:
+    @classmethod
+    def begin(cls, *fields: Any) -> Watched:
+        return cast(Watched, super().begin(*fields))
+
+    def _averaged(self, read: Sequence[Contribution], fragment: Fragment) -> bytes:
         self.read.append(list(read))
         return super()._averaged(read, fragment)
 
@@ -116,7 +125,7 @@ def test_plain_averaging_makes_theta_the_mean_of_the_peers_weights(corpus: Corpu
     assert {peer.replica.weights.tobytes() for peer in swarm.peers} == {swarm.theta.tobytes()}
 
 
-def test_streaming_moves_one_fragment_at_a_time_some_steps_after_it_was_read(
+def test_streaming_merges_one_fragment_at_a_time_after_a_delay(
     corpus: Corpus,
 ) -> None:
     swarm = Swarm.begin(toy(**STREAMING), corpus)
@@ -137,7 +146,7 @@ def test_streaming_moves_one_fragment_at_a_time_some_steps_after_it_was_read(
     assert sum(fragment.numel for fragment in swarm.fragments) == whole
 
 
-def test_a_merged_fragment_keeps_its_share_of_local_weights(corpus: Corpus) -> None:
+def test_merged_fragment_keeps_its_share_of_local_weights(corpus: Corpus) -> None:
     swarm = advanced(Swarm.begin(toy(**STREAMING), corpus), 3)
     layers, embedding = swarm.fragments
     first, other = (peer.replica.weights for peer in swarm.peers)
@@ -147,7 +156,7 @@ def test_a_merged_fragment_keeps_its_share_of_local_weights(corpus: Corpus) -> N
     assert apart[start:stop].max() < apart[embedding.ranges[0][0] : embedding.ranges[0][1]].max()
 
 
-def test_with_a_delay_of_a_whole_outer_step_theta_stands_still_for_two(corpus: Corpus) -> None:
+def test_theta_stands_still_for_two_steps_with_a_delay_of_one(corpus: Corpus) -> None:
     swarm = advanced(Watched.begin(toy(sync=SyncSpec(1, 4)), corpus), 7)
     assert np.array_equal(swarm.theta, genesis(MODEL, 1))
     assert len(swarm.pending) == 1
@@ -155,13 +164,13 @@ def test_with_a_delay_of_a_whole_outer_step_theta_stands_still_for_two(corpus: C
     assert not np.array_equal(swarm.theta, genesis(MODEL, 1))
     assert [[each.anchor.tobytes() for each in read] for read in swarm.read] == [
         [genesis(MODEL, 1).tobytes()] * 2
-    ] * 2, "what was read first was not read again"
+    ] * 2, "the first fragment was not read again"
     assert all(np.array_equal(peer.replica.weights, swarm.theta) for peer in swarm.peers)
 
 
 def test_eager_peers_start_from_places_of_their_own(corpus: Corpus) -> None:
     swarm = advanced(Watched.begin(toy(sync=SyncSpec(1, 4, eager=True)), corpus), 4)
-    assert np.array_equal(swarm.theta, genesis(MODEL, 1)), "what is replicated is the same"
+    assert np.array_equal(swarm.theta, genesis(MODEL, 1)), "the replicated state is the same"
     for peer, each in zip(swarm.peers, swarm.read[0], strict=True):
         own = (each.anchor - each.local) / 2
         step = 0.7 * (own + 0.9 * own)
@@ -172,7 +181,7 @@ def test_eager_peers_start_from_places_of_their_own(corpus: Corpus) -> None:
 
 @dataclass(frozen=True)
 class Recording:
-    """A corpus that remembers which places were asked for."""
+    """A corpus that records the requested places."""
 
     corpus: Corpus
     places: list[int]
@@ -184,16 +193,16 @@ class Recording:
 
 
 @pytest.mark.parametrize("arm", ["plain", "alone", "streaming with feedback", "async"])
-def test_whatever_the_mode_equal_tokens_are_trained_on(corpus: Corpus, arm: str) -> None:
+def test_every_mode_trains_on_the_same_number_of_tokens(corpus: Corpus, arm: str) -> None:
     recording = Recording(corpus, [])
-    advanced(Swarm.begin(ARMS[arm], recording), 8)
+    advanced(Swarm.begin(ARMS[arm], cast(Corpus, recording)), 8)
     assert sorted(recording.places) == list(range(8 * 4))
 
 
-def test_blocks_of_who_stopped_are_trained_by_others_and_committed_once(corpus: Corpus) -> None:
+def test_blocks_of_stopped_peers_are_trained_once_by_others(corpus: Corpus) -> None:
     settings = toy(peers=4, batch_sequences=4, churn=Churn())
     recording = Recording(corpus, [])
-    swarm = Swarm.begin(settings, recording)
+    swarm = Swarm.begin(settings, cast(Corpus, recording))
     names = set()
     for _ in range(6):
         names |= {peer.name for peer in swarm.peers}
@@ -205,7 +214,7 @@ def test_blocks_of_who_stopped_are_trained_by_others_and_committed_once(corpus: 
     assert len(recording.places) == 6 * 4 * 4
 
 
-def test_a_slow_peer_weighs_what_it_trained_or_as_much_as_any(corpus: Corpus) -> None:
+def test_slow_peer_weighs_its_tokens_or_as_much_as_any_other(corpus: Corpus) -> None:
     weights = []
     for rule in ("tokens", "equal"):
         swarm = advanced(Watched.begin(toy(slow=1, weights=rule), corpus), 4)
@@ -213,7 +222,7 @@ def test_a_slow_peer_weighs_what_it_trained_or_as_much_as_any(corpus: Corpus) ->
     assert weights == [[4 * 2 * 8, 1 * 2 * 8], [1, 1]]
 
 
-def test_a_fresh_joiner_has_theta_and_rises_slowly(corpus: Corpus) -> None:
+def test_fresh_joiner_has_theta_and_warms_up(corpus: Corpus) -> None:
     swarm = advanced(Swarm.begin(toy(churn=Churn(warmup_steps=4)), corpus), 4)
     joiner = swarm.peers[-1]
     assert np.array_equal(joiner.replica.weights, swarm.theta)
@@ -223,8 +232,9 @@ def test_a_fresh_joiner_has_theta_and_rises_slowly(corpus: Corpus) -> None:
     assert 0 < new < old
 
 
-def test_a_joiner_has_the_moments_of_a_member_or_the_mean_of_all_who_stay(corpus: Corpus) -> None:
-    for optimizer, count in (("donor", 1), ("donors", 2)):
+def test_joiner_gets_moments_of_one_member_or_the_mean_of_all(corpus: Corpus) -> None:
+    cases: tuple[tuple[Literal["donor", "donors"], int], ...] = (("donor", 1), ("donors", 2))
+    for optimizer, count in cases:
         settings = toy(peers=3, batch_sequences=3, churn=Churn(optimizer))
         *stayed, joiner = advanced(Swarm.begin(settings, corpus), 4).peers
         given = [peer.replica.moments() for peer in stayed[:count]]
@@ -233,10 +243,10 @@ def test_a_joiner_has_the_moments_of_a_member_or_the_mean_of_all_who_stay(corpus
         assert any(given[0]["exp_avg"] != stayed[1].replica.moments()["exp_avg"])
 
 
-def test_what_a_joiner_lacks_is_noted_for_each_step_since_it_joined(corpus: Corpus) -> None:
+def test_loss_of_a_joiner_is_recorded_for_each_step_since_joining(corpus: Corpus) -> None:
     settings = toy(peers=4, batch_sequences=4, churn=Churn(), lr=0.1)
     swarm = advanced(Swarm.begin(settings, corpus), 4)
-    assert swarm.joiners == [], "all were there from the start"
+    assert swarm.joiners == [], "all peers were there from the start"
     expected = []
     for _ in range(4):
         before = len(swarm.losses)
@@ -245,10 +255,10 @@ def test_what_a_joiner_lacks_is_noted_for_each_step_since_it_joined(corpus: Corp
         expected.append(joiner - sum(others) / 3)
     assert swarm.joiners == pytest.approx(expected, abs=1e-12)
     advanced(swarm, 8)
-    assert len(swarm.joiners) == 4, "sums, over all who joined"
+    assert len(swarm.joiners) == 4, "sums over all joiners"
 
 
-def test_the_sources_have_text_for_all_arms_and_the_rows_of_a_seed_are_its_own(
+def test_sources_have_text_for_all_arms_and_seeds_differ_in_rows(
     corpus: Corpus,
 ) -> None:
     count = len(corpus.train)
@@ -260,22 +270,18 @@ def test_the_sources_have_text_for_all_arms_and_the_rows_of_a_seed_are_its_own(
     assert not np.array_equal(first, again), "each pass has an order of its own"
 
 
-def test_sequences_drawn_from_all_documents_are_held_out_and_not_trained_on(
-    texts: Path, corpus: Corpus
-) -> None:
+def test_sequences_drawn_from_all_documents_are_held_out(texts: Path, corpus: Corpus) -> None:
     settings = toy(text=replace(TOY.text, drawn_sequences=20))
     drawn, again = corpus_for(settings, texts), corpus_for(settings, texts)
     assert (len(drawn.train), len(drawn.validation)) == (len(corpus.train) - 20, 20)
     both = np.concatenate((drawn.train, drawn.validation))
     assert sorted(both.tolist()) == sorted(corpus.train.tolist())
     assert drawn.digest == again.digest != corpus.digest
-    assert drawn.strangers is not None, "those of whole documents stay held out"
+    assert drawn.strangers is not None, "sequences of held-out documents stay held out"
     assert np.array_equal(drawn.strangers, corpus.validation)
 
 
-def test_a_trial_is_measured_on_drawn_sequences_and_on_strangers(
-    texts: Path, tmp_path: Path
-) -> None:
+def test_trial_is_measured_on_drawn_sequences_and_on_strangers(texts: Path, tmp_path: Path) -> None:
     settings = toy(text=replace(TOY.text, drawn_sequences=20))
     both = run_trial("both", settings, tmp_path / "both", texts)
     corpus, theta = corpus_for(settings, texts), np.load(tmp_path / "both" / THETA)
@@ -287,9 +293,7 @@ def test_a_trial_is_measured_on_drawn_sequences_and_on_strangers(
 
 
 @pytest.mark.parametrize("arm", ["plain", "alone", "churn"])
-def test_a_trial_that_is_cut_ends_with_the_record_of_one_that_was_not(
-    texts: Path, tmp_path: Path, arm: str
-) -> None:
+def test_interrupted_trial_ends_with_the_same_record(texts: Path, tmp_path: Path, arm: str) -> None:
     settings = ARMS[arm]
     whole = run_trial(arm, settings, tmp_path / "whole", texts)
     looks = iter([False] * 9 + [True])
@@ -302,7 +306,7 @@ def test_a_trial_that_is_cut_ends_with_the_record_of_one_that_was_not(
     assert told == expected
     assert [step for step, _, _ in whole.curve] == [8, 16, 24]
     assert whole.loss is not None
-    assert whole.loss < whole.curve[0][1], "it learns"
+    assert whole.loss < whole.curve[0][1], "the loss falls"
     assert whole.tokens == (24 if arm != "churn" else 12) * 4 * 8
     assert whole.theta != whole.start_theta is not None
     assert len(whole.joiners) == 4 * (arm == "churn")
@@ -310,7 +314,7 @@ def test_a_trial_that_is_cut_ends_with_the_record_of_one_that_was_not(
     assert kept[0].tobytes() == kept[1].tobytes()
 
 
-def test_an_arm_that_cannot_learn_ends_early_and_says_so(texts: Path, tmp_path: Path) -> None:
+def test_arm_that_cannot_learn_ends_early_and_says_so(texts: Path, tmp_path: Path) -> None:
     record = run_trial("wild", toy(outer_lr=1e6), tmp_path / "wild", texts)
     assert record.loss is None
     assert record.tokens < 24 * 4 * 8

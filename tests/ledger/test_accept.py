@@ -1,4 +1,4 @@
-"""What a voter agrees to, told as situations."""
+"""The values that a voter accepts, told as situations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from p2ptrain.ledger.chain.values import (
     Terms,
     Value,
 )
-from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.peer_reports import (
     AllowedPeers,
+    AnyReport,
     KnownAmendments,
     Leaving,
     PeerDown,
@@ -53,7 +53,7 @@ ALL_READY = (ME_READY, *OTHERS_READY)
 def verdict(
     state: LedgerState,
     value: Value,
-    *events: Event,
+    *events: AnyReport,
     now: float = 0.0,
     forced: bool = False,
     doubtful: bool = False,
@@ -80,7 +80,7 @@ def test_a_commit_needs_the_bytes() -> None:
 UNMADE = Judgement(Answer.LATER, "this node does not know that most participants made the update")
 
 
-def test_a_commit_needs_the_word_of_most_participants_or_this_node_s_own() -> None:
+def test_commit_needs_most_participants_or_the_voters_own_result() -> None:
     commit, held = Commit(0, 0, U), UpdateHeld(U)
     assert verdict(REDUCING, commit, held) == UNMADE
     assert verdict(REDUCING, commit, held, MADE[0]) == UNMADE
@@ -91,7 +91,7 @@ def test_a_commit_needs_the_word_of_most_participants_or_this_node_s_own() -> No
     assert verdict(REDUCING, commit, held, *MADE, PeerDown(B), PeerDown(C)) == YES
 
 
-def test_a_commit_that_may_have_been_chosen_needs_nobody_s_word() -> None:
+def test_commit_that_may_be_chosen_needs_no_reports() -> None:
     commit, held = Commit(0, 0, U), UpdateHeld(U)
     assert verdict(REDUCING, commit, held, forced=True) == YES
     assert verdict(REDUCING, commit, held, forced=True, doubtful=True) == UNMADE
@@ -102,7 +102,7 @@ def test_even_a_forced_commit_needs_the_bytes() -> None:
     assert verdict(REDUCING, Commit(0, 0, U), UpdateHeld(U), forced=True) == YES
 
 
-def test_a_roster_that_names_an_amendment_needs_it_forced_or_not() -> None:
+def test_roster_that_names_an_amendment_needs_the_amendment() -> None:
     terms = Terms(1, 1, digest("amendment"))
     have = KnownAmendments(frozenset({terms}))
     other = KnownAmendments(frozenset({replace(terms, blocks=9)}))
@@ -117,15 +117,15 @@ def test_a_roster_that_names_an_amendment_needs_it_forced_or_not() -> None:
 
 
 def test_a_voter_with_another_result_refuses_unless_forced() -> None:
-    own = [ReduceDone(A, 0, 0, digest("mine")), UpdateHeld(U)]
+    own: list[AnyReport] = [ReduceDone(A, 0, 0, digest("mine")), UpdateHeld(U)]
     got = verdict(REDUCING, Commit(0, 0, U), *own)
     assert got.answer is Answer.NO
     assert got.reason == f"this node computed update {digest('mine')[:8]}, not {U[:8]}"
     assert verdict(REDUCING, Commit(0, 0, U), *own, forced=True) == YES
 
 
-def test_a_result_of_another_attempt_is_no_contradiction() -> None:
-    own = [ReduceDone(A, 0, 7, digest("mine")), UpdateHeld(U)]
+def test_result_of_another_attempt_is_not_a_contradiction() -> None:
+    own: list[AnyReport] = [ReduceDone(A, 0, 7, digest("mine")), UpdateHeld(U)]
     assert verdict(REDUCING, Commit(0, 0, U), *MADE, *own) == YES
 
 
@@ -135,7 +135,7 @@ UNVOUCHED = Judgement(Answer.LATER, f"this node does not know that a quorum has 
 
 
 def test_a_voter_with_another_snapshot_refuses() -> None:
-    held = [*MADE, UpdateHeld(U)]
+    held: list[AnyReport] = [*MADE, UpdateHeld(U)]
     assert verdict(REDUCING, SNAPPED, *held, SnapshotTaken(A, 0, S)) == YES
     another = SnapshotTaken(A, 0, digest("t"))
     assert verdict(REDUCING, SNAPPED, *held, another).answer is Answer.NO
@@ -143,8 +143,9 @@ def test_a_voter_with_another_snapshot_refuses() -> None:
     assert verdict(REDUCING, SNAPPED, *held, another, *others).answer is Answer.NO
 
 
-def test_nobody_takes_one_voters_word_for_a_snapshot() -> None:
-    held, one = [*MADE, UpdateHeld(U)], SnapshotTaken(C, 0, S)
+def test_one_voters_report_does_not_certify_a_snapshot() -> None:
+    held: list[AnyReport] = [*MADE, UpdateHeld(U)]
+    one = SnapshotTaken(C, 0, S)
     assert verdict(REDUCING, SNAPPED, *held) == UNVOUCHED
     assert verdict(REDUCING, SNAPPED, *held, one) == UNVOUCHED
     assert verdict(REDUCING, SNAPPED, *held, one, SnapshotTaken(D, 0, S)) == UNVOUCHED
@@ -152,29 +153,29 @@ def test_nobody_takes_one_voters_word_for_a_snapshot() -> None:
     assert verdict(REDUCING, SNAPPED, *held, one, SnapshotTaken(B, 1, S)) == UNVOUCHED
 
 
-def test_who_has_not_written_a_snapshot_takes_the_word_of_a_quorum_though_it_is_down() -> None:
-    said = [*MADE, UpdateHeld(U), *(SnapshotTaken(peer, 0, S) for peer in (B, C))]
+def test_voter_without_the_snapshot_believes_a_quorum_even_if_it_is_down() -> None:
+    said: list[AnyReport] = [*MADE, UpdateHeld(U), *(SnapshotTaken(peer, 0, S) for peer in (B, C))]
     assert verdict(REDUCING, SNAPPED, *said) == YES
     assert verdict(REDUCING, SNAPPED, *said, PeerDown(B)) == YES
 
 
-def test_the_bytes_are_fetched_before_a_snapshot_is_vouched_for() -> None:
+def test_update_is_fetched_before_the_snapshot_is_vouched_for() -> None:
     assert verdict(REDUCING, SNAPPED, *MADE).fetch == U
 
 
-def test_a_snapshot_that_nobody_vouches_for_is_accepted_if_it_may_have_been_chosen() -> None:
-    held = [*MADE, UpdateHeld(U)]
+def test_unvouched_snapshot_is_accepted_if_it_may_be_chosen() -> None:
+    held: list[AnyReport] = [*MADE, UpdateHeld(U)]
     assert verdict(REDUCING, SNAPPED, *held, forced=True, doubtful=True) == UNVOUCHED
     assert verdict(REDUCING, SNAPPED, *held, forced=True) == YES
 
 
-def test_an_invalid_value_is_refused_forced_or_not() -> None:
+def test_invalid_value_is_refused_even_if_it_is_forced() -> None:
     for forced in (False, True):
         got = verdict(GENESIS, Commit(0, 0, U), UpdateHeld(U), forced=forced)
         assert got == Judgement(Answer.NO, "no exchange is under way that could be committed")
 
 
-def test_a_voter_does_not_let_itself_be_dropped_while_it_is_here() -> None:
+def test_voter_refuses_to_be_dropped_while_it_is_up() -> None:
     without_me = Roster(0, 0, (B, C), (), EVERYBODY[1:])
     assert verdict(GENESIS, without_me).answer is Answer.NO
     assert verdict(GENESIS, without_me, Leaving(A), *ALL_READY) == YES
@@ -186,7 +187,7 @@ WITHOUT_C = Roster(0, 0, (A, B), (), EVERYBODY[:2])
 C_IS_HERE = Judgement(Answer.LATER, "it drops c, which this node considers present")
 
 
-def test_nobody_is_dropped_who_is_here() -> None:
+def test_member_that_is_up_is_not_dropped() -> None:
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY) == C_IS_HERE
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, PeerDown(C)) == YES
     assert verdict(GENESIS, WITHOUT_C, *ALL_READY, Leaving(C)) == YES
@@ -196,8 +197,8 @@ def test_nobody_is_dropped_who_is_here() -> None:
     assert verdict(learner, OPENING, *ALL_READY) == drops_d
 
 
-def test_who_fell_silent_in_the_reduce_may_be_dropped_on_the_word_of_two() -> None:
-    """Who is no neighbour of it on the ring learns of its death from others first."""
+def test_member_that_two_peers_call_silent_may_be_dropped() -> None:
+    """A peer that is not its neighbour in the ring learns of its death from others first."""
     everybody = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY, Participant(D, 200, 2)))
     open_state = chain_of(small_rules("a b c d"), [everybody])[1]
     without_d = Roster(0, 1, (A, B, C), (), EVERYBODY)
@@ -208,18 +209,18 @@ def test_who_fell_silent_in_the_reduce_may_be_dropped_on_the_word_of_two() -> No
     assert verdict(open_state, without_d, *said, ME_READY, ReduceFailed(D, 0, 0)) == here
 
 
-def test_what_drops_others_is_not_forced_upon_who_knows_better() -> None:
-    """Only its proposer need have accepted it."""
+def test_roster_that_drops_a_live_member_is_not_forced_on_a_voter() -> None:
+    """Perhaps only its proposer has accepted it."""
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True, doubtful=True) == C_IS_HERE
     assert verdict(GENESIS, WITHOUT_C, ME_READY, forced=True) == YES
 
 
-def test_views_that_differ_for_long_hold_nothing_up() -> None:
+def test_differing_views_do_not_block_agreement_for_ever() -> None:
     assert verdict(GENESIS, WITHOUT_C, ME_READY, late=True) == YES
     assert verdict(GENESIS, Roster(0, 0, (B, C), ()), late=True).answer is Answer.NO
 
 
-def test_nobody_averages_without_most_of_those_who_could_take_part() -> None:
+def test_reduce_needs_most_of_the_members_that_could_take_part() -> None:
     rules_of_one = replace(RULES, participants_min=1)
     alone = Roster(0, 0, (A, B, C), (), (EVERYBODY[1],))
     view = View(A)
@@ -231,8 +232,10 @@ def test_nobody_averages_without_most_of_those_who_could_take_part() -> None:
     assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == YES
 
 
-def test_few_voices_do_not_make_an_attempt_of_a_few() -> None:
-    """Who is first to give a reduce up and blames all but its accomplice would average with it."""
+def test_one_accuser_cannot_exclude_several_participants() -> None:
+    """Otherwise the first peer that gives up a reduce could accuse everybody except its accomplice,
+    and average with the accomplice alone.
+    """
     rules = small_rules("a b c d e", participants_min=2)
     names = peers("a b c d e")
     everybody = tuple(Participant(peer, 200, 2) for peer in names)
@@ -242,14 +245,18 @@ def test_few_voices_do_not_make_an_attempt_of_a_few() -> None:
     again = Roster(0, 1, names, (), everybody[3:])
     later = Judgement(Answer.LATER, "it leaves out 3 of 5 peers that could take part")
     assert may_accept(rules, opened, view, again, 0.0, forced=False) == later
-    assert survivors(rules, opened, view) == everybody[:4], "who accuses many is doubted most"
+    assert survivors(rules, opened, view) == everybody[:4], (
+        "the peer that accuses many is doubted most"
+    )
     for peer in (A, B, D):
         view.note(ReduceFailed(peer, 0, 0, (C,)))
     assert survivors(rules, opened, view) == (*everybody[:2], *everybody[3:])
 
 
-def test_what_no_blame_has_mended_is_tried_by_turns() -> None:
-    """Who sends two means, or accuses somebody else each time, is not always there."""
+def test_after_repeated_failures_participants_take_turns() -> None:
+    """A peer that sends two different means, or accuses another peer each time, sits out some turns
+    too.
+    """
     rules = small_rules("a b c", participants_min=2, attempts_max=4)
     taking = []
     for step in range(3):
@@ -260,7 +267,7 @@ def test_what_no_blame_has_mended_is_tried_by_turns() -> None:
     assert taking == ["ab", "bc", "bc", "ac", "ac", "ab"]
 
 
-def test_a_reduce_is_not_opened_among_those_who_claim_to_be_ready_first() -> None:
+def test_reduce_is_not_opened_before_a_quorum_is_ready() -> None:
     two = Roster(0, 0, (A, B, C, D), (), (*EVERYBODY[:1], *EVERYBODY[2:]))
     four = chain_of(small_rules("a b c d"), [])[1]
     some = (ME_READY, OTHERS_READY[1])
@@ -277,8 +284,8 @@ def test_a_reduce_is_not_opened_among_those_who_claim_to_be_ready_first() -> Non
     assert may_accept(rules, four, view, two, 0.0, forced=True) == YES
 
 
-def test_nobody_opens_step_after_step_to_have_them_skipped() -> None:
-    """A proposer rests so long by itself; a liar is held to half of it."""
+def test_proposer_waits_after_skips_before_it_opens_a_reduce() -> None:
+    """An honest proposer waits the whole time. Voters enforce half of it on a liar."""
     view = View(A, skips=3, enough_since=100.0)
     for event in ALL_READY:
         view.note(event)
@@ -289,7 +296,7 @@ def test_nobody_opens_step_after_step_to_have_them_skipped() -> None:
     assert judged(100.0 + rests_s / 2) == YES
 
 
-def test_nobody_s_work_is_given_other_numbers_than_it_said() -> None:
+def test_participants_keep_the_token_counts_they_reported() -> None:
     bent = replace(OPENING, participants=(*EVERYBODY[:2], Participant(C, 199, 2)))
     unsaid = Judgement(Answer.LATER, "this node does not know that c trained 199 tokens")
     assert verdict(GENESIS, bent, *ALL_READY) == unsaid
@@ -297,11 +304,11 @@ def test_nobody_s_work_is_given_other_numbers_than_it_said() -> None:
     assert verdict(GENESIS, bent, *ALL_READY, Ready(C, 0, 199, 2)) == YES
     again = replace(AGAIN, participants=(EVERYBODY[0], Participant(B, 199, 2)))
     failed = (ME_READY, PeerDown(C), ReduceFailed(B, 0, 0))
-    assert verdict(REDUCING, AGAIN, *failed) == YES, "what the roster says needs not be said again"
+    assert verdict(REDUCING, AGAIN, *failed) == YES, "the roster already has the reported numbers"
     assert verdict(REDUCING, again, *failed).answer is Answer.LATER
 
 
-def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
+def test_peer_missing_from_our_allowlist_waits_for_a_newer_list() -> None:
     admits = Roster(0, 0, (A, B, C), (D,))
     got = verdict(GENESIS, admits, AllowedPeers(frozenset({A, B, C})))
     assert got == Judgement(Answer.LATER, "d may not be a member, as far as this node knows")
@@ -318,34 +325,34 @@ def test_a_stranger_to_this_allowlist_has_to_wait_for_a_newer_one() -> None:
     ],
     ids=["as reported", "other numbers", "another step", "not ready"],
 )
-def test_a_roster_may_only_use_this_node_as_it_reported(
+def test_roster_must_use_this_nodes_work_as_it_was_reported(
     report: Ready | None, answer: Answer
 ) -> None:
     events = OTHERS_READY if report is None else (*OTHERS_READY, report)
     assert verdict(GENESIS, OPENING, *events).answer is answer
 
 
-def test_a_reduce_is_not_given_up_before_a_failure_is_known_here() -> None:
+def test_reduce_is_not_given_up_before_a_failure_is_known() -> None:
     waits = Judgement(Answer.LATER, "this node knows of no failure of the exchange")
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C)) == waits
     assert verdict(REDUCING, AGAIN, ME_READY, PeerDown(C), ReduceFailed(B, 0, 0)) == YES
 
 
-def test_a_finished_result_is_defended_for_the_grace_time() -> None:
+def test_finished_result_is_defended_for_the_grace_time() -> None:
     done = [ReduceDone(peer, 0, 0, U) for peer in (A, C)]
-    events = [ME_READY, ReduceFailed(B, 0, 0), *done, UpdateHeld(U), PeerDown(C)]
+    events: list[AnyReport] = [ME_READY, ReduceFailed(B, 0, 0), *done, UpdateHeld(U), PeerDown(C)]
     assert verdict(REDUCING, AGAIN, *events).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *events, now=RULES.grace_s) == YES
 
 
-def test_a_result_of_its_own_that_too_few_can_have_made_is_given_up_at_once() -> None:
-    own = [ME_READY, ReduceDone(A, 0, 0, U), UpdateHeld(U)]
+def test_own_result_that_too_few_can_share_is_given_up_at_once() -> None:
+    own: list[AnyReport] = [ME_READY, ReduceDone(A, 0, 0, U), UpdateHeld(U)]
     assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0)).answer is Answer.LATER
     assert verdict(REDUCING, AGAIN, *own, ReduceFailed(B, 0, 0), PeerDown(C)) == YES
     assert verdict(REDUCING, AGAIN, *own, PeerDown(B), PeerDown(C)) == YES
 
 
-def test_a_skip_is_accepted_only_when_nothing_else_is_left() -> None:
+def test_skip_is_accepted_only_when_no_retry_is_possible() -> None:
     all_failed = [ReduceFailed(peer, 0, 0) for peer in (A, B, C)]
     assert verdict(REDUCING, Skip(0)).answer is Answer.LATER
     again = Judgement(Answer.LATER, "3 peers could try again")
@@ -358,15 +365,15 @@ def test_a_skip_is_accepted_when_attempts_are_used_up() -> None:
     assert verdict(last, Skip(0), ReduceFailed(B, 0, 2)) == YES
 
 
-def test_bytes_are_asked_of_who_reported_them_then_of_others_the_living_first() -> None:
+def test_bytes_are_asked_first_of_live_peers_that_reported_them() -> None:
     view = View(A)
     for event in (ReduceDone(B, 0, 0, U), ReduceDone(A, 0, 0, U), PeerDown(B)):
         view.note(event)
     assert holders_of(REDUCING, view, U, D) == (D, C, B)
 
 
-def test_a_peer_that_was_ready_is_not_left_out_for_ever() -> None:
-    """Whatever a proposer claims to remember (SPEC.md S11, S13)."""
+def test_ready_peer_is_not_left_out_for_ever() -> None:
+    """This holds whatever the proposer claims to remember (SPEC.md S11, S13)."""
     rules = small_rules("a b c", participants_min=2)
     without_c = Roster(0, 0, (A, B, C), (), EVERYBODY[:2])
     view = View(B)
@@ -381,7 +388,7 @@ def test_a_peer_that_was_ready_is_not_left_out_for_ever() -> None:
     assert may_accept(rules, GENESIS, view, without_c, 0.0, forced=False, late=True) == YES
 
 
-def test_a_proposer_does_not_bring_itself_back_and_nobody_else_is_refused_for_the_past() -> None:
+def test_proposer_may_not_readmit_itself_while_it_is_doubted() -> None:
     rules = small_rules("a b c", participants_min=2)
     view = View(B)
     for peer in (A, B, C):
@@ -398,8 +405,8 @@ def test_a_proposer_does_not_bring_itself_back_and_nobody_else_is_refused_for_th
     assert judged(C, late=True) is Answer.YES
     needs_all = replace(rules, participants_min=3)
     known = (needs_all, GENESIS, view, opening, 0.0)
-    assert may_accept(*known, forced=False, proposer=C) == YES, "nobody else could take its part"
+    assert may_accept(*known, forced=False, proposer=C) == YES, "no other peer could replace it"
     view.blame.failures.clear()
     view.blame.failed((A, B, C), {B: (C,)})
     view.blame.failed((A, B, C), {B: (C,)})
-    assert judged(A) is Answer.YES, "memories differ: about others it refuses nothing"
+    assert judged(A) is Answer.YES, "memories differ, so it refuses nothing about others"

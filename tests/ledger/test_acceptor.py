@@ -24,7 +24,7 @@ def test_a_fresh_voter_may_accept_in_round_0_without_a_promise() -> None:
 
 
 @pytest.mark.parametrize("round", [0, 1, 2])
-def test_a_promise_rules_earlier_rounds_out(round: int) -> None:
+def test_promise_excludes_earlier_rounds(round: int) -> None:
     acceptor = Acceptor(LINE, 5)
     acceptor.promise(3)
     with pytest.raises(LocalProtocolError):
@@ -33,7 +33,7 @@ def test_a_promise_rules_earlier_rounds_out(round: int) -> None:
         acceptor.promise(round)
 
 
-def test_one_entry_a_round() -> None:
+def test_voter_accepts_one_entry_in_a_round() -> None:
     acceptor = Acceptor(LINE, 5)
     acceptor.accept(1, ONE, SIGNED)
     assert not acceptor.may_accept(1, OTHER)

@@ -1,8 +1,11 @@
-"""Stories of a few ledgers: who says what to whom, who is lost, and what is agreed all the same."""
+"""Stories of a few ledgers: the messages they send, the failures they meet, and what they agree
+on.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,12 +42,12 @@ A, B, C, D, E = peers("a b c d e")
 U = digest("u")
 
 
-def group(founders: str = "a b c", **rules: int) -> Group:
+def group(founders: str = "a b c", **rules: Any) -> Group:
     return Group(small_rules(founders, **rules))
 
 
 def reducing(founders: str = "a b c", **rules: int) -> Group:
-    """A group whose first roster is agreed: everybody is in the reduce of step 0."""
+    """Return a group whose first roster is agreed: everybody takes part in the reduce of step 0."""
     some = group(founders, **rules)
     some.ready(founders)
     some.deliver()
@@ -93,7 +96,7 @@ def test_a_founder_alone_decides_alone() -> None:
     assert (some["a"].state.height, some["a"].state.step, some.mail) == (2, 1, [])
 
 
-def test_votes_are_durable_before_they_are_sent_and_entries_before_they_are_told() -> None:
+def test_votes_are_durable_before_sent_entries_before_announced() -> None:
     some = group()
     log = []
     for peer in (A, B, C):
@@ -117,14 +120,14 @@ def _ready(peer: PeerId, step: int) -> list[Event]:
     return [Ready(peer, step, 200, 2)]
 
 
-def test_nothing_is_said_or_timed_while_nothing_is_due() -> None:
+def test_idle_ledger_sends_nothing_and_sets_no_timer() -> None:
     some = group()
     some.tell_all(Tick())
     assert some.mail == []
     assert all(ledger.next_deadline() is None for ledger in some.ledgers.values())
 
 
-def test_the_run_ends_and_then_nothing_moves() -> None:
+def test_nothing_happens_after_the_end_of_the_run() -> None:
     some = reducing(outer_steps=1)
     some.hold(U, "a b c")
     some.made(U, "a b c")
@@ -138,7 +141,7 @@ def test_the_run_ends_and_then_nothing_moves() -> None:
 # ── messages are lost ────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_lost_is_sent_again() -> None:
+def test_lost_messages_are_sent_again() -> None:
     some = group()
     some.ready("a b c")
     some.deliver(lambda letter: False)
@@ -147,7 +150,7 @@ def test_what_is_lost_is_sent_again() -> None:
     assert some["a"].chain[0].certificate.round == 0
 
 
-def test_who_misses_the_outcome_learns_it_from_the_next_round() -> None:
+def test_voter_that_missed_the_outcome_learns_it_in_the_next_round() -> None:
     some = group()
     some.ready("a b c")
     some.deliver(lambda letter: not isinstance(letter.message, Outcome))
@@ -156,7 +159,7 @@ def test_who_misses_the_outcome_learns_it_from_the_next_round() -> None:
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_refusal_brings_a_proposer_that_lost_its_memory_up_to_date() -> None:
+def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
     some = reducing()
     some.tell_all(PeerDown(C))
     some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
@@ -171,7 +174,7 @@ def test_a_refusal_brings_a_proposer_that_lost_its_memory_up_to_date() -> None:
 # ── proposers fail ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dead_proposer_is_passed_over_at_once() -> None:
+def test_dead_proposer_is_skipped_at_once() -> None:
     some = group()
     some.crash("b")
     some.tell_all(PeerDown(B))
@@ -194,9 +197,9 @@ def test_a_silent_proposer_costs_one_round() -> None:
     assert some.heights() == {"a": 1, "c": 1}
 
 
-def test_what_a_dead_proposer_had_accepted_by_one_is_found_and_adopted() -> None:
-    """b's proposal reaches only a, b dies. c leads round 1, would rather skip b, but has to
-    adopt.
+def test_value_that_one_voter_accepted_is_adopted_after_a_crash() -> None:
+    """b's proposal reaches only a; then b dies. c leads round 1 and would prefer a skip, but it
+    must adopt b's proposal.
     """
     some = group()
     some.ready("a b c")
@@ -210,7 +213,7 @@ def test_what_a_dead_proposer_had_accepted_by_one_is_found_and_adopted() -> None
     assert chosen.entry.value.voters == (A, B, C)
 
 
-def test_a_proposer_of_round_0_that_restarts_proposes_what_it_had_accepted() -> None:
+def test_restarted_proposer_of_round_0_repeats_its_proposal() -> None:
     some = group()
     some.ready("a b c")
     first = some.mail[0].message
@@ -223,7 +226,7 @@ def test_a_proposer_of_round_0_that_restarts_proposes_what_it_had_accepted() -> 
     assert some.heights()["a"] == 1
 
 
-def test_a_proposer_that_restarts_does_not_lead_a_later_round_again() -> None:
+def test_restarted_proposer_does_not_lead_a_later_round_again() -> None:
     some = group()
     some.crash("b")
     some.tell_all(PeerDown(B))
@@ -239,7 +242,7 @@ def test_a_proposer_that_restarts_does_not_lead_a_later_round_again() -> None:
     assert some.heights() == {"a": 1, "c": 1}
 
 
-def test_a_voter_that_restarts_keeps_its_promise() -> None:
+def test_restarted_voter_keeps_its_promise() -> None:
     some = group()
     some.ready("a b c")
     proposal = some.mail[0]
@@ -252,7 +255,7 @@ def test_a_voter_that_restarts_keeps_its_promise() -> None:
     assert some["a"]._instance.acceptor.promised == 1
 
 
-def test_all_crash_at_once_and_go_on_from_disk() -> None:
+def test_all_crash_at_once_and_continue_from_disk() -> None:
     some = reducing()
     heads = {ledger.state.head for ledger in some.ledgers.values()}
     for name in "abc":
@@ -283,7 +286,7 @@ def test_all_crash_at_once_and_go_on_from_disk() -> None:
         ("a b c d e", "c d e", True),
     ],
 )
-def test_a_majority_goes_on_and_an_exact_half_only_with_the_first_ranked(
+def test_majority_or_half_with_the_first_ranked_continues(
     founders: str, alive: str, decides: bool
 ) -> None:
     some = group(founders)
@@ -295,7 +298,7 @@ def test_a_majority_goes_on_and_an_exact_half_only_with_the_first_ranked(
     assert set(some.heights().values()) == {1 if decides else 0}
 
 
-def test_without_a_quorum_rounds_are_not_used_up_and_it_goes_on_when_they_return() -> None:
+def test_rounds_are_not_used_up_without_a_quorum() -> None:
     some = group()
     some.tell("a", PeerDown(B), PeerDown(C), *_ready(A, 0), *_ready(B, 0))
     some.wait(100, lambda letter: False)
@@ -323,7 +326,7 @@ def test_two_halves_never_both_decide() -> None:
 
 def test_a_voter_without_the_bytes_fetches_them_and_then_votes() -> None:
     some = reducing()
-    """b has lost what it made; a quorum of the five needs one more."""
+    """b has lost its result, and one more of the five is needed for a quorum."""
     some = reducing("a b c d e")
     some.hold(U, "c e")
     some.made(U, "b c e")
@@ -349,7 +352,7 @@ def test_a_proposer_without_the_bytes_fetches_them_before_it_proposes() -> None:
     assert set(some.heights().values()) == {2}
 
 
-def test_the_fetch_is_asked_for_again_while_it_is_wanted() -> None:
+def test_fetch_is_repeated_while_the_bytes_are_wanted() -> None:
     some = reducing()
     some.hold(U, "c")
     some.made(U, "b c")
@@ -362,9 +365,11 @@ def test_the_fetch_is_asked_for_again_while_it_is_wanted() -> None:
     assert len(some.fetches) == before
 
 
-def test_a_result_that_nobody_else_can_fetch_does_not_hold_the_run_for_ever() -> None:
-    """b and c finished, c has lost the bytes, and nobody can get them from b. After the grace time
-    they try again, though b has accepted its own commit: a quorum that had not is free of it."""
+def test_result_that_cannot_be_fetched_is_given_up() -> None:
+    """b and c have finished, c has lost the bytes, and nobody can get them from b. After the grace
+    time they try again although b has accepted its own commit: a quorum has not accepted it and is
+    free.
+    """
     some = reducing()
     some.hold(U, "b")
     some.made(U, "b c")
@@ -378,7 +383,7 @@ def test_a_result_that_nobody_else_can_fetch_does_not_hold_the_run_for_ever() ->
 # ── membership ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_killed_participant_is_agreed_away_without_any_timeout() -> None:
+def test_killed_participant_is_dropped_without_a_timeout() -> None:
     some = reducing()
     some.crash("c")
     some.tell_all(PeerDown(C))
@@ -393,7 +398,7 @@ def test_a_killed_participant_is_agreed_away_without_any_timeout() -> None:
     assert {it.state.step for it in some.ledgers.values()} == {1}
 
 
-def test_one_failure_is_acted_on_after_a_short_patience() -> None:
+def test_one_failure_is_acted_on_after_a_short_wait() -> None:
     some = reducing()
     some.tell_all(ReduceFailed(A, 0, 0))
     some.wait(0.4)
@@ -402,7 +407,7 @@ def test_one_failure_is_acted_on_after_a_short_patience() -> None:
     assert set(some.heights().values()) == {2}
 
 
-def test_a_joiner_is_admitted_contributes_and_is_promoted() -> None:
+def test_joiner_is_admitted_then_contributes_then_votes() -> None:
     some = Group(small_rules("a b"), names=peers("a b d"))
     some.tell_all(Joining(D))
     some.deliver()
@@ -447,12 +452,12 @@ def notes_of(some: Group, name: str) -> list[str]:
 
 
 def promised(some: Group, voter: PeerId, round: int, had: Accepted | None = None) -> PromiseProof:
-    """A promise that `voter`, who may be anybody, has signed."""
+    """A promise signed by `voter`, which may be any peer."""
     mine = replace(some["a"]._instance.electorate, me=voter, sign=signer(voter))
     return proof_of(voter, mine.promise(round, had))
 
 
-def test_only_the_rounds_own_proposer_is_heard() -> None:
+def test_only_the_proposer_of_a_round_can_propose_in_it() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     unsigned = replace(asked(some.rules, 1, entry), round=0)
@@ -463,7 +468,7 @@ def test_only_the_rounds_own_proposer_is_heard() -> None:
     ]
 
 
-def test_a_proposal_in_a_later_round_needs_the_promises_of_a_quorum() -> None:
+def test_proposal_in_a_later_round_needs_a_quorums_promises() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     proof, stranger = promised(some, C, 1), promised(some, D, 1)
@@ -484,10 +489,8 @@ def test_a_proposal_in_a_later_round_needs_the_promises_of_a_quorum() -> None:
 @pytest.mark.parametrize(
     ("round", "claims"), [(1, "its own round"), (4, "an earlier one, unsigned")]
 )
-def test_a_proposal_needs_promises_whose_claims_were_proposed_before_it(
-    round: int, claims: str
-) -> None:
-    """Or its proposer would say that what it likes is what it must propose."""
+def test_proposal_needs_promises_whose_claims_were_proposed(round: int, claims: str) -> None:
+    """Otherwise its proposer could pretend that it must propose the value it prefers."""
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     own = accepted(some.rules, round, entry)
@@ -499,7 +502,7 @@ def test_a_proposal_needs_promises_whose_claims_were_proposed_before_it(
     assert some["a"]._instance.acceptor.accepted is None
 
 
-def test_a_proposer_cannot_leave_out_what_was_accepted() -> None:
+def test_proposer_cannot_omit_an_accepted_value() -> None:
     some = group()
     some.ready("a b c")
     accepted = some["b"]._instance.acceptor.accepted
@@ -521,7 +524,7 @@ def test_two_proposals_of_one_round_are_noticed() -> None:
     assert notes_of(some, "a")[-1] == "b proposes two entries in round 0"
 
 
-def test_a_proposal_for_another_chain_or_an_absurd_round_does_not_count() -> None:
+def test_proposal_for_another_chain_or_absurd_round_is_ignored() -> None:
     some = group()
     elsewhere, far = Entry(1, digest("elsewhere"), Skip(0)), (1 << 40) * 3
     here = Entry(1, some["a"].state.head, Skip(0))
@@ -533,7 +536,7 @@ def test_a_proposal_for_another_chain_or_an_absurd_round_does_not_count() -> Non
     ]
 
 
-def test_an_electorate_remembers_a_bounded_number_of_good_proposals() -> None:
+def test_electorate_remembers_a_bounded_number_of_proposals() -> None:
     some = group()
     electorate, head = some["a"]._instance.electorate, some["a"].state.head
     for step in range(2 * PROPOSALS_KEPT):
@@ -553,7 +556,7 @@ def test_an_absurd_round_is_not_followed() -> None:
     assert some["a"]._instance.acceptor.promised == 0
 
 
-def test_votes_that_do_not_count() -> None:
+def test_invalid_votes_are_not_counted() -> None:
     some = group()
     some.ready("a b c")
     some.mail = []
@@ -583,21 +586,22 @@ def test_votes_that_do_not_count() -> None:
     assert some["b"].state.height == 1
 
 
-def test_promises_that_do_not_count() -> None:
+def test_invalid_promises_are_not_counted() -> None:
     some = group()
     some.crash("b")
     some.tell_all(PeerDown(B))
     some.ready("a c")
     some.mail = []
-    assert some["c"]._instance.stage is Stage.PREPARING
+    stages = [some["c"]._instance.stage]
     some.tell("c", Received(A, Promise(1, 1, None, b"forged")))
     assert notes_of(some, "c") == ["a promise of a is ignored: its signature is wrong"]
     some.tell("c", Received(A, some["a"]._instance.electorate.promise(1, None)))
-    assert some["c"]._instance.stage is Stage.PROPOSED
+    stages.append(some["c"]._instance.stage)
+    assert stages == [Stage.PREPARING, Stage.PROPOSED]
 
 
-def test_a_commit_is_not_proposed_twice_with_other_contents() -> None:
-    """Whatever is heard in the meantime, one round's proposal stays what it was."""
+def test_commit_is_not_proposed_twice_with_other_contents() -> None:
+    """The proposal of a round stays the same, whatever the proposer hears meanwhile."""
     some = reducing()
     some.tell_all(PeerDown(B))
     some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))

@@ -1,4 +1,4 @@
-"""Many voters are asked by gossip, few by unicast, and it makes no difference to what is agreed."""
+"""Many voters are asked by gossip and few by unicast. They agree on the same values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A, B, C, D = peers("a b c d")
 
 @pytest.fixture
 def gossip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if more than one voter were many."""
+    """Use gossip for any number of voters above one."""
     monkeypatch.setattr(leading, "UNICASTS_MAX", 1)
     monkeypatch.setattr(queries, "UNICASTS_MAX", 1)
 
@@ -34,7 +34,7 @@ def crowd(voters: int) -> Group:
 
 
 @pytest.mark.parametrize("others", [UNICASTS_MAX, UNICASTS_MAX + 1])
-def test_what_many_must_hear_is_announced(others: int) -> None:
+def test_messages_to_many_voters_are_announced(others: int) -> None:
     some = crowd(others + 1)
     proposer = some["v000"]._instance.electorate.proposer(0)
     said = [type(effect) for effect in some[proposer]._instance._proposer.to_silent()]
@@ -43,7 +43,7 @@ def test_what_many_must_hear_is_announced(others: int) -> None:
     assert set(some.heights().values()) == {1}
 
 
-def test_what_few_have_missed_is_told_them_by_letter() -> None:
+def test_voters_that_missed_an_announcement_get_a_unicast() -> None:
     some = crowd(UNICASTS_MAX + 9)
     proposer = some["v000"]._instance.electorate.proposer(0)
     deaf = [name for name in some.names if name != proposer][:UNICASTS_MAX]
@@ -61,7 +61,7 @@ def test_what_few_have_missed_is_told_them_by_letter() -> None:
     assert asked == set(deaf)
 
 
-def test_announcements_that_reach_learners_are_none_of_their_business(gossip: None) -> None:
+def test_learners_ignore_announced_proposals(gossip: None) -> None:
     some = Group(small_rules(), peers("a b c d"))
     some.tell_all(Joining(D))
     some.deliver()
@@ -74,7 +74,7 @@ def test_announcements_that_reach_learners_are_none_of_their_business(gossip: No
     assert len(some.notes) == said
 
 
-def test_a_proposer_that_is_behind_is_told_so_by_all_and_asks_one(gossip: None) -> None:
+def test_proposer_that_is_behind_hears_it_from_all_and_asks_one(gossip: None) -> None:
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
@@ -84,7 +84,7 @@ def test_a_proposer_that_is_behind_is_told_so_by_all_and_asks_one(gossip: None) 
     assert some["c"].state.height == 1
 
 
-def test_a_twin_that_comes_late_is_evidence_still() -> None:
+def test_second_proposal_is_evidence_even_if_it_comes_late() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     first = some.mail[0].message
@@ -95,7 +95,7 @@ def test_a_twin_that_comes_late_is_evidence_still() -> None:
     assert [it.evidence.peer for it in effects if isinstance(it, Accuse)] == [B]
 
 
-def test_a_round_whose_announcement_is_lost_is_led_by_the_next(gossip: None) -> None:
+def test_lost_announcement_costs_one_round(gossip: None) -> None:
     some = Group(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.deliver(lambda letter: False)
@@ -107,7 +107,9 @@ def test_a_round_whose_announcement_is_lost_is_led_by_the_next(gossip: None) -> 
 
 
 @pytest.mark.parametrize(("profile", "seeds"), [("chaos", 6), ("liars", 15)])
-def test_gossip_and_unicast_lead_to_the_same_ledger(gossip: None, profile: str, seeds: int) -> None:
+def test_simulations_pass_with_gossip_as_with_unicast(
+    gossip: None, profile: str, seeds: int
+) -> None:
     reports = [simulate(seed, peers=5, steps=8, profile=profile) for seed in range(seeds)]
     assert [it for it in reports if not it.good] == []
 

@@ -1,4 +1,6 @@
-"""The proposer arranges the participants; everybody else takes what the roster says."""
+"""The proposer arranges the participants in the ring, and the others use the order in the
+roster.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ def backwards(those: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
     return "grid", those[::-1]
 
 
-def test_the_participants_keep_their_weights_in_whatever_order_they_stand() -> None:
+def test_arranged_participants_keep_their_weights() -> None:
     turned = (Participant(C, 3, 2), Participant(A, 1, 1))
     assert arranged(OPENING, backwards) == Roster(0, 0, (A, B), (C,), turned, "grid")
     assert arranged(OPENING, in_given_order) == OPENING
 
 
 @pytest.mark.parametrize("value", [Roster(0, 0, (A, B), (C,)), Commit(0, 0, digest("u"))])
-def test_there_is_nothing_to_arrange_where_nobody_averages(value: Roster | Commit) -> None:
+def test_membership_roster_is_not_arranged(value: Roster | Commit) -> None:
     assert arranged(value, backwards) == value
 
 
@@ -56,16 +58,16 @@ def test_only_the_proposer_arranges_and_only_when_it_proposes() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["star", "", "Ring", 0, None, ["ring"]])
-def test_a_roster_of_an_unknown_schedule_is_not_read(schedule: object) -> None:
+def test_roster_of_an_unknown_schedule_is_refused(schedule: object) -> None:
     with pytest.raises(RemoteProtocolError, match="a schedule is one of ring, direct, grid"):
         value_from_plain(OPENING.plain() | {"schedule": schedule})
 
 
-def test_a_roster_without_a_schedule_is_not_read() -> None:
+def test_roster_without_a_schedule_is_refused() -> None:
     plain = {key: part for key, part in OPENING.plain().items() if key != "schedule"}
     with pytest.raises(RemoteProtocolError):
         value_from_plain(plain)
 
 
-def test_whatever_a_roster_may_say_the_ring_can_run() -> None:
+def test_ring_can_run_every_schedule_that_a_roster_may_name() -> None:
     assert SCHEDULES == RUN_BY_THE_RING

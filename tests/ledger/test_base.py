@@ -1,4 +1,6 @@
-"""A chain may begin at a base: a state that its first Commit names. All else works as before."""
+"""A chain may begin at a base: a state that its first Commit names. Everything else works as
+before.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ PART = (Participant(A, 200, 2),)
 
 
 def history(steps: int, *, snapshot_every: int = 2) -> list[Certified]:
-    """Two entries a step; the snapshot before step s is certified at the end of step s."""
+    """Two entries a step. The snapshot before step s is certified at the end of step s."""
     values: list[Value] = []
     for step in range(steps):
         snaps = step % snapshot_every == 0 and step > 0
@@ -74,7 +76,7 @@ def base_of(height: int) -> Base:
 
 
 BASE = base_of(10)
-"""The end of outer step 4."""
+"""The height at the end of outer step 4."""
 
 
 def ledger_from_base(rest: list[Certified] | None = None) -> Ledger:
@@ -84,7 +86,7 @@ def ledger_from_base(rest: list[Certified] | None = None) -> Ledger:
 # ── bases ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_base_is_a_state_and_the_commit_that_names_it() -> None:
+def test_base_is_a_state_and_the_commit_that_names_it() -> None:
     assert BASE.state == replay(RULES, CHAIN[:9], verify)
     assert (BASE.commit, BASE.step) == (CHAIN[9], 4)
     assert str(BASE.checkpoint) == f"10:{CHAIN[9].entry.digest}"
@@ -93,7 +95,7 @@ def test_a_base_is_a_state_and_the_commit_that_names_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "10:", ":ab", "-1:" + "a" * 64, "x:" + "a" * 64])
-def test_what_is_no_checkpoint(text: str) -> None:
+def test_malformed_checkpoints_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="checkpoint"):
         Checkpoint.parse(text)
     with pytest.raises(ValueError, match="checkpoint"):
@@ -116,7 +118,7 @@ NO_BASE: dict[str, tuple[LedgerState, Certified]] = {
 
 
 @pytest.mark.parametrize("name", NO_BASE)
-def test_what_is_no_base_cannot_be_made_nor_read(name: str) -> None:
+def test_invalid_base_can_be_neither_made_nor_read(name: str) -> None:
     state, commit = NO_BASE[name]
     with pytest.raises(ValueError, match="base"):
         Base(state, commit)
@@ -129,7 +131,7 @@ def test_what_is_no_base_cannot_be_made_nor_read(name: str) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 3000), st.binary(max_size=3))
-def test_damaged_bytes_are_no_base_or_another_one(at: int, damage: bytes) -> None:
+def test_damaged_bytes_are_an_invalid_or_a_different_base(at: int, damage: bytes) -> None:
     data = encode_base(BASE)
     bad = data[: at % len(data)] + damage + data[at % len(data) + len(damage) :]
     try:
@@ -147,14 +149,14 @@ def test_a_base_with_spaces_is_refused() -> None:
         decode_base(canonical([]))
 
 
-def test_a_base_is_checked_against_the_checkpoint_that_a_person_names() -> None:
+def test_base_must_match_the_checkpoint_the_user_names() -> None:
     check_base(RULES, BASE, BASE.checkpoint, verify)
     for other in (Checkpoint(10, digest("x")), base_of(14).checkpoint):
         with pytest.raises(RemoteProtocolError, match="this is the base 10:"):
             check_base(RULES, BASE, other, verify)
 
 
-def test_a_base_whose_commit_was_not_voted_for_is_refused() -> None:
+def test_base_whose_commit_has_no_quorum_is_refused() -> None:
     few = replace(BASE.commit.certificate, votes=BASE.commit.certificate.votes[:1])
     bad = Base(BASE.state, replace(BASE.commit, certificate=few))
     with pytest.raises(RemoteProtocolError, match="no quorum"):
@@ -164,7 +166,7 @@ def test_a_base_whose_commit_was_not_voted_for_is_refused() -> None:
 # ── the chain from a base on ─────────────────────────────────────────────────────────────────────
 
 
-def test_a_ledger_goes_on_from_a_base_as_from_genesis() -> None:
+def test_ledger_continues_from_a_base_as_from_genesis() -> None:
     whole, cut = Ledger(RULES, A, signer(A), verify, CHAIN), ledger_from_base()
     assert cut.state == whole.state
     assert cut.chain == CHAIN[9:]
@@ -176,7 +178,7 @@ def test_a_ledger_goes_on_from_a_base_as_from_genesis() -> None:
 
 
 @pytest.mark.parametrize("from_height", [0, 1, 9])
-def test_who_asks_for_what_is_pruned_is_told_so(from_height: int) -> None:
+def test_request_for_pruned_entries_is_answered_with_pruned(from_height: int) -> None:
     pruned = Pruned(20, 9, CHAIN[9].entry.digest)
     ledger = ledger_from_base()
     (said,) = ledger.handle(Received(D, EntriesRequest(from_height)), 0.0)
@@ -210,10 +212,12 @@ def double_vote(peer: str) -> Evidence:
     return Evidence(RULES.run, 3, voter, one, two)
 
 
-def test_who_voted_before_the_base_can_still_be_accused() -> None:
-    """Whoever was made a voter had contributed, and contributions are part of the state."""
+def test_voter_before_the_base_can_still_be_accused() -> None:
+    """Every voter had contributed before, and contributions are part of the state."""
     gone = replace(BASE.state, tokens_by_peer={**BASE.state.tokens_by_peer, D: 5})
-    commit = replace(CHAIN[9].entry.value, state=gone.digest)
+    value = CHAIN[9].entry.value
+    assert isinstance(value, Commit)
+    commit = replace(value, state=gone.digest)
     ledger = Ledger(RULES, A, signer(A), verify, base=Base(gone, certify(RULES, gone, commit)))
     for name in "bd":
         ledger.handle(Accused(double_vote(name)), 0.0)
@@ -235,12 +239,12 @@ def test_pruning_forgets_what_came_before_the_base() -> None:
     assert kept.entries == CHAIN[13:]
 
 
-def test_a_base_that_nobody_wants_any_more_is_not_finished() -> None:
+def test_replaced_base_is_not_finished() -> None:
     kept, wanted = kept_chain(), iter([True, True, False])
     found = entries_up_to(kept, 10)
     assert found is not None
     assert base_after(RULES, kept.start, *found, lambda: not next(wanted)) is None
-    assert next(wanted, None) is None, "it stopped before the third entry"
+    assert next(wanted, None) is None, "pruning stopped before the third entry"
 
 
 @pytest.mark.parametrize("height", [0, 1, 9, 12, 21])
@@ -280,7 +284,7 @@ def asked(ledger: Ledger, event: object, now: float) -> list[str]:
     return [it.peer for it in effects if isinstance(it, AskEntries)]
 
 
-def test_who_is_told_that_it_is_pruned_asks_somebody_else_at_once() -> None:
+def test_peer_asks_another_at_once_when_told_entries_are_pruned() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert ledger.out_of_reach() == {}
@@ -290,7 +294,7 @@ def test_who_is_told_that_it_is_pruned_asks_somebody_else_at_once() -> None:
     assert asked(ledger, Tick(), 5.0) == [B]
 
 
-def test_where_nobody_keeps_the_old_entries_nobody_is_asked_and_it_is_known() -> None:
+def test_old_entries_that_everybody_pruned_are_out_of_reach() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, PeerHeight(B, 20), 0.0) == []
@@ -302,8 +306,8 @@ def test_where_nobody_keeps_the_old_entries_nobody_is_asked_and_it_is_known() ->
     assert ledger.out_of_reach() == {}
 
 
-def test_a_peer_that_says_so_unasked_is_not_heard() -> None:
-    """Or one message would make all who train believe that they are far behind."""
+def test_unasked_claim_of_pruned_entries_is_ignored() -> None:
+    """Otherwise one message could make all trainers believe that they are far behind."""
     ledger = newcomer()
     assert asked(ledger, Received(A, PRUNED), 0.0) == []
     assert asked(ledger, PeerHeight(A, 20), 1.0) == [A]
@@ -313,7 +317,7 @@ def test_a_peer_that_says_so_unasked_is_not_heard() -> None:
     assert ledger.out_of_reach() == {}
 
 
-def test_how_long_its_chain_is_nobody_is_told_by_such_an_answer() -> None:
+def test_claimed_height_in_a_pruned_answer_is_not_believed() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, Received(A, Pruned(10**9, 10**9, Digest("e" * 64))), 0.1) == []
@@ -322,8 +326,8 @@ def test_how_long_its_chain_is_nobody_is_told_by_such_an_answer() -> None:
     assert (ledger.state.height, ledger.out_of_reach()) == (20, {})
 
 
-def test_what_is_pruned_before_the_next_entry_does_not_matter() -> None:
-    """Who says so again and again is not asked the more often for that."""
+def test_entries_pruned_before_the_next_one_do_not_matter() -> None:
+    """Repeating the claim does not make us ask that peer more often."""
     ledger = ledger_from_base([])
     assert asked(ledger, PeerHeight(B, 20), 0.0) == [B]
     assert asked(ledger, Received(B, PRUNED), 0.1) == []
@@ -331,7 +335,7 @@ def test_what_is_pruned_before_the_next_entry_does_not_matter() -> None:
     assert asked(ledger, Tick(), 2.0) == [B]
 
 
-def test_a_late_answer_counts_and_hurries_nobody() -> None:
+def test_late_pruned_answer_counts_but_triggers_no_question() -> None:
     ledger = newcomer()
     assert asked(ledger, PeerHeight(A, 20), 0.0) == [A]
     assert asked(ledger, PeerHeight(B, 20), 0.1) == []
@@ -342,7 +346,7 @@ def test_a_late_answer_counts_and_hurries_nobody() -> None:
 
 
 def on_a_branch() -> Ledger:
-    """a is alone on it."""
+    """A ledger on a branch whose only voter is a."""
     rules = small_rules("a b c", participants_min=1, branch_after_s=60.0)
     start = genesis(rules)
     entry = Entry(1, start.head, Branch(0, (A,)))
@@ -351,8 +355,8 @@ def on_a_branch() -> Ledger:
     return Ledger(rules, A, signer(A), verify, [branch])
 
 
-def test_what_a_peer_on_another_line_has_pruned_is_not_of_ours() -> None:
-    """It was asked as a rival, whose chain may outrank ours."""
+def test_pruning_by_a_peer_on_another_line_is_not_ours() -> None:
+    """We asked it as a rival, whose chain may outrank ours."""
     ledger = on_a_branch()
     run, line = ledger.rules.run, ledger.state.line
     assert asked(ledger, PeerHeight(B, 20, run), 0.0) == [B]
@@ -366,7 +370,9 @@ def test_what_a_peer_on_another_line_has_pruned_is_not_of_ours() -> None:
 
 
 def test_a_pruned_peer_restarts_and_takes_part() -> None:
-    """Its disk holds the base and what follows; it goes on voting with those who keep all."""
+    """Its disk holds the base and the entries after it. It still votes together with peers that
+    keep everything.
+    """
     some = Group(RULES)
     for name in "abc":
         some.disks[peers(name)[0]].chain.extend(CHAIN)

@@ -36,21 +36,21 @@ def out(memory: Memory, most: int = 1, able: Iterable[PeerId] = ALL) -> str:
     return "".join(sorted(memory.sitting_out(frozenset(able), most)))
 
 
-def test_the_most_accused_sits_out_and_its_accusers_do_not() -> None:
+def test_most_accused_peer_sits_out_and_its_accusers_do_not() -> None:
     memory = Memory()
     attempts(memory, {A: [E], B: [E], E: [A]})
     assert out(memory) == "e"
-    assert out(memory, most=5) == "e", "its absence explains all that was said"
+    assert out(memory, most=5) == "e", "its absence explains all accusations"
 
 
-def test_a_peer_that_accuses_several_is_doubted_more_than_they_are() -> None:
+def test_peer_that_accuses_several_is_doubted_most() -> None:
     memory = Memory()
     attempts(memory, {E: [A, B]})
     assert out(memory, most=5) == "e"
 
 
-def test_one_word_against_another_makes_both_take_turns() -> None:
-    """What a liar gains by accusing an honest peer: it is left out as often."""
+def test_when_two_peers_dispute_they_sit_out_in_turn() -> None:
+    """A liar that accuses an honest peer is left out as often as that peer."""
     memory, left_out = Memory(), ""
     attempts(memory, {E: [A]}, times=2)
     for _ in range(4):
@@ -59,7 +59,7 @@ def test_one_word_against_another_makes_both_take_turns() -> None:
     assert left_out in ("aeae", "eaea")
 
 
-def test_words_of_others_about_others_and_twice_count_for_nothing() -> None:
+def test_outsiders_and_repeated_accusations_do_not_count() -> None:
     memory = Memory()
     assert memory.failure(THREE, {D: [A], A: [E], B: []}) is None
     once, both = memory.failure(THREE, {A: [B]}), memory.failure(THREE, {A: [B, B], B: [A]})
@@ -68,14 +68,14 @@ def test_words_of_others_about_others_and_twice_count_for_nothing() -> None:
     assert once.doubts == both.doubts == (frozenset({A, B}),)
 
 
-def test_a_report_accuses_four_at_most() -> None:
+def test_report_accuses_at_most_four_peers() -> None:
     crowd = peers("a b c d e f g h")
     failure = Memory().failure(crowd, {crowd[0]: crowd[1:]})
     assert failure is not None
     assert len(failure.doubts) == 4
 
 
-def test_a_peer_that_accuses_itself_is_doubted_alone_and_half_as_much() -> None:
+def test_peer_that_accuses_itself_gets_half_the_doubt_alone() -> None:
     memory = Memory()
     attempts(memory, {A: [A, B]})
     assert out(memory, most=5) == ""
@@ -83,7 +83,7 @@ def test_a_peer_that_accuses_itself_is_doubted_alone_and_half_as_much() -> None:
     assert out(memory, most=5) == "a"
 
 
-def test_one_failure_is_forgiven_after_the_next_commit_and_two_are_not() -> None:
+def test_one_failure_is_forgiven_after_a_commit_but_not_two() -> None:
     memory = Memory()
     attempts(memory, {A: [E], B: [E]})
     assert out(memory) == "e"
@@ -121,7 +121,7 @@ def test_expensive_failures_without_an_accusation_are_remembered_for_longer() ->
     assert out(memory) == ""
 
 
-def test_a_voter_allows_a_longer_absence_after_an_expensive_failure() -> None:
+def test_voter_allows_a_longer_absence_after_an_expensive_failure() -> None:
     memory = Memory()
     memory.opened(ALL, ALL, ALL)
     memory.failed(ALL, {A: [E]}, lost_steps=2.0)
@@ -134,7 +134,7 @@ def test_a_voter_allows_a_longer_absence_after_an_expensive_failure() -> None:
     }
 
 
-def test_skipped_steps_forgive_nobody() -> None:
+def test_skipped_steps_do_not_forgive() -> None:
     memory = Memory()
     attempts(memory, {A: [E], B: [E]})
     for _ in range(100):
@@ -149,24 +149,24 @@ def test_many_accusers_of_one_failure_weigh_no_more_than_one() -> None:
     assert out(memory) == ""
 
 
-def test_a_doubt_is_explained_by_the_absence_of_one_of_both() -> None:
+def test_absence_of_either_peer_settles_a_doubt() -> None:
     memory = Memory()
     attempts(memory, {A: [E]}, times=3)
     assert out(memory, able=ALL[:4]) == out(memory, able=ALL[1:]) == ""
 
 
-def test_without_accusations_those_are_doubted_whose_absence_helped() -> None:
+def test_without_accusations_the_peers_absent_from_success_are_doubted() -> None:
     memory = Memory()
     attempts(memory, {}, times=2)
     commits(memory, 1, (A, B, C))
     assert out(memory) == "", "it may have been an accident"
     attempts(memory, {})
-    assert out(memory) == "d", "but nothing else tells, now that it fails again"
+    assert out(memory) == "d", "the second failure leaves only the absent peers as suspects"
     commits(memory, 1, (A, B, D))
     assert out(memory) == "e"
 
 
-def test_a_skipped_step_tells_nothing_of_who_was_missing() -> None:
+def test_skipped_step_says_nothing_about_absent_peers() -> None:
     memory = Memory()
     attempts(memory, {}, times=2)
     memory.skipped()
@@ -174,7 +174,7 @@ def test_a_skipped_step_tells_nothing_of_who_was_missing() -> None:
     assert list(memory.failures) == []
 
 
-def test_nobody_is_left_out_for_more_than_so_many_commits() -> None:
+def test_nobody_is_left_out_longer_than_the_limit() -> None:
     memory = Memory()
     attempts(memory, {A: [E], B: [E]}, times=30)
     commits(memory, LEFT_OUT_MAX - 1, ALL[:4])
@@ -182,7 +182,7 @@ def test_nobody_is_left_out_for_more_than_so_many_commits() -> None:
     commits(memory, 1, ALL[:4])
     assert out(memory) == ""
     attempts(memory, {A: [E], B: [E]})
-    assert out(memory) == "e", "it had its chance"
+    assert out(memory) == "e", "it has taken part again"
 
 
 REPORTS = st.dictionaries(st.sampled_from(ALL), st.lists(st.sampled_from(ALL), max_size=5))
@@ -190,7 +190,9 @@ REPORTS = st.dictionaries(st.sampled_from(ALL), st.lists(st.sampled_from(ALL), m
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(REPORTS, st.booleans()), max_size=20), st.integers(0, 3))
-def test_never_more_sit_out_than_may(steps: list, most: int) -> None:
+def test_number_of_peers_that_sit_out_is_limited(
+    steps: list[tuple[dict[PeerId, list[PeerId]], bool]], most: int
+) -> None:
     memory = Memory()
     for reports, committed in steps:
         attempts(memory, reports)

@@ -1,4 +1,4 @@
-"""SPEC.md B1 to B8: leaving a quorum that is gone, and healing."""
+"""SPEC.md B1 to B8: how peers leave a lost quorum behind on a branch, and how the branch heals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ids import PeerId
+from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.ledger.branches.branch_proposal import BranchProposer, Presence, may_branch
 from p2ptrain.ledger.branches.rival_chains import Rivals, Winner
 from p2ptrain.ledger.chain.apply import apply, genesis, why_invalid
@@ -75,7 +75,7 @@ def opened(state: LedgerState) -> Certified:
 # ── B1, B2: what a branch is ─────────────────────────────────────────────────────────────────────
 
 
-def test_b2_who_is_gone_loses_its_lease_and_the_reduce_is_given_up() -> None:
+def test_b2_absent_voter_loses_its_lease_and_the_reduce_ends() -> None:
     reducing = after(START, opened(START))
     branched = after(reducing, signed(reducing, PAIR))
     assert (branched.phase, branched.roster, branched.attempt) == (Phase.GATHER, None, 1)
@@ -96,11 +96,11 @@ def test_b2_who_is_gone_loses_its_lease_and_the_reduce_is_given_up() -> None:
         (Branch(1, (A,)), "it is for outer step 1"),
     ],
 )
-def test_b2_what_is_no_branch(branch: Branch, fault: str) -> None:
+def test_b2_malformed_branch_is_refused(branch: Branch, fault: str) -> None:
     assert why_invalid(RULES, START, branch).startswith(fault)
 
 
-def test_b2_a_run_that_waits_has_no_branches_and_no_branch_is_endless() -> None:
+def test_b2_waiting_run_has_no_branches_and_branches_are_bounded() -> None:
     waits = replace(RULES, quorum_loss="wait")
     assert why_invalid(waits, START, PAIR) == "this run waits for its quorum and does not branch"
     deep = replace(ON_A_BRANCH, past=ON_A_BRANCH.past * STRETCHES_MAX)
@@ -111,7 +111,7 @@ def test_b2_a_run_that_waits_has_no_branches_and_no_branch_is_endless() -> None:
     )
 
 
-def test_b2_all_of_its_voters_sign_it_and_votes_do_not_count() -> None:
+def test_b2_all_voters_of_a_branch_sign_it_and_votes_do_not_count() -> None:
     good = signed(START, PAIR)
     votes = certify(RULES, START, PAIR)
     forged = replace(good.certificate, votes=((A, b"x"), (B, b"y")))
@@ -131,7 +131,7 @@ def test_b1_votes_of_one_line_do_not_count_on_another() -> None:
         after(replace(ON_A_BRANCH, line=RULES.run), follows)
 
 
-def test_a_healed_branch_has_no_next_entry_and_an_ended_run_only_a_branch_or_a_heal() -> None:
+def test_after_a_heal_or_the_end_only_certain_entries_follow() -> None:
     healed = apply(RULES, ON_A_BRANCH, Entry(2, ON_A_BRANCH.head, Heal(0, 1, digest("main"))))
     assert healed.phase is Phase.HEALED
     assert why_invalid(RULES, healed, Skip(0)) == "this branch has healed"
@@ -153,7 +153,7 @@ def branching(me: PeerId = A, now: float = 0.0) -> BranchProposer:
 PRESENT = Presence((A, B), ())
 
 
-def test_b3_not_before_the_time_and_from_the_start_after_a_quorum_was_seen() -> None:
+def test_b3_branch_waits_for_its_time_after_the_last_quorum() -> None:
     it = branching()
     it.note_presence(START, PRESENT, 30.0)
     assert (it.due_at, it.is_due(59.0), it.is_due(60.0)) == (60.0, False, True)
@@ -163,7 +163,7 @@ def test_b3_not_before_the_time_and_from_the_start_after_a_quorum_was_seen() -> 
     assert it.next_deadline(71.0) == 130.0
 
 
-def test_b3_a_quorum_of_too_few_to_average_is_none() -> None:
+def test_b3_quorum_too_small_to_average_counts_as_none() -> None:
     rules = small_rules("a b", participants_min=2, branch_after_s=60.0)
     it = BranchProposer(rules, A, signer(A), verify, 0.0)
     it.note_presence(genesis(rules), Presence((A,), ()), 1.0)
@@ -178,7 +178,7 @@ def asked(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float = 61.
     return said.message
 
 
-def test_b3_what_a_voter_does_not_sign() -> None:
+def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
     it, entry = branching(B), Entry(1, START.head, PAIR)
     assert isinstance(asked(it, entry), SignBranch)
     refusals = {
@@ -200,7 +200,7 @@ def test_b3_what_a_voter_does_not_sign() -> None:
     assert asked(it, entry) == RefuseBranch(1, "this node sees a quorum")
 
 
-def test_b3_who_proposes_repeats_it_and_counts_only_true_signatures() -> None:
+def test_b3_proposer_repeats_and_counts_only_valid_signatures() -> None:
     it, entry = branching(), Entry(1, START.head, PAIR)
     first = it.propose(START, PRESENT, 60.0)
     assert first[1:] == [Send(B, ProposeBranch(entry))]
@@ -224,7 +224,9 @@ AFTER_S = 60.0
 
 
 def three_of_seven(silent: str) -> Group:
-    """The other four are gone for good. The `silent` are heard, but say nothing of branches."""
+    """The other four are gone for good. The peers in `silent` are up but do not answer about
+    branches.
+    """
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
     some = Group(rules, names=(A, B, C))
     some.tell_all(*(PeerHeight(peer, 0, rules.run) for peer in (A, B, C)))
@@ -244,19 +246,19 @@ def three_of_seven(silent: str) -> Group:
         ("a b", (C,), 5 * AFTER_S),
     ],
 )
-def test_b3_who_is_heard_and_silent_keeps_the_others_from_nothing(
+def test_b3_silent_peer_does_not_block_a_branch(
     silent: str, voters: tuple[PeerId, ...], at_s: float
 ) -> None:
     some = three_of_seven(silent)
     some.wait(at_s - 0.1)
     assert set(some.heights().values()) == {0}
-    some.wait(5.0)  # At most so long until it is said again.
+    some.wait(5.0)  # The upper bound of the time until a proposal is repeated.
     for ledger in some.ledgers.values():
         (branch,) = ledger.chain
         assert branch.entry.value == Branch(0, voters)
 
 
-def test_b3_who_began_later_is_waited_for() -> None:
+def test_b3_peer_that_started_later_is_waited_for() -> None:
     some = three_of_seven("c")
     some.wait(AFTER_S / 2)
     some.start("c")
@@ -265,8 +267,8 @@ def test_b3_who_began_later_is_waited_for() -> None:
     assert some["c"].chain[0].entry.value == Branch(0, (A, B, C))
 
 
-def test_b3_who_has_signed_before_is_not_taken_for_silent() -> None:
-    """B signs at once; C never does, until it is left out; D comes and goes."""
+def test_b3_peer_that_has_signed_is_not_taken_for_silent() -> None:
+    """B signs at once. C never signs, until it is left out. D comes and goes."""
     rules = small_rules("a b c d e f g h i", branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
 
@@ -294,7 +296,7 @@ NAMES = "a b c d e f g h i"
 def proposal(
     it: BranchProposer, state: LedgerState, here: Presence, now: float
 ) -> tuple[PeerId, ...]:
-    """Whom `it` proposes to go on with, at any time when it looks."""
+    """Return the voters that `it` proposes for a branch at this time."""
     it.note_presence(state, here, now)
     it.propose(state, here, now)
     assert it._entry is not None
@@ -302,8 +304,10 @@ def proposal(
     return it._entry.value.voters
 
 
-def test_b3_who_was_away_and_came_back_is_asked_afresh() -> None:
-    """B never signs; C was asked, went away, and came back just before its time would be over."""
+def test_b3_returned_peer_is_asked_again() -> None:
+    """B never signs. C was asked, went away, and came back just before its time would have been
+    over.
+    """
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     assert proposal(it, state, Presence((A, B, C), ()), 60.0) == (A, B, C)
@@ -315,8 +319,8 @@ def test_b3_who_was_away_and_came_back_is_asked_afresh() -> None:
     assert proposal(it, state, Presence((A, B, C), ()), 179.0) == (A,)
 
 
-def test_b3_who_comes_and_goes_and_never_signs_delays_a_branch_only() -> None:
-    """Away for less time than the others would need to sign without it, it gains none."""
+def test_b3_peer_that_comes_and_goes_only_delays_a_branch() -> None:
+    """An absence shorter than the time that the others need to sign without it gains nothing."""
     rules = small_rules(NAMES, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     for now in (60.0, 80.0, 100.0):
@@ -326,8 +330,10 @@ def test_b3_who_comes_and_goes_and_never_signs_delays_a_branch_only() -> None:
     assert proposal(it, state, Presence((A, B, C), ()), 120.0) == (A,)
 
 
-def test_b3_a_proposal_that_is_void_by_now_is_neither_repeated_nor_woken_for() -> None:
-    """A quorum is back, but too few to average: nothing is to be done, until they go again."""
+def test_b3_outdated_proposal_is_not_repeated() -> None:
+    """A quorum is back, but it is too small to average. There is nothing to do until some of it
+    leave again.
+    """
     rules = small_rules("a b c d e", participants_min=4, branch_after_s=AFTER_S)
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
     state = replace(state, learners=(PeerId("x"), PeerId("y")))
@@ -341,7 +347,7 @@ def test_b3_a_proposal_that_is_void_by_now_is_neither_repeated_nor_woken_for() -
     assert it.next_deadline(200.0) == 200.5
 
 
-def test_b3_who_is_named_follows_and_who_is_not_waits() -> None:
+def test_b3_named_voter_follows_and_the_others_wait() -> None:
     for me, at_once in ((A, True), (C, False)):
         it = branching(me)
         assert it.adoptable(1.0) is None
@@ -371,7 +377,7 @@ def test_b4_the_order_of_chains() -> None:
     assert rank([], run, 5, 100) < branch
 
 
-def test_b6_three_chains_do_not_outrank_each_other_in_a_circle() -> None:
+def test_b6_no_three_chains_outrank_each_other_in_a_circle() -> None:
     run, a, b, a_1 = (char * 64 for char in "0abc")
     base = Stretch(run, 5, 2, 0, ())  # type: ignore[arg-type]
     left = Stretch(a, 7, 3, 5, ())  # type: ignore[arg-type]
@@ -396,7 +402,7 @@ MAIN = opened(START)
 MAIN_STATE = after(START, MAIN)
 
 
-def test_b5_a_branch_heals_only_towards_what_this_node_has_verified() -> None:
+def test_b5_branch_heals_only_to_a_verified_chain() -> None:
     some = group("a", signed(START, Branch(0, (A,))))
     (ask,) = some.tell("a", PeerHeight(C, 1, RULES.run))
     assert ask == AskEntries(C, 1)
@@ -415,7 +421,7 @@ def test_b5_a_branch_heals_only_towards_what_this_node_has_verified() -> None:
     assert may_accept(RULES, state, view, other, 0.0, forced=True).answer is Answer.YES
 
 
-def test_b5_a_ledger_that_is_over_says_nothing_more() -> None:
+def test_b5_ended_ledger_sends_nothing() -> None:
     some = group("a", signed(START, Branch(0, (A,))))
     over = some["a"]
     some.tell("a", PeerHeight(C, 1, RULES.run))
@@ -425,7 +431,7 @@ def test_b5_a_ledger_that_is_over_says_nothing_more() -> None:
     assert over.next_deadline() is None
 
 
-def test_b5_a_chain_that_does_not_verify_or_ends_in_a_heal_is_not_followed() -> None:
+def test_b5_unverified_chain_or_one_that_ends_healed_is_not_followed() -> None:
     forged = replace(MAIN, certificate=replace(MAIN.certificate, votes=((A, b"x"),)))
     some = group("a", signed(START, Branch(0, (A,))))
     some.tell("a", PeerHeight(C, 1, RULES.run))
@@ -440,7 +446,7 @@ def test_b5_a_chain_that_does_not_verify_or_ends_in_a_heal_is_not_followed() -> 
     assert some["a"].state.height == 1
 
 
-def test_a_peer_on_another_line_is_as_good_as_down_and_its_reports_are_not_ours() -> None:
+def test_peer_on_another_line_counts_as_down() -> None:
     some = group("a")
     elsewhere = ON_A_BRANCH.line
     some.tell("a", PeerHeight(B, 1, elsewhere))
@@ -458,14 +464,14 @@ def test_a_peer_on_another_line_is_as_good_as_down_and_its_reports_are_not_ours(
     assert view.down == set()
 
 
-def test_an_entry_of_another_line_is_no_bad_entry() -> None:
+def test_entry_of_another_line_is_not_a_bad_entry() -> None:
     some = group("a", MAIN)
     branch = signed(START, Branch(0, (D, E)))
     some.tell("a", PeerHeight(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
     assert some["a"].state == MAIN_STATE
 
 
-def test_a_run_without_branches_says_so() -> None:
+def test_run_without_branches_says_so() -> None:
     some = Group(small_rules("a b c"))
     entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
     some.tell("a", Received(B, ProposeBranch(entry)))
@@ -483,7 +489,7 @@ def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None
     assert said.endswith("branch off now")
 
 
-def test_b3_a_branch_of_our_own_branch_is_followed_after_the_time() -> None:
+def test_b3_branch_of_our_own_branch_is_followed_in_time() -> None:
     first = signed(START, PAIR)
     second = signed(ON_A_BRANCH, Branch(0, (B,)))
     some = group("a", first)
@@ -495,7 +501,7 @@ def test_b3_a_branch_of_our_own_branch_is_followed_after_the_time() -> None:
     assert some["a"].state == after(ON_A_BRANCH, second)
 
 
-def test_who_does_not_vote_signs_no_branch() -> None:
+def test_peer_that_may_not_vote_signs_no_branch() -> None:
     some = group("b")
     some.tell("b", CloneFound("a copy was seen"))
     entry = Entry(1, START.head, PAIR)
@@ -509,8 +515,8 @@ def test_who_does_not_vote_signs_no_branch() -> None:
     assert not any(isinstance(effect, Send) for effect in refused)
 
 
-def test_b1_who_comes_back_to_a_line_stands_by_what_it_promised_there() -> None:
-    """Even if its log of votes was rewritten in between."""
+def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
+    """This holds even if its log of votes was rewritten in between."""
     some = group("a")
     some.tell("a", Received(C, Prepare(1, 1)))
     promise = some["a"].records()
@@ -527,7 +533,7 @@ def test_b1_who_comes_back_to_a_line_stands_by_what_it_promised_there() -> None:
     assert [(it.receiver, it.message) for it in some.mail] == [(B, refused)]
 
 
-def test_where_strangers_are_is_kept_of_a_bounded_number() -> None:
+def test_places_of_strangers_are_kept_in_bounded_number() -> None:
     some = group("a")
     parting = some["a"]._branches
     assert parting is not None
@@ -540,7 +546,7 @@ def test_where_strangers_are_is_kept_of_a_bounded_number() -> None:
     assert len(parting._places) == PEERS_MAX
 
 
-def test_status_has_no_word_of_branches_while_a_quorum_is_here() -> None:
+def test_status_does_not_mention_branches_while_a_quorum_is_up() -> None:
     some = group("a")
     some.tell("a", PeerHeight(B, 0, RULES.run), PeerHeight(C, 0, RULES.run))
     assert some["a"].status(1.0).branch == ""
@@ -551,19 +557,21 @@ def test_status_has_no_word_of_branches_while_a_quorum_is_here() -> None:
 LOW, HIGH = sorted(
     (signed(START, Branch(0, pair)) for pair in ((A, B), (C, D))), key=lambda it: it.entry.digest
 )
-"""Two branches of one entry. While their tokens are equal, LOW outranks HIGH."""
+"""Two branches of one entry. While they have equal tokens, LOW outranks HIGH."""
 
 
 def shown(ours: Certified, theirs: Certified, *, height: int = 1) -> tuple[Rivals, list[Effect]]:
-    """On the chain `ours`, C is asked for its own of that height and shows `theirs` of it."""
+    """On the chain `ours`, ask C for its entry of that height, and let it show the one of
+    `theirs`.
+    """
     rivals, state = Rivals(RULES, verify), after(START, ours)
     rivals.branched(START)
-    place = {C: (theirs.entry.digest, height)}
+    place: dict[PeerId, tuple[RunId | Digest, int]] = {C: (theirs.entry.digest, height)}
     assert rivals.ask(place, state, set(), 0.0) == [AskEntries(C, 1)]
     return rivals, rivals.receive_entries(height, [theirs], state, {1: ours}.get, 0.1)
 
 
-def test_b4_who_grows_beyond_the_chain_that_outranked_it_does_not_follow_it() -> None:
+def test_b4_chain_that_has_outgrown_a_rival_does_not_follow_it() -> None:
     rivals, _ = shown(HIGH, LOW)
     assert rivals.winner == Winner(0, (LOW,), after(START, LOW))
     state = after(START, HIGH)
@@ -574,7 +582,7 @@ def test_b4_who_grows_beyond_the_chain_that_outranked_it_does_not_follow_it() ->
     assert rivals.winner is None
 
 
-def test_b4_a_chain_that_does_not_outrank_ours_is_asked_for_again_when_it_has_grown() -> None:
+def test_b4_lower_ranked_chain_is_asked_for_again_when_it_grows() -> None:
     rivals, effects = shown(LOW, HIGH)
     state, line = after(START, LOW), HIGH.entry.digest
     assert (rivals.winner, effects) == (None, [])
@@ -582,7 +590,7 @@ def test_b4_a_chain_that_does_not_outrank_ours_is_asked_for_again_when_it_has_gr
     assert rivals.ask({C: (line, 2)}, state, set(), 20.0) == [AskEntries(C, 1)]
 
 
-def test_every_other_question_goes_to_a_member_whatever_names_are_elsewhere() -> None:
+def test_every_second_question_goes_to_a_member() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
     rivals.branched(START)
     line = digest("another line")
@@ -593,7 +601,7 @@ def test_every_other_question_goes_to_a_member_whatever_names_are_elsewhere() ->
     assert [each == AskEntries(C, 1) for each in asked] == [True, False] * 3
 
 
-def test_turns_and_places_are_remembered_of_as_many_rivals_as_there_is_room_for() -> None:
+def test_memory_of_rivals_is_bounded() -> None:
     rivals, state = Rivals(RULES, verify), after(START, LOW)
     rivals.branched(START)
     line = digest("another line")
@@ -616,9 +624,9 @@ def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:
     assert rivals.winner == Winner(0, (HIGH, *page), after(reducing, commit))
 
 
-def test_b7_who_was_cut_off_asks_for_other_chains_as_soon_as_somebody_is_back() -> None:
-    """Found by seed 1097 of the profile `islands`: the chain that outranks has ended, so nothing
-    but the peer's return says that there is something to ask for.
+def test_b7_returning_peer_is_asked_for_other_chains() -> None:
+    """Found by seed 1097 of the profile `islands`. The chain that outranks ours has ended, so only
+    the peer's return shows that there is something to ask for.
     """
     some = group("a", signed(START, Branch(0, (A,))))
     assert some.tell("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]
@@ -628,9 +636,10 @@ def test_b7_who_was_cut_off_asks_for_other_chains_as_soon_as_somebody_is_back() 
     assert some.tell("a", PeerUp(C)) == [AskEntries(C, 1)]
 
 
-def test_b7_two_silent_rivals_keep_nobody_from_being_asked() -> None:
+def test_b7_two_silent_rivals_do_not_block_other_questions() -> None:
     rivals, state = Rivals(RULES, verify), after(START, HIGH)
     rivals.branched(START)
-    places = dict.fromkeys((B, C, D, E), (LOW.entry.digest, 1))
+    there: tuple[RunId | Digest, int] = (LOW.entry.digest, 1)
+    places = dict.fromkeys((B, C, D, E), there)
     asked = [rivals.ask(places, state, set(), 2.0 * n) for n in range(8)]
     assert asked == [[AskEntries(peer, 1)] for peer in (B, C, D, E, B, C, D, E)]

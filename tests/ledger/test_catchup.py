@@ -1,4 +1,4 @@
-"""Who lacks entries asks for them, in pages, and believes only certificates."""
+"""A ledger that lacks entries asks for them in pages and believes only certificates."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CHAIN = history(100)
 
 
 def old_and_new() -> Group:
-    """a has 200 entries, d is new."""
+    """a has 200 entries, and d is new."""
     some = Group(small_rules(outer_steps=1000), names=peers("a d"))
     some.disks[A].chain.extend(CHAIN)
     some.start("a")
@@ -71,7 +71,7 @@ def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
     assert pages == [64, 64, 64, 8]
 
 
-def test_one_missing_entry_gets_a_moment_more_are_asked_for_at_once() -> None:
+def test_one_missing_entry_is_awaited_and_several_are_asked_for() -> None:
     some = old_and_new()
     some.tell("d", PeerHeight(A, 1), Tick())
     assert some.mail == []
@@ -82,7 +82,7 @@ def test_one_missing_entry_gets_a_moment_more_are_asked_for_at_once() -> None:
     assert some["d"].state.height == 200
 
 
-def test_a_lost_question_is_put_to_somebody_else() -> None:
+def test_unanswered_question_goes_to_another_peer() -> None:
     catchup = Catchup()
     catchup.note_height(A, 9, 0, now=0.0)
     catchup.note_height(B, 7, 0, now=0.0)
@@ -91,8 +91,8 @@ def test_a_lost_question_is_put_to_somebody_else() -> None:
     assert catchup.whom_to_ask(0, {A}, now=ANSWER_S * 4) == B
 
 
-def test_silent_peers_keep_nobody_from_being_asked() -> None:
-    """Nor do two who claim the longest chains: the turn goes round."""
+def test_silent_peers_do_not_block_the_others() -> None:
+    """Two peers that claim the longest chains do not block them either: peers are asked in turn."""
     catchup = Catchup()
     for peer, height in ((A, 2**53), (B, 2**53), (C, 9), (D, 9)):
         catchup.note_height(peer, height, 0, now=0.0)
@@ -100,7 +100,7 @@ def test_silent_peers_keep_nobody_from_being_asked() -> None:
     assert asked == [A, B, C, D, A, B, C, D]
 
 
-def test_strangers_whose_entries_are_bad_fill_no_memory() -> None:
+def test_strangers_with_bad_entries_do_not_fill_memory() -> None:
     some = old_and_new()
     bad = replace(CHAIN[0], certificate=replace(CHAIN[0].certificate, votes=()))
     for n in range(PEERS_MAX + 10):
@@ -108,7 +108,7 @@ def test_strangers_whose_entries_are_bad_fill_no_memory() -> None:
     assert len(some["d"]._catchup.heights) == PEERS_MAX
 
 
-def test_a_member_is_asked_though_strangers_claimed_before_it() -> None:
+def test_member_is_asked_although_strangers_claimed_first() -> None:
     catchup = Catchup(members=frozenset({A}))
     for n in range(PEERS_MAX):
         catchup.note_height(PeerId(f"x{n}"), 0, 0, now=0.0)
@@ -117,7 +117,7 @@ def test_a_member_is_asked_though_strangers_claimed_before_it() -> None:
     assert (catchup.whom_to_ask(0, set(), now=0.0), len(catchup.heights)) == (A, PEERS_MAX)
 
 
-def test_every_other_question_goes_to_a_member_however_many_names_claim_more() -> None:
+def test_every_second_question_goes_to_a_member() -> None:
     catchup = Catchup(members=frozenset({A, B}))
     for n in range(300):
         catchup.note_height(PeerId(f"x{n}"), 2**53, 0, now=0.0)
@@ -127,7 +127,7 @@ def test_every_other_question_goes_to_a_member_however_many_names_claim_more() -
     assert (asked[::2], len(set(asked[1::2]))) == ([A, B, A], 3)
 
 
-def test_turns_are_remembered_of_as_many_as_there_is_room_for() -> None:
+def test_memory_of_turns_is_bounded() -> None:
     catchup = Catchup(members=frozenset({A}))
     for n in range(PEERS_MAX + 1):
         peer = PeerId(f"x{n}")
@@ -141,14 +141,14 @@ def test_turns_are_remembered_of_as_many_as_there_is_room_for() -> None:
     assert all(PeerId("x0") not in each for each in known)
 
 
-def test_nobody_is_asked_by_who_lacks_nothing() -> None:
+def test_complete_ledger_asks_nobody() -> None:
     catchup = Catchup()
     catchup.note_height(A, 9, 0, now=0.0)
     assert catchup.whom_to_ask(9, set(), now=0.0) is None
     assert catchup.ask_at is None
 
 
-def test_a_peer_that_cannot_show_what_it_claims_is_not_asked_for_ever() -> None:
+def test_peer_that_cannot_show_its_claim_is_asked_a_bounded_time() -> None:
     some = old_and_new()
     effects = some.tell("d", PeerHeight(A, 200), Tick())
     assert AskEntries(A, 1) in effects
@@ -167,7 +167,7 @@ def test_a_peer_that_cannot_show_what_it_claims_is_not_asked_for_ever() -> None:
     assert some["d"].state.height == 0
 
 
-def test_who_shows_nothing_is_not_asked_again_at_once() -> None:
+def test_peer_without_new_entries_is_not_asked_again_at_once() -> None:
     some = old_and_new()
     assert AskEntries(B, 1) in some.tell("d", PeerHeight(B, 2**53), Tick())
     for page in ((), (), CHAIN[5:6]):
@@ -177,7 +177,7 @@ def test_who_shows_nothing_is_not_asked_again_at_once() -> None:
 
 
 def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -> float:
-    """Have questions asked for so long. Returns when the last was."""
+    """Ask questions for this many seconds. Return the time of the last one."""
     now = since
     while now < since + seconds:
         assert catchup.whom_to_ask(own_height, set(), now) is not None
@@ -185,7 +185,7 @@ def asked_for(catchup: Catchup, own_height: int, since: float, seconds: float) -
     return now
 
 
-def test_who_never_shows_what_it_claims_is_not_believed_after_a_time() -> None:
+def test_claim_without_proof_is_disbelieved_after_a_time() -> None:
     catchup = Catchup()
     catchup.note_height(A, 2**53, 5, now=0.0)
     now = asked_for(catchup, 5, 0.0, SHOW_S)
@@ -197,7 +197,7 @@ def test_who_never_shows_what_it_claims_is_not_believed_after_a_time() -> None:
     assert catchup.is_believed(B, 5, now)
 
 
-def test_who_shows_entries_is_believed_again() -> None:
+def test_peer_that_shows_entries_is_believed_again() -> None:
     catchup = Catchup()
     catchup.note_height(A, 200, 5, now=0.0)
     now = asked_for(catchup, 5, 0.0, SHOW_S)
@@ -205,8 +205,8 @@ def test_who_shows_entries_is_believed_again() -> None:
     assert catchup.is_believed(A, 69, now)
 
 
-def test_who_claimed_what_has_come_since_by_others_is_believed_again() -> None:
-    """The entry was on its way to us, each time that its heartbeat overtook it."""
+def test_claim_that_came_true_through_others_is_believed_again() -> None:
+    """The entry was on its way to us each time, and the heartbeat overtook it."""
     catchup = Catchup()
     for height in range(6, 6 + 2 * QUESTIONS_MIN):
         now = SHOW_S * height
@@ -217,14 +217,14 @@ def test_who_claimed_what_has_come_since_by_others_is_believed_again() -> None:
     assert catchup.is_believed(A, height - 1, now + SETTLE_S)
 
 
-def test_a_few_lost_questions_make_nobody_a_liar() -> None:
+def test_few_lost_questions_do_not_discredit_a_peer() -> None:
     catchup = Catchup()
     catchup.note_height(A, 9, 5, now=0.0)
     asked_for(catchup, 5, 0.0, ANSWER_S * (QUESTIONS_MIN - 1))
     assert catchup.is_believed(A, 5, 10 * SHOW_S)
 
 
-def test_that_entries_are_pruned_must_not_be_believed_for_ever_either() -> None:
+def test_claim_of_pruned_entries_is_not_believed_for_ever() -> None:
     catchup = Catchup()
     catchup.note_height(A, 2**53, 5, now=0.0)
     assert catchup.whom_to_ask(5, set(), 0.0) == A
@@ -233,7 +233,7 @@ def test_that_entries_are_pruned_must_not_be_believed_for_ever_either() -> None:
     assert not catchup.is_believed(A, 5, SHOW_S)
 
 
-def test_a_ledger_says_whose_height_it_believes() -> None:
+def test_ledger_says_whose_height_it_believes() -> None:
     some = old_and_new()
     some.tell("d", PeerHeight(A, 200), PeerHeight(B, 2**53), Tick())
     some.wait(2 * SHOW_S)
@@ -242,7 +242,7 @@ def test_a_ledger_says_whose_height_it_believes() -> None:
     assert not some["d"].believes(B, some.now)
 
 
-def test_a_page_whose_middle_is_bad_is_used_up_to_there() -> None:
+def test_page_with_a_bad_entry_is_used_up_to_that_entry() -> None:
     some = old_and_new()
     page = [*CHAIN[:4], replace(CHAIN[4], certificate=CHAIN[5].certificate), CHAIN[5]]
     effects = some.tell("d", Received(A, Entries(6, tuple(page))))
@@ -250,7 +250,7 @@ def test_a_page_whose_middle_is_bad_is_used_up_to_there() -> None:
     assert decided == [1, 2, 3, 4]
 
 
-def test_entries_that_are_known_or_too_far_ahead_change_nothing() -> None:
+def test_known_and_far_ahead_entries_change_nothing() -> None:
     some = old_and_new()
     assert some.tell("a", Received(D, Entries(0, tuple(CHAIN[:3])))) == []
     some.tell("d", Received(A, Outcome(CHAIN[5])))
@@ -276,7 +276,7 @@ def test_a_forged_fork_accuses_nobody() -> None:
     assert effects == [Note("d sent another entry 1 than this node's: a fork, or a forgery")]
 
 
-def test_who_speaks_about_a_decided_height_gets_the_entries_that_it_lacks() -> None:
+def test_peer_behind_a_decided_height_gets_missing_entries() -> None:
     some = old_and_new()
     some.tell("a", Received(B, Prepare(199, 1)))
     assert [letter.message for letter in some.mail] == [Entries(200, tuple(CHAIN[198:]))]
@@ -285,28 +285,31 @@ def test_who_speaks_about_a_decided_height_gets_the_entries_that_it_lacks() -> N
 @pytest.mark.parametrize(
     ("from_height", "first", "count"), [(0, 1, 64), (1, 1, 64), (150, 150, 51)]
 )
-def test_a_page_starts_where_it_was_asked(from_height: int, first: int, count: int) -> None:
-    page = page_from(CHAIN, from_height).certified
-    assert (page[0].entry.height, len(page)) == (first, count)
+def test_page_starts_at_the_requested_height(from_height: int, first: int, count: int) -> None:
+    page = page_from(CHAIN, from_height)
+    assert isinstance(page, Entries)
+    certified = page.certified
+    assert (certified[0].entry.height, len(certified)) == (first, count)
 
 
-def test_a_page_past_the_end_is_empty_and_says_the_height() -> None:
+def test_page_past_the_end_is_empty_and_gives_the_height() -> None:
     assert page_from(CHAIN, 201) == Entries(200, ())
 
 
-def test_pages_of_large_entries_are_bounded_in_bytes_but_never_empty() -> None:
+def test_page_of_large_entries_is_bounded_but_not_empty() -> None:
     names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(800))
     rules = small_rules(" ".join(names), outer_steps=1000)
     joins = [Roster(0, 0, names, tuple(peers("x y z")[:n])) for n in (1, 2, 3)]
     chain = chain_of(rules, joins)[0]
     page = page_from(chain, 1)
+    assert isinstance(page, Entries)
     assert 1 <= len(page.certified) < 3
     assert len(encode(page)) < 2 * PAGE_BYTES_MAX
     assert PAGE_ENTRIES_MAX == 64
 
 
-def test_a_message_about_the_next_height_waits_for_its_entry() -> None:
-    """The proposal overtakes the outcome: it is kept, and answered once the outcome is here."""
+def test_message_about_the_next_height_waits_for_its_entry() -> None:
+    """The proposal overtakes the outcome. It is kept, and answered once the outcome has arrived."""
     some = Group(small_rules())
     some.ready("a b c")
     kept: list[Letter] = []
@@ -329,7 +332,7 @@ def test_a_message_about_the_next_height_waits_for_its_entry() -> None:
     assert set(some.heights().values()) == {2}
 
 
-def test_questions_are_answered_by_anybody() -> None:
+def test_every_ledger_answers_questions() -> None:
     some = old_and_new()
     some.tell("a", Received(D, EntriesRequest(200)))
     assert [letter.message for letter in some.mail] == [Entries(200, (CHAIN[-1],))]

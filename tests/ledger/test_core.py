@@ -1,4 +1,6 @@
-"""What the node sees of its ledger: status in words, compact records, and calm in odd company."""
+"""The node's view of its ledger: status in words, compact records, and robustness against odd
+input.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ A, B, C, D = peers("a b c d")
 U = digest("u")
 
 
-def test_status_says_what_is_agreed_and_who_is_waited_for() -> None:
+def test_status_says_what_is_agreed_and_which_peers_are_awaited() -> None:
     some = Group(small_rules())
     some.tell("a", Ready(A, 0, 200, 2))
     assert some["a"].status(0.0) == LedgerStatus(
@@ -60,14 +62,14 @@ def test_status_follows_the_run_to_its_end() -> None:
     assert said == ["members are still training", "an exchange is under way", "the run has ended"]
 
 
-def test_if_every_voter_leaves_it_says_so_and_waits() -> None:
+def test_run_without_voters_says_so_and_waits() -> None:
     some = Group(small_rules("a b"))
     some.tell("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
     assert some.mail == []
     assert some["a"].status(0.0).reason == "1 more participant needed"
 
 
-def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
+def test_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
     some = Group(small_rules())
     for step in range(3):
         some.ready("a b c")
@@ -75,7 +77,9 @@ def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
         some.hold(digest(f"u{step}"), "a b c")
         some.made(digest(f"u{step}"), "a b c")
         some.deliver()
-    assert some["a"].records() == some.disks[A].records[-1:], "how it voted last, though decided"
+    assert some["a"].records() == some.disks[A].records[-1:], (
+        "its last vote, although that height is decided"
+    )
     assert len(some.disks[A].records) == 6
     some.tell("a", Received(C, Prepare(7, 1)))
     assert restored_acceptors(some["a"].records(), decided={LINE: 6}) == {
@@ -83,8 +87,10 @@ def test_a_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
     }
 
 
-def test_who_has_lost_entries_that_it_helped_to_decide_does_not_vote_until_it_has_them() -> None:
-    """Else it and a voter that was behind would be a quorum, and decide that height anew."""
+def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
+    """Otherwise this voter and another one that is behind could form a quorum and decide the height
+    a second time.
+    """
     some = Group(small_rules())
     for step in range(2):
         some.ready("a b c")
@@ -103,8 +109,10 @@ def test_who_has_lost_entries_that_it_helped_to_decide_does_not_vote_until_it_ha
     assert [type(effect) for effect in promised] == [Persist, Send]
 
 
-def test_records_of_heights_that_the_chain_has_lost_are_kept() -> None:
-    """The chain's last entries were torn off; the promises of the heights after them still bind."""
+def test_records_of_heights_lost_from_the_chain_are_kept() -> None:
+    """The last entries of the chain were torn off. The promises for the heights after them still
+    bind.
+    """
     rules = small_rules()
     chain = chain_of(rules, [Roster(0, 0, (A, B, C), (D,))])[0]
     later = Acceptor(LINE, 2)
@@ -118,8 +126,8 @@ def test_records_of_heights_that_the_chain_has_lost_are_kept() -> None:
     assert refusals == [Refused(2, 2, 4, "this node has promised a later round")]
 
 
-def test_an_update_that_was_voted_for_is_named_until_its_height_is_decided() -> None:
-    """The store may not forget those bytes, though no entry names them yet."""
+def test_update_that_was_voted_for_is_named_until_decided() -> None:
+    """The store must keep those bytes although no entry names them yet."""
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -146,14 +154,14 @@ def test_updates_say_where_each_step_was_committed() -> None:
     assert (again.updates, again.state) == (some["a"].updates, some["a"].state)
 
 
-def test_repeated_reports_cost_no_word() -> None:
+def test_repeated_reports_cause_no_messages() -> None:
     some = Group(small_rules())
     first = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0))
     again = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), PeerHeight(A, 0))
     assert (first, again) == ([], [])
 
 
-def test_strangers_messages_of_later_heights_are_not_kept() -> None:
+def test_strangers_messages_about_later_heights_are_not_kept() -> None:
     some = Group(small_rules())
     some.tell("a", Received(D, Prepare(9, 0)))
     assert some["a"]._ahead == {}
@@ -161,8 +169,8 @@ def test_strangers_messages_of_later_heights_are_not_kept() -> None:
     assert list(some["a"]._ahead) == [B]
 
 
-def test_what_waited_for_an_entry_is_answered_once_that_is_written_down() -> None:
-    """Else a crash would leave a promise of a height whose parent nobody here knows (R6)."""
+def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
+    """Otherwise a crash could leave a promise for a height whose parent nobody here knows (R6)."""
     some = Group(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
     assert some.tell("a", Received(B, Prepare(2, 2))) == []
@@ -171,7 +179,7 @@ def test_what_waited_for_an_entry_is_answered_once_that_is_written_down() -> Non
     assert effects[2] == Send(B, some["a"]._instance.electorate.promise(2, None))
 
 
-def test_late_answers_to_decided_heights_are_ignored() -> None:
+def test_late_answers_about_decided_heights_are_ignored() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     accepted = some["b"]._instance.acceptor.accepted
@@ -181,13 +189,13 @@ def test_late_answers_to_decided_heights_are_ignored() -> None:
     assert some.tell("b", Received(A, Accept(vote))) == []
 
 
-def test_refusals_of_rounds_not_reached_or_absurd_are_ignored() -> None:
+def test_refusals_of_unreached_or_absurd_rounds_are_ignored() -> None:
     some = Group(small_rules())
     some.tell("a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no")))
     assert (some.notes, some["a"]._instance.round) == ([], 0)
 
 
-def test_heights_of_more_peers_than_there_can_be_are_not_kept() -> None:
+def test_number_of_remembered_heights_is_bounded() -> None:
     some = Group(small_rules())
     for n in range(2 * PEERS_MAX):
         some.tell("a", PeerHeight(PeerId(f"p{n}"), 0))
@@ -207,7 +215,7 @@ def test_a_status_or_a_tick_changes_nothing() -> None:
 # ── an electorate alone ──────────────────────────────────────────────────────────────────────────
 
 
-def test_votes_and_promises_are_good_for_their_place_only() -> None:
+def test_votes_and_promises_are_valid_only_for_their_place() -> None:
     electorate = Group(small_rules())["a"]._instance.electorate
     entry = Entry(1, digest("a run"), Skip(0))
     vote = electorate.vote(0, entry)
@@ -253,7 +261,7 @@ GOOD = json.dumps(certify(small_rules(), chain_of(small_rules(), [])[1], Skip(0)
     ],
     ids=str,
 )
-def test_ill_formed_entries_are_the_senders_fault(place: tuple[str, str], junk: object) -> None:
+def test_malformed_entry_is_the_senders_fault(place: tuple[str, str], junk: object) -> None:
     plain = json.loads(GOOD)
     assert certified_from_plain(json.loads(GOOD)).entry == entry_from_plain(plain["entry"])
     plain[place[0]][place[1]] = junk

@@ -1,4 +1,4 @@
-"""Whose word an event is."""
+"""The author of an event."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from p2ptrain.ledger.messages.peer_reports import PeerDown, ReduceFailed
 from p2ptrain.testing.ledgers import peers
 
 
-def test_what_peers_say_has_an_author_and_what_a_node_finds_out_by_itself_has_none() -> None:
+def test_peers_reports_have_an_author_and_local_findings_have_none() -> None:
     ann, bob = peers("ann bob")
-    said = [Received(ann, EntriesRequest(1)), PeerHeight(ann, 3), ReduceFailed(ann, 0, 0, (bob,))]
+    asked = Received(ann, EntriesRequest(1))
+    said = (asked, PeerHeight(ann, 3), ReduceFailed(ann, 0, 0, (bob,)))
     assert [author_of(event) for event in said] == [ann, ann, ann]
     assert [author_of(event) for event in (PeerDown(bob), Tick())] == [None, None]

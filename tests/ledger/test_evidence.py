@@ -1,4 +1,4 @@
-"""Who signs two things that exclude each other is found out, shown to all, and has to go."""
+"""A peer that signs two contradicting statements is detected, exposed to all, and evicted."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def evidence_against(peer: PeerId, height: int = 1) -> Evidence:
         (promise(5, 3, "x"), promise(5, 2, "y"), True),
     ],
 )
-def test_what_no_honest_voter_signs_both_of(one: Statement, other: Statement, lie: bool) -> None:
+def test_contradictions_are_those_that_no_honest_voter_signs(
+    one: Statement, other: Statement, lie: bool
+) -> None:
     assert contradict(one, other) is contradict(other, one) is lie
 
 
@@ -121,7 +123,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.sampled_from("xy
 def test_an_honest_voter_never_contradicts_itself(
     steps: list[tuple[bool, int, str]], crashes: set[int]
 ) -> None:
-    """Whatever it is asked, in any order, restarted from its records as often as one likes."""
+    """The questions come in any order, with restarts from its records in between."""
     entries = {name: Entry(1, digest("p"), Skip(ord(name))) for name in "xyz"}
     acceptor, records, said = Acceptor(LINE, 1), [], []
     for index, (votes, round, name) in enumerate(steps):
@@ -149,7 +151,7 @@ def promised_after(round: int, last: Accepted) -> Statement:
     "foreign",
     [vote(3, "x"), vote(2, "y"), promise(6), promise(4), promise(4, 1, "x"), promise(2, 3, "x")],
 )
-def test_a_voter_knows_what_it_cannot_have_said(foreign: Statement) -> None:
+def test_voter_recognises_statements_it_cannot_have_made(foreign: Statement) -> None:
     entry = Entry(1, digest("p"), Skip(0))
     acceptor = Acceptor(LINE, 1)
     acceptor.accept(2, entry, b"")
@@ -182,7 +184,7 @@ def test_evidence_says_in_words_what_was_done() -> None:
     )
 
 
-def test_what_is_no_contradiction_cannot_be_evidence() -> None:
+def test_statements_that_agree_are_not_evidence() -> None:
     with pytest.raises(ValueError, match="do not contradict each other"):
         Evidence(RULES.run, 1, B, vote(0), vote(1))
     with pytest.raises(ValueError, match="a vote is for an entry"):
@@ -223,7 +225,7 @@ def test_ill_formed_evidence_is_refused_by_its_rule(field: str, value: object, r
 # ── the log ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_witness_checks_no_signature_before_there_is_something_to_compare() -> None:
+def test_witness_checks_signatures_only_to_compare_statements() -> None:
     checked = []
 
     def counting(peer: PeerId, message: bytes, signature: bytes) -> bool:
@@ -238,7 +240,7 @@ def test_the_witness_checks_no_signature_before_there_is_something_to_compare() 
     assert (evidence, checked) == (evidence_against(B), [B, B])
 
 
-def test_forged_statements_neither_accuse_nor_hide() -> None:
+def test_forged_statements_neither_accuse_nor_hide_a_liar() -> None:
     log = StatementLog(LINE, verify)
     assert log.note(1, B, vote(0, "x")) is None
     assert log.note(1, B, signed(B, vote(0, "y"))) is None
@@ -260,7 +262,7 @@ def test_only_voters_that_signed_both_of_two_entries_are_accused() -> None:
     assert [each.peer for each in found] == [B]
 
 
-def test_the_witness_remembers_a_bounded_number() -> None:
+def test_witness_remembers_a_bounded_number_of_statements() -> None:
     log = StatementLog(LINE, verify)
     for round in range(3 * STATEMENTS_MAX):
         log.note(1, B, signed(B, vote(round)))
@@ -283,7 +285,7 @@ def accusations(effects: list[Effect]) -> list[PeerId]:
     return [effect.evidence.peer for effect in effects if isinstance(effect, Accuse)]
 
 
-def test_who_votes_twice_in_one_round_is_accused_before_everybody() -> None:
+def test_peer_that_votes_twice_in_a_round_is_accused_publicly() -> None:
     some = Group(RULES)
     effects = some.tell("b", Received(C, voted(C, "x")), Received(C, voted(C, "y")))
     assert [type(each) for each in effects[:3]] == [Accuse, Note, Announce]
@@ -292,7 +294,7 @@ def test_who_votes_twice_in_one_round_is_accused_before_everybody() -> None:
     assert all(list(some[name].view.accused) == [C] for name in "ab")
 
 
-def test_who_accepts_what_it_had_promised_not_to_is_accused() -> None:
+def test_peer_that_breaks_its_promise_is_accused() -> None:
     some = Group(RULES)
     said = signed(C, promise(2))
     some.tell("a", Received(C, Promise(1, 2, None, said.signature)))
@@ -300,7 +302,7 @@ def test_who_accepts_what_it_had_promised_not_to_is_accused() -> None:
     assert accusations(effects) == [C]
 
 
-def test_promises_that_come_with_a_proposal_are_heard_too() -> None:
+def test_promises_inside_a_proposal_are_witnessed_too() -> None:
     some = Group(RULES)
     entry = Entry(1, some["a"].state.head, Skip(0))
     own = some["b"]._instance.electorate.promise(1, accepted(RULES, 0, entry))
@@ -318,7 +320,7 @@ def test_late_votes_are_compared_with_the_certificate() -> None:
     assert accusations(some.tell("b", Received(A, voted(A, "x")))) == [A]
 
 
-def test_strangers_and_what_is_long_past_are_not_kept() -> None:
+def test_strangers_and_old_statements_are_not_kept() -> None:
     some = Group(RULES)
     assert some.tell("a", Accused(evidence_against(D))) == []
     some.tell("a", Received(D, voted(D, "x")), Received(D, voted(D, "y")))
@@ -333,7 +335,7 @@ def test_false_evidence_is_only_noted() -> None:
     assert some.notes[-1][1] == "evidence against c proves nothing: c did not sign it"
 
 
-def test_the_accused_is_evicted_and_not_admitted_again() -> None:
+def test_accused_peer_is_evicted_and_not_readmitted() -> None:
     some = Group(RULES)
     some.tell_all(Accused(evidence_against(C)))
     some.deliver()
@@ -344,9 +346,9 @@ def test_the_accused_is_evicted_and_not_admitted_again() -> None:
     assert some["a"].state.members == (A, B)
 
 
-def test_who_knows_better_refuses_and_shows_the_evidence() -> None:
-    """Only a knows. b proposes as if nothing were; a refuses, and b learns. What b accepted itself
-    may be agreed still, but the roster after it is without c.
+def test_voter_with_evidence_refuses_and_shows_it() -> None:
+    """Only a has the evidence. b proposes as usual, a refuses, and b learns. The value that b
+    accepted itself may still be agreed, but the next roster is without c.
     """
     some = Group(RULES)
     some.tell("a", Accused(evidence_against(C)))
@@ -378,7 +380,7 @@ def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
     assert (roster.voters, roster.peers) == ((A, B), (A, B))
 
 
-def test_evidence_is_accepted_again_after_a_restart_and_kept_once() -> None:
+def test_evidence_is_kept_once_and_accepted_again_after_a_restart() -> None:
     some = Group(RULES)
     evidence = evidence_against(C)
     assert some.tell("a", Accused(evidence))[0] == Accuse(evidence)
@@ -394,15 +396,15 @@ def in_use(effects: list[Effect]) -> list[str]:
     return [effect.what for effect in effects if isinstance(effect, VotingStopped)]
 
 
-def test_a_message_from_oneself_means_that_somebody_else_is_oneself() -> None:
+def test_message_from_oneself_reveals_a_second_process() -> None:
     some = Group(RULES)
     effects = some.tell("a", Received(A, Prepare(1, 2)))
     assert in_use(effects) == ["another process sent a Prepare as a"]
     assert in_use(some.tell("a", Received(A, Prepare(1, 2)))) == []
 
 
-def test_two_copies_of_one_identity_are_told_by_their_votes() -> None:
-    """The copy of c has voted for what c, a little slow, has not."""
+def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
+    """A copy of c has voted, and the slower c has not."""
     some = Group(RULES)
     some.ready("a b c")
     some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
@@ -412,7 +414,7 @@ def test_two_copies_of_one_identity_are_told_by_their_votes() -> None:
     assert some["c"].state.height == 1
 
 
-def test_whose_disk_is_gone_may_vote_again_once_it_has_caught_up() -> None:
+def test_peer_without_its_disk_may_vote_after_it_caught_up() -> None:
     some = Group(RULES)
     for joiner in (D, PeerId("e")):
         some.tell_all(Joining(joiner))
@@ -423,7 +425,7 @@ def test_whose_disk_is_gone_may_vote_again_once_it_has_caught_up() -> None:
     assert fresh.state.height == 2
 
 
-def test_a_copy_that_noticed_follows_but_does_not_vote() -> None:
+def test_process_that_noticed_its_copy_follows_but_does_not_vote() -> None:
     some = Group(RULES)
     stranger = signed(A, promise(7))
     entry = Entry(1, some["a"].state.head, Skip(0))
@@ -437,14 +439,14 @@ def test_a_copy_that_noticed_follows_but_does_not_vote() -> None:
     assert not any(isinstance(e, Persist | Send) for e in some.tell("a", Joining(D)))
 
 
-def test_forged_words_of_ones_own_are_no_copy() -> None:
+def test_forged_statement_does_not_reveal_a_second_process() -> None:
     some = Group(RULES)
     proofs = (PromiseProof(A, None, None, None, b"forged"),)
     entry = Entry(1, some["a"].state.head, Skip(0))
     assert in_use(some.tell("a", Received(C, asked(RULES, 7, entry, proofs)))) == []
 
 
-def test_who_restarts_from_its_disk_recognises_its_own_votes() -> None:
+def test_restarted_voter_recognises_its_own_votes() -> None:
     some = Group(RULES)
     some.ready("a b c")
     some.deliver(lambda letter: not isinstance(letter.message, Outcome))
@@ -454,8 +456,10 @@ def test_who_restarts_from_its_disk_recognises_its_own_votes() -> None:
     assert in_use(effects) == []
 
 
-def test_who_is_accused_votes_for_the_roster_without_it() -> None:
-    """Its vote may be needed, and is no worse than before: certificates count as they did."""
+def test_accused_peer_may_vote_for_the_roster_without_it() -> None:
+    """Its vote may be needed, and does no more harm than before: certificates count the same
+    votes.
+    """
     some = Group(small_rules("a b"))
     effects = some.tell("a", Accused(evidence_against(B)))
     assert (accusations(effects), in_use(effects)) == ([B], [])
@@ -473,7 +477,7 @@ def proof(voter: PeerId, round: int | None, entry: str) -> PromiseProof:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_of_two_entries_of_one_round_the_one_with_more_voices_is_forced(
+def test_of_two_entries_of_a_round_the_more_accepted_is_forced(
     order: tuple[int, ...],
 ) -> None:
     proofs = (proof(A, 1, "x"), proof(B, 1, "y"), proof(C, 1, "x"))
@@ -482,9 +486,9 @@ def test_of_two_entries_of_one_round_the_one_with_more_voices_is_forced(
     assert forced_by([proof(D, None, "")]) is None
 
 
-def test_a_proposer_that_asks_for_two_entries_cannot_fork_two_thirds() -> None:
-    """b asks a and c for one entry and d for its twin. The first is chosen, but nobody hears of it.
-    Who leads next, even d, proposes the first.
+def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
+    """b asks a and c to accept one entry, and d to accept its twin. The first is chosen, but nobody
+    hears of it. Every next leader, even d, proposes the first.
     """
     some = Group(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")
@@ -511,7 +515,7 @@ def leads_round_1(letter: Letter) -> bool:
     return isinstance(message, Prepare | Propose) and message.round == 1
 
 
-def test_whoever_is_told_of_a_namesake_votes_no_more_until_it_is_started_again() -> None:
+def test_voter_told_of_a_second_process_stops_until_restart() -> None:
     some = Group(RULES)
     assert in_use(some.tell("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
     assert in_use(some.tell("a", CloneFound("c hears two of a"))) == []

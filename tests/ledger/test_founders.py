@@ -1,4 +1,4 @@
-"""Open runs (SPEC.md, F1 to F5): who votes, who keeps a vote, and who gets it back."""
+"""Open runs (SPEC.md, F1 to F5): which peers vote, which keep their vote, and which regain it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
 from p2ptrain.ledger.messages.effects import Announce, Effect, Send
-from p2ptrain.ledger.messages.events import Accused, Event
+from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, Statement
 from p2ptrain.ledger.messages.messages import Accusation
 from p2ptrain.ledger.messages.peer_reports import (
+    AnyReport,
     Joining,
     Leaving,
     PeerDown,
@@ -37,7 +38,7 @@ from p2ptrain.testing.ledgers import Group, Letter, chain_of, digest, peers, sma
 
 A, B, C, D, E = peers("a b c d e")
 S, T, U = peers("s t u")
-"""Strangers."""
+"""Names of strangers."""
 
 
 def open_rules(names: str = "a b c", quorum: QuorumPolicy = "majority") -> Rules:
@@ -49,7 +50,7 @@ FOUR = open_rules("a b c d")
 START = chain_of(RULES, [])[1]
 
 
-def heard(rules: Rules, *events: Event, me: PeerId = A) -> View:
+def heard(rules: Rules, *events: AnyReport, me: PeerId = A) -> View:
     view = View.of(rules, me)
     view.know(frozenset(rules.founders))
     for event in events:
@@ -57,7 +58,7 @@ def heard(rules: Rules, *events: Event, me: PeerId = A) -> View:
     return view
 
 
-def wanted(rules: Rules, state: LedgerState, *events: Event) -> Value | None:
+def wanted(rules: Rules, state: LedgerState, *events: AnyReport) -> Value | None:
     return what_to_propose(rules, state, heard(rules, *events), 0.0).value
 
 
@@ -65,7 +66,7 @@ def judged(
     rules: Rules,
     state: LedgerState,
     value: Value,
-    *events: Event,
+    *events: AnyReport,
     forced: bool = False,
     late: bool = False,
     accused: tuple[PeerId, ...] = (),
@@ -89,10 +90,10 @@ def membership(
 # ── F1 ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_stranger_never_votes_though_it_took_part() -> None:
+def test_stranger_never_votes_although_it_took_part() -> None:
     part = (Participant(S, 200, 2), Participant(A, 200, 2))
     admitted = membership(A, B, C, learners=(S,))
-    done = [admitted, Roster(0, 0, (A, B, C), (S,), part), Commit(0, 0, digest("u"))]
+    done: list[Value] = [admitted, Roster(0, 0, (A, B, C), (S,), part), Commit(0, 0, digest("u"))]
     promoting = Roster(1, 0, (A, B, C, S), ())
     rules, state = small_rules(), chain_of(small_rules(), done)[1]
     assert why_invalid(rules, state, promoting) == ""
@@ -103,12 +104,12 @@ def test_a_stranger_never_votes_though_it_took_part() -> None:
     )
 
 
-def test_a_founder_is_no_learner() -> None:
+def test_founder_is_never_a_learner() -> None:
     fault = why_invalid(RULES, START, membership(A, B, learners=(C,)))
     assert fault == "c is a founder and cannot be a learner"
 
 
-def test_strangers_cannot_take_the_places_of_founders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_cannot_displace_founders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(founders, "MEMBERS_MAX", 5)
     full = membership(A, B, C, learners=(S, T))
     assert wanted(RULES, START, *map(Joining, (S, T, U))) == full
@@ -117,7 +118,7 @@ def test_strangers_cannot_take_the_places_of_founders(monkeypatch: pytest.Monkey
     assert why_invalid(RULES, START, over) == "it has 3 learners and leaves the founders no place"
 
 
-def test_no_flood_of_joiners_displaces_a_founder() -> None:
+def test_many_joiners_do_not_displace_a_founder() -> None:
     crowd = (Joining(PeerId(f"s{number}")) for number in range(PEERS_MAX + 5))
     view = heard(FOUR, Joining(D), *crowd)
     assert len(view.joining) == PEERS_MAX
@@ -136,7 +137,7 @@ def test_a_founder_that_is_down_keeps_its_vote() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_nobody_drops_a_founder_that_is_down(*, late: bool) -> None:
+def test_founder_that_is_down_is_not_dropped(*, late: bool) -> None:
     state = chain_of(FOUR, [])[1]
     without = Roster(0, 0, (A, B, C), ())
     for events in ([PeerDown(D)], [Leaving(D)], [Leaving(D), PeerDown(D), Staying(D)]):
@@ -146,8 +147,8 @@ def test_nobody_drops_a_founder_that_is_down(*, late: bool) -> None:
     assert judged(FOUR, state, without, accused=(D,)).answer is Answer.YES
 
 
-def test_what_participants_say_costs_no_founder_its_vote() -> None:
-    """Most of them are strangers, and say that a founder fell silent."""
+def test_participants_reports_do_not_cost_a_founder_its_vote() -> None:
+    """Most participants are strangers, and they report that a founder fell silent."""
     parts = tuple(Participant(peer, 200, 2) for peer in (D, S, T))
     opened = Roster(0, 0, (A, B, C, D), (S, T), parts)
     values = [Roster(0, 0, (A, B, C, D), (S, T)), opened]
@@ -159,7 +160,7 @@ def test_what_participants_say_costs_no_founder_its_vote() -> None:
     assert "takes the vote of d" in judged(FOUR, state, without, *blame).reason
 
 
-def test_a_goodbye_alone_counts_where_the_vote_is_needed_to_agree_on_it() -> None:
+def test_of_two_leaving_founders_one_keeps_its_vote() -> None:
     two, state = open_rules("a b"), chain_of(open_rules("a b"), [])[1]
     assert wanted(two, state, Leaving(B)) == Roster(0, 0, (A,), ())
     assert judged(two, state, Roster(0, 0, (B,), ()), Leaving(A)).answer is Answer.YES
@@ -169,7 +170,7 @@ def test_a_goodbye_alone_counts_where_the_vote_is_needed_to_agree_on_it() -> Non
 # ── F3 ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_so_many_voters_survive_the_loss_of_one() -> None:
+def test_remaining_voters_survive_the_loss_of_one() -> None:
     assert (survives_a_loss("majority"), survives_a_loss("two-thirds")) == (3, 4)
     assert founders_of(small_rules()) is None
 
@@ -178,7 +179,9 @@ def test_so_many_voters_survive_the_loss_of_one() -> None:
     ("names", "quorum", "left"),
     [("a b c d e", "majority", 3), ("a b c", "majority", 3), ("a b c d e", "two-thirds", 4)],
 )
-def test_goodbyes_leave_enough_voters(names: str, quorum: QuorumPolicy, left: int) -> None:
+def test_leaving_founders_keep_enough_voters_behind(
+    names: str, quorum: QuorumPolicy, left: int
+) -> None:
     rules = open_rules(names, quorum)
     state = chain_of(rules, [])[1]
     gone = [event for peer in rules.founders[1:] for event in (Leaving(peer), PeerDown(peer))]
@@ -188,7 +191,7 @@ def test_goodbyes_leave_enough_voters(names: str, quorum: QuorumPolicy, left: in
 
 
 @pytest.mark.parametrize("forced", [False, True])
-def test_a_roster_that_leaves_too_few_is_not_accepted(*, forced: bool) -> None:
+def test_roster_with_too_few_voters_is_refused(*, forced: bool) -> None:
     two = membership(A, B)
     gone = (Leaving(C), PeerDown(C))
     verdict = judged(RULES, START, two, *gone, forced=forced, late=True)
@@ -196,14 +199,14 @@ def test_a_roster_that_leaves_too_few_is_not_accepted(*, forced: bool) -> None:
     assert judged(RULES, START, two, forced=forced, accused=(C,)).answer is Answer.YES
 
 
-def test_a_founder_that_leaves_need_not_wait() -> None:
+def test_founder_may_leave_without_waiting() -> None:
     two = open_rules("a b")
     assert keeps_its_vote(founders_of(RULES), START, C)
     assert not keeps_its_vote(founders_of(two), chain_of(two, [])[1], B)
     assert not keeps_its_vote(None, START, C)
 
 
-def test_a_proposer_sends_the_evidence_for_which_it_drops_a_founder() -> None:
+def test_proposer_sends_the_evidence_against_a_dropped_founder() -> None:
     view = heard(RULES)
     lies = view.accused[C] = lies_of(RULES, C)
     policy = Policy.of(RULES, START, view, in_given_order, 0.0)
@@ -216,8 +219,8 @@ def test_a_proposer_sends_the_evidence_for_which_it_drops_a_founder() -> None:
 # ── F4 ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_founder_that_comes_back_is_a_voter_at_once() -> None:
-    """Seeds that never train, too: nothing but its key is asked of it."""
+def test_returning_founder_is_a_voter_at_once() -> None:
+    """This includes seeds, which never train. Nothing except the key is required."""
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), (S,))
     assert wanted(FOUR, state, Joining(D), Joining(S)) == back
@@ -229,8 +232,8 @@ def test_a_founder_that_comes_back_is_a_voter_at_once() -> None:
     assert wanted(FOUR, state, Joining(D), PeerDown(D)) is None
 
 
-def test_no_wait_makes_a_voter_of_a_founder_that_has_not_asked() -> None:
-    """A lying founder would fill the quorum with founders that are down."""
+def test_absent_founder_is_not_made_a_voter_unasked() -> None:
+    """Otherwise a lying founder could fill the quorum with founders that are down."""
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     back = Roster(0, 0, (A, B, C, D), ())
     assert judged(FOUR, state, back, late=True).answer is Answer.LATER
@@ -238,10 +241,10 @@ def test_no_wait_makes_a_voter_of_a_founder_that_has_not_asked() -> None:
     assert judged(FOUR, state, back, late=True, forced=True).answer is Answer.YES
     view = heard(FOUR)
     doubtful = may_accept(FOUR, state, view, back, 0.0, forced=True, doubtful=True)
-    assert doubtful.answer is Answer.LATER  # Until the height has waited.
+    assert doubtful.answer is Answer.LATER  # Until the height has waited long enough.
 
 
-def test_a_founder_that_lied_does_not_come_back() -> None:
+def test_founder_that_lied_does_not_come_back() -> None:
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
     view = heard(FOUR, Joining(D))
     view.accused[D] = lies_of(FOUR, D)
@@ -250,33 +253,33 @@ def test_a_founder_that_lied_does_not_come_back() -> None:
     assert judged(FOUR, state, back, Joining(D), accused=(D,)).answer is Answer.NO
 
 
-def test_no_more_founders_come_back_than_stay() -> None:
+def test_no_more_founders_return_than_voters_stay() -> None:
     five = open_rules("a b c d e")
     branched = replace(chain_of(five, [])[1], voters=(A,), since={A: 0})
     value = wanted(five, branched, *map(Joining, (B, C, D, E)))
     assert value == Roster(0, 0, (A, B), ())
 
 
-def test_the_last_voter_stays_until_the_one_that_comes_back_votes() -> None:
+def test_last_voter_stays_until_the_returning_founder_votes() -> None:
     two = open_rules("a b")
     alone = chain_of(two, [Roster(0, 0, (A,), ())])[1]
     assert wanted(two, alone, Leaving(A), Joining(B)) == Roster(0, 0, (A, B), ())
 
 
-def test_where_all_lied_nothing_is_proposed() -> None:
+def test_nothing_is_proposed_if_all_founders_lied() -> None:
     view = heard(RULES, Joining(S))
     view.accused |= {peer: lies_of(RULES, peer) for peer in (A, B, C)}
     assert what_to_propose(RULES, START, view, 0.0).value is None
 
 
-# ── F5, and reduces of which nothing is heard ────────────────────────────────────────────────────
+# ── F5, and reduces without any report ────────────────────────────────────────────────────────────
 
 
-def test_nobody_waits_for_a_founder_that_catches_up() -> None:
+def test_founder_that_is_catching_up_is_not_waited_for() -> None:
     ready = [Ready(peer, 0, 200, 2) for peer in (A, B)]
     value = wanted(RULES, START, *ready)
     assert value is None, "c is up, and trains"
-    back = [PeerDown(C), PeerUp(C)]
+    back: list[AnyReport] = [PeerDown(C), PeerUp(C)]
     value = wanted(RULES, START, *ready, *back)
     assert isinstance(value, Roster)
     assert value.peers == (A, B)
@@ -284,8 +287,8 @@ def test_nobody_waits_for_a_founder_that_catches_up() -> None:
     assert view.returned == set()
 
 
-def test_a_reduce_of_which_nothing_is_heard_ends_at_last() -> None:
-    """All of its participants are liars who are up and say nothing."""
+def test_reduce_without_any_report_ends_after_a_time() -> None:
+    """All its participants are liars that are up and report nothing."""
     rules = replace(RULES, reduce_s=60.0)
     parts = tuple(Participant(peer, 200, 2) for peer in (S, T))
     admitted = membership(A, B, C, learners=(S, T))
@@ -300,8 +303,8 @@ def test_a_reduce_of_which_nothing_is_heard_ends_at_last() -> None:
     assert may_accept(rules, state, view, then.value, 71.0, forced=False).answer is Answer.YES
 
 
-def test_evidence_comes_with_the_proposal_that_rests_on_it() -> None:
-    """The announcement was lost, and so was every copy of it."""
+def test_evidence_comes_with_the_proposal_that_depends_on_it() -> None:
+    """The announcement and every copy of it were lost."""
     some = Group(RULES)
     effects = some.tell("b", Accused(evidence_against_c(some)))
     sent = [it.peer for it in effects if isinstance(it, Send) and type(it.message) is Accusation]

@@ -1,4 +1,4 @@
-"""The grace follows from how late members usually are."""
+"""The grace time follows from the usual lags of late members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
 A, B, C, D = peers("a b c d")
 
 
-def test_before_there_is_data_the_agreed_time_holds() -> None:
+def test_agreed_time_holds_before_there_is_data() -> None:
     assert grace_after([], 30.0) == grace_after([1.0] * (LAGS_MIN - 1), 30.0) == 30.0
 
 
@@ -30,18 +30,18 @@ def test_before_there_is_data_the_agreed_time_holds() -> None:
         ([29.0, 1.0] * 8, 30.0),
     ],
 )
-def test_it_is_the_median_plus_some_deviations_between_bounds(
+def test_grace_is_the_median_plus_deviations_within_bounds(
     lags: list[float], grace_s: float
 ) -> None:
     assert grace_after(lags, 30.0) == grace_s
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=LAGS_KEPT), st.floats(0, 1e4))
-def test_it_never_leaves_its_bounds(lags: list[float], upper_s: float) -> None:
+def test_grace_stays_within_its_bounds(lags: list[float], upper_s: float) -> None:
     assert FLOOR * upper_s <= grace_after(lags, upper_s) <= upper_s
 
 
-def test_only_the_first_report_of_a_step_after_its_quorum_is_a_lag() -> None:
+def test_only_the_first_report_after_the_quorum_is_a_lag() -> None:
     view = View(A, quorum_at=(3, 100.0))
     reports = [Ready(B, 2, 1, 1), Ready(C, 3, 1, 1), Ready(C, 3, 2, 2), Ready(D, 4, 1, 1)]
     for seconds, report in enumerate(reports):
@@ -50,8 +50,10 @@ def test_only_the_first_report_of_a_step_after_its_quorum_is_a_lag() -> None:
     assert list(view.lags) == [1.0]
 
 
-def test_members_that_are_late_as_usual_are_waited_for_no_longer_than_usual() -> None:
-    """c comes some 5 s after a and b, step after step; when it fails to come, nobody waits 10 s."""
+def test_members_are_waited_for_no_longer_than_their_usual_lag() -> None:
+    """c comes about 5 s after a and b in every step. When it once does not come, nobody waits
+    10 s.
+    """
     some = Group(small_rules(outer_steps=20))
     for step in range(10):
         some.ready("a b")
@@ -78,7 +80,9 @@ def done(some: Group, peer: str, update: Digest) -> ReduceDone:
 
 
 def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
-    """c is up and trains for ever. The others wait for it twice, and then for 5 % of their time."""
+    """c is up but never finishes training. The others wait for it twice, and then for 5 % of their
+    time.
+    """
     some, waits = Group(small_rules(outer_steps=20)), []
     for step in range(8):
         some.wait(4.0)
@@ -95,7 +99,9 @@ def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
 
 
 def test_a_member_that_is_never_in_time_lengthens_no_grace() -> None:
-    """c is ready after each reduce has begun: its lags count while the others wait for it."""
+    """c becomes ready after each reduce has begun. Its lags count only while the others wait for
+    it.
+    """
     some = Group(small_rules(outer_steps=20))
     for step in range(10):
         some.wait(2.0)
@@ -109,7 +115,7 @@ def test_a_member_that_is_never_in_time_lengthens_no_grace() -> None:
 
 
 def test_a_quorum_that_is_lost_and_found_again_earns_its_credit_once() -> None:
-    """Otherwise a voter that takes its Ready back again and again would lengthen the wait."""
+    """Otherwise a voter that repeatedly withdraws its Ready could lengthen the wait."""
     some = Group(small_rules(outer_steps=20))
     some.ready("a b c")
     some.deliver()

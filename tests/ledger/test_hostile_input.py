@@ -1,4 +1,4 @@
-"""Whatever is sent or reported, in any order, a voter neither fails nor contradicts itself."""
+"""A voter neither fails nor contradicts itself, whatever peers send or report."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CERTIFIED += [certify(RULES, OPEN, VALUES[2]), certify(RULES, OPEN, VALUES[3])]
 
 PEERS = st.sampled_from([A, B, C, D])
 OTHERS = st.sampled_from([B, C, D])
-"""Who else signs: what a signs itself, only a can sign."""
+"""Peers that may sign here. Only a can sign its own statements."""
 NUMBERS = st.integers(0, 4)
 ENTRY = st.sampled_from(ENTRIES)
 
@@ -117,7 +117,7 @@ def proposals(draw: st.DrawFn) -> Propose:
 def votes(draw: st.DrawFn, sender: PeerId) -> Accept:
     entry, round = draw(ENTRY), draw(NUMBERS)
     unsigned = Vote(RULES.run, entry.height, round, entry.digest, sender, b"")
-    return Accept(Vote(*_parts(unsigned), signature_of(sender, unsigned.message)))
+    return Accept(replace(unsigned, signature=signature_of(sender, unsigned.message)))
 
 
 def _parts(vote: Vote) -> tuple[object, ...]:
@@ -160,8 +160,9 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 class Watched:
-    """What a voter says, and its disk, shown to all checkers of what is said. The rosters here have
-    the founders as voters, so these need not hear of decisions; the others may lie as they like.
+    """Shows the statements of a voter, and its disk, to all checkers of statements. The rosters
+    here have the founders as voters, so these checkers need not hear of decisions. The other peers
+    may lie.
     """
 
     def __init__(self) -> None:
@@ -196,8 +197,10 @@ class Watched:
 
 @settings(max_examples=250, deadline=None)
 @given(st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.1, 3.0]), st.booleans()), max_size=25))
-def test_a_voter_among_madmen_keeps_its_word(story: list[tuple[Event, float, bool]]) -> None:
-    """With crashes in between, after each of which it has only its disk."""
+def test_voter_among_random_messages_keeps_its_promises(
+    story: list[tuple[Event, float, bool]],
+) -> None:
+    """Crashes happen in between. After a crash the voter has only its disk."""
     watched, now = Watched(), 0.0
     disk, ledger = watched.disk, Ledger(RULES, A, signer(A), verify)
     for event, passed, crashes in story:
@@ -215,12 +218,14 @@ def test_a_voter_among_madmen_keeps_its_word(story: list[tuple[Event, float, boo
 
 
 ELIGIBLE = [Entry(1, START.head, value) for value in (OPENING, OTHER_WAY_ROUND)]
-"""What a votes for if all are ready, and nothing else is forced."""
+"""The values that a votes for when all are ready and no other value is forced."""
 
 
 @st.composite
 def later_proposals(draw: st.DrawFn) -> Received:
-    """Of b's and c's later rounds, mostly by right; what is wrong is with one promise or two."""
+    """Proposals of later rounds by b and c. They are mostly valid; at most one or two promises are
+    wrong.
+    """
     round, entry, proofs = draw(st.sampled_from([1, 3, 4])), draw(st.sampled_from(ELIGIBLE)), []
     for voter in draw(st.sets(OTHERS, min_size=2)):
         said = draw(st.none() | claims(st.sampled_from(ELIGIBLE)))
@@ -231,9 +236,10 @@ def later_proposals(draw: st.DrawFn) -> Received:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(later_proposals(), min_size=1, max_size=4))
-def test_a_voter_among_cheats_votes_for_what_was_proposed_by_right(story: list[Received]) -> None:
+def test_voter_among_liars_accepts_only_valid_proposals(story: list[Received]) -> None:
     watched, ledger = Watched(), Ledger(RULES, A, signer(A), verify)
-    for event in (*(Ready(peer, 0, 200, 2) for peer in (A, B, C)), *story):
+    events: list[Event] = [*(Ready(peer, 0, 200, 2) for peer in (A, B, C)), *story]
+    for event in events:
         watched.hears(event)
         for effect in ledger.handle(event, 0.0):
             watched.carries_out(effect, ledger.state)

@@ -1,4 +1,4 @@
-"""What a node wants next, told as situations."""
+"""The value that a node wants to propose next, told as situations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef, Value
-from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.messages.peer_reports import (
     AllowedPeers,
+    AnyReport,
     Joining,
     Leaving,
     PeerDown,
@@ -38,13 +38,13 @@ REDUCING = chain_of(RULES, [Roster(0, 0, (A, B, C), (), EVERYBODY)])[1]
 LAST_ATTEMPT = chain_of(RULES, [Roster(0, n, (A, B, C), (), EVERYBODY) for n in range(3)])[1]
 
 
-def ready(*names: PeerId, step: int = 0) -> list[Event]:
+def ready(*names: PeerId, step: int = 0) -> list[AnyReport]:
     return [Ready(name, step, 200, 2) for name in names]
 
 
 def wish(
     state: LedgerState,
-    events: list[Event],
+    events: list[AnyReport],
     *,
     now: float = 0.0,
     enough_since: float | None = None,
@@ -72,31 +72,31 @@ def test_when_all_are_ready_they_reduce() -> None:
     assert got == Wish(opening((A, B, C)), "all members are ready")
 
 
-def test_a_ready_quorum_gives_the_rest_its_grace() -> None:
+def test_ready_quorum_gives_the_others_the_grace_time() -> None:
     got = wish(GENESIS, ready(A, B), now=3.0, enough_since=1.0)
     assert got == Wish(
         None, "a quorum is ready; waiting for the others until the grace time is over", (C,), 11.0
     )
 
 
-def test_without_a_voter_that_stays_nobody_reduces() -> None:
+def test_reduce_needs_a_voter_that_stays() -> None:
     learning = chain_of(RULES, [Roster(0, 0, (A,), (D, E))])[1]
     got = wish(learning, [*ready(A, D, E), Leaving(A)])
     assert got == Wish(None, "all voters are leaving or down")
 
 
-def test_after_the_grace_it_goes_on_without_the_rest_which_stays_a_member() -> None:
+def test_after_the_grace_late_members_are_left_out_but_stay() -> None:
     got = wish(GENESIS, ready(A, B), now=11.0, enough_since=1.0)
     assert got.value == opening((A, B))
     assert got.reason == "a quorum was ready 10 s ago; starting without the others"
 
 
-def test_who_is_down_is_neither_waited_for_nor_kept() -> None:
+def test_member_that_is_down_is_not_waited_for_and_is_dropped() -> None:
     got = wish(GENESIS, [*ready(A, B, C), PeerDown(C)])
     assert got.value == opening((A, B), voters=(A, B))
 
 
-def test_who_is_heard_again_counts_again() -> None:
+def test_member_that_is_heard_again_counts_again() -> None:
     got = wish(GENESIS, [*ready(A, B, C), PeerDown(C), PeerUp(C)])
     assert got.value == opening((A, B, C))
 
@@ -106,7 +106,7 @@ def test_too_few_contributors_wait_for_more() -> None:
     assert got == Wish(None, "1 more participant needed")
 
 
-def test_a_seed_is_a_voter_that_takes_no_part() -> None:
+def test_seed_votes_but_takes_no_part_in_reduces() -> None:
     got = wish(GENESIS, [*ready(A, B), Ready(C, 0, 0, 0)])
     assert got.value == opening((A, B))
 
@@ -116,11 +116,11 @@ def test_a_seed_is_a_voter_that_takes_no_part() -> None:
     [Ready(C, 0, 200, 3), Ready(C, 0, 201, 2), Ready(C, 0, 0, 2), Ready(C, 0, 5, 0)],
     ids=["more blocks than leased", "more tokens than blocks", "no tokens", "no blocks"],
 )
-def test_a_contribution_that_its_lease_does_not_cover_is_left_out(report: Ready) -> None:
+def test_contribution_beyond_its_lease_is_left_out(report: Ready) -> None:
     assert wish(GENESIS, [*ready(A, B), report]).value == opening((A, B))
 
 
-def test_who_asks_to_join_is_admitted_at_once_as_a_learner() -> None:
+def test_joiner_is_admitted_at_once_as_a_learner() -> None:
     got = wish(GENESIS, [*ready(A), Joining(D)])
     assert got == Wish(Roster(0, 0, (A, B, C), (D,)), "1 join, 0 leave")
 
@@ -134,21 +134,21 @@ def test_who_asks_to_join_is_admitted_at_once_as_a_learner() -> None:
     ],
     ids=["not allowed", "down", "gone again"],
 )
-def test_who_may_not_or_cannot_join_is_not_admitted(events: list[Event]) -> None:
+def test_peer_that_may_not_join_is_not_admitted(events: list[AnyReport]) -> None:
     assert wish(GENESIS, events) == Wish(None, "members are still training", (A, B, C))
 
 
-def test_a_voter_that_says_goodbye_is_let_go_while_it_can_still_vote() -> None:
+def test_leaving_voter_is_released_while_it_can_still_vote() -> None:
     got = wish(GENESIS, [*ready(A), Leaving(C)])
     assert got == Wish(Roster(0, 0, (A, B), ()), "0 join, 1 leave")
 
 
-def test_a_goodbye_that_is_taken_back_is_none() -> None:
+def test_withdrawn_goodbye_is_ignored() -> None:
     assert wish(GENESIS, [*ready(A), Leaving(C), Staying(C)]) == wish(GENESIS, ready(A))
     assert wish(GENESIS, [*ready(A), Staying(C)]) == wish(GENESIS, ready(A))
 
 
-def test_a_learner_that_says_goodbye_is_let_go_so_that_it_can_come_back() -> None:
+def test_leaving_learner_is_released_so_that_it_can_return() -> None:
     admitting, letting_go = Roster(0, 0, (A, B, C), (D,)), Roster(0, 0, (A, B, C), ())
     with_learner = chain_of(RULES, [admitting])[1]
     assert wish(with_learner, [*ready(A), Leaving(D)]) == Wish(letting_go, "0 join, 1 leave")
@@ -156,12 +156,12 @@ def test_a_learner_that_says_goodbye_is_let_go_so_that_it_can_come_back() -> Non
     assert wish(let_go, [*ready(A), Joining(D)]) == Wish(admitting, "1 join, 0 leave")
 
 
-def test_a_member_that_is_not_allowed_any_more_is_dropped() -> None:
+def test_member_removed_from_the_allowlist_is_dropped() -> None:
     got = wish(GENESIS, [*ready(A, B), AllowedPeers(frozenset({A, B}))])
     assert got.value == opening((A, B), voters=(A, B))
 
 
-def test_learners_admitted_in_mid_step_are_not_waited_for_but_welcome() -> None:
+def test_learner_admitted_in_mid_step_is_optional() -> None:
     values: list[Value] = [
         Roster(0, 0, (A, B, C), (), EVERYBODY),
         Commit(0, 0, digest("u")),
@@ -193,8 +193,8 @@ def test_no_more_learners_are_promoted_than_voters_stay() -> None:
     assert (got.voters, got.learners) == ((A, B), (C, D))
 
 
-def test_nobody_is_promoted_beside_a_voter_that_is_down() -> None:
-    """The two that are left would be two of eight, should the newcomers vanish."""
+def test_no_learner_is_promoted_while_a_voter_is_down() -> None:
+    """If the newcomers vanished, the two remaining voters would be two of eight."""
     four, newcomers = (A, B, C, D), peers("e f g h")
     rules = small_rules("a b c d", participants_min=2)
     parts = tuple(Participant(peer, 200, 2) for peer in (*four, *newcomers))
@@ -205,7 +205,8 @@ def test_nobody_is_promoted_beside_a_voter_that_is_down() -> None:
     ]
     state = chain_of(rules, values)[1]
     wished = []
-    for down in ([PeerDown(C), PeerDown(D)], []):
+    both_down: list[AnyReport] = [PeerDown(C), PeerDown(D)]
+    for down in (both_down, []):
         view = View(A)
         for event in [*down, Joining(PeerId("i"))]:
             view.note(event)
@@ -216,26 +217,26 @@ def test_nobody_is_promoted_beside_a_voter_that_is_down() -> None:
     assert wished == [(four, (*newcomers, admitted)), ((*four, *newcomers), (admitted,))]
 
 
-def test_reports_of_other_steps_count_for_nothing() -> None:
+def test_reports_of_other_steps_are_ignored() -> None:
     assert wish(GENESIS, ready(A, B, C, step=1)).waiting_for == (A, B, C)
 
 
 # ── reducing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def failed(*names: PeerId, suspects: tuple[PeerId, ...] = (), attempt: int = 0) -> list[Event]:
+def failed(*names: PeerId, suspects: tuple[PeerId, ...] = (), attempt: int = 0) -> list[AnyReport]:
     return [ReduceFailed(name, 0, attempt, suspects) for name in names]
 
 
-def rested(skips: int, now: float, *events: Event) -> Wish:
+def rested(skips: int, now: float, *events: AnyReport) -> Wish:
     view = View(A, enough_since=1.0, skips=skips)
     for event in (*ready(A, B, C), *events):
         view.note(event)
     return what_to_propose(RULES, GENESIS, view, now)
 
 
-def test_who_skipped_step_after_step_waits_longer_each_time_before_it_opens_a_reduce() -> None:
-    """With a grace of 10 s, and an hour at most."""
+def test_each_skip_lengthens_the_wait_before_the_next_reduce() -> None:
+    """The first wait is the grace time of 10 s, and the longest an hour."""
     assert [rested(skips, 1.0).look_again_at for skips in (0, 1, 2, 3, 4, 12, 10**6)] == [
         *(None, None, 11.0, 21.0, 41.0, 3601.0, 3601.0)
     ]
@@ -245,11 +246,11 @@ def test_who_skipped_step_after_step_waits_longer_each_time_before_it_opens_a_re
     assert rested(2, 11.0).value == opening((A, B, C))
 
 
-def test_who_joins_is_admitted_while_skipped_steps_are_waited_for() -> None:
+def test_joiner_is_admitted_during_the_wait_after_skips() -> None:
     assert rested(2, 1.0, Joining(D)).value == Roster(0, 0, (A, B, C), (D,))
 
 
-def test_skips_are_counted_until_something_is_committed() -> None:
+def test_skips_are_counted_until_the_next_commit() -> None:
     values: list[Value] = []
     for step in range(4):
         values.append(Roster(step, 0, (A, B, C), (), EVERYBODY))
@@ -262,27 +263,27 @@ def test_skips_are_counted_until_something_is_committed() -> None:
     assert counted == [0, 1, 1, 2, 2, 0, 0, 1]
 
 
-def test_a_reduce_under_way_is_waited_for() -> None:
+def test_reduce_in_progress_is_waited_for() -> None:
     assert wish(REDUCING, []) == Wish(None, "an exchange is under way", (A, B, C))
 
 
-def made(*names: PeerId, update: str = "u") -> list[Event]:
+def made(*names: PeerId, update: str = "u") -> list[AnyReport]:
     return [ReduceDone(name, 0, 0, digest(update)) for name in names]
 
 
 IS_DONE = Wish(Commit(0, 0, digest("u")), "the exchange of outer step 0 is done")
 
 
-def test_what_most_participants_made_is_committed_though_others_failed() -> None:
+def test_result_of_most_participants_is_committed_despite_failures() -> None:
     assert wish(REDUCING, made(B, C)) == IS_DONE
     assert wish(REDUCING, [*failed(A), *made(B, C)], failed_since=0.0) == IS_DONE
 
 
-def test_what_one_other_says_that_it_made_is_not_committed() -> None:
+def test_result_that_one_other_peer_reports_is_not_committed() -> None:
     assert wish(REDUCING, made(B)) == Wish(None, "an exchange is under way", (A, B, C))
 
 
-def test_what_this_node_made_is_committed_as_long_as_most_may_have_made_it() -> None:
+def test_own_result_is_committed_while_most_may_have_made_it() -> None:
     assert wish(REDUCING, made(A)) == IS_DONE
     assert wish(REDUCING, [*made(A), *failed(B)], failed_since=0.0) == IS_DONE
     gone = wish(REDUCING, [*made(A), *failed(B, C)], failed_since=0.0, now=1.0)
@@ -291,18 +292,18 @@ def test_what_this_node_made_is_committed_as_long_as_most_may_have_made_it() -> 
     assert isinstance(differ.value, Roster)
 
 
-def test_should_results_differ_more_voices_win() -> None:
+def test_if_results_differ_the_most_reported_one_wins() -> None:
     assert wish(REDUCING, [*made(A, update="x"), *made(B, C)]) == IS_DONE
 
 
-def test_a_result_that_only_the_dead_hold_is_lost() -> None:
+def test_result_that_only_dead_peers_hold_is_lost() -> None:
     events = [*made(B, C), PeerDown(B), PeerDown(C), *failed(A)]
     got = wish(REDUCING, events, failed_since=0.0, now=1.0)
     assert got == Wish(None, "too few are left to try again", look_again_at=10.0)
     assert wish(REDUCING, [*events, UpdateHeld(digest("u"))]) == IS_DONE
 
 
-def test_a_result_that_cannot_be_had_is_given_up_after_the_grace_time() -> None:
+def test_result_that_cannot_be_fetched_is_given_up_after_the_grace() -> None:
     view = View(A, done_since=1.0)
     for event in (*made(B, C), *ready(A, B, C)):
         view.note(event)
@@ -315,14 +316,14 @@ def test_a_result_that_cannot_be_had_is_given_up_after_the_grace_time() -> None:
     assert what_to_propose(RULES, REDUCING, view, 99.0).value == Commit(0, 0, digest("u"))
 
 
-def taken(text: str, *names: PeerId, step: int = 0) -> list[Event]:
+def taken(text: str, *names: PeerId, step: int = 0) -> list[AnyReport]:
     return [SnapshotTaken(name, step, digest(text)) for name in names]
 
 
 def snapshot_named(
-    state: LedgerState, *events: list[Event], rules: Rules = RULES
+    state: LedgerState, *events: list[AnyReport], rules: Rules = RULES
 ) -> SnapshotRef | None:
-    """By the commit that `a` would propose."""
+    """The wish, given the commit that `a` would propose."""
     view = View(A)
     for event in [ReduceDone(A, state.step, 0, digest("u")), *chain.from_iterable(events)]:
         view.note(event)
@@ -335,8 +336,8 @@ def snapshot_named(
 FIRST, SECOND = SnapshotRef(0, digest("s0")), SnapshotRef(1, digest("s1"))
 
 
-def test_the_commit_carries_the_newest_snapshot_that_a_quorum_wrote() -> None:
-    values = [Roster(0, 0, (A, B, C), (), EVERYBODY), Commit(0, 0, digest("u"))]
+def test_commit_carries_the_newest_snapshot_a_quorum_wrote() -> None:
+    values: list[Value] = [Roster(0, 0, (A, B, C), (), EVERYBODY), Commit(0, 0, digest("u"))]
     state = chain_of(RULES, [*values, Roster(1, 0, (A, B, C), (), EVERYBODY)])[1]
     early = taken("s7", A, B, C, step=7)
     assert snapshot_named(state, taken("s0", A, B), early) == FIRST
@@ -344,9 +345,9 @@ def test_the_commit_carries_the_newest_snapshot_that_a_quorum_wrote() -> None:
     assert snapshot_named(state, *both, early) == SECOND
 
 
-def test_a_snapshot_that_is_certified_is_not_named_again() -> None:
+def test_certified_snapshot_is_not_named_again() -> None:
     commit = Commit(0, 0, digest("u"), FIRST, digest("any"))
-    values = [Roster(0, 0, (A, B, C), (), EVERYBODY), commit]
+    values: list[Value] = [Roster(0, 0, (A, B, C), (), EVERYBODY), commit]
     state = chain_of(RULES, [*values, Roster(1, 0, (A, B, C), (), EVERYBODY)])[1]
     assert snapshot_named(state, taken("s0", A, B, C)) is None
 
@@ -362,66 +363,70 @@ def test_a_snapshot_that_is_certified_is_not_named_again() -> None:
     ],
     ids=["one word", "no voters", "a quorum is not up", "all differ", "we differ"],
 )
-def test_a_snapshot_that_no_quorum_wrote_holds_up_no_commit(events: list[Event]) -> None:
+def test_commit_does_not_wait_for_a_snapshots_quorum(events: list[AnyReport]) -> None:
     assert snapshot_named(REDUCING, events) is None
 
 
-def test_half_of_the_voters_vouch_for_a_snapshot_if_the_first_is_one_of_them() -> None:
+def test_half_of_the_voters_with_the_first_vouch_for_a_snapshot() -> None:
     four = small_rules("a b c d")
     state = chain_of(four, [Roster(0, 0, (A, B, C, D), (), EVERYBODY)])[1]
     assert snapshot_named(state, taken("s0", A, D), rules=four) == FIRST
     assert snapshot_named(state, taken("s0", B, D), rules=four) is None
 
 
-def test_where_quorums_are_two_thirds_more_have_to_vouch_for_a_snapshot() -> None:
+def test_two_thirds_quorum_needs_more_vouchers_for_a_snapshot() -> None:
     strict = small_rules("a b c d", quorum="two-thirds")
     state = chain_of(strict, [Roster(0, 0, (A, B, C, D), (), EVERYBODY)])[1]
     assert snapshot_named(state, taken("s0", A, B), rules=strict) is None
     assert snapshot_named(state, taken("s0", A, B, C), rules=strict) == FIRST
 
 
-def test_a_first_failure_waits_a_moment_for_the_others() -> None:
+def test_first_failure_waits_a_moment_for_other_reports() -> None:
     got = wish(REDUCING, failed(A), now=1.2, failed_since=1.0)
     assert got == Wish(
         None, "an exchange failed; waiting for the other participants' reports", (B, C), 1.5
     )
 
 
-def test_when_all_living_participants_failed_it_is_tried_again_at_once() -> None:
+def test_retry_starts_at_once_when_all_live_participants_failed() -> None:
     got = wish(REDUCING, [PeerDown(C), *failed(A, B, suspects=(C,))], now=1.0, failed_since=1.0)
     again = Roster(0, 1, (A, B), (), EVERYBODY[:2])
     assert got == Wish(again, "attempt 0: it failed")
 
 
-def test_a_suspect_of_half_of_the_others_stays_a_member_but_sits_out() -> None:
+def test_peer_that_half_suspect_sits_out_but_stays_a_member() -> None:
     got = wish(REDUCING, failed(A, B, C, suspects=(C,)), now=1.0, failed_since=1.0)
     assert got.value == Roster(0, 1, (A, B, C), (), EVERYBODY[:2])
 
 
 def test_neighbours_that_accuse_each_other_get_another_chance() -> None:
-    events = [PeerDown(C), ReduceFailed(A, 0, 0, (B,)), ReduceFailed(B, 0, 0, (A,))]
+    events: list[AnyReport] = [
+        PeerDown(C),
+        ReduceFailed(A, 0, 0, (B,)),
+        ReduceFailed(B, 0, 0, (A,)),
+    ]
     got = wish(REDUCING, events, now=1.0, failed_since=1.0)
     assert got.value == Roster(0, 1, (A, B), (), EVERYBODY[:2])
 
 
-def test_failures_of_other_attempts_count_for_nothing() -> None:
+def test_failures_of_other_attempts_are_ignored() -> None:
     assert wish(REDUCING, failed(A, B, C, attempt=1)).value is None
 
 
-def test_when_attempts_are_used_up_the_step_is_skipped() -> None:
+def test_step_is_skipped_when_attempts_are_used_up() -> None:
     got = wish(LAST_ATTEMPT, failed(A, B, C, attempt=2), now=1.0, failed_since=1.0)
     assert got == Wish(Skip(0), "all 3 attempts failed")
 
 
-def test_when_too_few_are_left_they_wait_and_then_skip() -> None:
-    events: list[Event] = [*failed(A), PeerDown(B), PeerDown(C)]
+def test_too_few_participants_wait_and_then_skip() -> None:
+    events: list[AnyReport] = [*failed(A), PeerDown(B), PeerDown(C)]
     waits = wish(REDUCING, events, now=1.0, failed_since=1.0)
     assert waits == Wish(None, "too few are left to try again", (), 11.0)
     gives_up = wish(REDUCING, events, now=11.0, failed_since=1.0)
     assert gives_up.value == Skip(0)
 
 
-def test_who_says_that_its_own_work_is_lost_is_left_out_even_if_too_few_are_left() -> None:
+def test_peer_that_lost_its_work_is_left_out_even_if_few_remain() -> None:
     events = [
         *ready(A, B, C),
         ReduceFailed(A, 0, 0, (A, C)),

@@ -1,4 +1,4 @@
-"""Any two quorums share a voter: everything rests on that."""
+"""Any two quorums share a voter: the safety of the ledger depends on it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_any_two_quorums_share_a_voter(policy: QuorumPolicy, count: int) -> None
 
 
 @pytest.mark.parametrize("count", range(1, 9))
-def test_two_thirds_survive_fewer_than_a_third_of_liars(count: int) -> None:
+def test_two_thirds_tolerate_fewer_than_a_third_of_liars(count: int) -> None:
     liars = (count - 1) // 3
     quorums = all_quorums("two-thirds", count)
     assert all(len(one & other) > liars for one in quorums for other in quorums)
@@ -60,7 +60,7 @@ def test_an_exact_half_needs_the_first_ranked(count: int, present: str, enough: 
 
 
 @given(st.integers(1, 30), st.sets(st.integers(0, 40)))
-def test_a_second_and_duller_way_to_count_agrees(count: int, indices: set[int]) -> None:
+def test_second_simpler_count_agrees(count: int, indices: set[int]) -> None:
     present = {PeerId(f"v{index}") for index in indices}
     inside = sorted(index for index in indices if index < count)
     half = len(inside) * 2
@@ -68,7 +68,7 @@ def test_a_second_and_duller_way_to_count_agrees(count: int, indices: set[int]) 
     assert quorum.reached("majority", voters_of(count), present) is expected
 
 
-def test_who_is_missing_is_named_only_while_it_matters() -> None:
+def test_missing_voters_are_named_only_while_it_matters() -> None:
     voters = voters_of(3)
     assert quorum.missing("majority", voters, {voters[0]}) == voters[1:]
     assert quorum.missing("majority", voters, set(voters[:2])) == ()

@@ -1,4 +1,4 @@
-"""What seldom happens to a ledger, and must go well all the same."""
+"""Rare situations that the ledger must handle as well."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ A, B, C, D = peers("a b c d")
 U = digest("u")
 
 
-def test_entries_that_nobody_asked_for_do_not_start_a_question() -> None:
+def test_unrequested_entries_start_no_question() -> None:
     catchup = Catchup(heights={A: 9})
     catchup.note_growth(B, 4, now=1.0)
     assert catchup.ask_at is None
@@ -31,7 +31,7 @@ def test_round_0_is_not_prepared() -> None:
     assert some.notes == [(A, "b prepares round 0: the first round needs no promises")]
 
 
-def test_an_earlier_round_is_refused_and_one_that_was_accepted_in_is_passed_over() -> None:
+def test_earlier_round_is_refused_and_an_accepted_one_skipped() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     some.mail.clear()
@@ -42,7 +42,7 @@ def test_an_earlier_round_is_refused_and_one_that_was_accepted_in_is_passed_over
     assert some["a"].state.height == 1
 
 
-def test_a_promise_that_comes_twice_counts_once() -> None:
+def test_repeated_promise_counts_once() -> None:
     some = Group(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.mail.clear()
@@ -54,9 +54,9 @@ def test_a_promise_that_comes_twice_counts_once() -> None:
     assert not some["c"]._instance._proposer.is_promised
 
 
-def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
-    """It has accepted a Commit, lost its bytes in a crash, and a quorum has accepted nothing: the
-    Commit is passed over, and after the restart it has heard nothing that it could propose instead.
+def test_leader_without_bytes_or_wish_waits_for_either() -> None:
+    """It has accepted a Commit and lost its bytes in a crash, and a quorum has accepted nothing. So
+    the Commit is passed over. After the restart it has heard nothing that it could propose instead.
     """
     some = Group(small_rules("a b c d e"))
     some.ready("a b c d e")
@@ -85,7 +85,7 @@ def test_a_leader_without_bytes_and_without_a_wish_waits_for_either() -> None:
     assert some["a"].updates[0].update == U
 
 
-def test_nobody_waits_for_bytes_of_a_commit_that_is_no_longer_wanted() -> None:
+def test_bytes_of_an_unwanted_commit_are_not_waited_for() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -97,7 +97,7 @@ def test_nobody_waits_for_bytes_of_a_commit_that_is_no_longer_wanted() -> None:
     assert some["c"]._instance._fetch.due_at is None
 
 
-def test_a_roster_without_a_voter_is_not_wished_for() -> None:
+def test_roster_without_a_voter_is_not_proposed() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -110,22 +110,22 @@ def test_a_roster_without_a_voter_is_not_wished_for() -> None:
     assert set(some.heights().values()) == {1}
 
 
-def test_what_a_promise_had_accepted_has_three_parts() -> None:
+def test_claim_of_an_accepted_value_has_three_parts() -> None:
     plain = {"kind": "promise", "height": 1, "round": 1, "accepted": [0], "signature": "eA=="}
     with pytest.raises(RemoteProtocolError, match="the accepted entry has 3 parts"):
         decode(canonical(plain))
 
 
 @pytest.mark.parametrize("proof", [["a", None], ["a", [0, U], "eA=="]])
-def test_a_proof_of_a_promise_has_three_parts_and_so_has_its_claim(proof: list[object]) -> None:
+def test_promise_proof_and_its_claim_have_three_parts(proof: list[object]) -> None:
     entry = {"height": 1, "parent": U, "value": {"kind": "skip", "step": 0}}
     plain = {"kind": "propose", "round": 1, "entry": entry, "signature": "", "promises": [proof]}
     with pytest.raises(RemoteProtocolError, match="has 3 parts"):
         decode(canonical(plain))
 
 
-def test_bytes_that_the_judge_no_longer_waits_for_are_not_fetched_again() -> None:
-    """The proposal stays undecided for another reason, and the repeating ends by itself."""
+def test_bytes_that_acceptance_does_not_wait_for_are_not_refetched() -> None:
+    """The proposal stays undecided for another reason, and the repetition ends by itself."""
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver()

@@ -1,4 +1,4 @@
-"""SPEC.md, sentence by sentence, each shown by a story of a few lines (see transcripts)."""
+"""SPEC.md, sentence by sentence. A story of a few lines shows each sentence (see transcripts)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ A, B, C = peers("a b c")
 
 
 def told(*commands: str) -> list[str]:
-    """What the ledgers do, a line each. The commands' own expectations are checked as well."""
+    """Return the trace of the ledgers, one line for each action. The expectations in the commands
+    are checked too.
+    """
     (block,) = played([Block(1, commands, ())])
     return list(block.expected)
 
@@ -41,14 +43,14 @@ REDUCING = (*ALL_READY, "deliver")
 # ── words ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_proposer_of_a_round_is_voter_height_plus_round() -> None:
+def test_proposer_of_a_round_is_voter_height_plus_round() -> None:
     electorate = Group(small_rules())["a"]._instance.electorate
     assert [electorate.proposer(round) for round in range(4)] == [B, C, A, B]
 
 
 def test_the_parent_of_entry_1_is_the_run_id() -> None:
     rules = small_rules()
-    assert genesis(rules).head == rules.run
+    assert str(genesis(rules).head) == rules.run
 
 
 @pytest.mark.parametrize(
@@ -65,14 +67,14 @@ def test_quorum_is_more_than_half_or_half_with_the_first(
 # ── R1 to R6 ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_r1_what_is_revealed_is_written_first() -> None:
+def test_r1_statement_is_written_before_it_is_sent() -> None:
     lines = told(*ALL_READY, "deliver b->a propose", "down b at c", "deliver c->a prepare")
     for said, written in (("a -> b: accept 1/0", "a writes vote"), ("a -> c: promise", "promise")):
         (place,) = (i for i, line in enumerate(lines) if line.startswith(said))
         assert written in lines[place - 1]
 
 
-def test_r1_a_restarted_voter_starts_from_what_it_had_promised() -> None:
+def test_r1_restarted_voter_starts_from_its_promise() -> None:
     told(
         *ALL_READY,
         "down b at c",
@@ -83,24 +85,24 @@ def test_r1_a_restarted_voter_starts_from_what_it_had_promised() -> None:
     )
 
 
-def test_r2_a_prepare_is_answered_if_its_round_is_later() -> None:
+def test_r2_prepare_is_answered_if_its_round_is_later() -> None:
     lines = told(*ALL_READY, "down b at c", "deliver c->a prepare")
     assert lines[-2:] == ["a writes promise 1/1", "a -> c: promise 1/1, free"]
 
 
-def test_r3_a_proposal_of_a_round_before_the_promised_one_is_refused() -> None:
+def test_r3_proposal_before_the_promised_round_is_refused() -> None:
     lines = told(*ALL_READY, "down b at c", "deliver c->a prepare", "deliver b->a propose")
     assert lines[-1] == "a -> b: refuse 1/0, promised 1: this node has promised a later round"
 
 
-def test_r3_a_proposal_without_its_proposers_vote_is_refused() -> None:
+def test_r3_proposal_without_its_proposers_vote_is_refused() -> None:
     start = (*ALL_READY, "tamper b->a propose signature")
     lines = told(*start, "deliver b->a propose", "expect a height 0")
     said = "a proposal for b's round 0 is ignored: its proposer did not sign it"
     assert lines[-1] == f"a notes: {said}"
 
 
-def test_r5_a_claim_to_have_accepted_what_was_not_proposed_does_not_count() -> None:
+def test_r5_claim_of_a_value_never_proposed_is_ignored() -> None:
     lines = told(
         *(*ALL_READY, "deliver b->a propose", "crash b", "down b", "deliver c->a prepare"),
         *("tamper a->c promise claim", "deliver a->c promise", "expect a,c height 0"),
@@ -109,7 +111,7 @@ def test_r5_a_claim_to_have_accepted_what_was_not_proposed_does_not_count() -> N
     assert lines[-1] == f"c notes: {said}"
 
 
-def test_r6_a_certificate_without_its_proposers_vote_is_none() -> None:
+def test_r6_certificate_without_its_proposers_vote_is_invalid() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver(lambda letter: not isinstance(letter.message, Outcome))
@@ -129,12 +131,12 @@ def test_r4_the_proposers_own_accept_is_durable_before_it_proposes() -> None:
     ]
 
 
-def test_r4_a_restarted_proposer_of_round_0_proposes_what_it_had_accepted() -> None:
+def test_r4_restarted_proposer_of_round_0_repeats_its_value() -> None:
     lines = told(*ALL_READY, "drop", "crash b", "restart b", "down c at b", "ready a b at b")
     assert lines[-1] == "b -> a c: propose 1/0 e1"
 
 
-def test_r4_a_restarted_proposer_leads_no_round_that_it_had_promised() -> None:
+def test_r4_restarted_proposer_leads_no_round_it_had_promised() -> None:
     start = ("members a b c", "crash b", "down b", "ready a c", "drop", "crash c", "restart c")
     before = told(*start)
     assert told(*start, "down b at c", "ready a c at c") == before
@@ -146,7 +148,7 @@ def test_r5_the_entry_accepted_in_the_highest_round_is_proposed() -> None:
     assert "c -> a b: propose 1/1 e1, promised by c a" in lines
 
 
-def test_r5_a_commit_without_bytes_is_passed_over_if_a_quorum_had_accepted_nothing() -> None:
+def test_r5_commit_without_bytes_is_passed_over_if_not_chosen() -> None:
     told(*REDUCING, "says c u0", "done b u0", "fail a", "tick 40", "expect * attempt 2")
 
 
@@ -154,10 +156,10 @@ ROTTEN = (
     *(*REDUCING, "snapshot a b c 0 rotten at c", "snapshot a b 0 good at a b"),
     *("done a b c u0", "deliver"),
 )
-"""c, who lies, has proposed, and accepted, a commit with a snapshot that a and b know better."""
+"""c is a liar. It has proposed and accepted a commit whose snapshot a and b know to be wrong."""
 
 
-def test_r5_who_knows_better_asks_whoever_is_up_before_it_gives_in() -> None:
+def test_r5_voter_that_disagrees_asks_all_live_peers_first() -> None:
     lines = told(
         *(*ROTTEN, "down c at a", "drop a->b prepare", "deliver a->c prepare"),
         *("deliver c->a promise", "expect a height 1", "tick 1"),
@@ -166,7 +168,7 @@ def test_r5_who_knows_better_asks_whoever_is_up_before_it_gives_in() -> None:
     assert "a notes: no vote yet: this node's snapshot of step 0 is good" in lines
 
 
-def test_r5_an_entry_that_may_have_been_chosen_is_forced_upon_who_knows_better() -> None:
+def test_r5_value_that_may_be_chosen_is_forced_on_dissenters() -> None:
     told(
         *(*ROTTEN, "crash b", "down b at a c", "tick 3"),
         "expect a,c entry 2 commit 0.0 u0, snapshot 0=rotten",
@@ -176,11 +178,11 @@ def test_r5_an_entry_that_may_have_been_chosen_is_forced_upon_who_knows_better()
 @pytest.mark.parametrize(
     ("round", "after_s", "accepts"), [(1, 0, False), (4, 0, False), (4, 9, False), (4, 10, True)]
 )
-def test_r5_who_knows_better_refuses_what_leaves_out_voters_who_are_up(
+def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
     round: int, after_s: int, accepts: bool
 ) -> None:
-    """For some time, whatever round it says it is: a voter that is up but silent must not hold the
-    others up for ever.
+    """The refusal lasts for some time, whatever round the proposal names. A voter that is up but
+    silent must not delay the others for ever.
     """
     some = Group(small_rules())
     some.ready("a b c")
@@ -207,7 +209,7 @@ def test_r6_votes_of_a_quorum_are_the_certificate() -> None:
     told(*ALL_READY, "deliver b->a propose", "deliver a->b accept", "expect b votes 1 a b")
 
 
-def test_r6_an_entry_is_appended_before_later_heights_are_spoken_of() -> None:
+def test_r6_entry_is_appended_before_messages_of_later_heights() -> None:
     lines = told("members a b", "leave a", "ready b", "deliver")
     assert lines.index("b appends e1") < lines.index("b -> all: outcome e1 by a b")
 
@@ -215,15 +217,15 @@ def test_r6_an_entry_is_appended_before_later_heights_are_spoken_of() -> None:
 # ── proposing and accepting ──────────────────────────────────────────────────────────────────────
 
 
-def test_nobody_accepts_a_commit_without_holding_its_bytes() -> None:
+def test_commit_is_accepted_only_by_holders_of_its_bytes() -> None:
     lines = told(
         *REDUCING, "says b u0", "done c u0", "deliver", "expect * height 1", "holds a u0", "deliver"
     )
     assert lines.index("a fetches u0 from b c") < lines.index("a writes vote 2/0 e2")
 
 
-def test_a_forced_entry_is_not_judged_again() -> None:
-    """a has to take part though it would not: it heard of no readiness of its own."""
+def test_forced_entry_is_not_judged_again() -> None:
+    """a must take part although it would refuse: it never heard its own Ready."""
     told(
         *ALL_READY,
         "deliver b->c propose",
@@ -254,13 +256,13 @@ def test_s2_no_crash_makes_a_voter_contradict_itself() -> None:
     assert (found.fault, found.finished) == ("", True)
 
 
-def test_s3_a_commit_only_for_bytes_that_a_quorum_holds() -> None:
+def test_s3_commit_needs_a_quorum_that_holds_its_bytes() -> None:
     made = (*REDUCING, "says a u0", "done c u0")
     told(*made, "tick 9", "expect * height 1")
     told(*made, "holds b u0", "tick 2", "expect * height 2", "expect a votes 2 b c")
 
 
-def test_s4_and_s5_anybody_replays_the_chain_to_the_same_state() -> None:
+def test_s4_and_s5_replay_of_the_chain_gives_the_same_state() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -268,7 +270,7 @@ def test_s4_and_s5_anybody_replays_the_chain_to_the_same_state() -> None:
     assert apply(some.rules, genesis(some.rules), some["a"].chain[0].entry) == some["b"].state
 
 
-def test_s6_a_block_is_leased_returned_or_committed_and_nothing_twice() -> None:
+def test_s6_block_is_in_one_place_and_committed_once() -> None:
     told(
         *("members a b c", "crash c", "down c", "ready a b", "deliver"),
         *("expect a,b returned 4 5", "done a b u0", "deliver"),
@@ -276,7 +278,7 @@ def test_s6_a_block_is_leased_returned_or_committed_and_nothing_twice() -> None:
     )
 
 
-def test_s7_a_newcomer_votes_only_after_an_update_of_its_own() -> None:
+def test_s7_newcomer_votes_only_after_its_first_update() -> None:
     told(
         *("members a b at d", "join d", "deliver", "ready a b d", "deliver", "expect * voters a b"),
         *("done a b d u0", "deliver", "ready a b d", "deliver", "expect * voters a b d"),
@@ -284,7 +286,7 @@ def test_s7_a_newcomer_votes_only_after_an_update_of_its_own() -> None:
 
 
 def snapped() -> Group:
-    """A group whose second entry certifies a snapshot."""
+    """Return a group whose second entry certifies a snapshot."""
     some = Group(small_rules())
     some.tell_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
     some.ready("a b c")
@@ -295,7 +297,7 @@ def snapped() -> Group:
     return some
 
 
-def test_s8_a_snapshot_is_certified_with_the_state_that_its_commit_applies_to() -> None:
+def test_s8_snapshot_is_certified_with_the_state_of_its_commit() -> None:
     some = snapped()
     before = replay(some.rules, some["a"].chain[:1], verify)
     commit = some["a"].chain[-1].entry.value
@@ -304,7 +306,7 @@ def test_s8_a_snapshot_is_certified_with_the_state_that_its_commit_applies_to() 
     assert "another state than the one" in why_invalid(some.rules, before, another)
 
 
-def test_s8_a_snapshot_is_certified_by_a_quorum_that_wrote_it_not_by_who_wrote_first() -> None:
+def test_s8_snapshot_needs_a_quorum_that_wrote_it() -> None:
     told(
         *(*REDUCING, "snapshot c 0 rotten", "done a b c u0", "deliver"),
         *("expect * height 2", "expect * entry 2 commit 0.0 u0", "snapshot a b 0 good"),
@@ -313,7 +315,7 @@ def test_s8_a_snapshot_is_certified_by_a_quorum_that_wrote_it_not_by_who_wrote_f
     )
 
 
-def test_s8_who_lies_about_a_snapshot_holds_up_one_round_and_certifies_nothing() -> None:
+def test_s8_false_snapshot_costs_one_round_and_is_not_certified() -> None:
     told(
         *(*REDUCING, "snapshot a b c 0 rotten at c", "done a b c u0", "deliver"),
         *(
@@ -325,7 +327,7 @@ def test_s8_who_lies_about_a_snapshot_holds_up_one_round_and_certifies_nothing()
     )
 
 
-def test_s9_a_base_is_the_state_and_commit_that_were_named() -> None:
+def test_s9_base_is_the_state_and_commit_that_were_named() -> None:
     some = snapped()
     base = base_at(some.rules, some["a"].kept, 2)
     assert base is not None
@@ -336,23 +338,23 @@ def test_s9_a_base_is_the_state_and_commit_that_were_named() -> None:
         check_base(some.rules, base, Checkpoint(2, digest("another")), verify)
 
 
-# ── who lies ─────────────────────────────────────────────────────────────────────────────────────
+# ── liars ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_e1_a_proposer_of_two_entries_in_one_round_has_signed_both() -> None:
+def test_e1_double_proposer_has_signed_both_entries() -> None:
     start = (*ALL_READY, "tamper b->c propose twin", "deliver b->c propose")
     lines = told(*start, "deliver", "expect * height 1")
     assert "c accuses b" in lines
 
 
-def test_e2_who_meets_evidence_announces_it() -> None:
+def test_e2_peer_that_meets_evidence_announces_it() -> None:
     lines = told(*ALL_READY, "tamper b->c propose twin", "deliver")
     (told_all,) = (line for line in lines if line.startswith("c -> all: accusation of b"))
     assert told_all.endswith("a vote for e1' in round 0; and a vote for e1 in round 0")
     assert "a accuses b" in lines
 
 
-# ── who lies ─────────────────────────────────────────────────────────────────────────────────────
+# ── liars, continued ──────────────────────────────────────────────────────────────────────────────
 
 TWO_VOTES_OF_D = (
     "members a b c d",
@@ -362,32 +364,34 @@ TWO_VOTES_OF_D = (
 )
 
 
-def test_e2_whoever_meets_the_pair_keeps_it() -> None:
+def test_e2_every_peer_that_sees_both_statements_keeps_them() -> None:
     assert "a accuses d" in told(*TWO_VOTES_OF_D)
 
 
-def test_e3_who_is_accused_is_in_no_roster_and_not_admitted_again() -> None:
+def test_e3_accused_peer_is_in_no_roster_and_not_readmitted() -> None:
     told(
         *TWO_VOTES_OF_D, "ready a b c d", "tick 3", "expect a,b,c voters a b c", "join d", "tick 3"
     )
     told(*TWO_VOTES_OF_D, "tick 3", "join d", "tick 3", "expect a,b,c learners")
 
 
-def test_e4_who_is_not_alone_follows_and_votes_no_more_until_it_is_started_again() -> None:
+def test_e4_peer_with_a_second_process_follows_without_voting() -> None:
     told("members a b c", "namesake a", "ready a b c", "deliver", "expect * votes 1 b c")
     lines = told("members a b", "namesake b", "crash b", "restart b", "ready a b", "deliver")
     assert any(line.startswith("b writes vote") for line in lines)
 
 
-# ── in time ──────────────────────────────────────────────────────────────────────────────────────
+# ── liveness ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_due_is_decided_while_a_quorum_is_connected() -> None:
+def test_due_entry_is_decided_while_a_quorum_is_connected() -> None:
     told("members a b c d e", "crash b c", "ready a d e", "down b c", "tick 1", "expect a height 1")
 
 
-def test_rounds_last_longer_with_each_timeout_up_to_sixteen_times_as_long() -> None:
-    """However long they are then, what can be decided again is at the next repetition."""
+def test_rounds_lengthen_with_timeouts_up_to_sixteen_times() -> None:
+    """However long the rounds are then, the next repetition decides once a decision is possible
+    again.
+    """
     story = [*ALL_READY, "partition a | b | c", "tick 0.9"]
     for number in range(18):
         next_s = min(number + 2, 16)
@@ -414,23 +418,21 @@ LOST_QUESTION = (*ALONE, "drop", "heartbeat a", "partition a b | c", "tick 1", "
     ],
     ids=["proposal", "prepare", "promise", "votes", "question"],
 )
-def test_every_message_that_waits_for_an_answer_is_sent_again(
-    lost: tuple[str, ...], hears: str
-) -> None:
+def test_unanswered_messages_are_sent_again(lost: tuple[str, ...], hears: str) -> None:
     told(*lost, "expect c height 0", hears, "expect c height 1")
 
 
-def test_bytes_that_are_waited_for_are_asked_for_again() -> None:
+def test_missing_bytes_are_asked_for_again() -> None:
     lines = told(*REDUCING, "says a u0", "done b u0", "tick 0.6")
     assert lines.count("c fetches u0 from a b") == 2
 
 
-def test_rounds_of_proposers_that_are_down_are_skipped_at_once() -> None:
+def test_rounds_of_dead_proposers_are_skipped_at_once() -> None:
     lines = told("members a b c", "crash b", "down b", "ready a c", "deliver", "expect a height 1")
     assert not any("after" in line for line in lines)
 
 
-def test_who_is_asked_for_what_it_keeps_no_more_says_so_and_another_is_asked() -> None:
+def test_pruned_peer_says_so_and_another_peer_is_asked() -> None:
     lines = told(
         *("members a b c", "crash c", "down c at a b", "ready a b", "deliver"),
         *("snapshot a 0 s", "snapshot b 0 s", "done a b u", "deliver", "prune a 2"),
@@ -441,14 +443,14 @@ def test_who_is_asked_for_what_it_keeps_no_more_says_so_and_another_is_asked() -
     )
 
 
-def test_a_finished_reduce_is_committed_by_whoever_holds_its_bytes() -> None:
+def test_finished_reduce_is_committed_by_any_holder_of_its_bytes() -> None:
     told(
         *(*REDUCING, "says c u0", "crash c", "down c", "done b u0", "holds a u0", "tick 1"),
         "expect a,b height 2",
     )
 
 
-def test_a_finished_reduce_whose_bytes_are_nowhere_is_tried_again_after_the_grace() -> None:
+def test_reduce_is_retried_after_the_grace_if_its_bytes_are_lost() -> None:
     told(
         *("members a b c grace=10", *REDUCING[1:], "says c u0", "done b u0", "fail a"),
         *("tick 9", "expect * height 1", "tick 9"),
@@ -456,7 +458,7 @@ def test_a_finished_reduce_whose_bytes_are_nowhere_is_tried_again_after_the_grac
     )
 
 
-def test_who_says_that_its_own_work_is_lost_is_left_out_until_it_is_ready_again() -> None:
+def test_peer_that_lost_its_work_is_left_out_until_ready_again() -> None:
     told(
         *(*REDUCING, "fail a suspects=a", "fail b c", "deliver"),
         "expect * entry 2 roster 0.1 voters a b c averaging b:200 c:200",
@@ -465,19 +467,19 @@ def test_who_says_that_its_own_work_is_lost_is_left_out_until_it_is_ready_again(
     )
 
 
-def test_a_voter_that_is_needed_and_accepted_what_only_it_holds_is_waited_for() -> None:
+def test_needed_voter_with_the_only_copy_is_waited_for() -> None:
     told(
         *("members a b c grace=10", *REDUCING[1:], "crash b", "done c u0", "down b", "fail a"),
         *("tick 100", "expect a,c height 1", "holds a u0", "tick 10", "expect a,c height 2"),
     )
 
 
-def test_a_majority_that_is_gone_is_waited_for() -> None:
+def test_lost_majority_is_waited_for() -> None:
     told("members a b c", "crash b c", "down b c", "ready a", "tick 100", "expect a height 0")
 
 
-def test_reports_that_were_lost_are_heard_again() -> None:
-    """What is volatile: a restarted node knows of no readiness until it is told again."""
+def test_lost_reports_are_repeated() -> None:
+    """Reports are volatile: a restarted node knows of no Ready until it is told again."""
     some = Group(small_rules("a b"))
     some.ready("a b")
     some.crash("b")
@@ -488,7 +490,7 @@ def test_reports_that_were_lost_are_heard_again() -> None:
     assert set(some.heights().values()) == {1}
 
 
-def test_a_report_decides_what_is_proposed_never_what_is_valid() -> None:
+def test_reports_decide_what_is_proposed_but_not_what_is_valid() -> None:
     some = Group(small_rules())
     some.ready("a b c")
     some.deliver()
@@ -498,8 +500,10 @@ def test_a_report_decides_what_is_proposed_never_what_is_valid() -> None:
     assert fresh["c"].state == some["a"].state
 
 
-def test_s10_a_voter_without_the_amendment_passes_a_forced_roster_over() -> None:
-    """The one who voted for it, and has it, is gone: nothing was chosen, and the rest go on."""
+def test_s10_voter_without_the_amendment_passes_over_its_roster() -> None:
+    """The peer that voted for it and has it is gone. So nothing was chosen, and the others go
+    on.
+    """
     told(
         *("members a b c", "amend 1 step=1 at b", "ready a b c", "deliver"),
         *("expect * height 0", "crash b", "down b", "deliver"),
@@ -508,8 +512,8 @@ def test_s10_a_voter_without_the_amendment_passes_a_forced_roster_over() -> None
     )
 
 
-def test_s11_a_proposer_takes_nobodys_place() -> None:
-    """Two such rosters, and b had the run to itself."""
+def test_s11_proposer_cannot_drop_live_voters() -> None:
+    """With two such rosters b would have the run to itself."""
     some = Group(small_rules("a b c d e"))
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state
@@ -526,7 +530,7 @@ def test_s11_a_proposer_takes_nobodys_place() -> None:
     assert some.tell(d, Received(c, asked(rules, 1, entry, promises))) == []
 
 
-def test_who_ends_rounds_before_their_time_leaves_time_for_others() -> None:
+def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:
     some = Group(small_rules())
 
     def prepares(peer: PeerId, round: int) -> list[type[Effect]]:
@@ -541,7 +545,7 @@ def test_who_ends_rounds_before_their_time_leaves_time_for_others() -> None:
     assert prepares(C, 7) == [Persist, Send]
 
 
-def test_a_proposer_leaves_its_round_only_if_the_others_leave_it_no_quorum() -> None:
+def test_proposer_leaves_its_round_only_if_its_quorum_is_lost() -> None:
     some = Group(small_rules("a b c d e"))
     some.ready("a b c d e")
     later = {"c": 9, "d": 12, "e": 9}

@@ -1,4 +1,4 @@
-"""What a chain amounts to."""
+"""The state that follows from a chain of entries."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_at_genesis_the_founders_vote_and_hold_leases() -> None:
     )
 
 
-def test_a_roster_with_participants_opens_a_reduce() -> None:
+def test_roster_with_participants_opens_a_reduce() -> None:
     state = state_after(opening(0))
     assert (state.phase, state.attempt, state.roster) == (Phase.REDUCE, 1, opening(0))
 
 
-def test_a_commit_counts_tokens_and_tops_leases_up() -> None:
+def test_commit_counts_tokens_and_tops_up_leases() -> None:
     snapshot = SnapshotRef(0, digest("s"))
     state = state_after(opening(0), Commit(0, 0, digest("u"), snapshot, digest("any")))
     assert (state.step, state.phase, state.attempt, state.roster) == (1, Phase.GATHER, 0, None)
@@ -71,7 +71,7 @@ def test_a_commit_counts_tokens_and_tops_leases_up() -> None:
     assert state.snapshot == snapshot
 
 
-def test_who_is_left_out_keeps_its_lease() -> None:
+def test_member_that_is_left_out_keeps_its_lease() -> None:
     alone = Roster(0, 0, (A, B), (), FULL[:1])
     state = state_after(alone, Commit(0, 0, digest("u")))
     assert state.leases == {A: (4, 5), B: (2, 3)}
@@ -89,23 +89,23 @@ def test_after_a_skip_the_work_remains_and_leases_grow() -> None:
     assert state.leases == {A: (0, 1, 4, 5), B: (2, 3, 6, 7)}
 
 
-def test_a_newcomer_learns_first_and_votes_after_its_first_committed_step() -> None:
+def test_newcomer_votes_after_its_first_committed_step() -> None:
     admitted = Roster(0, 0, (A, B), (C,))
     together = Roster(0, 0, (A, B), (C,), (*FULL, Participant(C, 200, 2)))
     state = state_after(admitted, together, Commit(0, 0, digest("u")))
-    assert (state.voters, state.learners, state.proven) == ((A, B), (C,), {C})
+    assert (state.voters, state.learners, state.proven) == ((A, B), (C,), frozenset({C}))
     assert state.since == {A: 0, B: 0, C: 0}
     promoted = apply(RULES, state, Entry(4, state.head, Roster(1, 0, (A, B, C), ())))
     assert (promoted.voters, promoted.learners, promoted.proven) == ((A, B, C), (), frozenset())
 
 
-def test_a_member_that_leaves_gives_its_blocks_back_and_who_comes_gets_them() -> None:
+def test_blocks_of_a_leaving_member_go_to_the_next_joiner() -> None:
     state = state_after(Roster(0, 0, (A,), (C,)))
     assert state.lease_book == Leases({A: (0, 1), C: (2, 3)}, (), 4)
 
 
 def test_the_run_ends_after_its_steps_whether_committed_or_skipped() -> None:
-    values = [opening(0), Commit(0, 0, digest("u")), opening(1), Skip(1), opening(2)]
+    values: list[Value] = [opening(0), Commit(0, 0, digest("u")), opening(1), Skip(1), opening(2)]
     state = state_after(*values, Commit(2, 0, digest("w")))
     assert (state.step, state.phase) == (3, Phase.ENDED)
     assert why_invalid(RULES, state, opening(3)) == "the run has ended"
@@ -210,14 +210,14 @@ INVALID: dict[str, tuple[LedgerState, Value, str]] = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_what_does_not_fit_is_refused_in_words(name: str) -> None:
+def test_entry_that_does_not_fit_is_refused_with_a_reason(name: str) -> None:
     state, value, reason = INVALID[name]
     assert why_invalid(RULES, state, value) == reason
     with pytest.raises(RemoteProtocolError, match="is not valid"):
         apply(RULES, state, Entry(state.height + 1, state.head, value))
 
 
-def test_too_few_participants_are_refused() -> None:
+def test_roster_with_too_few_participants_is_refused() -> None:
     rules = small_rules("a b", participants_min=2)
     lonely = Roster(0, 0, (A, B), (), FULL[:1])
     assert why_invalid(rules, genesis(rules), lonely) == "it has 1 participants; 2 are needed"
@@ -226,6 +226,6 @@ def test_too_few_participants_are_refused() -> None:
 @pytest.mark.parametrize(
     "entry", [Entry(2, GATHER.head, opening(0)), Entry(1, digest("x"), opening(0))]
 )
-def test_an_entry_that_does_not_follow_the_head_is_refused(entry: Entry) -> None:
+def test_entry_that_does_not_follow_the_head_is_refused(entry: Entry) -> None:
     with pytest.raises(RemoteProtocolError, match="does not follow"):
         apply(RULES, GATHER, entry)

@@ -1,4 +1,4 @@
-"""A state has one spelling, its digest names all of it, and what is read hangs together."""
+"""A state has one encoding, its digest covers all of it, and a decoded state is consistent."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.state import (
     ENCODERS,
+    STATE_BYTES_MAX,
     LedgerState,
     Phase,
     Stretch,
@@ -25,7 +26,6 @@ from p2ptrain.ledger.chain.state import (
     runs_of,
 )
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, SnapshotRef, Terms
-from p2ptrain.ledger.history import decode_state as state_reading
 from p2ptrain.ledger.history.decode_state import READERS, decode_state
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
@@ -49,15 +49,14 @@ TERMS = st.builds(
 
 @st.composite
 def stretches(draw: st.DrawFn) -> Stretch:
-    numbers = [draw(NUMBERS) for _ in range(3)]
-    return Stretch(
-        digest(draw(NAMES)), *numbers, tuple(draw(st.lists(NAMES.map(PeerId), max_size=2)))
-    )
+    first, second, third = (draw(NUMBERS) for _ in range(3))
+    voters = tuple(draw(st.lists(NAMES.map(PeerId), max_size=2)))
+    return Stretch(digest(draw(NAMES)), first, second, third, voters)
 
 
 @st.composite
 def states(draw: st.DrawFn) -> LedgerState:
-    """States that hang together, though perhaps no chain leads to them."""
+    """Consistent states, though perhaps no chain leads to them."""
     names = draw(st.lists(NAMES.map(PeerId), min_size=1, max_size=7, unique=True))
     voting = draw(st.integers(1, len(names)))
     voters, learners = tuple(names[:voting]), tuple(names[voting:])
@@ -89,7 +88,7 @@ def states(draw: st.DrawFn) -> LedgerState:
 
 @settings(max_examples=150, deadline=None)
 @given(states(), states())
-def test_every_state_comes_back_and_equal_digests_are_equal_states(
+def test_states_survive_encoding_and_equal_digests_mean_equality(
     one: LedgerState, other: LedgerState
 ) -> None:
     assert decode_state(encode_state(one)) == one
@@ -99,20 +98,18 @@ def test_every_state_comes_back_and_equal_digests_are_equal_states(
 
 @settings(max_examples=150, deadline=None)
 @given(states(), st.sampled_from(sorted(ENCODERS)), states())
-def test_no_field_can_differ_without_another_digest(
-    one: LedgerState, name: str, other: LedgerState
-) -> None:
+def test_every_field_changes_the_digest(one: LedgerState, name: str, other: LedgerState) -> None:
     mixed = replace(one, **{name: getattr(other, name)})
     assert (mixed.digest == one.digest) == (getattr(other, name) == getattr(one, name))
 
 
-def test_every_field_of_a_state_is_spelled_and_read() -> None:
-    """A field that is forgotten in a table would be in no digest."""
+def test_every_field_of_a_state_is_encoded_and_decoded() -> None:
+    """A field that is missing from a table would be in no digest."""
     names = {each.name for each in fields(LedgerState) if each.compare}
     assert set(ENCODERS) == set(READERS) == names
 
 
-def test_a_state_with_a_field_that_nobody_spells_has_no_digest(
+def test_state_with_an_unknown_field_has_no_digest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fewer = {name: spell for name, spell in ENCODERS.items() if name != "tokens"}
@@ -121,7 +118,9 @@ def test_a_state_with_a_field_that_nobody_spells_has_no_digest(
         replace(REDUCING, tokens=1).digest  # noqa: B018 (asking is the point)
 
 
-def test_the_digest_is_worked_out_once_and_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_is_computed_once_and_not_copied_with_a_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     state = replace(REDUCING)
     before = state.digest
     monkeypatch.setattr(state_module, "plain_state", lambda state: {})
@@ -129,13 +128,15 @@ def test_the_digest_is_worked_out_once_and_not_handed_on(monkeypatch: pytest.Mon
     assert replace(state).digest != before
 
 
-def test_a_lease_is_a_few_runs_of_blocks() -> None:
+def test_lease_is_encoded_as_a_few_runs_of_blocks() -> None:
     assert runs_of(()) == []
     assert runs_of((4, 5, 6)) == [[4, 3]]
     assert runs_of((7, 8, 3, 4, 4)) == [[7, 2], [3, 2], [4, 1]]
 
 
-def test_a_state_that_is_too_large_for_others_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_that_others_would_refuse_as_too_large_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(state_module, "STATE_BYTES_MAX", 100)
     with pytest.raises(LocalProtocolError, match="more than peers accept"):
         encode_state(REDUCING)
@@ -179,19 +180,19 @@ NO_STATE: dict[str, bytes] = {
     "a run of gigabytes": bent(LEARNING, lease_book={**LEASED, "returned": [[0, 2**52]]}),
     "a snapshot of three": bent(LEARNING, snapshot=[1, digest("s"), 2]),
     "with spaces": json.dumps(plain_state(LEARNING), sort_keys=True).encode(),
-    "too long": b" " * (state_reading.STATE_BYTES_MAX + 1),
+    "too long": b" " * (STATE_BYTES_MAX + 1),
 }
 
 
 @pytest.mark.parametrize("name", NO_STATE)
-def test_what_is_no_state_is_refused(name: str) -> None:
+def test_malformed_state_is_refused(name: str) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_state(NO_STATE[name])
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2000), st.binary(max_size=3))
-def test_damaged_bytes_are_refused_or_are_another_state(at: int, damage: bytes) -> None:
+def test_damaged_bytes_are_refused_or_give_another_state(at: int, damage: bytes) -> None:
     data = encode_state(LEARNING)
     bad = data[: at % len(data)] + damage + data[at % len(data) + len(damage) :]
     try:

@@ -1,4 +1,4 @@
-"""Counting reports is only faster: nothing is decided otherwise than by working it all out."""
+"""Counting reports only saves time: every decision is the same as one computed from all reports."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def told(
     return heard
 
 
-def test_one_more_voice_for_the_commit_that_is_wanted() -> None:
+def test_tally_counts_one_more_report_for_the_wanted_commit() -> None:
     tally = CommitTally(Commit(0, 0, U), failing=False, agreed=False)
     assert tally.absorbs(ReduceDone(NAMES[0], 0, 0, U))
     assert not tally.absorbs(ReduceDone(NAMES[0], 0, 0, V))
@@ -105,8 +105,10 @@ def test_one_more_voice_for_the_commit_that_is_wanted() -> None:
     assert tally.absorbs(Ready(NAMES[0], 1, 200, 2))
 
 
-def test_that_a_reduce_failed_matters_less_than_its_result_once_both_are_known() -> None:
-    """Unless the result is ours alone so far: who gave up cannot make it any more."""
+def test_failure_changes_nothing_once_the_result_is_agreed() -> None:
+    """A failure matters while only we have the result: a peer that gave up can no longer make
+    it.
+    """
     failure = ReduceFailed(NAMES[0], 0, 0)
     assert not CommitTally(Commit(0, 0, U), failing=False, agreed=True).absorbs(failure)
     assert CommitTally(Commit(0, 0, U), failing=True, agreed=True).absorbs(failure)
@@ -123,7 +125,7 @@ EVERYBODY = Roster(0, 0, MANY, (), tuple(Participant(peer, 200, 2) for peer in M
 def considered(
     ledger: Ledger, events: Iterable[Event], between_s: float, *, since: float = 0.0
 ) -> int:
-    """How often it was worked out from all reports what to propose."""
+    """How often the proposal was computed from all reports."""
     now = since
     with mock.patch.object(policy, "reconsider", side_effect=reconsider) as worked_out:
         for event in events:
@@ -136,26 +138,28 @@ def in_the_crowd(*values: Roster) -> Ledger:
     return Ledger(CROWD, MANY[1], signer(MANY[1]), verify, chain_of(CROWD, values)[0])
 
 
-def test_a_thousand_are_ready_and_it_is_worked_out_a_few_times() -> None:
-    """At first, when there is a quorum, and when the last one is ready."""
+def test_thousand_ready_reports_cost_a_few_computations() -> None:
+    """One at the start, one when a quorum is ready, and one when the last member is ready."""
     readies = [Ready(peer, 0, 200, 2) for peer in MANY]
     assert considered(in_the_crowd(), readies, 0.0) == 3
 
 
-def test_a_thousand_are_done_and_it_is_worked_out_a_few_times() -> None:
+def test_thousand_done_reports_cost_a_few_computations() -> None:
     results = [ReduceDone(peer, 0, 0, U) for peer in MANY]
     assert considered(in_the_crowd(EVERYBODY), [UpdateHeld(U), *results], 0.0) == 2
 
 
 @pytest.mark.parametrize("between_s", [0.0, 0.001, 0.002], ids=["at once", "1 s", "2 s"])
-def test_a_thousand_gave_up_and_it_is_worked_out_a_few_times(between_s: float) -> None:
-    """At the start, the first failure, the end of the patience or the last failure."""
+def test_thousand_failure_reports_cost_a_few_computations(between_s: float) -> None:
+    """One at the start, one at the first failure, and one at the end of the patience or at the last
+    failure.
+    """
     blamed = (MANY[7],)
     failures = [ReduceFailed(peer, 0, 0, blamed if n < 2 else ()) for n, peer in enumerate(MANY)]
     assert considered(in_the_crowd(EVERYBODY), failures, between_s) <= 4
 
 
-def test_a_thousand_wrote_a_snapshot_and_it_is_worked_out_once() -> None:
+def test_thousand_snapshot_reports_cost_one_computation() -> None:
     written = [SnapshotTaken(peer, 0, U) for peer in MANY]
     failures = [ReduceFailed(peer, 0, 0) for peer in MANY]
     assert considered(in_the_crowd(), written, 0.0) == 1
@@ -165,7 +169,7 @@ def test_a_thousand_wrote_a_snapshot_and_it_is_worked_out_once() -> None:
     assert considered(trying_again, written, 0.0) == 0
 
 
-def test_a_late_report_counts_if_it_accuses_somebody() -> None:
+def test_late_report_counts_if_it_accuses_somebody() -> None:
     """The patience of 0.5 s ends before the third report."""
     late = [ReduceFailed(peer, 0, 0, (MANY[9],)) for peer in MANY[3:5]]
     ledger = in_the_crowd(EVERYBODY)

@@ -1,4 +1,6 @@
-"""Amendments as the ledger knows them: numbers, outer steps, digests, and the size of a lease."""
+"""Amendments as the ledger knows them: a number, an outer step, a digest, and the size of a
+lease.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.decode_values import value_from_plain
 from p2ptrain.ledger.chain.state import Phase, encode_state
 from p2ptrain.ledger.chain.terms import amended, amendment_fault, in_force, lease_blocks
-from p2ptrain.ledger.chain.values import TERMS_MAX, Commit, Participant, Roster, Skip, Terms
+from p2ptrain.ledger.chain.values import TERMS_MAX, Commit, Participant, Roster, Skip, Terms, Value
 from p2ptrain.ledger.history.decode_state import decode_state
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
@@ -49,17 +51,17 @@ def test_numbers_and_steps_rise_and_only_later_steps_are_amended(
     assert amendment_fault(AGREED, step, new) == fault
 
 
-def test_a_run_has_only_so_many_amendments() -> None:
+def test_number_of_amendments_is_bounded() -> None:
     many = tuple(terms(each, each) for each in range(1, TERMS_MAX + 1))
     assert amendment_fault(many, 1, terms(100, 100)) == f"a run has at most {TERMS_MAX} amendments"
 
 
-def test_what_holds_in_a_step_and_how_large_a_lease_is_then() -> None:
+def test_terms_of_a_step_and_its_lease_size_are_known() -> None:
     assert [len(in_force(AGREED, step)) for step in (0, 2, 3, 4, 6, 99)] == [0, 1, 1, 2, 3, 3]
     assert [lease_blocks(AGREED, step, 2) for step in (1, 2, 5, 6)] == [2, 5, 5, 3]
 
 
-def test_a_proposer_names_the_lowest_number_that_can_still_be_agreed() -> None:
+def test_proposer_names_the_lowest_number_still_possible() -> None:
     known = [terms(7, 9), terms(3, 9), terms(5, 8), terms(6, 4)]
     assert amended(opening(4), AGREED, known) == opening(4, terms(5, 8))
     assert amended(opening(4), AGREED, []) == opening(4)
@@ -67,7 +69,7 @@ def test_a_proposer_names_the_lowest_number_that_can_still_be_agreed() -> None:
 
 
 def test_leases_change_when_the_amended_step_begins() -> None:
-    values = [
+    values: list[Value] = [
         opening(0, LARGER),
         Commit(0, 0, digest("u0")),
         opening(1),
@@ -94,7 +96,7 @@ def test_a_newcomer_gets_a_lease_of_the_step_under_way() -> None:
     assert len(state.leases[peers("c")[0]]) == 5
 
 
-def test_a_roster_that_amends_what_has_begun_is_invalid() -> None:
+def test_roster_that_amends_a_step_that_has_begun_is_invalid() -> None:
     state = chain_of(RULES, [])[1]
     late = opening(0, terms(1, 1))
     assert why_invalid(RULES, state, late) == ""
@@ -129,7 +131,7 @@ def test_amendments_are_part_of_the_state_and_of_its_digest() -> None:
         False,
     ],
 )
-def test_what_is_no_amendment_is_not_read(plain: object) -> None:
+def test_malformed_amendment_is_refused(plain: object) -> None:
     assert value_from_plain(opening(0, LARGER).plain()) == opening(0, LARGER)
     with pytest.raises(RemoteProtocolError):
         value_from_plain(opening(0).plain() | {"terms": plain})

@@ -1,4 +1,4 @@
-"""Every story in transcripts/ plays as it is written, and the player notices when one does not."""
+"""Every story in transcripts/ plays as written, and the player notices a story that does not."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ANEW = "python -m tests.ledger.transcript_player --rewrite FILE, and read the di
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_the_story_plays_as_it_is_written(path: Path) -> None:
+def test_story_plays_as_it_is_written(path: Path) -> None:
     text = path.read_text()
     assert rewritten(text) == text, f"if the change is meant: {ANEW}"
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_the_story_says_what_it_shows_and_expects_something(path: Path) -> None:
-    """What a story claims stands in its first sentence and its expectations, which no rewriting
+def test_story_says_what_it_shows_and_expects_something(path: Path) -> None:
+    """The claim of a story is in its first sentence and its expectations, which no rewrite
     changes.
     """
     text = path.read_text()
@@ -43,7 +43,7 @@ def test_there_are_enough_stories() -> None:
 SHORT = "members a\n\nready a\nexpect a height 1\n----\nnothing of the kind\n"
 
 
-def test_a_trace_that_is_not_so_is_seen_and_can_be_written_anew(tmp_path: Path) -> None:
+def test_wrong_trace_is_noticed_and_can_be_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "story.txt"
     path.write_text(SHORT)
     assert rewritten(SHORT) != SHORT
@@ -53,7 +53,7 @@ def test_a_trace_that_is_not_so_is_seen_and_can_be_written_anew(tmp_path: Path) 
     assert "a appends e1" in anew
 
 
-def test_a_rewriting_cannot_hide_what_was_expected(
+def test_rewrite_cannot_hide_a_failed_expectation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "story.txt"
@@ -84,7 +84,7 @@ def test_without_rewrite_the_story_is_printed(
         ("expect a entry 1 skip 0", "a has nothing"),
     ],
 )
-def test_a_line_that_makes_no_sense_is_named(command: str, fault: str) -> None:
+def test_line_that_cannot_be_parsed_is_named(command: str, fault: str) -> None:
     with pytest.raises(StoryFault, match="line 3") as caught:
         played(blocks_of(f"members a b c\n\n{command}\n"))
     assert fault in str(caught.value)

@@ -1,4 +1,4 @@
-"""Values that are ill-formed cannot exist, and each has one spelling."""
+"""Malformed values cannot exist, and each value has one encoding."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ILL_FORMED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", ILL_FORMED)
-def test_an_ill_formed_value_cannot_be_made(name: str) -> None:
+def test_malformed_value_cannot_be_made(name: str) -> None:
     with pytest.raises(ValueError):
         ILL_FORMED[name]()
 
@@ -98,7 +98,7 @@ def test_every_part_of_an_entry_is_under_its_digest() -> None:
     assert len({entry.digest for entry in entries}) == len(entries)
 
 
-def test_what_is_signed_says_all_and_cannot_be_read_as_something_else() -> None:
+def test_signed_messages_are_complete_and_unambiguous() -> None:
     rules = small_rules()
     messages = {
         vote_message(rules.run, 1, 0, digest("e")),
@@ -122,7 +122,7 @@ def test_what_is_signed_says_all_and_cannot_be_read_as_something_else() -> None:
         max_leaves=20,
     )
 )
-def test_canonical_spelling_is_a_fixed_point(value: object) -> None:
+def test_canonical_encoding_is_a_fixed_point(value: object) -> None:
     data = canonical(value)
     assert parse(data, bytes_max=1 << 20) == value
     assert canonical(parse(data, bytes_max=1 << 20)) == data
@@ -134,12 +134,12 @@ def test_canonical_spelling_is_a_fixed_point(value: object) -> None:
     [b"", b"{", b"nul", b"[NaN]", b"[Infinity]", b"\xff\xfe", b"[" * 100_000, b"1" * 5000],
     ids=lambda data: repr(data[:12]),
 )
-def test_what_is_not_json_is_the_peers_fault(data: bytes) -> None:
+def test_message_that_is_not_json_is_the_peers_fault(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         parse(data, bytes_max=200_000)
 
 
-def test_too_many_bytes_are_not_even_read() -> None:
+def test_oversized_message_is_refused_before_decoding() -> None:
     with pytest.raises(RemoteProtocolError, match="at most 10"):
         parse(b"[          ]", bytes_max=10)
 

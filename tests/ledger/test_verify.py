@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -72,7 +73,7 @@ def replace_value(entry: Entry, value: Commit) -> Entry:
     return Entry(entry.height, entry.parent, value)
 
 
-BAD = {
+BAD: dict[str, tuple[Callable[[Certified], Certified], str]] = {
     "a minority": (lambda it: with_votes(it, "a"), "1 votes of 3 voters are no quorum"),
     "nobody": (lambda it: with_votes(it, ""), "0 votes of 3 voters are no quorum"),
     "a forged signature": (_forged_signature, "the signature of a is not valid"),
@@ -94,8 +95,8 @@ def test_a_bad_certificate_is_named_with_its_height(name: str, height: int) -> N
     assert caught.value.what == f"the certificate of entry {height} is not valid: {fault}"
 
 
-def test_a_certificate_lacks_nobody_less_than_its_proposer() -> None:
-    """So of two certificates of one round, whatever their entries, the proposer signed both."""
+def test_every_certificate_contains_its_proposers_vote() -> None:
+    """So the proposer of a round has signed both of any two certificates of that round."""
     for height, missing in ((1, "b"), (2, "c")):
         others = " ".join({"a", "b", "c"} - {missing})
         chain = [*CHAIN[: height - 1], with_votes(CHAIN[height - 1], others)]
@@ -108,7 +109,7 @@ def test_a_gap_is_found() -> None:
         replay(RULES, CHAIN[1:], verify)
 
 
-def test_a_certified_entry_that_breaks_the_rules_is_refused_all_the_same() -> None:
+def test_certified_entry_that_breaks_the_rules_is_refused() -> None:
     bad = certify(RULES, genesis(RULES), Commit(0, 0, digest("u")))
     with pytest.raises(RemoteProtocolError, match="entry 1 is not valid"):
         replay(RULES, [bad], verify)

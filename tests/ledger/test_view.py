@@ -1,4 +1,4 @@
-"""Reports may be repeated, late, stale or absurdly many."""
+"""Reports may be repeated, late, outdated or excessively many."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
-from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
-from p2ptrain.ledger.messages.events import Event, Tick
+from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms, Value
 from p2ptrain.ledger.messages.peer_reports import (
     AllowedPeers,
+    AnyReport,
     Joining,
     KnownAmendments,
     Leaving,
@@ -26,7 +26,7 @@ from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
 
-REPORTS: tuple[Event, ...] = (
+REPORTS: tuple[AnyReport, ...] = (
     Ready(B, 0, 1, 1),
     ReduceDone(B, 0, 0, digest("u")),
     ReduceFailed(B, 0, 0, (C,)),
@@ -41,7 +41,7 @@ REPORTS: tuple[Event, ...] = (
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: type(report).__name__)
-def test_a_report_is_news_once(report: Event) -> None:
+def test_report_is_news_only_once(report: AnyReport) -> None:
     view = View(A)
     assert view.note(report)
     assert not view.note(report)
@@ -57,7 +57,7 @@ def test_an_older_report_never_replaces_a_newer_one() -> None:
     assert (view.ready[B].step, view.failed[B].step) == (3, 4)
 
 
-def test_who_names_itself_takes_back_that_it_is_ready_and_may_be_ready_again() -> None:
+def test_peer_that_lists_itself_withdraws_its_ready() -> None:
     view = View(A)
     view.note(Ready(B, 0, 1, 1))
     view.note(ReduceFailed(B, 0, 0, (C,)))
@@ -76,18 +76,17 @@ def test_a_corrected_report_replaces_the_first() -> None:
     assert view.ready[B].tokens == 2
 
 
-def test_nobody_can_declare_this_node_down() -> None:
+def test_peers_cannot_declare_this_node_down() -> None:
     view = View(A)
     assert not view.note(PeerDown(A))
     assert view.down == set()
 
 
-def test_who_was_never_down_does_not_come_up() -> None:
+def test_peer_that_was_never_down_does_not_come_up() -> None:
     assert not View(A).note(PeerUp(B))
-    assert not View(A).note(Tick())
 
 
-def test_a_goodbye_ends_a_wish_to_join_and_the_other_way_round() -> None:
+def test_goodbye_and_wish_to_join_cancel_each_other() -> None:
     view = View(A)
     view.note(Joining(D))
     view.note(Leaving(D))
@@ -114,7 +113,7 @@ def test_memory_is_bounded_whatever_is_gossiped() -> None:
     assert digest(str(3 * PEERS_MAX - 1)) in view.held
 
 
-def test_strangers_who_fill_the_memory_keep_no_member_out_nor_any_newcomer_for_long() -> None:
+def test_strangers_cannot_crowd_out_members_or_newcomers() -> None:
     view = View(A, members=frozenset({A, B}))
     strangers = [PeerId(f"p{n}") for n in range(PEERS_MAX)]
     for each in strangers:
@@ -127,7 +126,7 @@ def test_strangers_who_fill_the_memory_keep_no_member_out_nor_any_newcomer_for_l
     assert C in view.joining
     for each in strangers:
         view.note(Leaving(each))
-    of_members: list[Event] = [
+    of_members: list[AnyReport] = [
         Ready(B, 0, 1, 1),
         ReduceDone(B, 0, 0, digest("u")),
         ReduceFailed(B, 0, 0),
@@ -135,7 +134,7 @@ def test_strangers_who_fill_the_memory_keep_no_member_out_nor_any_newcomer_for_l
         Leaving(B),
     ]
     assert all(view.note(report) for report in of_members)
-    assert not view.note(Ready(D, 0, 1, 1)), "one more who is none finds no room"
+    assert not view.note(Ready(D, 0, 1, 1)), "a further peer that is not a member finds no room"
     tables = (view.ready, view.done, view.failed, view.snapshots)
     assert all(B in table and len(table) == PEERS_MAX for table in tables)
     assert view.leaving == {B}
@@ -143,10 +142,13 @@ def test_strangers_who_fill_the_memory_keep_no_member_out_nor_any_newcomer_for_l
 
 def test_a_new_step_forgets_the_last_ones_reports() -> None:
     rules = small_rules("a b")
-    values = [Roster(0, 0, (A, B), (D,), (Participant(A, 1, 1),)), Commit(0, 0, digest("u"))]
+    values: list[Value] = [
+        Roster(0, 0, (A, B), (D,), (Participant(A, 1, 1),)),
+        Commit(0, 0, digest("u")),
+    ]
     before, after = chain_of(rules, values[:1])[1], chain_of(rules, values)[1]
     view = View(A, enough_since=1.0, failed_since=2.0, done_since=2.5)
-    reports: list[Event] = [
+    reports: list[AnyReport] = [
         Ready(A, 0, 1, 1),
         Ready(B, 1, 1, 1),
         ReduceDone(A, 0, 0, digest("u")),
@@ -162,7 +164,7 @@ def test_a_new_step_forgets_the_last_ones_reports() -> None:
     assert not any(view.note(report) for report in reports[:4])
 
 
-def test_a_membership_roster_leaves_the_grace_time_running() -> None:
+def test_membership_roster_does_not_stop_the_grace_time() -> None:
     rules = small_rules("a b")
     before, after = chain_of(rules, [])[1], chain_of(rules, [Roster(0, 0, (A, B), (D,))])[1]
     view = View(A, enough_since=1.0)
@@ -170,9 +172,12 @@ def test_a_membership_roster_leaves_the_grace_time_running() -> None:
     assert view.enough_since == 1.0
 
 
-def test_a_repeated_report_of_a_step_that_is_over_is_no_lag() -> None:
+def test_repeated_report_of_a_past_step_is_not_a_lag() -> None:
     rules = small_rules("a b")
-    values = [Roster(0, 0, (A, B), (), (Participant(A, 1, 1),)), Commit(0, 0, digest("u"))]
+    values: list[Value] = [
+        Roster(0, 0, (A, B), (), (Participant(A, 1, 1),)),
+        Commit(0, 0, digest("u")),
+    ]
     before, after = chain_of(rules, values[:1])[1], chain_of(rules, values)[1]
     view = View(A, quorum_at=(0, 5.0))
     late = Ready(B, 0, 1, 1)
@@ -184,8 +189,8 @@ def test_a_repeated_report_of_a_step_that_is_over_is_no_lag() -> None:
     assert list(view.lags) == [2.0]
 
 
-def test_an_update_that_is_held_counts_for_the_reduce_whose_bounds_it_was_held_to() -> None:
-    """Another attempt has other participants, and with them another bound."""
+def test_held_update_counts_only_for_the_reduce_it_was_checked_for() -> None:
+    """Another attempt has other participants and so another bound."""
     view, update = View(A, position=(2, 1)), digest("u")
     for old in ((2, 0), (1, 3)):
         assert not view.note(UpdateHeld(update, old))

@@ -1,4 +1,4 @@
-"""Messages read back as themselves; anything else is the peer's fault and nothing worse."""
+"""Messages survive encoding. Anything else is the peer's fault and has no worse effect."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ JUNK: st.SearchStrategy[object] = st.recursive(
 
 
 @given(st.sampled_from(MESSAGES), st.data())
-def test_a_message_with_a_broken_field_is_refused_or_still_a_message(
+def test_message_with_a_broken_field_is_refused_or_still_valid(
     message: Message, data: st.DataObject
 ) -> None:
-    """Replace one part, however deep, by junk: nothing but RemoteProtocolError may come of it."""
+    """Replace one part at any depth by junk. Nothing but RemoteProtocolError may result."""
     plain = json.loads(encode(message))
     place = plain
     while True:
@@ -125,18 +125,18 @@ def test_a_message_with_a_broken_field_is_refused_or_still_a_message(
     ],
     ids=str,
 )
-def test_ill_formed_fields_are_refused(plain: object) -> None:
+def test_malformed_fields_are_refused(plain: object) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(json.dumps(plain).encode())
 
 
-def test_a_long_reason_is_cut_rather_than_refused_by_the_reader() -> None:
+def test_long_reason_is_shortened_before_it_is_sent() -> None:
     said = decode(encode(Refused(1, 0, 0, "because " * 100)))
     assert isinstance(said, Refused)
     assert len(said.reason) == 300
 
 
-def test_too_large_a_message_is_refused_by_both_sides() -> None:
+def test_oversized_message_is_refused_by_both_sides() -> None:
     with pytest.raises(RemoteProtocolError):
         decode(b" " * (MESSAGE_BYTES_MAX + 1))
     page = Entries(1, (certify(RULES, genesis(RULES), Skip(0)),) * 4000)
@@ -145,7 +145,7 @@ def test_too_large_a_message_is_refused_by_both_sides() -> None:
 
 
 def test_the_largest_proposal_can_be_gossiped() -> None:
-    """With the promises of all, each of which had accepted something."""
+    """It carries the promises of all voters, each with an accepted value."""
     names = tuple(PeerId(f"12D3KooW{index:044d}") for index in range(MEMBERS_MAX))
     parts = tuple(Participant(name, 10**9, 10**4) for name in names)
     entry, signed = Entry(1, genesis(RULES).head, Roster(0, 0, names, (), parts)), bytes(64)

@@ -15,7 +15,7 @@ from p2ptrain.net.feed import SharedFeed
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 DEADLINE_S = 60.0
-"""Of what takes milliseconds, on a machine that others keep busy."""
+"""Seconds for what takes milliseconds on an idle machine."""
 
 Admitted = Callable[[PeerId], bool]
 
@@ -34,7 +34,7 @@ async def networks(
     admitted: Sequence[Admitted] | Admitted = everybody,
     listen: Sequence[str] = LOOPBACK,
 ) -> AsyncIterator[list[Network]]:
-    """`count` hosts that do not know each other; host i has the identity i + 1."""
+    """Make `count` hosts that do not know each other. Host i has the identity i + 1."""
     gates = [admitted] * count if callable(admitted) else list(admitted)
     async with AsyncExitStack() as stack:
         yield [
@@ -46,7 +46,7 @@ async def networks(
 
 
 async def eventually(holds: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    """Wait until something that happens elsewhere has made `holds` true."""
+    """Wait until something elsewhere has made `holds` true."""
     never = trio.Event()
     with trio.fail_after(deadline_s):
         while not holds():
@@ -61,8 +61,9 @@ async def heard(
     channel: SharedFeed[bytes],
     deadline_s: float = DEADLINE_S,
 ) -> list[bytes]:
-    """Publish `payload`, as heartbeats do, until it arrives as that of `source`. Returns
-    what came before."""
+    """Publish `payload` repeatedly, as heartbeats are, until it arrives from `source`. Return what
+    arrived before.
+    """
     others: list[bytes] = []
     message = None
     with trio.fail_after(deadline_s):
@@ -82,4 +83,4 @@ async def echo(peer: PeerId, payload: bytes) -> bytes:
 
 @pytest.fixture(autouse=True)
 def threads_end(no_thread_lingers: None) -> None:
-    """No test of a network leaves a thread behind."""
+    """Check that a test of a network leaves no thread behind."""

@@ -1,4 +1,4 @@
-"""A peer that speaks libp2p well enough to get in, and then does as it likes."""
+"""A peer that speaks enough libp2p to get in, and then does what it likes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def hostile_to(victim: Network, who: Identity = IDENTITY) -> AsyncIterator
 
 
 async def dial(host: IHost, target: Network) -> None:
-    """Connect `host` to `target`: hosts that we build dial no peer by its id alone."""
+    """Connect `host` to `target`. Hosts that we build do not dial a peer by its id alone."""
     network: Any = host.get_network()
     address = Multiaddr(parse(target.addresses()[0]).transport)
     await network.dial_addr(address, ID.from_base58(target.peer))

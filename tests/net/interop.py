@@ -1,4 +1,4 @@
-"""go-libp2p and js-libp2p find the nodes of a run in the DHT: run it with `scripts/interop`."""
+"""go-libp2p and js-libp2p find the nodes of a run in the DHT. Run it with `scripts/interop`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def number(tag: int, value: int) -> bytes:
 
 
 async def exchange(socket: Path, request: bytes, wanted: list[bytes]) -> bytes:
-    """Ask the go daemon. Return what it says, once all of `wanted` is in it or after 10 s."""
+    """Ask the go daemon. Return its output once it contains all of `wanted`, or after 10 s."""
     heard = b""
     async with await trio.open_unix_socket(str(socket)) as stream:
         await stream.send_all(nested(0, request)[1:])
@@ -84,7 +84,9 @@ async def js_finds(folder: str, seed: Network, wanted: set[PeerId]) -> set[PeerI
 
 @asynccontextmanager
 async def a_run() -> AsyncIterator[tuple[Network, set[PeerId], Frames]]:
-    """A seed with the records of three nodes, itself included, and what their DHT is asked."""
+    """A seed with the records of three nodes, itself included, and the requests that their DHT
+    receives.
+    """
     frames: Frames = []
     answer = Answerer.answer
 

@@ -1,4 +1,4 @@
-"""What is an address, and what people read when it is none."""
+"""Parsing addresses, the message for malformed ones, and the cache of addresses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HERE = f"/ip4/127.0.0.1/tcp/4201/p2p/{PEER}"
         ("/dns6/localhost/tcp/1", Address("dns6", "localhost", 1)),
     ],
 )
-def test_an_address_is_read_and_written_the_same(text: str, address: Address) -> None:
+def test_address_is_written_as_it_was_read(text: str, address: Address) -> None:
     assert parse(text) == address
     assert str(parse(text)) == text
 
@@ -80,7 +80,7 @@ def test_an_address_is_read_and_written_the_same(text: str, address: Address) ->
         "/dns4/" + "a" * 500 + "/tcp/1",
     ],
 )
-def test_what_is_no_address_is_told_in_words(text: str) -> None:
+def test_malformed_address_is_explained_in_words(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert caught.value.code == "ADDR-SYNTAX"
@@ -89,7 +89,7 @@ def test_what_is_no_address_is_told_in_words(text: str) -> None:
 
 
 @given(st.text(max_size=60) | st.from_regex(r"/(ip4|dns)/[^/]*/tcp/[^/]*(/p2p/.*)?"))
-def test_a_text_is_an_address_or_a_clear_error(text: str) -> None:
+def test_any_text_is_an_address_or_a_clear_error(text: str) -> None:
     try:
         address = parse(text)
     except ConfigError:
@@ -97,14 +97,14 @@ def test_a_text_is_an_address_or_a_clear_error(text: str) -> None:
     assert parse(str(address)) == address
 
 
-def test_an_address_to_dial_says_whose_it_is() -> None:
+def test_address_to_dial_names_its_peer() -> None:
     assert parse_with_peer(HERE) == (parse(HERE), PEER)
     with pytest.raises(ConfigError) as caught:
         parse_with_peer("/ip4/127.0.0.1/tcp/4201")
     assert caught.value.code == "ADDR-NO-PEER-ID"
 
 
-def test_of_what_peers_tell_only_what_can_be_dialled_is_kept() -> None:
+def test_only_dialable_addresses_told_by_peers_are_kept() -> None:
     told = [
         "/ip4/10.0.0.1/tcp/4201",
         f"/ip4/10.0.0.2/tcp/4201/p2p/{PEER}",
@@ -118,20 +118,20 @@ def test_of_what_peers_tell_only_what_can_be_dialled_is_kept() -> None:
 
 
 class TestAddressBook:
-    def test_the_newest_come_first_and_few_are_kept(self) -> None:
+    def test_newest_addresses_come_first_and_few_are_kept(self) -> None:
         book = AddressBook()
         for port in range(1, 21):
             book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
         ports = [address.port for address in book.addresses_of(PEER, 0.0)]
         assert ports == list(range(20, 20 - ADDRESSES_PER_PEER_MAX, -1))
 
-    def test_an_address_told_again_moves_to_the_front(self) -> None:
+    def test_address_told_again_moves_to_the_front(self) -> None:
         book = AddressBook()
         for port in (1, 2, 1):
             book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
         assert [address.port for address in book.addresses_of(PEER, 0.0)] == [1, 2]
 
-    def test_it_forgets_the_peers_longest_not_heard_of_but_no_member(self) -> None:
+    def test_peers_not_heard_for_longest_are_forgotten_but_no_member(self) -> None:
         book = AddressBook({OTHER}.__contains__)
         book.remember(OTHER, ["/ip4/127.0.0.1/tcp/1"])
         peers = [Identity.from_seed(n.to_bytes(32, "big")).peer for n in range(PEERS_MAX + 2)]
@@ -139,7 +139,7 @@ class TestAddressBook:
             book.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
         assert set(book.snapshot()) == {OTHER, *peers} - set(peers[1:4])
 
-    def test_the_word_of_others_comes_last_and_expires(self) -> None:
+    def test_addresses_told_by_others_come_last_and_expire(self) -> None:
         book = AddressBook()
         book.remember(PEER, ["/ip4/10.0.0.1/tcp/1"])
         book.hear(PEER, ["/ip4/10.0.0.9/tcp/1", "/ip4/10.0.0.1/tcp/1"], 0.0)
@@ -152,7 +152,7 @@ class TestAddressBook:
         assert book.addresses_of(OTHER, HEARSAY_S) == []
         assert book.peers(HEARSAY_S) == [PEER]
 
-    def test_the_word_of_others_is_bounded_and_holds_no_names(self) -> None:
+    def test_addresses_told_by_others_are_bounded_and_have_no_names(self) -> None:
         book = AddressBook({PEER}.__contains__)
         book.hear(PEER, [f"/ip4/10.0.0.{n}/tcp/1" for n in range(1, 30)], 0.0)
         assert len(book.addresses_of(PEER, 0.0)) == HEARSAY_PER_PEER_MAX
@@ -164,7 +164,7 @@ class TestAddressBook:
         assert len(book.peers(0.0)) == HEARSAY_PEERS_MAX
         assert PEER in book.peers(0.0)
 
-    def test_a_peer_has_few_names(self) -> None:
+    def test_peer_may_have_only_a_few_dns_names(self) -> None:
         book = AddressBook()
         book.remember(
             PEER, [f"/dns4/{n}.example/tcp/1" for n in range(6)] + ["/ip4/10.0.0.1/tcp/1"]
@@ -172,12 +172,12 @@ class TestAddressBook:
         hosts = [address.host for address in book.known(PEER)]
         assert hosts == ["0.example", "1.example", "10.0.0.1"]
 
-    def test_nonsense_leaves_no_trace(self) -> None:
+    def test_nonsense_is_not_stored(self) -> None:
         book = AddressBook()
         book.remember(PEER, ["nonsense"])
         assert book.snapshot() == {}
 
-    def test_who_was_heard_of_last_is_dialled_first_and_second_addresses_last(self) -> None:
+    def test_most_recently_heard_peer_is_dialled_first(self) -> None:
         book = AddressBook()
         book.remember(PEER, ["/ip4/10.0.0.1/tcp/2", "/ip4/10.0.0.1/tcp/1"])
         book.remember(OTHER, ["/ip4/10.0.0.2/tcp/1"])
@@ -187,14 +187,14 @@ class TestAddressBook:
 
 
 class TestPeerCache:
-    def test_what_is_saved_is_loaded(self, tmp_path: Path) -> None:
+    def test_saved_addresses_are_loaded_again(self, tmp_path: Path) -> None:
         cache = PeerCache(tmp_path / "peers.json")
         cache.save({PEER: [HERE]})
         assert cache.load() == {PEER: [HERE]}
         assert cache.complaint == ""
         assert os.listdir(tmp_path) == ["peers.json"]
 
-    def test_no_file_is_an_empty_cache(self, tmp_path: Path) -> None:
+    def test_missing_file_is_an_empty_cache(self, tmp_path: Path) -> None:
         cache = PeerCache(tmp_path / "peers.json")
         assert cache.load() == {}
         assert cache.complaint == ""
@@ -204,14 +204,14 @@ class TestPeerCache:
         [b"", b"{", b"[]", b"7", b"\xff\xfe", b"[" * 100_000, b"1" * (3 << 20)],
         ids=["empty", "cut", "a list", "a number", "no text", "deep", "huge"],
     )
-    def test_a_broken_file_is_ignored_with_a_word(self, tmp_path: Path, content: bytes) -> None:
+    def test_broken_file_is_ignored_with_a_message(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "peers.json"
         path.write_bytes(content)
         cache = PeerCache(path)
         assert cache.load() == {}
         assert "peers.json was ignored" in cache.complaint
 
-    def test_a_folder_in_its_place_is_ignored_with_a_word(self, tmp_path: Path) -> None:
+    def test_folder_in_place_of_the_file_is_ignored_with_a_message(self, tmp_path: Path) -> None:
         cache = PeerCache(tmp_path)
         assert cache.load() == {}
         assert "cannot be read" in cache.complaint
@@ -226,9 +226,7 @@ class TestPeerCache:
         path.write_text(json.dumps(entries))
         assert PeerCache(path).load() == {PEER: [HERE]}
 
-    def test_of_more_than_a_file_may_hold_members_and_the_newest_are_kept(
-        self, tmp_path: Path
-    ) -> None:
+    def test_file_keeps_members_and_the_newest_addresses(self, tmp_path: Path) -> None:
         cache = PeerCache(tmp_path / "peers.json")
         names = [f"dns4/{'x' * 60}.{'y' * 60}.{'z' * 60}.n{number}" for number in range(2)]
         names += [f"ip6/2001:db8:aaaa:bbbb:cccc:dddd:eeee:f00{number}" for number in range(6)]
@@ -246,7 +244,7 @@ class TestPeerCache:
         assert all(kept[peer] == met[peer] for peer in kept)
         assert len(kept) > 800
 
-    def test_a_failed_save_leaves_the_old_file(self, tmp_path: Path) -> None:
+    def test_failed_save_leaves_the_old_file(self, tmp_path: Path) -> None:
         path = tmp_path / "peers.json"
         cache = PeerCache(path)
         cache.save({PEER: [HERE]})

@@ -1,4 +1,4 @@
-"""Every way in which a dial fails has its own code, words and advice, in time."""
+"""Each kind of failed dial soon has its own code, message and advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from p2ptrain.errors import (
 )
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, names, open_network
+from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, open_network
 from p2ptrain.net.addresses import parse
 from p2ptrain.net.listening import claimed
 
@@ -44,7 +44,7 @@ def unused_port() -> int:
 
 @asynccontextmanager
 async def server(serve: Serve) -> AsyncIterator[str]:
-    """The address of a TCP server that is no peer."""
+    """The address of a TCP server that is not a peer."""
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(
             lambda task_status: trio.serve_tcp(serve, 0, host="127.0.0.1", task_status=task_status)
@@ -81,7 +81,7 @@ async def half_a_banner(stream: trio.SocketStream) -> None:
     await stream.send_all(b"\x13/multi")
 
 
-async def test_two_peers_connect_and_both_say_so() -> None:
+async def test_both_ends_report_a_new_connection() -> None:
     async with networks(2) as (left, right):
         assert await left.connect(right.addresses()[0]) == right.peer
         assert await left.events.receive() == PeerConnected(right.peer)
@@ -90,7 +90,7 @@ async def test_two_peers_connect_and_both_say_so() -> None:
         assert left.addresses_of(right.peer) == right.addresses()
 
 
-async def test_a_peer_is_counted_with_its_address_while_it_is_connected() -> None:
+async def test_connected_peer_is_listed_with_its_address() -> None:
     async with networks(2) as (ann, bob):
         await ann.connect(bob.addresses()[0])
         await eventually(lambda: ann.peer in bob.connected())
@@ -100,7 +100,7 @@ async def test_a_peer_is_counted_with_its_address_while_it_is_connected() -> Non
         assert bob.site_of(ann.peer) == ""
 
 
-async def test_connecting_again_is_nothing_new() -> None:
+async def test_connecting_twice_reports_nothing_new() -> None:
     async with networks(2) as (left, right):
         for _ in range(3):
             await left.connect(right.addresses()[0])
@@ -109,7 +109,7 @@ async def test_connecting_again_is_nothing_new() -> None:
             left.events.receive_nowait()
 
 
-async def test_dials_from_both_sides_at_once_are_one_connection_to_us() -> None:
+async def test_simultaneous_dials_count_as_one_connection() -> None:
     async with networks(2) as (left, right):
         async with trio.open_nursery() as nursery:
             for _ in range(3):
@@ -123,7 +123,7 @@ async def test_dials_from_both_sides_at_once_are_one_connection_to_us() -> None:
         assert left.connected() == set()
 
 
-async def test_disconnecting_is_told_on_both_sides() -> None:
+async def test_both_ends_report_a_disconnect() -> None:
     async with networks(2) as (left, right):
         await left.connect(right.addresses()[0])
         await right.events.receive()
@@ -132,7 +132,7 @@ async def test_disconnecting_is_told_on_both_sides() -> None:
         assert right.connected() == set()
 
 
-async def test_a_peer_is_found_again_by_what_is_remembered() -> None:
+async def test_peer_is_found_by_its_remembered_address() -> None:
     async with networks(2) as (left, right):
         with pytest.raises(PeerUnreachable, match="its address is not known"):
             await left.connect_peer(right.peer)
@@ -141,7 +141,7 @@ async def test_a_peer_is_found_again_by_what_is_remembered() -> None:
         assert left.connected() == {right.peer}
 
 
-async def test_a_remembered_peer_that_is_gone_is_unreachable() -> None:
+async def test_remembered_peer_that_is_gone_is_unreachable() -> None:
     async with networks(1) as (left,):
         left.remember(NOBODY, [f"/ip4/127.0.0.1/tcp/{unused_port()}"])
         with pytest.raises(PeerUnreachable) as caught:
@@ -161,9 +161,10 @@ async def test_a_remembered_peer_that_is_gone_is_unreachable() -> None:
         (half_a_banner, "NET-RESET", "closed"),
     ],
 )
-async def test_whatever_answers_there_has_its_code(serve: Serve, code: str, words: str) -> None:
+async def test_each_kind_of_wrong_answer_has_its_code(serve: Serve, code: str, words: str) -> None:
     async with networks(1) as (network,), server(serve) as address:
-        for deadline_s in (1.0, 5.0, 20.0):  # more, if a busy machine did not come as far as that
+        # more than one, if a busy machine was too slow at first
+        for deadline_s in (1.0, 5.0, 20.0):
             with trio.fail_after(deadline_s + 8), pytest.raises(NetworkUnreachable) as caught:
                 await network.connect(address, deadline_s=deadline_s)
             if words in caught.value.evidence[0]:
@@ -177,7 +178,7 @@ async def test_whatever_answers_there_has_its_code(serve: Serve, code: str, word
         assert network.connected() == set()
 
 
-async def test_nothing_listens() -> None:
+async def test_refused_connection_has_its_code() -> None:
     async with networks(1) as (network,):
         with pytest.raises(NetworkUnreachable) as caught:
             await network.connect(f"/ip4/127.0.0.1/tcp/{unused_port()}/p2p/{NOBODY}")
@@ -186,7 +187,7 @@ async def test_nothing_listens() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dns", "dns4", "dns6"])
-async def test_a_name_that_does_not_exist(kind: str) -> None:
+async def test_unknown_name_has_its_code(kind: str) -> None:
     async with networks(1) as (network,):
         with pytest.raises(NetworkUnreachable) as caught:
             await network.connect(f"/{kind}/no-such-name.invalid/tcp/1/p2p/{NOBODY}", deadline_s=8)
@@ -196,7 +197,7 @@ async def test_a_name_that_does_not_exist(kind: str) -> None:
 
 @pytest.fixture
 def no_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A system whose DNS servers never answer; gives the names that were looked up."""
+    """A system whose DNS servers never answer. Returns the names that were looked up."""
     looked_up: list[str] = []
     over = threading.Event()
 
@@ -205,12 +206,12 @@ def no_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         over.wait()
         raise socket.gaierror(socket.EAI_AGAIN, "no server answers")
 
-    monkeypatch.setattr(names.socket, "getaddrinfo", hangs)
+    monkeypatch.setattr(socket, "getaddrinfo", hangs)
     yield looked_up
     over.set()
 
 
-async def test_a_resolver_that_does_not_answer(no_dns: list[str]) -> None:
+async def test_unanswered_name_lookup_times_out(no_dns: list[str]) -> None:
     async with networks(1) as (network,):
         with pytest.raises(NetworkUnreachable) as caught:
             await network.connect(f"/dns4/seed.example/tcp/1/p2p/{NOBODY}", deadline_s=0.2)
@@ -218,10 +219,12 @@ async def test_a_resolver_that_does_not_answer(no_dns: list[str]) -> None:
         assert "no answer" in caught.value.evidence[0]
 
 
-async def test_names_without_an_answer_leave_threads_to_everything_else(
+async def test_hanging_name_lookups_leave_threads_for_other_work(
     no_dns: list[str],
 ) -> None:
-    """The attack of the issue: such names took trio's 40 threads, and votes waited for one."""
+    """The attack of the issue: such names occupied trio's 40 threads, and votes waited for a free
+    one.
+    """
     async with networks(1) as (network,), trio.open_nursery() as nursery:
 
         async def dial(peer: PeerId) -> None:
@@ -240,7 +243,7 @@ async def test_names_without_an_answer_leave_threads_to_everything_else(
     assert len(no_dns) <= dialling.OTHERS_LOOKUPS
 
 
-async def test_names_that_peers_told_do_not_keep_our_user_from_looking_up_one(
+async def test_names_told_by_peers_do_not_block_the_users_lookup(
     no_dns: list[str],
 ) -> None:
     async with networks(1) as (network,):
@@ -253,10 +256,10 @@ async def test_names_that_peers_told_do_not_keep_our_user_from_looking_up_one(
         assert no_dns.count("given.example") == 1
 
 
-async def test_dials_to_addresses_that_peers_told_are_bounded(
+async def test_dials_to_addresses_told_by_peers_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In an open run anybody can tell thousands of addresses that drop what is sent to them."""
+    """In an open run anybody can tell us thousands of addresses that drop packets."""
     at_once = most = 0
 
     async def silent_probe(*args: object, deadline_s: float) -> str:
@@ -279,11 +282,13 @@ async def test_dials_to_addresses_that_peers_told_are_bounded(
             nursery.start_soon(partial(network.connect_peer, identity(number).peer, deadline_s=60))
         await eventually(lambda: at_once == dialling.OTHERS_DIALS + 8)
         nursery.cancel_scope.cancel()
-    assert most == dialling.OTHERS_DIALS + 8, "the last are those of a member"
+    assert most == dialling.OTHERS_DIALS + 8, "the last addresses are those of a member"
 
 
-async def test_libp2p_dials_nobody_by_itself() -> None:
-    """It would try all that a peer ever told of itself, when a stream to it is wanted."""
+async def test_libp2p_dials_no_peer_by_itself() -> None:
+    """Otherwise, when we open a stream to a peer, libp2p would try all addresses that the peer ever
+    claimed.
+    """
     async with networks(2) as (left, right):
         peer = right._host.get_id()
         address = Multiaddr(parse(right.addresses()[0]).transport)
@@ -293,15 +298,15 @@ async def test_libp2p_dials_nobody_by_itself() -> None:
         assert right.connected() == set()
 
 
-async def test_a_name_that_exists_is_dialled() -> None:
+async def test_existing_name_is_dialled() -> None:
     async with networks(2) as (left, right):
         port = right.addresses()[0].split("/")[4]
         address = f"/dns4/localhost/tcp/{port}/p2p/{right.peer}"
         assert await left.connect(address) == right.peer
 
 
-async def test_a_full_backlog_is_a_timeout() -> None:
-    """A machine that drops what is sent to it looks the same: the SYN is never answered."""
+async def test_full_backlog_is_a_timeout() -> None:
+    """A machine that drops packets looks the same: the SYN is never answered."""
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -315,7 +320,7 @@ async def test_a_full_backlog_is_a_timeout() -> None:
             assert caught.value.code == "NET-TIMEOUT"
 
 
-async def test_another_peer_answers_at_the_address() -> None:
+async def test_other_peer_at_the_address_has_its_code() -> None:
     async with networks(2) as (left, right):
         address = right.addresses()[0].replace(right.peer, NOBODY)
         with pytest.raises(NetworkUnreachable) as caught:
@@ -330,14 +335,14 @@ async def test_another_peer_answers_at_the_address() -> None:
     ("address", "code"),
     [("nonsense", "ADDR-SYNTAX"), ("/ip4/127.0.0.1/tcp/1", "ADDR-NO-PEER-ID")],
 )
-async def test_a_malformed_address_is_our_own_mistake(address: str, code: str) -> None:
+async def test_malformed_address_is_our_own_mistake(address: str, code: str) -> None:
     async with networks(1) as (network,):
         with pytest.raises(ConfigError) as caught:
             await network.connect(address)
         assert caught.value.code == code
 
 
-async def test_our_own_address_is_not_dialled() -> None:
+async def test_own_address_is_not_dialled() -> None:
     async with networks(1) as (network,):
         with pytest.raises(ConfigError) as caught:
             await network.connect(network.addresses()[0])
@@ -345,12 +350,12 @@ async def test_our_own_address_is_not_dialled() -> None:
 
 
 class TestSeveralAddresses:
-    async def test_the_first_that_answers_is_enough(self) -> None:
+    async def test_one_bootstrap_peer_that_answers_is_enough(self) -> None:
         async with networks(2) as (left, right):
             dead = f"/ip4/127.0.0.1/tcp/{unused_port()}/p2p/{NOBODY}"
             assert await left.connect_any([dead, "x", *right.addresses()]) == right.peer
 
-    async def test_the_evidence_has_a_line_for_each(self) -> None:
+    async def test_evidence_has_a_line_for_each_address(self) -> None:
         async with networks(1) as (network,):
             addresses = [
                 f"/ip4/127.0.0.1/tcp/{unused_port()}/p2p/{NOBODY}",
@@ -361,31 +366,31 @@ class TestSeveralAddresses:
                 await network.connect_any(addresses)
         error = caught.value
         assert error.what == "none of the 3 addresses answered"
-        assert error.code == "NET-DNS"  # Of this machine itself nobody meant to hear.
+        assert error.code == "NET-DNS"  # Nobody wanted to hear about this machine itself.
         assert len(error.evidence) == 3
         for address, line in zip(addresses, error.evidence, strict=True):
             assert line.startswith("tried   ")
             assert address in line
 
-    async def test_malformed_addresses_only_are_a_mistake_in_the_configuration(self) -> None:
+    async def test_list_of_malformed_addresses_is_a_configuration_error(self) -> None:
         async with networks(1) as (network,):
             with pytest.raises(ConfigError) as caught:
                 await network.connect_any(["x", "y"])
         assert caught.value.code == "ADDR-SYNTAX"
         assert len(caught.value.evidence) == 2
 
-    async def test_none_at_all_is_said_so(self) -> None:
+    async def test_empty_list_of_addresses_is_reported(self) -> None:
         async with networks(1) as (network,):
             with pytest.raises(ConfigError) as caught:
                 await network.connect_any([])
         assert caught.value.code == "ADDR-NONE"
 
-    async def test_silent_ones_share_the_time(self) -> None:
+    async def test_silent_addresses_share_the_time(self) -> None:
         async with networks(1) as (network,), server(silent) as address:
             with trio.fail_after(15), pytest.raises(NetworkUnreachable):
                 await network.connect_any([address] * 20, deadline_s=1.0)
 
-    async def test_a_far_one_is_reached_beside_many_dead_ones(self) -> None:
+    async def test_slow_peer_is_reached_beside_many_dead_ones(self) -> None:
         async with (
             networks(2) as (left, right),
             server(silent) as dead,
@@ -394,14 +399,14 @@ class TestSeveralAddresses:
             far = address.replace(NOBODY, right.peer)
             assert await left.connect_any([far, *of_many(dead)]) == right.peer
 
-    async def test_those_met_before_have_time_of_their_own(self) -> None:
+    async def test_remembered_peers_have_time_of_their_own(self) -> None:
         async with networks(2) as (left, right), server(silent) as dead:
             some = of_many(dead)
             assert await left.connect_any(some, or_else=right.addresses(), deadline_s=1) == (
                 right.peer
             )
 
-    async def test_many_dead_ones_take_no_longer_than_the_deadline(self) -> None:
+    async def test_many_dead_addresses_take_no_longer_than_the_deadline(self) -> None:
         async with networks(1) as (network,), server(silent) as dead:
             with trio.fail_after(8), pytest.raises(NetworkUnreachable) as caught:
                 await network.connect_any(of_many(dead), deadline_s=1.0)
@@ -413,12 +418,12 @@ DEAD = 150
 
 
 def of_many(address: str) -> list[str]:
-    """`address`, as if it were that of many peers."""
+    """Use `address` as the address of many peers."""
     return [address.replace(NOBODY, identity(1000 + number).peer) for number in range(DEAD)]
 
 
 def far_away(network: Network) -> Serve:
-    """A way to `network` on which everything takes 100 ms."""
+    """A relay to `network` that delays everything by 100 ms."""
 
     async def carry(source: trio.SocketStream, sink: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -441,7 +446,7 @@ def far_away(network: Network) -> Serve:
 
 
 def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `what` where a folder of ours was."""
+    """Put `what` in the place of a folder of ours."""
     if what == "others can write":
         place.chmod(0o777)
     elif what == "another user's":
@@ -453,7 +458,7 @@ def put_instead(place: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class TestListening:
-    async def test_a_port_in_use_by_a_node_is_a_clear_error(self) -> None:
+    async def test_port_used_by_a_node_is_a_clear_error(self) -> None:
         async with networks(1) as (network,):
             listen = [network.addresses()[0].split("/p2p/")[0]]
             with pytest.raises(ConfigError) as caught:
@@ -461,7 +466,7 @@ class TestListening:
                     pass
         assert caught.value.code == "PORT-IN-USE"
 
-    async def test_a_port_in_use_by_another_program_is_a_clear_error(self) -> None:
+    async def test_port_used_by_another_program_is_a_clear_error(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             listen = [f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"]
             with pytest.raises(ConfigError) as caught:
@@ -478,20 +483,20 @@ class TestListening:
             f"/ip4/127.0.0.1/tcp/0/p2p/{NOBODY}",
         ],
     )
-    async def test_what_is_not_ours_is_a_clear_error(self, address: str) -> None:
+    async def test_foreign_listen_address_is_a_clear_error(self, address: str) -> None:
         with pytest.raises(ConfigError) as caught:
             async with open_network(identity(9), listen=[address], admitted=everybody):
                 pass
         assert caught.value.code == "ADDR-LISTEN"
 
-    async def test_the_port_is_free_again_afterwards(self) -> None:
+    async def test_port_is_free_again_after_the_node_ends(self) -> None:
         listen = [f"/ip4/127.0.0.1/tcp/{unused_port()}"]
         for _ in range(2):
             async with open_network(identity(9), listen=listen, admitted=everybody) as network:
                 assert network.addresses() == [f"{listen[0]}/p2p/{network.peer}"]
 
     @pytest.mark.parametrize("what", ["a file", "a link", "others can write", "another user's"])
-    def test_what_somebody_else_put_where_locks_go_is_passed_over_or_told(
+    def test_foreign_file_in_place_of_the_locks_is_skipped_or_told(
         self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -519,7 +524,7 @@ class TestListening:
                 pass
             assert caught.value.code == "PORT-IN-USE"
 
-    async def test_listening_nowhere_one_can_still_dial(self) -> None:
+    async def test_node_that_does_not_listen_can_still_dial(self) -> None:
         async with networks(1) as (right,), networks(1, listen=()) as (same_id,):
             assert same_id.addresses() == []
             with pytest.raises(ConfigError):
@@ -532,13 +537,13 @@ class TestListening:
             assert await left.connect(right.addresses()[0]) == right.peer
             assert await left.request(right.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
 
-    async def test_everywhere_means_addresses_that_can_be_dialled(self) -> None:
+    async def test_wildcard_address_is_announced_as_dialable_addresses(self) -> None:
         async with networks(1, listen=["/ip4/0.0.0.0/tcp/0"]) as (network,):
             assert network.addresses()
             assert not any("0.0.0.0" in address for address in network.addresses())
             assert any("127.0.0.1" in address for address in network.addresses())
 
-    async def test_what_is_announced_is_told_instead(self) -> None:
+    async def test_configured_announcement_replaces_the_listen_addresses(self) -> None:
         announce = ["/dns4/seed.example/tcp/4201"]
         async with open_network(
             identity(9), listen=LOOPBACK, announce=announce, admitted=everybody
@@ -546,13 +551,13 @@ class TestListening:
             assert network.addresses() == [f"{announce[0]}/p2p/{network.peer}"]
 
 
-async def test_an_exception_in_the_block_comes_out_as_itself() -> None:
+async def test_exception_in_the_block_is_raised_unchanged() -> None:
     with pytest.raises(RunMismatch):
         async with networks(1):
             raise RunMismatch("another run")
 
 
-async def test_leaving_leaves_nothing_behind() -> None:
+async def test_closing_leaves_nothing_behind() -> None:
     async with networks(2) as (left, right):
         await left.connect(right.addresses()[0])
     await eventually(lambda: trio.lowlevel.current_statistics().tasks_living < 12)

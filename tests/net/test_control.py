@@ -1,4 +1,4 @@
-"""What a neighbour's control messages can make a node send, keep or dial: little."""
+"""A neighbour's control messages can make a node send, keep or dial only a little."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ def asking(*names: bytes) -> list[bytes]:
     return [name for each in bounded(control, OURS, KEPT.get).iwant for name in each.messageIDs]
 
 
-def test_a_message_is_sent_once_however_often_and_in_what_ways_it_is_asked_for() -> None:
+def test_message_requested_many_times_is_sent_once() -> None:
     name = next(iter(KEPT)).hex().encode()
     assert asking(*[name] * 10_000) == [name]
     assert asking(name, name.upper(), name[:2].upper() + name[2:]) == [name]
 
 
-def test_an_answer_fits_one_frame() -> None:
+def test_answer_fits_one_frame() -> None:
     assert len(asking(*(name.hex().encode() for name in KEPT))) == 2
     assert 2 * LONGEST.ByteSize() <= ANSWER_BYTES_MAX < 3 * LONGEST.ByteSize()
 
 
-def test_so_many_names_are_looked_up_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_looked_up_message_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[bytes] = []
     names = [b"%04x" % number for number in range(IDS_MAX)]
     asked = [rpc_pb2.ControlIWant(messageIDs=names) for _ in range(3)]
-    bounded(rpc_pb2.ControlMessage(iwant=asked), OURS, looked_up.append)  # type: ignore[arg-type]
+    bounded(rpc_pb2.ControlMessage(iwant=asked), OURS, looked_up.append)
     assert len(looked_up) == IDS_MAX
-    assert asking(b"abc", b"ffff") == [], "the first is no name, and the second nobody knows"
+    assert asking(b"abc", b"ffff") == [], "the first is not a name, and the second is unknown"
 
 
-def test_other_topics_are_passed_over_and_of_ours_one_word_of_each_kind_counts() -> None:
+def test_only_our_topic_counts_with_one_message_of_each_kind() -> None:
     topics = [*(str(number) for number in range(50)), "ledger", "ledger", "heartbeats"]
     stranger = rpc_pb2.PeerInfo(peerID=b"somebody")
     control = rpc_pb2.ControlMessage(
@@ -52,8 +52,10 @@ def test_other_topics_are_passed_over_and_of_ours_one_word_of_each_kind_counts()
     assert all((told.backoff, list(told.peers)) == (5, []) for told in heeded.prune)
 
 
-def test_nothing_is_wanted_where_nothing_is_asked_for() -> None:
-    """libp2p counts those who want something, and hears no more than ten a second of one peer."""
+def test_node_requests_nothing_that_it_was_not_offered() -> None:
+    """libp2p counts the peers that want something, and accepts at most ten requests a second from
+    one peer.
+    """
     grafting = rpc_pb2.ControlMessage(graft=[rpc_pb2.ControlGraft(topicID="ledger")])
     for control in (grafting, rpc_pb2.ControlMessage()):
         assert bounded(control, OURS, KEPT.get) == control

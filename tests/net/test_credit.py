@@ -1,4 +1,6 @@
-"""What was read is credited by halves of a window: none for a small word, enough for a long one."""
+"""Flow control returns credit in halves of a window: none after a short message, enough during a
+long one.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ from .conftest import echo, heard, networks
 TOPIC = "/test/words"
 P = "/test/1"
 WINDOW_BYTES = 256 << 10
-"""Yamux's first; it would grow with a sender that fills it, but for bounds.py."""
+"""Yamux's initial window. A sender that fills it could make it grow, but bounds.py prevents
+that.
+"""
 
 
 @pytest.fixture
 def credits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each window update gave, on all connections of this process."""
+    """The bytes granted by each window update on all connections of this process."""
     given: list[int] = []
     write = Yamux._write_frame
 
@@ -37,7 +41,7 @@ def credits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return given
 
 
-async def test_small_words_are_read_without_a_frame_in_return(credits: list[int]) -> None:
+async def test_short_messages_are_read_without_a_window_update(credits: list[int]) -> None:
     async with networks(2) as (a, b):
         channel = b.subscribe(TOPIC)
         b.handle(P, echo)
@@ -48,8 +52,8 @@ async def test_small_words_are_read_without_a_frame_in_return(credits: list[int]
     assert credits == []
 
 
-async def test_a_sender_never_runs_dry(credits: list[int]) -> None:
-    """Four windows there and back at once, and again on the same connection."""
+async def test_sender_never_runs_out_of_window(credits: list[int]) -> None:
+    """Send four windows each way at once, then again on the same connection."""
     payload = bytes(4 * WINDOW_BYTES)
     async with networks(2) as (a, b):
         b.handle(P, echo, bytes_max=len(payload))

@@ -1,4 +1,6 @@
-"""Peers of a run find each other by the DHT and by what they remember, without a bootstrap node."""
+"""Peers of a run find each other by the DHT and by remembered addresses, without a bootstrap
+node.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ RUN = "ab" * 32
 
 
 async def found(network: Network, peers: set[PeerId]) -> dict[PeerId, list[str]]:
-    """Ask, as a node does now and then, until all of `peers` are on record."""
+    """Ask repeatedly, as a node does, until all of `peers` are on record."""
     with trio.fail_after(60):
         while True:
             records = dict(await network.find_providers(RUN))
@@ -36,7 +38,7 @@ async def found(network: Network, peers: set[PeerId]) -> dict[PeerId, list[str]]
                 return records
 
 
-async def test_a_peer_on_record_is_found_by_one_that_never_met_it() -> None:
+async def test_recorded_peer_is_found_by_one_that_never_met_it() -> None:
     async with networks(3) as (seed, old, new):
         await old.connect(seed.addresses()[0])
         await old.provide(RUN)
@@ -47,8 +49,8 @@ async def test_a_peer_on_record_is_found_by_one_that_never_met_it() -> None:
         assert await new.request(old.peer, "/test/1", b"x", deadline_s=DEADLINE_S) == b"x"
 
 
-async def test_a_peer_that_keeps_an_old_record_itself_asks_others_all_the_same() -> None:
-    """As nodes do: each provides before it asks. Nobody tells the new one of the old one."""
+async def test_peer_with_an_old_record_still_asks_others() -> None:
+    """As with nodes, each provides before it asks. Nobody tells the new peer about the old one."""
     gone = identity(9).peer
     async with networks(3) as (seed, old, new):
         await old.connect(seed.addresses()[0])
@@ -61,7 +63,7 @@ async def test_a_peer_that_keeps_an_old_record_itself_asks_others_all_the_same()
 
 
 class Liar:
-    """A peer whose DHT names whatever it likes, and which counts how often it is asked."""
+    """A peer whose DHT names any peers it likes. It counts the questions it gets."""
 
     def __init__(self, hostile: Hostile, told: dict[PeerId, list[str]]) -> None:
         self.asked = 0
@@ -83,7 +85,7 @@ class Liar:
 class TestAnswersOfOthers:
     """The attack of the issue: a stranger replaces the known addresses of members."""
 
-    async def test_a_stranger_is_not_asked(self) -> None:
+    async def test_strangers_are_not_asked_for_addresses(self) -> None:
         member, me = identity(2).peer, identity(1).peer
         async with networks(2, [{me, member}.__contains__, everybody]) as (victim, honest):
             await victim.connect(honest.addresses()[0])
@@ -96,7 +98,7 @@ class TestAnswersOfOthers:
                 assert liar.asked == 0
                 assert victim.addresses_of(honest.peer) == before
 
-    async def test_members_are_asked_alone_where_anybody_is_admitted(self) -> None:
+    async def test_only_members_are_asked_even_in_an_open_run(self) -> None:
         async with networks(2) as (victim, honest):
             await honest.connect(victim.addresses()[0])
             victim.know_members([honest.peer])
@@ -106,7 +108,7 @@ class TestAnswersOfOthers:
                 assert set(await found(victim, {honest.peer})) == {honest.peer}
                 assert liar.asked == 0
 
-    async def test_what_is_told_stands_behind_what_is_known_and_no_name_is_taken(self) -> None:
+    async def test_told_addresses_rank_last_and_told_names_are_ignored(self) -> None:
         lies = [f"/ip4/203.0.113.{n}/tcp/1" for n in range(1, 30)]
         names = [f"/dns4/{n}.slow.example/tcp/1" for n in range(8)]
         async with networks(2) as (victim, honest):
@@ -117,17 +119,17 @@ class TestAnswersOfOthers:
                 records = await found(victim, {honest.peer, identity(7).peer})
             ours = [f"{lie}/p2p/{honest.peer}" for lie in lies[:HEARSAY_PER_PEER_MAX]]
             assert records == {honest.peer: known + ours, identity(7).peer: []}
-            assert victim.known_addresses() == {honest.peer: known}, "what is saved"
+            assert victim.known_addresses() == {honest.peer: known}, "the saved addresses"
 
-    async def test_who_is_not_admitted_yet_asks_whom_it_knows(self) -> None:
+    async def test_peer_not_yet_admitted_asks_the_peers_it_knows(self) -> None:
         member = identity(2).peer
         async with networks(2, [nobody, everybody]) as (newcomer, seed):
             await newcomer.connect(seed.addresses()[0])
             await seed.provide(RUN)
             assert (await found(newcomer, {member}))[member] == seed.addresses()
 
-    async def test_nobody_is_dialled_because_an_answer_names_it(self) -> None:
-        """libp2p dials all that an answer names, at all addresses, until it has asked them too."""
+    async def test_peer_is_not_dialled_because_an_answer_names_it(self) -> None:
+        """Plain libp2p dials every peer that an answer names, at all addresses, to ask it too."""
         dialled = 0
 
         async def count(stream: trio.SocketStream) -> None:
@@ -148,7 +150,7 @@ class TestAnswersOfOthers:
             nursery.cancel_scope.cancel()
 
 
-async def test_one_does_not_find_oneself() -> None:
+async def test_peer_does_not_find_itself() -> None:
     async with networks(2) as (seed, other):
         await other.connect(seed.addresses()[0])
         await other.provide(RUN)
@@ -156,13 +158,13 @@ async def test_one_does_not_find_oneself() -> None:
         assert set(await found(other, {seed.peer})) == {seed.peer}
 
 
-async def test_alone_one_finds_nobody_and_it_is_no_error() -> None:
+async def test_single_peer_finds_nobody_without_an_error() -> None:
     async with networks(1) as (alone,):
         await alone.provide(RUN)
         assert await alone.find_providers(RUN) == []
 
 
-async def test_the_run_outlives_its_bootstrap_node() -> None:
+async def test_run_outlives_its_bootstrap_node() -> None:
     async with networks(2) as (a, b):
         async with networks(1) as (_,):
             pass
@@ -172,7 +174,7 @@ async def test_the_run_outlives_its_bootstrap_node() -> None:
         assert b.peer in await found(a, {b.peer})
 
 
-async def test_what_mdns_finds_is_checked_and_told() -> None:
+async def test_addresses_found_by_mdns_are_checked_and_reported() -> None:
     me, other = identity(1).peer, identity(2).peer
     told: list[tuple[PeerId, list[str]]] = []
     arrived = trio.Event()

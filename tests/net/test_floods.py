@@ -1,4 +1,4 @@
-"""Gossip without end: little of it is checked, and nobody who is honest goes unheard for it."""
+"""Endless gossip: little of it is checked, and honest peers are still heard."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.pubsub import pubsub as libp2p_pubsub
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX, signature_validator
 from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 
 from p2ptrain.eviction import most_dispensable
@@ -54,9 +55,9 @@ def refused(victim: Network) -> int:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The authors of all messages whose signature was looked at."""
+    """The authors of all messages whose signatures were checked."""
     authors: list[bytes] = []
-    validate = libp2p_pubsub.signature_validator
+    validate = signature_validator
 
     def count(message: rpc_pb2.Message) -> bool:
         authors.append(message.from_id)
@@ -68,7 +69,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 @asynccontextmanager
 async def attacked() -> AsyncIterator[tuple[Network, SharedFeed[bytes], Network, Hostile]]:
-    """A victim with what it hears, an honest member, and a hostile peer that is none."""
+    """A victim with its feed, an honest member, and a hostile peer that is not a member."""
     async with networks(2) as (victim, honest):
         victim.know_members([honest.peer])
         channel = victim.subscribe(TOPIC)
@@ -78,7 +79,7 @@ async def attacked() -> AsyncIterator[tuple[Network, SharedFeed[bytes], Network,
             yield victim, channel, honest, hostile
 
 
-async def test_what_exceeds_an_allowance_is_dropped_unchecked_and_told(
+async def test_messages_over_the_allowance_are_dropped_unchecked(
     checked: list[bytes],
 ) -> None:
     async with attacked() as (victim, channel, honest, hostile):
@@ -88,13 +89,13 @@ async def test_what_exceeds_an_allowance_is_dropped_unchecked_and_told(
         await heard(honest, TOPIC, b"amid the flood", channel)
         author = hostile.host.get_id().to_bytes()
         await eventually(lambda: checked.count(author) + refused(victim) == 900)
-        # What is allowed grows while the frame is looked through.
+        # The allowance grows while the frame is processed.
         assert OTHERS_AT_ONCE <= checked.count(author) < 1.2 * OTHERS_AT_ONCE
         assert victim.take_floods() == {IDENTITY.peer: refused(victim)}
         assert victim.take_floods() == {}
 
 
-async def test_what_one_neighbour_brought_too_much_of_another_may_still_bring() -> None:
+async def test_message_refused_from_one_neighbour_is_taken_from_another() -> None:
     async with attacked() as (victim, channel, _, hostile):
         flood = [signed(hostile, number) for number in range(AT_ONCE)]
         async with hostile_to(victim, AUTHOR) as other:
@@ -107,8 +108,10 @@ async def test_what_one_neighbour_brought_too_much_of_another_may_still_bring() 
                     pass
 
 
-async def test_a_node_does_not_write_out_endless_names(checked: list[bytes]) -> None:
-    """libp2p's base58 takes a second for forty kilobytes, and the square of that for more."""
+async def test_endless_names_are_not_printed_in_full(checked: list[bytes]) -> None:
+    """libp2p's base58 takes a second for forty kilobytes, and the time grows with the square of the
+    length.
+    """
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
         endless = [message(b"\x01" * 40_000, 1), message(b"\x01" * 38, 1)]
@@ -120,7 +123,7 @@ async def test_a_node_does_not_write_out_endless_names(checked: list[bytes]) -> 
         assert victim.take_floods() == {IDENTITY.peer: 2}
 
 
-async def test_frames_without_end_are_left_unread() -> None:
+async def test_endless_frames_are_left_unread() -> None:
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
         await stream.write(b"\x00" * 2 * FRAMES_AT_ONCE)
@@ -128,8 +131,8 @@ async def test_frames_without_end_are_left_unread() -> None:
         await heard(honest, TOPIC, b"amid the frames", channel)
 
 
-async def test_whose_frame_is_too_long_has_its_streams_reset() -> None:
-    """Else nobody reads what it says, though it stays in the mesh."""
+async def test_sender_of_an_oversized_frame_has_its_streams_reset() -> None:
+    """Otherwise nobody would read its messages although it stays in the mesh."""
     async with attacked() as (victim, channel, honest, hostile):
         pubsub = victim._gossip.pubsub
         peer = hostile.host.get_id()
@@ -150,7 +153,7 @@ async def test_whose_frame_is_too_long_has_its_streams_reset() -> None:
 
 
 class TestSharedFeed:
-    async def test_who_fills_it_loses_and_not_the_others(self) -> None:
+    async def test_peer_that_fills_the_feed_loses_its_own_messages(self) -> None:
         feed = SharedFeed[int](FEED_SIZE, PER_AUTHOR_MAX)
         liar, *honest = [identity(number).peer for number in range(1, 102)]
         for number, peer in enumerate(honest):
@@ -164,7 +167,7 @@ class TestSharedFeed:
         with pytest.raises(trio.WouldBlock):
             feed.receive_nowait()
 
-    async def test_where_many_fill_it_whoever_has_most_loses_its_oldest(self) -> None:
+    async def test_in_a_full_feed_the_largest_share_loses_its_oldest(self) -> None:
         a, b, c = (PeerId(name) for name in "abc")
         feed = SharedFeed[int](4, 3)
         for author, value in ((a, 1), (b, 2), (b, 3), (b, 4), (c, 5), (c, 6), (a, 7)):
@@ -172,7 +175,7 @@ class TestSharedFeed:
         assert [feed.receive_nowait() for _ in range(4)] == [(a, 1), (b, 4), (c, 6), (a, 7)]
         assert feed.lost == 3
 
-    async def test_a_reader_that_waits_gets_the_newest_of_an_author_with_one_place(self) -> None:
+    async def test_waiting_reader_gets_the_newest_message_of_an_author(self) -> None:
         feed = SharedFeed[int](1, 1)
         heard: list[tuple[PeerId, int]] = []
 
@@ -186,14 +189,14 @@ class TestSharedFeed:
             feed.push(PeerId("a"), 2)
         assert (heard, len(feed), feed.lost) == ([(PeerId("a"), 2)], 0, 1)
 
-    async def test_a_closed_feed_ends_its_reader(self) -> None:
+    async def test_closed_feed_ends_its_reader(self) -> None:
         feed = SharedFeed[int](3, 3)
         await feed.aclose()
         with pytest.raises(trio.ClosedResourceError):
             await feed.receive()
 
 
-async def test_members_come_in_however_many_others_are_connected(
+async def test_members_connect_however_many_others_are_connected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "OTHERS_MAX", 1)
@@ -206,7 +209,7 @@ async def test_members_come_in_however_many_others_are_connected(
             await eventually(lambda: victim.connected() == {first.peer, member.peer})
 
 
-def test_of_those_who_must_go_members_are_last() -> None:
+def test_members_are_the_last_to_be_disconnected() -> None:
     a, b, c = (PeerId(name) for name in "abc")
     assert most_dispensable((a, b, c), {a}.__contains__) == b
     assert most_dispensable((a, b), {a, b}.__contains__) == a

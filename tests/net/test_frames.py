@@ -1,10 +1,13 @@
-"""Gossip frames that make libp2p loop, store or answer without end: their cost is bounded.
+"""The cost is bounded of gossip frames that would make plain libp2p loop, store or answer without
+end.
 
-Each test sends what an attacker would send to a real host. `scripts/worst_frames` measures the CPU
-time of such frames.
+Each test sends an attacker's frame to a real host. `scripts/worst_frames` measures the CPU time of
+such frames.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import trio
@@ -13,7 +16,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from libp2p.pubsub import pubsub as libp2p_pubsub
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX, signature_validator
 from libp2p.utils.varint import encode_varint_prefixed
 
 from p2ptrain.net.gossip.control import BACK_OFF_S_MAX, ENTRIES_MAX, NAME_BYTES_MAX, bounded
@@ -35,7 +38,7 @@ MESHSUB = "/meshsub/1.1.0"
 TOPIC = "heartbeats"
 
 
-def signed(by: Hostile, number: int, topics: list[str], **fields: bytes) -> rpc_pb2.Message:
+def signed(by: Hostile, number: int, topics: list[str], **fields: Any) -> rpc_pb2.Message:
     made = rpc_pb2.Message(
         from_id=by.host.get_id().to_bytes(),
         data=b"x",
@@ -49,17 +52,19 @@ def signed(by: Hostile, number: int, topics: list[str], **fields: bytes) -> rpc_
     return made
 
 
-def frame(**fields: object) -> bytes:
+def frame(**fields: Any) -> bytes:
     return bytes(encode_varint_prefixed(rpc_pb2.RPC(**fields).SerializeToString()))
 
 
 class TestTopics:
-    async def test_a_message_on_many_topics_is_neither_checked_nor_forwarded(
+    async def test_message_on_many_topics_is_neither_checked_nor_forwarded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The attack of the issue: it cost each receiver 1.65 s of CPU, and spread."""
+        """The attack of the issue: such a message cost each receiver 1.65 s of CPU time, and
+        spread.
+        """
         checked: list[int] = []
-        validate = libp2p_pubsub.signature_validator
+        validate = signature_validator
 
         def count(message: rpc_pb2.Message) -> bool:
             checked.append(len(message.topicIDs))
@@ -83,7 +88,7 @@ class TestTopics:
                 assert victim.take_floods() == {IDENTITY.peer: 2}
                 assert set(checked) == {1}
 
-    async def test_no_topic_or_an_odd_message_is_refused(self) -> None:
+    async def test_message_without_our_topic_is_refused(self) -> None:
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             assert is_ordinary(signed(hostile, 1, [TOPIC]))
             assert not is_ordinary(signed(hostile, 1, []))
@@ -96,7 +101,7 @@ class TestTopics:
 
 
 class TestSubscriptions:
-    def test_only_the_last_word_on_each_topic_counts(self) -> None:
+    def test_only_the_last_subscription_to_each_topic_counts(self) -> None:
         told = [
             rpc_pb2.RPC.SubOpts(subscribe=number % 2 == 0, topicid=TOPIC) for number in range(21)
         ]
@@ -104,15 +109,17 @@ class TestSubscriptions:
         heeded = subscriptions_of(rpc_pb2.RPC(subscriptions=told))
         assert [(each.topicid, each.subscribe) for each in heeded] == [(TOPIC, True)]
 
-    def test_a_frame_with_too_many_subscriptions_has_none(self) -> None:
+    def test_frame_with_too_many_subscriptions_is_ignored(self) -> None:
         told = [
             rpc_pb2.RPC.SubOpts(subscribe=True, topicid=str(n))
             for n in range(SUBSCRIPTIONS_MAX + 1)
         ]
         assert subscriptions_of(rpc_pb2.RPC(subscriptions=told)) == []
 
-    async def test_subscribing_again_and_again_is_not_answered_each_time(self) -> None:
-        """Each time libp2p sends the recent messages anew, a hundred of them in a large run."""
+    async def test_repeated_subscriptions_are_not_answered_each_time(self) -> None:
+        """Plain libp2p sends the recent messages again each time, a hundred of them in a large
+        run.
+        """
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             victim.subscribe(TOPIC)
             pubsub = victim._gossip.pubsub
@@ -129,8 +136,8 @@ class TestSubscriptions:
                 sent += len(rpc.publish)
                 return bool(await write(stream, rpc))
 
-            pubsub.router.send_recent_messages = count_asked
-            pubsub.write_msg = count_sent  # type: ignore[method-assign]
+            vars(pubsub.router)["send_recent_messages"] = count_asked
+            vars(pubsub)["write_msg"] = count_sent
             await victim.publish(TOPIC, b"recent")
 
             async def keep(stream: INetStream) -> None:
@@ -146,8 +153,8 @@ class TestSubscriptions:
             await eventually(lambda: asked > 2 * REPLAYS_AT_ONCE)
             assert 0 < sent <= REPLAYS_AT_ONCE + 1
 
-    async def test_subscriptions_use_up_what_a_neighbour_may_bring(self) -> None:
-        """Each of them starts three tasks."""
+    async def test_subscriptions_use_up_a_neighbours_allowance(self) -> None:
+        """Each subscription starts three tasks."""
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             stream = await hostile.open(MESHSUB)
             one = rpc_pb2.RPC.SubOpts
@@ -157,7 +164,7 @@ class TestSubscriptions:
             await eventually(lambda: victim._gossip.intake.refused > 0)
 
 
-def test_few_entries_and_short_names_of_control_messages_are_looked_at() -> None:
+def test_control_entries_are_few_and_their_names_short() -> None:
     topics = [str(number) for number in range(2 * ENTRIES_MAX)]
     long = b"aa" * NAME_BYTES_MAX
     control = rpc_pb2.ControlMessage(
@@ -167,7 +174,7 @@ def test_few_entries_and_short_names_of_control_messages_are_looked_at() -> None
         prune=[rpc_pb2.ControlPrune(topicID=t, backoff=1 << 60) for t in topics],
     )
     asked: list[bytes] = []
-    heeded = bounded(control, set(topics), asked.append)  # type: ignore[arg-type]
+    heeded = bounded(control, set(topics), asked.append)
     assert asked == []
     assert [len(kind) for kind in (heeded.ihave, heeded.graft, heeded.prune)] == [ENTRIES_MAX] * 3
     assert {name for told in heeded.ihave for name in told.messageIDs} == {b"aa"}
@@ -190,7 +197,7 @@ async def test_empty_requests_for_messages_are_not_looped_over(
     assert not bounded(Control(), {TOPIC}, lambda name: None).iwant  # type: ignore[arg-type]
 
 
-def test_long_frames_use_up_what_a_neighbour_may_bring() -> None:
+def test_long_frames_use_up_a_neighbours_allowance() -> None:
     gate = Intake(lambda peer: True)
     long = 64 * BYTES_PER_UNIT
     taken = sum(gate.takes_frame(IDENTITY.peer, long, 0.0) for _ in range(FRAMES_AT_ONCE))
@@ -199,8 +206,8 @@ def test_long_frames_use_up_what_a_neighbour_may_bring() -> None:
     assert not gate.takes_entries(IDENTITY.peer, 50, 0.0)
 
 
-async def test_whole_messages_are_not_kept_to_compare_them_with_later_ones() -> None:
-    """libp2p keeps up to 1,000 of them, of 480 kB each."""
+async def test_whole_messages_are_not_kept_for_comparison() -> None:
+    """Plain libp2p keeps up to 1,000 of them, of 480 kB each."""
     async with networks(2) as (a, b):
         at_b = b.subscribe(TOPIC)
         await a.connect(b.addresses()[0])
@@ -209,7 +216,7 @@ async def test_whole_messages_are_not_kept_to_compare_them_with_later_ones() -> 
         assert b._gossip.router.equivocation_detection == {}
 
 
-async def test_back_off_times_of_departed_peers_are_forgotten() -> None:
+async def test_backoff_times_of_departed_peers_are_forgotten() -> None:
     async with networks(1) as (a,):
         router = a._gossip.router
         peers = [ID.from_base58(identity(number).peer) for number in range(2, 4)]

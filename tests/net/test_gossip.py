@@ -1,4 +1,4 @@
-"""Gossip reaches those who are admitted, carries its true author, and nobody else is heard."""
+"""Gossip reaches admitted peers, carries its true author, and comes from admitted peers only."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, heard, 
 TOPIC = "heartbeats"
 
 
-async def test_what_one_publishes_the_others_hear_with_its_author() -> None:
+async def test_published_message_arrives_with_its_author() -> None:
     async with networks(3) as (a, b, c):
         channels = [network.subscribe(TOPIC) for network in (a, b, c)]
         await b.connect(a.addresses()[0])
         await c.connect(a.addresses()[0])
         for channel in channels[1:]:
             await heard(a, TOPIC, b"from a", channel)
-        # b and c know each other only by way of a.
+        # b and c know each other only through a.
         await heard(b, TOPIC, b"from b", channels[2])
 
 
-async def test_one_does_not_hear_oneself() -> None:
+async def test_publisher_does_not_hear_itself() -> None:
     async with networks(2) as (a, b):
         own, channel = a.subscribe(TOPIC), b.subscribe(TOPIC)
         await a.connect(b.addresses()[0])
@@ -39,7 +39,7 @@ async def test_one_does_not_hear_oneself() -> None:
             own.receive_nowait()
 
 
-async def test_a_large_payload_arrives_and_a_larger_one_is_our_bug() -> None:
+async def test_large_payload_arrives_and_a_larger_one_is_our_bug() -> None:
     async with networks(2) as (a, b):
         channel = b.subscribe(TOPIC)
         await a.connect(b.addresses()[0])
@@ -49,7 +49,7 @@ async def test_a_large_payload_arrives_and_a_larger_one_is_our_bug() -> None:
             await a.publish(TOPIC, payload + b"x")
 
 
-async def test_the_same_payload_is_heard_each_time_it_is_published() -> None:
+async def test_equal_payloads_arrive_each_time_they_are_published() -> None:
     async with networks(2) as (a, b):
         channel = b.subscribe(TOPIC)
         await a.connect(b.addresses()[0])
@@ -63,7 +63,7 @@ async def test_the_same_payload_is_heard_each_time_it_is_published() -> None:
             assert (author, payload) == (a.peer, b"again")
 
 
-async def test_who_comes_later_hears_the_newest_of_each_author_alone() -> None:
+async def test_late_peer_hears_only_the_newest_message_of_each_author() -> None:
     async with networks(3) as (a, b, late):
         a.subscribe(TOPIC)
         at_b = b.subscribe(TOPIC)
@@ -80,10 +80,10 @@ async def test_who_comes_later_hears_the_newest_of_each_author_alone() -> None:
         assert first == [(a.peer, b"old 9"), (a.peer, b"new")]
 
 
-async def test_who_starts_again_with_its_clock_set_back_is_heard_and_hears(
+async def test_peer_restarted_with_an_earlier_clock_hears_and_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """libp2p as it comes ignores whatever comes with a record older than the one it knows."""
+    """Plain libp2p ignores everything that comes with a record older than the one it knows."""
     async with networks(1) as (a,):
         at_a = a.subscribe(TOPIC)
         for made_at in (10**18, 10**17):
@@ -96,25 +96,25 @@ async def test_who_starts_again_with_its_clock_set_back_is_heard_and_hears(
             await eventually(lambda: a.connected() == set())
 
 
-async def test_after_a_restart_with_the_same_identity_all_is_heard_again() -> None:
-    """libp2p as it comes numbers messages from the second of the start: they look repeated."""
+async def test_all_is_heard_again_after_a_restart_with_the_same_identity() -> None:
+    """Plain libp2p numbers messages from the second of the start, so they look repeated."""
     async with networks(1) as (a,):
         channel = a.subscribe(TOPIC)
         for start in range(3):
             async with open_network(identity(5), listen=[], admitted=everybody) as b:
                 await b.connect(a.addresses()[0])
                 pubsub = b._gossip.pubsub
-                await eventually(lambda pubsub=pubsub: TOPIC in pubsub.peer_topics)
+                await eventually(lambda: TOPIC in pubsub.peer_topics)  # noqa: B023
                 payloads = [f"{start} {number}".encode() for number in range(25)]
                 for payload in payloads:
                     await b.publish(TOPIC, payload)
-                missing = set(payloads)  # in whatever order: gossip keeps none
+                missing = set(payloads)  # in any order: gossip keeps none
                 while missing:
                     missing.discard((await channel.receive())[1])
 
 
 class TestAdmission:
-    async def test_a_stranger_is_not_heard_and_hears_nothing(self) -> None:
+    async def test_stranger_is_not_heard_and_hears_nothing(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, stranger):
             admitted.add(b.peer)
@@ -130,7 +130,7 @@ class TestAdmission:
                 at_stranger.receive_nowait()
             assert a._gossip.pubsub.peers.keys() == {b._host.get_id()}
 
-    async def test_a_stranger_is_not_heard_by_way_of_a_member_either(self) -> None:
+    async def test_stranger_is_not_heard_through_a_member_either(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, stranger):
             admitted.add(b.peer)
@@ -148,7 +148,9 @@ class TestAdmission:
                 authors.add(author)
             assert authors == {b.peer}
 
-    async def test_strangers_that_wait_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_number_of_waiting_strangers_is_bounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(gossip, "PARKED_MAX", 1)
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, c):
@@ -156,13 +158,13 @@ class TestAdmission:
             parked = a._gossip.pubsub._parked
             for other in (b, c):
                 await other.connect(a.addresses()[0])
-                await eventually(lambda other=other: list(parked) == [other._host.get_id()])
+                await eventually(lambda: list(parked) == [other._host.get_id()])  # noqa: B023
             admitted.update((b.peer, c.peer))
             a.refresh_admission()
-            for other in (b, c):  # b has to open its stream anew, which it does by itself
+            for other in (b, c):  # b has to open its stream again, which it does by itself
                 await heard(other, TOPIC, b"x", at_a)
 
-    async def test_who_is_admitted_later_is_heard_and_hears(self) -> None:
+    async def test_peer_admitted_later_hears_and_is_heard(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(2, [admitted.__contains__, everybody]) as (a, b):
             at_a, at_b = a.subscribe(TOPIC), b.subscribe(TOPIC)
@@ -176,8 +178,10 @@ class TestAdmission:
                 await heard(b, TOPIC, b"late", at_a)
                 await heard(a, TOPIC, b"late", at_b)
 
-    async def test_strangers_to_each_other_meet_once_both_admit(self) -> None:
-        """As when a volunteer learns the run, and so whom to admit, from the seed it is with."""
+    async def test_strangers_meet_once_both_admit_the_other(self) -> None:
+        """For example, a volunteer learns the run, and so whom to admit, from the seed it is
+        connected to.
+        """
         known_to_a: set[PeerId] = set()
         known_to_b: set[PeerId] = set()
         gates = [known_to_a.__contains__, known_to_b.__contains__]
@@ -194,7 +198,7 @@ class TestAdmission:
                 await heard(b, TOPIC, b"x", at_a)
                 await heard(a, TOPIC, b"x", at_b)
 
-    async def test_who_is_removed_is_heard_no_longer_and_hears_no_more(self) -> None:
+    async def test_removed_peer_hears_and_is_heard_no_more(self) -> None:
         admitted: set[PeerId] = set()
         async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, c):
             admitted.update((b.peer, c.peer))
@@ -213,18 +217,18 @@ class TestAdmission:
                 at_others += await heard(a, TOPIC, payload, at_c)
             assert b"removed" not in at_others
             while len(at_b):
-                assert at_b.receive_nowait()[1] == b"x", "said before, and on its way"
+                assert at_b.receive_nowait()[1] == b"x", "published before, and still on its way"
 
 
 class TestFeed:
-    async def test_a_full_feed_loses_its_oldest_and_counts(self) -> None:
+    async def test_full_feed_drops_and_counts_its_oldest_messages(self) -> None:
         feed: Feed[int] = Feed(3)
         for number in range(5):
             feed.push(number)
         assert [feed.receiver.receive_nowait() for _ in range(3)] == [2, 3, 4]
         assert feed.lost == 2
 
-    async def test_a_node_that_does_not_read_keeps_the_newest(self) -> None:
+    async def test_node_that_does_not_read_keeps_the_newest_messages(self) -> None:
         async with networks(2) as (a, b):
             channel = b.subscribe(TOPIC)
             await a.connect(b.addresses()[0])
@@ -236,7 +240,7 @@ class TestFeed:
             assert feed.lost >= FEED_SIZE + 5 - PER_AUTHOR_MAX
             assert b.statistics()["gossip_lost"] == {TOPIC: feed.lost}
 
-    async def test_a_closed_feed_ends_its_reader(self) -> None:
+    async def test_closed_feed_ends_its_reader(self) -> None:
         feed: Feed[int] = Feed(3)
         feed.push(1)
         feed.close()

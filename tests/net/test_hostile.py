@@ -1,6 +1,6 @@
 """No frame, stream or connection of a peer ends the node or keeps it from serving others.
 
-The first group replays what was seen to end a process that uses libp2p 0.8.1 as it comes.
+The first group replays input that was seen to end a process with plain libp2p 0.8.1.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import trio
@@ -41,12 +42,12 @@ TOPIC = "heartbeats"
 P = "/test/1"
 
 
-def rpc(**fields: object) -> bytes:
+def rpc(**fields: Any) -> bytes:
     return bytes(encode_varint_prefixed(rpc_pb2.RPC(**fields).SerializeToString()))
 
 
 def rsa_message() -> bytes:
-    """Its author's id is that of an RSA key, and the key is malformed."""
+    """A message whose author's id is that of an RSA key, and the key is malformed."""
     message = rpc_pb2.Message(
         data=b"x",
         topicIDs=[TOPIC],
@@ -97,7 +98,9 @@ GOSSIP_FRAMES = {
 
 
 class Swarm:
-    """A victim, an honest peer, and a hostile one; the victim must go on serving the honest."""
+    """A victim, an honest peer, and a hostile one. The victim must continue to serve the honest
+    peer.
+    """
 
     def __init__(self, victim: Network, honest: Network, hostile: Hostile) -> None:
         self.victim = victim
@@ -108,7 +111,7 @@ class Swarm:
         self._at_honest = honest.subscribe(TOPIC)
 
     async def serves(self) -> None:
-        """The victim answers a request, hears gossip and is heard."""
+        """Check that the victim answers a request, hears gossip and is heard."""
         asked = await self.honest.request(self.victim.peer, P, b"x", deadline_s=DEADLINE_S)
         assert asked == b"x"
         await heard(self.honest, TOPIC, os.urandom(8), self._at_victim)
@@ -124,7 +127,7 @@ async def swarm() -> AsyncIterator[Swarm]:
 
 
 @pytest.mark.parametrize("name", GOSSIP_FRAMES)
-async def test_a_malformed_gossip_frame(name: str) -> None:
+async def test_malformed_gossip_frame_does_no_harm(name: str) -> None:
     async with swarm() as here:
         await here.serves()
         stream = await here.hostile.open(MESHSUB)
@@ -138,7 +141,7 @@ async def test_a_malformed_gossip_frame(name: str) -> None:
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-def test_arbitrary_gossip_frames(frames: list[bytes]) -> None:
+def test_arbitrary_gossip_frames_do_no_harm(frames: list[bytes]) -> None:
     async def main() -> None:
         async with networks(1) as (victim,), hostile_to(victim) as hostile:
             victim.subscribe(TOPIC)
@@ -165,7 +168,7 @@ def test_arbitrary_gossip_frames(frames: list[bytes]) -> None:
         P,
     ],
 )
-async def test_garbage_on_every_protocol(protocol: str) -> None:
+async def test_garbage_on_every_protocol_does_no_harm(protocol: str) -> None:
     garbage = [b"", b"\xff" * 30, bytes(encode_varint_prefixed(b"\xff" * 90)), bytes(40_000)]
     async with swarm() as here:
         for sent in garbage:
@@ -179,8 +182,8 @@ async def test_garbage_on_every_protocol(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("bug"), StreamError("stream reset")])
-async def test_a_raising_stream_handler(raised: Exception) -> None:
-    """Some kinds end a plain host; others stop the connection from taking streams."""
+async def test_exception_in_a_stream_handler_does_no_harm(raised: Exception) -> None:
+    """Some kinds end a plain host. Others stop the connection from accepting streams."""
     async with swarm() as here:
 
         async def boom(stream: object) -> None:
@@ -196,7 +199,7 @@ async def test_a_raising_stream_handler(raised: Exception) -> None:
         await here.serves()
 
 
-async def test_a_raising_validator() -> None:
+async def test_exception_in_a_validator_does_no_harm() -> None:
     async with swarm() as here:
 
         def boom(forwarder: object, message: object) -> bool:
@@ -209,7 +212,7 @@ async def test_a_raising_validator() -> None:
         await here.serves()
 
 
-async def test_a_peer_that_once_sent_garbage_is_heard_and_hears_again() -> None:
+async def test_peer_that_once_sent_garbage_hears_and_is_heard_again() -> None:
     async with networks(2) as (victim, other):
         at_victim, at_other = victim.subscribe(TOPIC), other.subscribe(TOPIC)
         await other.connect(victim.addresses()[0])
@@ -248,7 +251,7 @@ async def send_a_corrupt_handshake(stream: trio.SocketStream) -> None:
     "attack",
     [send_nothing, send_garbage, send_http, send_half_a_negotiation, send_a_corrupt_handshake],
 )
-async def test_connections_that_do_not_speak_libp2p(attack: Attack) -> None:
+async def test_connections_that_do_not_speak_libp2p_do_no_harm(attack: Attack) -> None:
     async with networks(2) as (victim, honest):
         victim.handle(P, echo)
         port = int(victim.addresses()[0].split("/")[4])
@@ -263,8 +266,8 @@ async def test_connections_that_do_not_speak_libp2p(attack: Attack) -> None:
         assert victim.connected() == {honest.peer}
 
 
-async def test_a_peer_that_dials_and_dials_does_not_use_the_node_up() -> None:
-    """libp2p as it comes refuses everybody after 250 connections in the life of a host."""
+async def test_peer_that_dials_repeatedly_does_not_exhaust_the_node() -> None:
+    """Plain libp2p refuses every peer after 250 connections in the life of a host."""
     async with networks(2) as (victim, honest), hostile_to(victim) as hostile:
         address = Multiaddr(victim.addresses()[0].split("/p2p/")[0])
         for _ in range(20):
@@ -283,7 +286,7 @@ async def test_a_peer_that_dials_and_dials_does_not_use_the_node_up() -> None:
 
 @asynccontextmanager
 async def speaking(offer: str) -> AsyncIterator[IHost]:
-    """A host that speaks Noise and yamux and has an Ed25519 key, but for what `offer` says."""
+    """A host that speaks Noise and yamux and has an Ed25519 key, except where `offer` differs."""
     keys = create_rsa_key_pair() if offer == "rsa" else create_new_key_pair(b"k" * 32)
     noise = {NOISE_ID: NoiseTransport(keys, create_x25519_key_pair().private_key)}
     plain = {TProtocol(PLAINTEXT_PROTOCOL_ID): InsecureTransport(keys, peerstore=None)}
@@ -299,7 +302,7 @@ async def speaking(offer: str) -> AsyncIterator[IHost]:
 
 
 @pytest.mark.parametrize("offer", ["plaintext", "mplex", "rsa"])
-async def test_what_we_do_not_speak_is_not_let_in(offer: str) -> None:
+async def test_peer_with_unsupported_protocols_is_not_let_in(offer: str) -> None:
     async with networks(1) as (victim,):
         address = info_from_p2p_addr(Multiaddr(victim.addresses()[0]))
         async with speaking("what we do") as host:
@@ -312,7 +315,7 @@ async def test_what_we_do_not_speak_is_not_let_in(offer: str) -> None:
             assert victim.connected() == set()
 
 
-async def test_connections_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_strangers_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STRANGERS_MAX", 2)
     admitted: set[PeerId] = set()
     gates = [admitted.__contains__, *[everybody] * 4]
@@ -329,7 +332,7 @@ async def test_connections_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPa
         await eventually(lambda: len(victim.connected()) == 4)
 
 
-async def test_a_flood_of_events_loses_the_oldest_and_nothing_stops() -> None:
+async def test_flood_of_events_loses_the_oldest_and_stops_nothing() -> None:
     async with networks(2) as (victim, other):
         size = 1024
         feed = victim._connections.feed

@@ -1,4 +1,6 @@
-"""How much of a neighbour's gossip is taken in; and that nobody's flood is another's silence."""
+"""How much of a neighbour's gossip is accepted, and that one peer's flood does not silence
+another.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,10 @@ def taken(
 
 
 class TestIntake:
-    def test_one_honest_neighbour_may_bring_all_that_a_hundred_members_say(self) -> None:
-        """On a new connection, then heartbeats, lists, and ten words each at the end of a step."""
+    def test_honest_neighbour_may_forward_the_gossip_of_100_members(self) -> None:
+        """That is the backlog of a new connection, then heartbeats, lists, and ten messages of each
+        member at the end of a step.
+        """
         gate = intake()
         assert taken(gate, FORWARDER, MEMBERS * 4, 0.0) == 400
         for second in range(10, 300):
@@ -51,7 +55,7 @@ class TestIntake:
                 assert taken(gate, FORWARDER, MEMBERS, now) == 100
         assert gate.take_refused() == {}
 
-    def test_a_flood_in_many_names_is_refused_counted_and_nobody_else_s(self) -> None:
+    def test_flood_in_many_names_is_refused_and_counted_per_neighbour(self) -> None:
         gate = intake()
         assert taken(gate, FORWARDER, MEMBERS * 9, 0.0) == AT_ONCE
         assert taken(gate, FORWARDER, MEMBERS * 9, 1.0) == PER_S
@@ -61,14 +65,14 @@ class TestIntake:
         assert gate.take_refused() == {}
         assert gate.refused == refused
 
-    def test_what_a_liar_floods_does_not_keep_a_neighbour_from_forwarding_the_others(self) -> None:
+    def test_flooding_liar_does_not_block_others_through_a_neighbour(self) -> None:
         gate = intake()
         assert taken(gate, FORWARDER, [LIAR] * 10_000, 0.0) == AT_ONCE * AUTHOR_SHARE
         assert taken(gate, FORWARDER, STRANGERS, 0.0) == AT_ONCE * OTHERS_SHARE
-        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all but the liar"
+        assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all peers except the liar"
 
-    def test_a_flood_is_bounded_however_many_bring_it(self) -> None:
-        """In their own names and in those of members, which are no less work to check."""
+    def test_flood_is_bounded_however_many_neighbours_bring_it(self) -> None:
+        """It comes in their own names and in those of members, which cost as much to check."""
         gate = intake()
         for second, most in ((0, AT_ONCE * OTHERS_SHARE), (1, PER_S * OTHERS_SHARE)):
             now = float(second)
@@ -76,8 +80,8 @@ class TestIntake:
             assert sum(flood) == most
             assert taken(gate, FORWARDER, [*STRANGERS[:9], *MEMBERS], now) == 100, "members only"
 
-    def test_what_is_taken_of_a_flood_and_passed_on_leaves_room_for_members(self) -> None:
-        """By an honest neighbour to its next, where a hundred members end an outer step."""
+    def test_forwarded_flood_leaves_room_for_members(self) -> None:
+        """An honest neighbour forwards it to the next while a hundred members end an outer step."""
         first, second = intake(), intake()
         for tenth in range(100):
             now = tenth / 10
@@ -88,20 +92,22 @@ class TestIntake:
             assert taken(second, FORWARDER, passed_on, now) == len(passed_on)
         assert second.refused == 0
 
-    def test_a_long_message_counts_as_several(self) -> None:
+    def test_long_message_counts_as_several(self) -> None:
         gate = intake()
         longest = 31 * BYTES_PER_UNIT - 1
         assert taken(gate, FORWARDER, [LIAR] * 5, 0.0, longest) == 2
         assert taken(gate, FORWARDER, MEMBERS, 0.0, longest) == 14
 
-    def test_frames_are_bounded_too(self) -> None:
+    def test_frames_are_limited_too(self) -> None:
         gate = intake()
         looked_into = sum(gate.takes_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
         assert looked_into == FRAMES_AT_ONCE
         assert gate.takes_frame(OTHER, 100, 0.0)
         assert gate.take_refused() == {FORWARDER: FRAMES_AT_ONCE}
 
-    def test_those_complained_of_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_list_of_peers_complained_about_is_bounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(module, "KEYS_MAX", 3)
         gate = intake()
         for stranger in STRANGERS[:10]:

@@ -1,7 +1,8 @@
-"""go-libp2p and js-libp2p find a run's nodes: their recorded requests are answered as they were.
+"""go-libp2p and js-libp2p find a run's nodes: replaying their recorded requests gives the recorded
+answers.
 
-`scripts/interop` made the recording, with hivemind 1.1.12's p2pd and js-libp2p 3.3.11, when both
-had found all three nodes. It explains how to redo that.
+`scripts/interop` made the recording with hivemind 1.1.12's p2pd and js-libp2p 3.3.11, after both
+had found all three nodes. It explains how to repeat that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KEY = key_of(RUN)
 
 
 def answerer_of(node: PeerId, answers: list[Message]) -> Answerer:
-    """One that knows whom the recorded answers of `node` name."""
+    """Return a DHT that knows the peers named in the recorded answers of `node`."""
     closer = [told for answer in answers for told in answer.closerPeers]
     neighbours = {PeerId(str(ID(told.id))): [str(Multiaddr(told.addrs[0]))] for told in closer}
     records = Records(everybody)
@@ -41,7 +42,7 @@ def answerer_of(node: PeerId, answers: list[Message]) -> Answerer:
 
 
 @pytest.mark.parametrize("implementation", ["go-libp2p", "js-libp2p"])
-def test_the_requests_of_others_are_answered_with_the_nodes_of_the_run(implementation: str) -> None:
+def test_foreign_requests_are_answered_with_the_runs_nodes(implementation: str) -> None:
     found: set[PeerId] = set()
     for node in NODES:
         frames = [frame for frame in RECORDED[implementation] if frame["node"] == node]

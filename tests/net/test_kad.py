@@ -1,4 +1,4 @@
-"""The DHT's messages: what is kept, for how long, and what is answered to whom."""
+"""The DHT's messages: which records are kept, for how long, and which answers a peer gets."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def answerer(records: Records, neighbours: dict[PeerId, list[str]] | None = None
     return Answerer(ME, records, lambda: neighbours or {})
 
 
-def test_a_key_is_a_sha2_256_multihash() -> None:
-    """Only then can other implementations ask for it, by a CID."""
+def test_key_is_a_sha2_256_multihash() -> None:
+    """Only then can other implementations ask for it by a CID."""
     decoded = multihash.decode(KEY)
     assert (decoded.name, decoded.digest) == ("sha2-256", hashlib.sha256(b"a run").digest())
 
 
-def test_peers_on_record_are_found() -> None:
+def test_recorded_peers_are_found() -> None:
     records = Records(everybody)
     asked = answerer(records, {STRANGER: [ADDRESS]})
     assert asked.answer(MEMBER, announcement(KEY, MEMBER, [ADDRESS]), 0.0) == b""
@@ -59,13 +59,13 @@ def test_peers_on_record_are_found() -> None:
     assert providers_in(reply, key_of("another")) == {}
 
 
-def test_a_peer_announces_itself_and_nobody_else() -> None:
+def test_peer_can_announce_only_itself() -> None:
     records = Records(everybody)
     assert answerer(records).answer(STRANGER, announcement(KEY, MEMBER, [ADDRESS]), 0.0) is None
     assert records.of(KEY, 0.0) == {}
 
 
-def test_peers_that_are_not_admitted_are_neither_kept_nor_told() -> None:
+def test_peers_not_admitted_are_neither_stored_nor_named() -> None:
     admitted = {MEMBER}
     records = Records(admitted.__contains__)
     for peer in (MEMBER, STRANGER):
@@ -75,7 +75,7 @@ def test_peers_that_are_not_admitted_are_neither_kept_nor_told() -> None:
     assert records.of(KEY, 0.0) == {}
 
 
-def test_records_expire_but_not_our_own() -> None:
+def test_records_expire_except_our_own() -> None:
     records = Records(everybody)
     records.announce(KEY, [f"{ADDRESS}/p2p/{ME}"])
     records.add(KEY, MEMBER, [ADDRESS], 0.0)
@@ -84,7 +84,7 @@ def test_records_expire_but_not_our_own() -> None:
     assert list(providers_in(reply, KEY)) == [ME]
 
 
-def test_records_make_room_for_newer_ones() -> None:
+def test_old_records_make_room_for_newer_ones() -> None:
     records = Records(everybody)
     for number, peer in enumerate(PEERS):
         records.add(KEY, peer, [ADDRESS], 0.0)
@@ -97,13 +97,13 @@ def test_records_make_room_for_newer_ones() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", bytes(81)])
-def test_keys_without_bytes_or_with_too_many_are_refused(key: bytes) -> None:
+def test_keys_of_wrong_length_are_refused(key: bytes) -> None:
     for kind in (Message.ADD_PROVIDER, Message.GET_PROVIDERS, Message.FIND_NODE):
         asked = Message(type=kind, key=key).SerializeToString()
         assert answerer(Records(everybody)).answer(MEMBER, asked, 0.0) is None
 
 
-def test_the_nearest_neighbours_are_told_and_the_longest_answer_can_be_read() -> None:
+def test_nearest_neighbours_fit_a_readable_answer() -> None:
     name = ".".join(["x" * 63, "y" * 63, "z" * 63, "w" * 61])
     names = [f"/dns4/{name}/tcp/4201", f"/dns6/{name}/tcp/4201"]
     addresses = names + [f"/ip6/2001:db8::{n}/tcp/4201" for n in range(1, 7)]
@@ -119,7 +119,7 @@ def test_the_nearest_neighbours_are_told_and_the_longest_answer_can_be_read() ->
     assert len(announcement(KEY, ME, addresses)) < REQUEST_BYTES_MAX
 
 
-def test_of_an_answer_little_is_looked_at_and_nonsense_is_skipped() -> None:
+def test_only_a_bounded_part_of_an_answer_is_read() -> None:
     reply = Message(type=Message.GET_PROVIDERS, key=KEY)
     reply.providerPeers.add(id=b"\x01" * 5_000)
     reply.providerPeers.add(id=b"\x12\x20" + bytes(32), addrs=[Multiaddr(ADDRESS).to_bytes()])

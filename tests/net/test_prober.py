@@ -1,4 +1,4 @@
-"""Whether somebody who speaks libp2p answers at an address."""
+"""Whether a libp2p peer answers at an address."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from p2ptrain.net.faults import DialFailed
 from p2ptrain.net.names import Resolver
 
 
-async def test_who_answers_at_the_very_end_of_our_time_has_said_nothing(
+async def test_answer_at_the_very_end_of_the_time_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A machine that has little time for us may let a connection come after its deadline."""
+    """A busy machine may finish a connection only after its deadline."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     clock = iter([0.0, 7.0])

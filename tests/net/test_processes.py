@@ -1,4 +1,4 @@
-"""Between real processes: a peer that is killed is missed at once."""
+"""Between real processes, the loss of a killed peer is noticed at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from p2ptrain.net import Network, PeerConnected, PeerDisconnected
 from .conftest import DEADLINE_S, networks
 
 SOON_S = 25.0
-"""It takes milliseconds; a request that nobody ends waits for four times as long as this."""
+"""The notice takes milliseconds. A request that nobody ends waits four times as long as this."""
 
 PEER_PROCESS = """
 import trio
@@ -65,7 +65,7 @@ async def peer_process(network: Network) -> AsyncIterator[tuple[trio.Process, Pe
         await process.stdout.aclose()
 
 
-async def test_a_killed_peer_is_missed_at_once() -> None:
+async def test_killed_peer_is_missed_at_once() -> None:
     async with networks(1) as (network,), peer_process(network) as (process, peer):
         ended: list[PeerError] = []
 
@@ -81,12 +81,12 @@ async def test_a_killed_peer_is_missed_at_once() -> None:
             nursery.cancel_scope.deadline = trio.current_time() + SOON_S
             os.kill(process.pid, signal.SIGKILL)
             assert await network.events.receive() == PeerDisconnected(peer)
-        assert not nursery.cancel_scope.cancelled_caught, "it was not missed soon"
+        assert not nursery.cancel_scope.cancelled_caught, "the loss was noticed too late"
         assert [exc.peer for exc in ended] == [peer]
         assert network.connected() == set()
 
 
-async def test_a_peer_that_ends_is_missed_and_found_again() -> None:
+async def test_restarted_peer_is_missed_and_found_again() -> None:
     async with networks(1) as (network,):
         for _ in range(2):
             async with peer_process(network) as (process, peer):

@@ -1,4 +1,4 @@
-"""Requests: every one ends in time with a reply or a named error, whatever the other side does."""
+"""Every request ends in time with a reply or a named error, whatever the other side does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ P = "/test/1"
 async def connected_pair(
     admitted: Callable[[PeerId], bool] = everybody,
 ) -> AsyncIterator[tuple[Network, Network]]:
-    """(asks, answers); the latter's admission is `admitted`."""
+    """(a peer that asks, a peer that answers). The second one's admission is `admitted`."""
     async with networks(2, [everybody, admitted]) as (asks, answers):
         await asks.connect(answers.addresses()[0])
         yield asks, answers
@@ -49,7 +49,7 @@ async def connected_pair(
 
 @asynccontextmanager
 async def raw_host(target: Network | None = None) -> AsyncIterator[IHost]:
-    """A peer that is not ours and may do anything, connected to `target`."""
+    """A foreign peer that may do anything, connected to `target`."""
     host = build_host(identity(99), announce=[], mdns=False)
     async with running(host, list(LOOPBACK)):
         if target is not None:
@@ -62,7 +62,7 @@ async def open_raw(host: IHost, target: Network) -> INetStream:
 
 
 async def read_all(stream: INetStream) -> bytes:
-    """What comes until the other side ends the stream."""
+    """Return everything that arrives until the other side ends the stream."""
     heard = b""
     while True:
         try:
@@ -71,7 +71,7 @@ async def read_all(stream: INetStream) -> bytes:
             return heard
 
 
-async def test_a_reply_comes_back_to_the_request() -> None:
+async def test_reply_comes_back_to_its_request() -> None:
     async with connected_pair() as (asks, answers):
 
         async def greet(peer: PeerId, payload: bytes) -> bytes:
@@ -90,7 +90,7 @@ async def test_requests_of_every_size_arrive_whole(size: int) -> None:
         assert await asks.request(answers.peer, P, payload, deadline_s=DEADLINE_S) == payload
 
 
-async def test_a_hundred_at_once_do_not_mix() -> None:
+async def test_hundred_simultaneous_requests_do_not_mix() -> None:
     async with connected_pair() as (asks, answers):
         answers.handle(P, echo)
         replies: dict[int, bytes] = {}
@@ -106,7 +106,7 @@ async def test_a_hundred_at_once_do_not_mix() -> None:
         assert replies == {number: str(number).encode() for number in range(100)}
 
 
-async def test_more_than_the_bound_at_once_are_refused_here() -> None:
+async def test_requests_beyond_the_bound_are_refused_here() -> None:
     async with connected_pair() as (asks, answers):
         free = trio.Event()
 
@@ -130,12 +130,12 @@ async def test_more_than_the_bound_at_once_are_refused_here() -> None:
             for _ in range(requests_module.IN_FLIGHT_PER_PEER_MAX + 6):
                 nursery.start_soon(ask)
         assert outcomes[:6] == [PeerTooSlow] * 6
-        # Of those sent, the other side serves as many streams as it allows, and resets the rest.
+        # Of the streams opened, the other side serves as many as it allows and resets the others.
         assert outcomes.count(bytes) >= requests_module.STREAMS_PER_PEER_MAX
         assert await asks.request(answers.peer, P, b"", deadline_s=DEADLINE_S) == b""
 
 
-async def test_streams_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with connected_pair() as (asks, answers):
         answers.handle(P, echo)
         opened = 0
@@ -152,11 +152,13 @@ async def test_streams_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert opened == 1
 
 
-async def test_a_kept_stream_that_broke_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broken_kept_stream_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with connected_pair() as (asks, answers):
 
         async def echo_once(peer: PeerId, payload: bytes) -> bytes:
-            """What comes next is too late, but not what a busy machine is slow to send first."""
+            """The next message is too late. A message that a busy machine only sends slowly is
+            not.
+            """
             monkeypatch.setattr(requests_module, "IDLE_S", 0.05)
             return payload
 
@@ -167,20 +169,20 @@ async def test_a_kept_stream_that_broke_is_replaced(monkeypatch: pytest.MonkeyPa
             await eventually(lambda: not answers._responder._streams)
 
 
-async def test_a_request_dials_a_remembered_peer() -> None:
+async def test_request_dials_a_remembered_peer() -> None:
     async with networks(2) as (asks, answers):
         answers.handle(P, echo)
         asks.remember(answers.peer, answers.addresses())
         assert await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
 
 
-async def test_a_request_to_nobody_known_is_unreachable() -> None:
+async def test_request_to_an_unknown_peer_is_unreachable() -> None:
     async with networks(1) as (asks,):
         with pytest.raises(PeerUnreachable):
             await asks.request(identity(7).peer, P, b"x", deadline_s=DEADLINE_S)
 
 
-async def test_a_protocol_that_is_not_spoken_is_unreachable() -> None:
+async def test_unsupported_protocol_is_unreachable() -> None:
     async with connected_pair() as (asks, answers):
         with pytest.raises(PeerUnreachable) as caught:
             await asks.request(answers.peer, "/unknown/1", b"x", deadline_s=DEADLINE_S)
@@ -188,7 +190,7 @@ async def test_a_protocol_that_is_not_spoken_is_unreachable() -> None:
 
 
 class TestAdmission:
-    async def test_a_peer_that_is_not_admitted_is_refused(self) -> None:
+    async def test_peer_that_is_not_admitted_is_refused(self) -> None:
         async with connected_pair(lambda peer: False) as (asks, answers):
             called: list[PeerId] = []
 
@@ -202,12 +204,12 @@ class TestAdmission:
             assert caught.value.code == "PEER-REFUSED"
             assert called == []
 
-    async def test_what_is_for_anyone_answers_strangers(self) -> None:
+    async def test_public_protocol_answers_strangers(self) -> None:
         async with connected_pair(lambda peer: False) as (asks, answers):
             answers.handle(P, echo, anyone=True)
             assert await asks.request(answers.peer, P, b"hello", deadline_s=DEADLINE_S) == b"hello"
 
-    async def test_admission_is_asked_for_every_request(self) -> None:
+    async def test_admission_is_checked_for_every_request(self) -> None:
         allowed: set[PeerId] = set()
         async with connected_pair(allowed.__contains__) as (asks, answers):
             answers.handle(P, echo)
@@ -232,7 +234,7 @@ class TestHandlers:
             (trio.TooSlowError(), PeerUnreachable, "PEER-FAILED"),
         ],
     )
-    async def test_what_a_handler_raises_is_told_and_nothing_ends(
+    async def test_handlers_exception_is_reported_and_ends_nothing(
         self, raised: Exception, expected: type[Exception], code: str
     ) -> None:
         async with connected_pair() as (asks, answers):
@@ -248,7 +250,7 @@ class TestHandlers:
             assert caught.value.peer == answers.peer  # type: ignore[attr-defined]
             assert await asks.request(answers.peer, "/test/2", b"x", deadline_s=DEADLINE_S) == b"x"
 
-    async def test_a_handler_that_hangs_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_hanging_handler_is_cancelled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(requests_module, "HANDLER_S", 0.05)
         async with connected_pair() as (asks, answers):
 
@@ -261,7 +263,7 @@ class TestHandlers:
                 await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S)
             assert caught.value.code == "PEER-FAILED"
 
-    async def test_a_slow_handler_is_not_waited_for_beyond_the_deadline(self) -> None:
+    async def test_slow_handler_is_not_waited_for_beyond_the_deadline(self) -> None:
         async with connected_pair() as (asks, answers):
 
             async def hangs(peer: PeerId, payload: bytes) -> bytes:
@@ -276,12 +278,12 @@ class TestHandlers:
 
 
 class TestOversize:
-    async def test_a_request_too_long_to_send_is_our_bug(self) -> None:
+    async def test_request_too_long_to_send_is_our_bug(self) -> None:
         async with connected_pair() as (asks, answers):
             with pytest.raises(LocalProtocolError):
                 await asks.request(answers.peer, P, bytes((1 << 20) + 1), deadline_s=DEADLINE_S)
 
-    async def test_a_request_longer_than_the_handler_takes_is_refused(self) -> None:
+    async def test_request_longer_than_the_handlers_limit_is_refused(self) -> None:
         async with connected_pair() as (asks, answers):
             answers.handle(P, echo, bytes_max=100)
             with pytest.raises(RemoteProtocolError, match="101 bytes"):
@@ -290,7 +292,7 @@ class TestOversize:
                 100
             )
 
-    async def test_a_reply_longer_than_asked_for_is_refused(self) -> None:
+    async def test_reply_longer_than_requested_is_refused(self) -> None:
         async with connected_pair() as (asks, answers):
             answers.handle(P, echo)
             with pytest.raises(RemoteProtocolError) as caught:
@@ -314,7 +316,7 @@ class TestHostileClient:
         ],
         ids=["nothing", "a byte", "4 GiB", "half", "http", "much"],
     )
-    async def test_whatever_is_sent_the_node_goes_on(
+    async def test_arbitrary_input_does_not_stop_the_node(
         self, sent: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("IDLE_S", "BODY_S"):
@@ -323,7 +325,7 @@ class TestHostileClient:
             answers.handle(P, echo, bytes_max=1000)
             stream = await open_raw(hostile, answers)
             if sent:
-                with suppress(StreamError):  # Said too late, it ends the stream as well.
+                with suppress(StreamError):  # If said too late, it ends the stream as well.
                     await stream.write(sent)
             await read_all(stream)
             for name in ("IDLE_S", "BODY_S"):  # An honest peer may be slow on a busy machine.
@@ -331,7 +333,7 @@ class TestHostileClient:
             assert await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
             await eventually(lambda: identity(99).peer not in answers._responder._streams)
 
-    async def test_streams_of_one_peer_are_bounded(self) -> None:
+    async def test_number_of_streams_of_one_peer_is_bounded(self) -> None:
         async with connected_pair() as (asks, answers), raw_host(answers) as hostile:
             answers.handle(P, echo)
             streams = []
@@ -360,7 +362,7 @@ class TestHostileServer:
             await asks.connect_peer(peer)
             yield asks, peer
 
-    async def test_silence_is_too_slow(self) -> None:
+    async def test_silence_is_peer_too_slow(self) -> None:
         async def silent(stream: INetStream) -> None:
             await read_all(stream)
 
@@ -382,10 +384,10 @@ class TestHostileServer:
         ],
         ids=["reset", "cut", "half", "4 GiB", "no status", "status 9", "bad words"],
     )
-    async def test_a_malformed_reply_names_the_peer(
+    async def test_malformed_reply_names_the_peer(
         self, answer: bytes, expected: type[PeerError]
     ) -> None:
-        async def malformed(stream: INetStream) -> None:
+        async def malformed(stream: Any) -> None:
             await stream.read(4)
             if answer:
                 await stream.write(answer)
@@ -400,10 +402,12 @@ class TestHostileServer:
             assert "\x1b" not in caught.value.what
 
     @pytest.mark.parametrize("stuck_in", ["OPEN_S", "WRITE_S"])
-    async def test_a_frozen_peer_costs_its_connection_only(
+    async def test_frozen_peer_costs_only_its_own_connection(
         self, stuck_in: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It reads nothing any more; our writes get stuck; cancelling one spoils the connection."""
+        """It stops reading, so our writes block. Cancelling a blocked write spoils the
+        connection.
+        """
         monkeypatch.setattr(requests_module, stuck_in, 0.3)
         outcomes: list[str] = []
 
@@ -428,7 +432,9 @@ class TestHostileServer:
 
 
 def freeze(connection: Any) -> None:
-    """As if the other machine had been unplugged: what is sent stays until the socket is closed."""
+    """Behave as if the other machine had been unplugged: sent data stays until the socket is
+    closed.
+    """
     stream = connection.muxed_conn.secured_conn.conn.read_writer.read_write_closer.stream
     closed = trio.Event()
     close = stream.close

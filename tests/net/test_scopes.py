@@ -1,4 +1,4 @@
-"""From how far away an address can be dialled, and what is said where that is not far enough."""
+"""From how far away an address can be dialled, and the message where that is not far enough."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ PEER = Identity.from_seed(b"p" * 32).peer
         ("/dns/seed.example", Scope.NAME),
     ],
 )
-def test_the_scope_of_an_address(place: str, scope: Scope) -> None:
+def test_scope_of_each_kind_of_address(place: str, scope: Scope) -> None:
     assert scope_of(parse(f"{place}/tcp/4201")) is scope
 
 
-def test_what_cannot_be_dialled_from_far_away_has_a_code_and_words() -> None:
+def test_address_without_public_scope_has_a_code_and_message() -> None:
     assert {each.code for each in Scope} == {"ADDR-LOOPBACK", "ADDR-PRIVATE", ""} <= {*CODES, ""}
     assert {each for each in Scope if not each.words} == {Scope.PUBLIC, Scope.NAME}
 
@@ -57,7 +57,7 @@ def failed(place: str, code: str = "NET-REFUSED") -> DialFailed:
     return DialFailed(parse(f"{place}/tcp/4201/p2p/{PEER}"), code, "refused")
 
 
-def test_a_failed_dial_of_loopback_says_that_it_asked_this_machine_itself() -> None:
+def test_failed_dial_of_loopback_says_it_dialled_this_machine() -> None:
     failure = failed("/ip4/127.0.0.1")
     assert failure.code == "NET-REFUSED"
     assert "this machine itself" in failure.likely
@@ -66,18 +66,18 @@ def test_a_failed_dial_of_loopback_says_that_it_asked_this_machine_itself() -> N
 
 
 @pytest.mark.parametrize("place", ["/ip4/192.168.1.7", "/ip4/100.64.0.1"])
-def test_a_failed_dial_of_a_private_address_says_where_it_works(place: str) -> None:
+def test_failed_dial_of_a_private_address_says_where_it_works(place: str) -> None:
     failure = failed(place)
     assert "only inside" in failure.likely
     assert "p2ptrain explain ADDR-PRIVATE" in failure.do
 
 
-def test_a_failed_dial_of_a_public_address_or_a_name_says_what_it_always_said() -> None:
+def test_failed_dial_of_a_public_address_keeps_its_message() -> None:
     for place in ("/ip4/203.0.113.7", "/dns4/seed.example"):
         assert failed(place).likely == "the peer is down; your machine is not at fault"
 
 
-def test_of_many_failures_the_advice_is_of_one_that_could_have_been_dialled() -> None:
+def test_advice_is_about_an_address_that_could_be_dialled() -> None:
     near, far = failed("/ip4/127.0.0.1", "NET-WRONG-ID"), failed("/ip4/203.0.113.7")
     error = none_answered([("near", near), ("far", far)])
     assert isinstance(error, NetworkUnreachable)

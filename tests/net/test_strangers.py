@@ -1,4 +1,4 @@
-"""What somebody who is not admitted can make a node hold: little, whatever it sends."""
+"""A peer that is not admitted can make a node hold only little, whatever it sends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def data(stream_id: int, payload: bytes, flags: int = 0) -> bytes:
 
 
 async def send(hostile: Hostile, *frames: bytes) -> None:
-    """Frames of any making, while the connection takes them."""
+    """Send arbitrary frames while the connection accepts them."""
     (connection,) = hostile.host.get_network().get_connections(hostile.victim)
     theirs = connection.muxed_conn
     assert isinstance(theirs, Yamux)
@@ -73,7 +73,7 @@ async def send(hostile: Hostile, *frames: bytes) -> None:
 
 
 async def all_arrived(hostile: Hostile) -> None:
-    """Frames are taken in order: the answer to a ping comes after all that went before."""
+    """Frames are processed in order, so the answer to a ping follows everything sent before."""
     (connection,) = hostile.host.get_network().get_connections(hostile.victim)
     theirs = connection.muxed_conn
     assert isinstance(theirs, Yamux)
@@ -86,7 +86,7 @@ async def all_arrived(hostile: Hostile) -> None:
 
 
 @pytest.mark.parametrize("flags", [0, FLAG_SYN], ids=["one stream", "many streams"])
-async def test_who_sends_more_than_its_windows_is_dropped(flags: int) -> None:
+async def test_sender_that_exceeds_its_windows_is_dropped(flags: int) -> None:
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         stream = await hostile.open(MESHSUB)
         await eventually(lambda: bool(victim._gossip.pubsub._parked))
@@ -100,8 +100,8 @@ async def test_who_sends_more_than_its_windows_is_dropped(flags: int) -> None:
         assert WINDOW_BYTES < most <= UNREAD_BYTES_MAX
 
 
-async def test_who_keeps_to_its_windows_stays() -> None:
-    """Three streams that nobody reads, full to the brim."""
+async def test_sender_that_keeps_to_its_windows_stays() -> None:
+    """It has filled three streams that nobody reads."""
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         read_not = trio.Event()
 
@@ -120,7 +120,7 @@ async def test_who_keeps_to_its_windows_stays() -> None:
         assert await stream.read(6) == b"\x00\x00\x00\x02\x00x"
 
 
-async def test_streams_of_a_connection_are_bounded() -> None:
+async def test_number_of_streams_on_a_connection_is_bounded() -> None:
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         connection = muxed(victim, hostile)
         for number in range(3 * STREAMS_MAX):
@@ -131,8 +131,8 @@ async def test_streams_of_a_connection_are_bounded() -> None:
         assert victim.connected() == {hostile.peer}
 
 
-async def test_the_name_of_a_protocol_is_bounded() -> None:
-    """On a stream, and before anybody knows who has dialled."""
+async def test_length_of_a_protocol_name_is_bounded() -> None:
+    """The bound holds on a stream, and before the dialler has identified itself."""
     endless = encode_uvarint(1 << 40) + bytes(4 * NAME_BYTES_MAX)
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         stream = await hostile.host.get_network().new_stream(hostile.victim)
@@ -162,7 +162,7 @@ async def still_open(raw: trio.SocketStream) -> bool:
 async def test_handshakes_are_bounded_and_shared_by_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who dials and dials displaces itself only, and others get in meanwhile."""
+    """A peer that dials repeatedly displaces only itself, and others get in meanwhile."""
     monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", 8)
     async with networks(2) as (victim, honest), AsyncExitStack() as stack:
         port = int(victim.addresses()[0].split("/")[4])
@@ -179,7 +179,7 @@ async def test_handshakes_are_bounded_and_shared_by_address(
         assert await honest.connect(victim.addresses()[0], deadline_s=5) == victim.peer
 
 
-async def test_connections_that_have_ended_leave_no_tasks_behind() -> None:
+async def test_ended_connections_leave_no_tasks_behind() -> None:
     def living() -> int:
         return trio.lowlevel.current_statistics().tasks_living
 
@@ -193,7 +193,7 @@ async def test_connections_that_have_ended_leave_no_tasks_behind() -> None:
 
 
 async def tell(hostile: Hostile, message: Message) -> bytes:
-    """What the other side's DHT answers before it ends the stream."""
+    """Return the answer of the other side's DHT."""
     stream = await hostile.open(KAD)
     answer = b""
     with suppress(StreamError), trio.fail_after(DEADLINE_S):
@@ -220,7 +220,7 @@ def kept(network: Network) -> dict[PeerId, int]:
 
 
 @pytest.mark.parametrize("admitted", [nobody, everybody])
-async def test_the_dht_keeps_no_values(admitted: Admitted) -> None:
+async def test_dht_stores_no_values(admitted: Admitted) -> None:
     async with networks(1, admitted) as (victim,), hostile_to(victim) as hostile:
         record = Record(key=b"anything", value=bytes(1000))
         put = Message(type=Message.PUT_VALUE, key=b"anything", record=record)
@@ -229,7 +229,7 @@ async def test_the_dht_keeps_no_values(admitted: Admitted) -> None:
         assert not Message.FromString(answer[1:]).HasField("record")
 
 
-async def test_only_who_is_admitted_is_put_on_record_and_with_few_addresses() -> None:
+async def test_only_admitted_peers_are_recorded_with_few_addresses() -> None:
     admitted: set[PeerId] = set()
     async with networks(1, admitted.__contains__) as (victim,), hostile_to(victim) as hostile:
         assert await tell(hostile, provider(hostile, 3)) == b""
@@ -241,8 +241,10 @@ async def test_only_who_is_admitted_is_put_on_record_and_with_few_addresses() ->
         assert kept(victim) == {hostile.peer: 8}
 
 
-async def test_a_stranger_that_uses_the_dht_is_told_to_nobody() -> None:
-    """libp2p puts whoever opens a stream into its routing table, and then asks and names it."""
+async def test_stranger_that_uses_the_dht_is_not_named_to_others() -> None:
+    """libp2p puts each peer that opens a stream into its routing table, then asks it and names
+    it.
+    """
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         asked = Message(type=Message.FIND_NODE, key=hostile.host.get_id().to_bytes())
         assert await tell(hostile, asked)
@@ -251,7 +253,7 @@ async def test_a_stranger_that_uses_the_dht_is_told_to_nobody() -> None:
             assert list(Message.FromString(answer[1:]).closerPeers) == []
 
 
-async def test_a_peer_that_asks_without_end_is_not_answered_each_time() -> None:
+async def test_peer_that_asks_without_end_is_not_answered_each_time() -> None:
     async with networks(1) as (victim,), hostile_to(victim) as hostile:
         asked = Message(type=Message.FIND_NODE, key=b"anything")
         answers = [await tell(hostile, asked) for _ in range(2 * discovery.QUERIES_AT_ONCE)]
@@ -260,7 +262,7 @@ async def test_a_peer_that_asks_without_end_is_not_answered_each_time() -> None:
 
 
 def introduction(hostile: Hostile, *, listened: int, recorded: int, protocols: int) -> bytes:
-    """What identify and its push say, signed as it should be."""
+    """The contents of identify and of its push, properly signed."""
     addresses = [Multiaddr(f"/ip4/10.0.{n >> 8}.{n & 255}/tcp/1") for n in range(1, 1 + recorded)]
     record = PeerRecord(hostile.host.get_id(), addresses, seq=2**62)
     envelope = seal_record(record, hostile.host.get_private_key())
@@ -273,21 +275,21 @@ def introduction(hostile: Hostile, *, listened: int, recorded: int, protocols: i
 
 
 def known_of(victim: Network, hostile: Hostile) -> tuple[int, int]:
-    """How many addresses and protocols."""
+    """The number of addresses, and of protocols."""
     known: Any = victim._host.get_peerstore()
     data = known.peer_data_map[hostile.host.get_id()]
     return len(data.addrs), len(data.protocols)
 
 
 async def push(hostile: Hostile, introduction: bytes) -> None:
-    """Returns once the other side has done with it."""
+    """Return once the other side has processed it."""
     stream = await hostile.open("/ipfs/id/push/1.0.0")
     with suppress(StreamError):
         await stream.write(introduction)
         await stream.read(1)
 
 
-async def test_of_what_a_peer_says_of_itself_little_is_kept() -> None:
+async def test_only_little_of_a_peers_self_description_is_kept() -> None:
     async with networks(1) as (victim,), hostile_to(victim) as hostile:
         await push(hostile, introduction(hostile, listened=16, recorded=0, protocols=70))
         assert known_of(victim, hostile) == (0, 64)
@@ -295,10 +297,10 @@ async def test_of_what_a_peer_says_of_itself_little_is_kept() -> None:
         assert known_of(victim, hostile) == (16, 1)
 
 
-async def test_a_stranger_that_claims_to_live_everywhere_stops_nobody(
+async def test_stranger_with_thousands_of_addresses_stops_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Compared with each other, its addresses would take us a minute; 20 times as many fit."""
+    """Comparing its addresses with each other would take us a minute. Twenty times as many fit."""
     compared = 0
     same = Multiaddr.__eq__
 
@@ -314,7 +316,7 @@ async def test_a_stranger_that_claims_to_live_everywhere_stops_nobody(
         assert compared < 2_000
 
 
-async def test_a_record_in_a_frame_of_gossip_is_bounded() -> None:
+async def test_signed_record_in_a_gossip_frame_is_bounded() -> None:
     async with networks(1) as (victim,), hostile_to(victim) as hostile:
         told = Identify.FromString(
             introduction(hostile, listened=0, recorded=5_000, protocols=0)[3:]
@@ -326,7 +328,7 @@ async def test_a_record_in_a_frame_of_gossip_is_bounded() -> None:
         assert known_of(victim, hostile)[0] <= 16
 
 
-async def test_who_is_not_admitted_finds_the_run() -> None:
+async def test_peer_that_is_not_admitted_can_find_the_run() -> None:
     member = identity(2).peer
     async with networks(3, [member.__eq__, everybody, nobody]) as (seed, old, new):
         await old.connect(seed.addresses()[0])
@@ -337,7 +339,7 @@ async def test_who_is_not_admitted_finds_the_run() -> None:
                 pass
 
 
-async def test_idle_queries_keep_nobody_from_asking() -> None:
+async def test_idle_queries_do_not_block_others() -> None:
     async with networks(2) as (victim, other), hostile_to(victim) as hostile:
         for _ in range(30):
             await hostile.open(KAD)

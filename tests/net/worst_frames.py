@@ -1,8 +1,8 @@
-"""CPU seconds that one gossip frame takes a real node that receives it, for the costliest frames.
+"""CPU seconds that a real node needs for one received gossip frame, for the costliest frames.
 
-Run `scripts/worst_frames`. Each line is one frame, sent by an admitted peer that is no member. "in"
-says whether its message was let in, and "limit" how many such frames a second one neighbour may
-bring for long.
+Run `scripts/worst_frames`. Each line is one frame, sent by an admitted peer that is not a member.
+"in" says whether its message was accepted, and "limit" how many such frames a second one neighbour
+may send over a long time.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import islice, product
+from typing import Any
 
 import trio
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
 
 from p2ptrain.eviction import nobody
 from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_PER_S, Intake
@@ -55,7 +56,9 @@ def nested(tag: int, body: bytes) -> bytes:
 
 
 def frames(by: Hostile, number: int) -> Iterator[tuple[str, bytes]]:
-    """Frames of at most 1 MiB. Numbers tell repetitions apart, so that none counts as seen."""
+    """Frames of at most 1 MiB. Numbers distinguish repetitions, so that none counts as a
+    duplicate.
+    """
     half = MIB // 2 - 16
     many = signed(by, number, [TOPIC, *distinct_topics()])
     yield "190,000 topics", rpc_pb2.RPC(publish=[many]).SerializeToString()
@@ -95,15 +98,16 @@ async def main() -> None:
         pubsub, peer = victim._gossip.pubsub, hostile.host.get_id()
         await eventually(lambda: TOPIC in pubsub.topic_ids)
         say("frame", "MB", "CPU s", "CPU s/MB", "in", "limit/s")
+        router: Any = pubsub.router
         for index in range(len(list(frames(hostile, 0)))):
             spent, let_in, frame, name = [], 0, b"", ""
             for repeat in range(REPEATS):
                 name, frame = list(frames(hostile, 1000 * (index * REPEATS + repeat)))[index]
                 pubsub._intake = Intake(nobody)  # each frame finds its whole allowance
-                seen, began = len(pubsub.router.mcache.msgs), time.process_time()
+                seen, began = len(router.mcache.msgs), time.process_time()
                 await pubsub._take_frame(peer, rpc_pb2.RPC.FromString(frame))
                 spent.append(time.process_time() - began)
-                let_in += len(pubsub.router.mcache.msgs) - seen
+                let_in += len(router.mcache.msgs) - seen
             cpu_s, size_mb = min(spent), len(frame) / 1e6
             limit = FRAMES_PER_S / (1 + len(frame) // BYTES_PER_UNIT)
             say(

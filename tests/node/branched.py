@@ -1,4 +1,6 @@
-"""A home whose node has left the run's line for a branch of its own, and what the others did."""
+"""A home whose node has left the run's line for a branch of its own, and the entries of the
+others.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ from tests.node.rig import ANN, BOB
 
 
 def signed(state: LedgerState, value: Value, *voters: Identity) -> Certified:
-    """By these, in the first round that one of them leads."""
+    """Certified by these voters, in the first round that one of them leads."""
     entry = Entry(state.height + 1, state.head, value)
     names = {voter.peer for voter in voters}
     count = len(state.voters)
@@ -50,7 +52,7 @@ def signed(state: LedgerState, value: Value, *voters: Identity) -> Certified:
 
 
 class Branched:
-    """A home whose node has branched off alone, after the first outer step."""
+    """A home whose node has branched off alone after the first outer step."""
 
     def __init__(self, folder: Path) -> None:
         self.home = Home(folder / "home")
@@ -72,7 +74,9 @@ class Branched:
     def step(
         self, state: LedgerState, update: str, *voters: Identity
     ) -> tuple[list[Certified], LedgerState]:
-        """An outer step in which the first of these trained a block, and the state after it."""
+        """An outer step in which the first of these peers trained a block, and the state after
+        it.
+        """
         trained = (Participant(voters[0].peer, self.rules.tokens_per_block, 1),)
         opening = Roster(state.step, state.attempt, state.voters, (), trained)
         chain: list[Certified] = []

@@ -14,14 +14,14 @@ from tests.node.rig import NewRig, Rig, rig
 
 @pytest.fixture(autouse=True)
 def quick_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restarted node waits for as long as a duplicate, if it lived, would need to answer."""
+    """The time that a restarted node waits for the answer of a possible duplicate."""
     monkeypatch.setattr(duplicate_watch, "LOOK_S", 1.0)
     monkeypatch.setattr(duplicate_watch, "ALARM_S", 0.5)
 
 
 @pytest.fixture(autouse=True)
 def threads_end(no_thread_lingers: None) -> None:
-    """No test of a node leaves a thread behind."""
+    """Check that a test of a node leaves no thread behind."""
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""One node's parts without its tasks: real store, ledger, logs and data plane; a network that only
-writes down what it is asked to do. For testing tasks one at a time."""
+"""The parts of one node without its tasks: real store, ledger, logs and data plane, and a network
+that only records its calls. For testing tasks one at a time.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 @dataclass
 class PaperNetwork:
-    """What of `Network` the tasks use. `answer` makes the reply to a request, or raises."""
+    """The part of `Network` that tasks use. `answer` makes the reply to a request, or raises."""
 
     peers: set[PeerId] = field(default_factory=set)
     addresses_by_peer: dict[PeerId, list[str]] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class PaperNetwork:
 
 @dataclass
 class Rig:
-    """`heard` takes out what was told to the ledger."""
+    """`heard` returns and removes the events sent to the ledger."""
 
     parts: Parts
     run: Run
@@ -151,7 +152,7 @@ class Rig:
         return [record for record in self.diary.records if record["event"] == event]
 
     def decide(self, *values: Value) -> LedgerState:
-        """Have the ledger's chain grown by these, without any protocol."""
+        """Append these entries to the ledger's chain without any protocol."""
         ledger = self.parts.ledger
         for value in values:
             state = ledger.state
@@ -175,7 +176,7 @@ def certified(state: LedgerState, value: Value) -> Certified:
 
 
 def signed(run: RunId, state: LedgerState, value: Value, *voters: Identity) -> Certified:
-    """`value` as the next entry, with a certificate that holds."""
+    """`value` as the next entry, with a valid certificate."""
     entry = entry_of(state, value)
     message = vote_message(run, entry.height, 0, entry.digest)
     votes = sorted((voter.peer, voter.sign(message)) for voter in voters)
@@ -210,7 +211,7 @@ async def rig(
     disk: Disk | None = None,
     **settings: object,
 ) -> AsyncIterator[Rig]:
-    """The parts of the organiser's own node, who is the only founder unless told otherwise."""
+    """The parts of the organiser's own node. It is the only founder by default."""
     home = Home(folder / "home")
     run = publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)
@@ -240,7 +241,7 @@ class NewRig(Protocol):
 
 
 class Neighbour:
-    """A second node whose data plane serves what it holds, and whom the first has heard of."""
+    """A second node whose data plane serves what it holds, and of which the first has heard."""
 
     def __init__(self, r: Rig, other: Rig) -> None:
         endpoint = other.parts.endpoint
@@ -253,7 +254,7 @@ class Neighbour:
 
 
 def heartbeat(run: RunId, **changes: object) -> Heartbeat:
-    """What a trainer that has nothing special to say says."""
+    """The report of a trainer with nothing special to say."""
     usual = Heartbeat(
         run=run,
         incarnation=1,

@@ -1,12 +1,12 @@
-"""A real swarm in one process: real sockets, stores, ledgers and rings; only the trainer is fake.
+"""A real swarm in one process: real sockets, stores, ledgers and rings; only the trainer is
+simulated.
 
-    async with swarm(tmp_path, nodes=("ann", "bob", "cai"), steps=4) as s:
-        await s.until(lambda: s.at_step(4))
-        s.check_chain()
+async with swarm(tmp_path, nodes=("ann", "bob", "cai"), steps=4) as s: await s.until(lambda:
+s.at_step(4)) s.check_chain()
 
 The first node is the seed, `s.seed`, who published the run and is its only founder. All nodes share
-one trio loop, so a test can look at their parts and wait for what they do; what it cannot see in
-here is what needs processes: SIGKILL, and torch.
+one trio loop, so a test can look at their parts and wait for what they do. It cannot show what
+needs separate processes: SIGKILL, and torch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ THREADS_MAX = 500
 """All nodes share trio's limit on threads, which is meant for one of them."""
 
 DEADLINE_S = 200.0
-"""Many times what anything takes on two cores: tests share their machine."""
+"""Many times what anything takes on two cores, since tests share their machine."""
 
 LOOK_S = 0.1
 
@@ -70,7 +70,7 @@ class Diary(Journal):
 
 @dataclass
 class SwarmNode:
-    """One node over all its lives. `parts` are those of the present one."""
+    """One node over all its lives. `parts` are those of the current life."""
 
     name: str
     config: NodeConfig
@@ -100,12 +100,12 @@ class SwarmNode:
 
     @property
     def step(self) -> int:
-        """Outer steps behind it; -1 while it has no θ."""
+        """Outer steps behind it, or -1 while it has no θ."""
         step = self.parts_now.outer.step if self.parts_now else None
         return -1 if step is None else step
 
     def events(self, kind: str, **fields: object) -> list[dict[str, object]]:
-        """The journal's records of this kind and with these fields, of the present life."""
+        """The journal's records of this kind with these fields, of the current life."""
         return [
             record
             for record in self.records
@@ -114,7 +114,7 @@ class SwarmNode:
         ]
 
     async def run(self) -> None:
-        """Be this node until it is stopped or fails; what it fails with is `error`."""
+        """Run this node until it is stopped or fails. A failure is kept in `error`."""
         self.life, self.ended, self.error = trio.CancelScope(), trio.Event(), None
         try:
             with self.life:
@@ -146,19 +146,19 @@ class SwarmNode:
             self.config = replace(self.config, listen=(f"/ip4/127.0.0.1/tcp/{port}",))
 
     async def stop(self) -> None:
-        """End it without a goodbye. Returns when all of it has ended."""
+        """End it without a goodbye. Return when all of it has ended."""
         assert self.life is not None
         self.life.cancel()
         await self.ended.wait()
 
     async def leave(self) -> None:
-        """As the first Ctrl-C does."""
+        """Leave, as after the first Ctrl-C."""
         await leave(self.parts)
         await self.stop()
 
 
 class Swarm:
-    """Its nodes by name, the seed among them."""
+    """Its nodes by name, including the seed."""
 
     def __init__(
         self, folder: Path, nursery: trio.Nursery, *, keep_snapshots: int | None = None
@@ -212,13 +212,13 @@ class Swarm:
         await self.until(lambda: all(self.nodes[n].up or self.nodes[n].error for n in names))
 
     async def stop(self, *names: str) -> None:
-        """As SIGKILL would, but for the threads, which have to end."""
+        """End them as SIGKILL would, except that their threads have to end."""
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(self.nodes[name].stop)
 
     async def until(self, holds: Callable[[], Found], *, deadline_s: float = DEADLINE_S) -> Found:
-        """Wait until something that the nodes do makes `holds` true; returns what it found."""
+        """Wait until the nodes make `holds` true. Return what it found."""
         ends = trio.current_time() + deadline_s
         while not (found := holds()):
             assert trio.current_time() < ends, self.account()
@@ -233,41 +233,44 @@ class Swarm:
         return found
 
     def credits(self, name: str) -> list[int]:
-        """The outer steps into whose update this node's work went."""
+        """The outer steps whose updates contain this node's work."""
         peer = self.nodes[name].peer
         witness = max(self.up, key=lambda node: node.step)
         return [step for step, _, blocks in self.committed(witness) if peer in blocks]
 
     def at_step(self, step: int, *names: str) -> bool:
-        """Whether these nodes (all that are up) have `step` outer steps behind them."""
+        """Whether these nodes (by default all that are up) have `step` outer steps behind them."""
         nodes = [self.nodes[name] for name in names] or self.up
         return all(node.step >= step for node in nodes)
 
     async def go_on(self, steps: int = 1, *names: str) -> None:
-        """Wait until these nodes (all that are up) have so many outer steps more behind them."""
+        """Wait until these nodes (by default all that are up) have this many more outer steps
+        behind them.
+        """
         target = max(node.step for node in self.up) + steps
         await self.until(lambda: self.at_step(target, *names))
 
     def stop_at(self, step: int | None) -> None:
-        """No trainer does an inner step of this outer step or a later one, so the run stands still
-        there, whatever is slow and whoever looks late; with None all go on. What is to be seen as
-        it is at some step is looked at so: trainers here need a tenth of a second for a step.
+        """Stop the run at this outer step: no trainer does an inner step of it. None lets all run.
+
+        A test that examines the state at some step uses this, since trainers here need only a tenth
+        of a second for a step.
         """
         self._stops_at = step
         for node in self.nodes.values():
             node.remote.stops_at = step
 
     async def stand_still(self) -> None:
-        """Have all that are up reach the next outer step, write the snapshot that is due there, and
-        wait for `stop_at`.
-        """
+        """Run to the next outer step and its snapshot, and stop there, as after `stop_at`."""
         step = max(node.parts.ledger.state.step for node in self.up) + 1
         self.stop_at(step)
         await self.until(lambda: self.at_step(step) and not self.writing)
 
     async def step_by_step(self, holds: Callable[[], object]) -> None:
-        """Have the run go on until `holds`, and stand still there. No step begins before all have
-        the one before behind them: nobody is left behind, however slow its disk is.
+        """Run until `holds`, and stop there.
+
+        No step begins before all nodes have finished the one before. So no node is left behind,
+        however slow its disk is.
         """
         await self.stand_still()
         while not holds():
@@ -275,8 +278,9 @@ class Swarm:
 
     @property
     def writing(self) -> bool:
-        """Whether anybody is about to write a snapshot. θ stands still until it is frozen, so who
-        has not begun is found to be writing after the next step.
+        """Whether any node is writing a snapshot, or about to.
+
+        θ does not change until it is frozen. A node that has not begun counts after the next step.
         """
         return any(node.parts.outer.writing for node in self.up)
 
@@ -289,7 +293,7 @@ class Swarm:
         save_allowlist(self.seed.home.allowlist, SignedAllowlist.publish(self.seed.identity, newer))
 
     def account(self) -> str:
-        """What everybody is doing, for a test that fails."""
+        """The status of every node, for a test that fails."""
         lines = []
         for node in self.nodes.values():
             if not node.up:
@@ -307,7 +311,7 @@ class Swarm:
     # checks
 
     def check_equal(self) -> None:
-        """Whoever stands at the same step of the same ledger has the same θ and m."""
+        """Nodes at the same step of the same ledger have the same θ and m."""
         digests: dict[object, set[Digest]] = {}
         for node in self.up:
             parts = node.parts
@@ -318,8 +322,9 @@ class Swarm:
         assert all(len(each) == 1 for each in digests.values()), digests
 
     def committed(self, node: SwarmNode) -> list[tuple[int, Digest, Credits]]:
-        """(step, update, blocks by peer) of each committed outer step that this node has behind
-        it."""
+        """(step, update, blocks by peer) of each committed outer step that this node has
+        finished.
+        """
         return [each for each in self._account_of(node).committed() if each[0] < node.step]
 
     def _account_of(self, node: SwarmNode) -> Account:
@@ -330,15 +335,18 @@ class Swarm:
         return account
 
     def check_chain(self, witness: str = "seed") -> None:
-        """Blocks are right (`check_blocks`), and the update is of them, with the weight that was
-        agreed: nothing else is in it."""
+        """Check the blocks (`check_blocks`), and that each update is of exactly these blocks with
+        the agreed weights.
+        """
         node = self.nodes[witness]
         for step, update, blocks in self.check_blocks(witness):
             self._check_update(node, step, update, blocks)
 
     def check_blocks(self, witness: str = "seed") -> list[tuple[int, Digest, Credits]]:
-        """Every committed block was committed once, and trained by whom it is credited to, as the
-        journals say too. Returns what was committed."""
+        """Check that every block was committed once, and trained by the peer that gets the credit.
+
+        The journals must say the same. Return the commits.
+        """
         node = self.nodes[witness]
         seen: set[int] = set()
         by_peer = {each.peer: each for each in self.nodes.values()}
@@ -357,8 +365,10 @@ class Swarm:
         return committed
 
     def trained_once(self, name: str) -> bool:
-        """Whether this node trained no block twice. Ids of blocks run on over all passes, while the
-        data come round again after some sixteen outer steps of three peers.
+        """Whether this node trained no block twice.
+
+        Block ids keep growing over all passes, while the data repeat after about sixteen outer
+        steps of three peers.
         """
         leased = self._account_of(self.seed).leased(self.nodes[name].peer)
         due = Counter(self.data(self.seed, block) for block in leased)
@@ -375,7 +385,7 @@ class Swarm:
 
 
 class Deaf:
-    """In place of a node's RingInbox: from an outer step on, nobody's connection ever comes."""
+    """Replaces a node's RingInbox: from an outer step on, no connection arrives."""
 
     def __init__(self, inbox: RingInbox, from_step: int, hangs: bool) -> None:
         self.inbox = inbox
@@ -398,8 +408,9 @@ class Deaf:
 
 @contextmanager
 def deaf(*nodes: SwarmNode, from_step: int = 0, hangs: bool = False) -> Iterator[None]:
-    """No reduce of these outer steps succeeds that one of these nodes takes part in. It fails at
-    once, or, if it `hangs`, when it is given up."""
+    """Every reduce of these outer steps fails in which one of these nodes takes part. It fails at
+    once or, if it `hangs`, when it is given up.
+    """
     made = [(node.parts, Deaf(node.parts.ring_inbox, from_step, hangs)) for node in nodes]
     for parts, inbox in made:
         parts.ring_inbox = inbox  # type: ignore[assignment]
@@ -436,10 +447,11 @@ async def swarm(
     stops_at: int | None = None,
     **settings: object,
 ) -> AsyncIterator[Swarm]:
-    """A run that `seed` has published, with these nodes started; those of `later` are allowed, and
-    are for the test to start. Without `founders` the seed is the only one. All updates are kept,
-    for `check_chain` to look at. `stops_at`: see `Swarm.stop_at`. `settings` are those of
-    `manifest_of`."""
+    """A run that `seed` has published, with these nodes started. The nodes in `later` are allowed,
+    and the test starts them. Without `founders` the seed is the only one. All updates are kept so
+    that `check_chain` can examine them. `stops_at`: see `Swarm.stop_at`. `settings` are those of
+    `manifest_of`.
+    """
     with many_threads():
         async with trio.open_nursery() as nursery:
             made = Swarm(folder, nursery, keep_snapshots=keep_snapshots)

@@ -1,4 +1,4 @@
-"""Who may take part: by the newest list that the organiser signed, and nothing else."""
+"""The newest list that the organiser signed decides who may take part, and nothing else."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def listed(run: Run, sequence: int, *peers: PeerId, by: Identity) -> SignedAllow
     return SignedAllowlist.publish(by, Allowlist.of(run.id, sequence, peers))
 
 
-def test_before_the_run_is_known_nobody_is_admitted(home: Home, run: Run) -> None:
+def test_nobody_is_admitted_before_the_run_is_known(home: Home, run: Run) -> None:
     fresh = Admission(home)
     assert not fresh.admits(run.manifest.organiser)
     assert not fresh.is_open
 
 
-def test_organiser_founders_and_the_listed_are_admitted(admission: Admission, run: Run) -> None:
+def test_organiser_founders_and_listed_peers_are_admitted(admission: Admission, run: Run) -> None:
     assert admission.admits(run.manifest.organiser)
     assert admission.admits(ANN.peer)
     assert not admission.admits(BOB.peer)
     assert admission.members_allowed() == {run.manifest.organiser, ANN.peer}
 
 
-def test_in_an_open_run_everybody_is_admitted_who_is_a_peer(tmp_path: Path) -> None:
+def test_every_valid_peer_is_admitted_to_an_open_run(tmp_path: Path) -> None:
     home = Home(tmp_path / "open")
     admission = Admission(home)
     admission.enter(publish(home, admission="open"))
@@ -67,7 +67,7 @@ def test_in_an_open_run_everybody_is_admitted_who_is_a_peer(tmp_path: Path) -> N
     assert "nobody" not in members
 
 
-def test_a_newer_list_is_taken_and_kept(
+def test_newer_list_is_used_and_stored(
     admission: Admission, home: Home, run: Run, organiser: Identity
 ) -> None:
     assert admission.consider(listed(run, 5, BOB.peer, by=organiser).to_bytes())
@@ -78,7 +78,7 @@ def test_a_newer_list_is_taken_and_kept(
 
 
 @pytest.mark.parametrize("sequence", [1, 4, 5])
-def test_a_list_that_is_not_newer_changes_nothing(
+def test_list_that_is_not_newer_changes_nothing(
     admission: Admission, run: Run, organiser: Identity, sequence: int
 ) -> None:
     admission.consider(listed(run, 5, BOB.peer, by=organiser).to_bytes())
@@ -86,14 +86,14 @@ def test_a_list_that_is_not_newer_changes_nothing(
     assert (admission.admits(BOB.peer), admission.admits(CAI.peer)) == (True, False)
 
 
-def test_nobody_but_the_organiser_can_sign_a_list(admission: Admission, run: Run) -> None:
+def test_only_the_organiser_can_sign_a_list(admission: Admission, run: Run) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         admission.consider(listed(run, 9, CAI.peer, by=CAI).to_bytes())
     assert caught.value.code == "ALLOWLIST-SIGNER"
     assert not admission.admits(CAI.peer)
 
 
-def test_a_list_of_another_run_is_refused(
+def test_list_of_another_run_is_refused(
     admission: Admission, run: Run, organiser: Identity
 ) -> None:
     other = SignedAllowlist.publish(organiser, Allowlist.of("f" * 64, 9, [CAI.peer]))
@@ -101,9 +101,7 @@ def test_a_list_of_another_run_is_refused(
         admission.consider(other.to_bytes())
 
 
-def test_a_list_that_was_cut_short_is_refused(
-    admission: Admission, run: Run, organiser: Identity
-) -> None:
+def test_truncated_list_is_refused(admission: Admission, run: Run, organiser: Identity) -> None:
     data = listed(run, 9, CAI.peer, by=organiser).to_bytes()
     for cut in (0, 1, len(data) // 2, len(data) - 1):
         with pytest.raises(RemoteProtocolError):
@@ -111,7 +109,7 @@ def test_a_list_that_was_cut_short_is_refused(
     assert not admission.admits(CAI.peer)
 
 
-def test_a_list_that_the_tool_put_into_the_home_is_found(
+def test_list_that_the_command_stored_in_the_home_is_found(
     admission: Admission, home: Home, run: Run, organiser: Identity
 ) -> None:
     assert not admission.reload()
@@ -120,7 +118,9 @@ def test_a_list_that_the_tool_put_into_the_home_is_found(
     assert admission.admits(CAI.peer)
 
 
-def test_a_damaged_list_in_the_home_is_told_as_ours(admission: Admission, home: Home) -> None:
+def test_damaged_list_in_the_home_is_reported_as_our_fault(
+    admission: Admission, home: Home
+) -> None:
     home.allowlist.write_bytes(b"not a list")
     with pytest.raises(ConfigError) as caught:
         admission.reload()
@@ -128,7 +128,7 @@ def test_a_damaged_list_in_the_home_is_told_as_ours(admission: Admission, home: 
     assert admission.admits(ANN.peer)
 
 
-def test_a_list_that_cannot_be_kept_is_not_used(
+def test_list_that_cannot_be_stored_is_not_used(
     admission: Admission, run: Run, organiser: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, allowlist: SignedAllowlist) -> None:

@@ -1,5 +1,6 @@
-"""Amendments in one node: kept before they count, asked for until they are here, believed only as
-far as the organiser's signature goes."""
+"""Amendments in one node: stored before they count, requested until they are here, and valid only
+with the organiser's signature.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def listed(*amendments: SignedAmendment) -> bytes:
     return pack([each.to_bytes() for each in amendments])
 
 
-def test_what_is_taken_is_on_disk_and_taken_once(home: Home, run: Run) -> None:
+def test_new_amendment_is_stored_once(home: Home, run: Run) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
     assert (here.held, here.to_bytes()) == ((), b"")
     assert here.consider(listed(one))
@@ -63,7 +64,7 @@ def test_what_is_taken_is_on_disk_and_taken_once(home: Home, run: Run) -> None:
     assert here.terms == {one.terms}
 
 
-def test_the_organisers_tool_and_gossip_lose_nothing_of_each_other(home: Home, run: Run) -> None:
+def test_command_and_gossip_do_not_lose_each_others_amendments(home: Home, run: Run) -> None:
     here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
     save_amendments(home.amendments, [one])
     assert here.consider(listed(other))
@@ -71,7 +72,7 @@ def test_the_organisers_tool_and_gossip_lose_nothing_of_each_other(home: Home, r
     assert not here.reload()
 
 
-def test_what_the_tool_put_there_is_news_though_gossip_says_no_more(home: Home, run: Run) -> None:
+def test_amendment_stored_by_the_command_is_news(home: Home, run: Run) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
     save_amendments(home.amendments, [one])
     assert here.consider(listed(one))
@@ -79,12 +80,12 @@ def test_what_the_tool_put_there_is_news_though_gossip_says_no_more(home: Home, 
     assert not here.consider(listed(one))
 
 
-def test_more_than_a_node_keeps_are_not_even_checked(home: Home, run: Run) -> None:
+def test_amendments_beyond_the_bound_are_not_even_checked(home: Home, run: Run) -> None:
     with pytest.raises(RemoteProtocolError, match="129 amendments are more than 128"):
         Amendments.of(home, run).consider(pack([b""] * (AMENDMENTS_MAX + 1)))
 
 
-def test_only_so_many_are_kept_and_those_that_were_agreed_go_first(home: Home, run: Run) -> None:
+def test_bounded_number_is_kept_and_agreed_ones_have_priority(home: Home, run: Run) -> None:
     here, agreed = Amendments.of(home, run), signed(run, home, 1, 2)
     here.consider(listed(agreed))
     for number in range(2, AMENDMENTS_MAX + 3):
@@ -94,7 +95,7 @@ def test_only_so_many_are_kept_and_those_that_were_agreed_go_first(home: Home, r
     assert here.held[-1].amendment.number == AMENDMENTS_MAX + 2
 
 
-def test_an_outer_step_is_as_it_was_agreed_and_not_as_it_was_signed(home: Home, run: Run) -> None:
+def test_terms_of_a_step_are_the_agreed_ones_not_the_signed_ones(home: Home, run: Run) -> None:
     here = Amendments.of(home, run)
     one, other = signed(run, home), signed(run, home, 2, 5, lr=0.01)
     here.consider(listed(one, other))
@@ -105,7 +106,7 @@ def test_an_outer_step_is_as_it_was_agreed_and_not_as_it_was_signed(home: Home, 
     assert here.leg((other.terms,), 5) == Leg(run.manifest).amended(other.amendment)
 
 
-def test_what_is_missing_is_named_and_nobody_guesses(home: Home, run: Run) -> None:
+def test_missing_amendment_is_named_and_not_guessed(home: Home, run: Run) -> None:
     here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
     agreed = (one.terms, other.terms)
     here.consider(listed(one))
@@ -118,7 +119,7 @@ def test_what_is_missing_is_named_and_nobody_guesses(home: Home, run: Run) -> No
 
 
 @pytest.mark.parametrize("lie", [{"step": 4}, {"blocks": 9}, {"blocks": None}, {"number": 7}])
-def test_a_ledger_that_says_of_an_amendment_what_it_does_not_say_is_not_followed(
+def test_ledger_that_misstates_an_amendment_is_not_followed(
     lie: dict[str, object], home: Home, run: Run
 ) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
@@ -140,7 +141,7 @@ def naming(r: Rig, terms: Terms) -> Roster:
     return Roster(state.step, 0, state.voters, (), (Participant(r.parts.me, 32, 2),), terms=terms)
 
 
-async def test_what_is_heard_is_kept_told_to_the_ledger_and_passed_on(tmp_path: Path) -> None:
+async def test_received_amendment_is_stored_noted_and_forwarded(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
         one = of(r)
         await take_amendments(r.parts, ANN.peer, listed(one))
@@ -155,7 +156,7 @@ async def test_what_is_heard_is_kept_told_to_the_ledger_and_passed_on(tmp_path: 
         assert r.parts.amendments.held == (one,)
 
 
-async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
+async def test_organisers_command_tells_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
         save_amendments(r.parts.home.amendments, [of(r)])
         assert await _reload_amendments(r.parts) == {"newer": True, "step": 0, "agreed": []}
@@ -163,7 +164,7 @@ async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
         assert r.heard() == [KnownAmendments(frozenset({of(r).terms}))]
 
 
-async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
+async def test_agreed_amendment_is_requested_until_a_peer_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 0.01)
@@ -190,7 +191,7 @@ async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
     assert r.parts.outer_step(1).manifest.codec.name == "fp16"
 
 
-async def test_the_bound_on_influence_leaves_room_for_work_of_before(tmp_path: Path) -> None:
+async def test_bound_on_influence_leaves_room_for_earlier_work(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one = of(r, 1, 1, lr=0.001)
         r.parts.amendments.consider(listed(one))
@@ -200,8 +201,8 @@ async def test_the_bound_on_influence_leaves_room_for_work_of_before(tmp_path: P
         assert r.parts.outer_step(9).influence_max == pytest.approx(before / 100)
 
 
-async def test_work_of_before_is_kept_for_as_many_inner_steps_in_fragments(tmp_path: Path) -> None:
-    """An outer step is one fragment's: of two, it takes half of the inner steps."""
+async def test_earlier_work_is_kept_for_as_many_inner_steps_per_fragment(tmp_path: Path) -> None:
+    """An outer step is about one fragment. With two fragments it takes half of the inner steps."""
     halves = SyncSpec(fragments=2)
     async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
         one = of(r, 1, 1, lr=0.001)
@@ -212,7 +213,7 @@ async def test_work_of_before_is_kept_for_as_many_inner_steps_in_fragments(tmp_p
         assert r.parts.outer_step(17).influence_max == pytest.approx(before / 100)
 
 
-async def test_status_tells_what_holds_what_is_to_come_and_what_came_too_late(
+async def test_status_shows_current_future_and_late_amendments(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:

@@ -1,4 +1,4 @@
-"""What a node is put together from, and where it says that its data plane is."""
+"""The parts of a node, and the address that it announces for its data plane."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ LOOP = "/ip4/127.0.0.1/tcp/1"
         (["/ip6/::1/tcp/1", LOOP], True, "::1"),
     ],
 )
-def test_the_data_plane_is_where_the_control_plane_is_reached(
+def test_data_plane_is_announced_at_the_control_planes_address(
     addresses: list[str], v6: bool, host: str
 ) -> None:
     assert outward_host(addresses, v6=v6) == host
 
 
 @pytest.mark.parametrize("addresses", [[], [V6], ["/dns4/node.example.org/tcp/1"], ["/memory"]])
-def test_where_no_address_says_it_this_machines_own_is_taken(
+def test_own_address_is_used_where_no_other_is_known(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_plane, "_first_own_address", lambda: "10.0.0.7")
@@ -65,7 +65,7 @@ async def assemble(home: Home, run: Run, **options: object) -> None:
             pass
 
 
-async def test_a_run_whose_parameters_lie_otherwise_is_refused(tmp_path: Path) -> None:
+async def test_run_with_another_parameter_layout_is_refused(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     organiser = load_or_create(home.identity)
     manifest = manifest_of(organiser.peer)
@@ -76,7 +76,7 @@ async def test_a_run_whose_parameters_lie_otherwise_is_refused(tmp_path: Path) -
     assert caught.value.code == "RUN-VERSION"
 
 
-async def test_a_data_port_that_is_taken_is_told_and_all_is_closed_again(tmp_path: Path) -> None:
+async def test_data_port_in_use_is_reported_and_everything_is_closed(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     run = publish(home)
     async with rig(tmp_path / "other") as r:
@@ -93,7 +93,7 @@ async def test_one_store_serves_one_node(tmp_path: Path) -> None:
     assert caught.value.code == "STORE-BUSY"
 
 
-async def test_a_seed_has_no_arena_and_a_trainer_shares_theta_with_it(tmp_path: Path) -> None:
+async def test_trainer_shares_theta_by_an_arena_and_a_seed_has_none(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", seed=True) as r:
         assert not r.parts.trains
     async with rig(tmp_path / "b") as r:
@@ -102,7 +102,7 @@ async def test_a_seed_has_no_arena_and_a_trainer_shares_theta_with_it(tmp_path: 
         assert r.parts.arena.theta[3] == 7.0
 
 
-async def test_a_run_without_encryption_says_so_loudly(tmp_path: Path) -> None:
+async def test_run_without_encryption_warns_loudly(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(encryption="none")) as r:
         assert "NOT ENCRYPTED" in r.parts.standing.warnings["encryption"].what
         assert len(r.said("plaintext")) == 1

@@ -1,4 +1,4 @@
-"""Small beats tell what full ones would, or tell nothing; whatever is lost, doubled or late."""
+"""Small heartbeats say what full ones would, or nothing, even if some are lost, doubled or late."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def small(payload: bytes) -> HeartbeatDelta:
 
 
 def hear(table: PeerTable, payload: bytes, now: float = 0.0) -> Heartbeat | None:
-    """Take in what ANN said, as `gossip` does. Returns what it was understood as."""
+    """Receive what ANN said, as `gossip` does. Return how it was understood."""
     beat = decode_beat(payload)
     if isinstance(beat, FullHeartbeat):
         table.note_heartbeat(ANN.peer, beat.heartbeat, now, beat)
@@ -74,10 +74,10 @@ def picture(table: PeerTable) -> Heartbeat | None:
     return view.heartbeat if view else None
 
 
-# ── what is said ─────────────────────────────────────────────────────────────────────────────────
+# ── sending ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_small_beat_holds_what_changed_and_says_that_a_field_became_empty() -> None:
+def test_small_beat_holds_changes_and_fields_that_became_empty() -> None:
     ready = replace(AT_WORK, ready=ReadyReport(0, 32, 2))
     later = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
     full, beat = said(ready, later)
@@ -85,7 +85,7 @@ def test_a_small_beat_holds_what_changed_and_says_that_a_field_became_empty() ->
     assert small(beat) == HeartbeatDelta(1, FIRST + 1, FIRST, {"inner_step": 2, "ready": None})
 
 
-def test_a_small_beat_rests_on_the_last_full_one_and_not_on_the_one_before() -> None:
+def test_small_beat_refers_to_the_last_full_one() -> None:
     training = replace(AT_WORK, serial=FIRST + 1, inner_step=2)
     ready = replace(AT_WORK, serial=FIRST + 2, ready=ReadyReport(0, 32, 2))
     full, _lost, beat = said(AT_WORK, training, ready)
@@ -107,14 +107,14 @@ def test_a_small_beat_rests_on_the_last_full_one_and_not_on_the_one_before() -> 
     ],
     ids=lambda changes: "".join(changes),
 )
-def test_everything_is_said_again_upon_rare_and_large_changes_and_now_and_then(
+def test_full_beat_follows_rare_or_large_changes_and_sometimes(
     changes: dict[str, object],
 ) -> None:
     later = replace(AT_WORK, **{"serial": FIRST + 1} | changes)  # type: ignore[arg-type]
     assert said(AT_WORK, later)[1] == encode(later)
 
 
-def test_a_node_that_starts_or_is_asked_says_everything() -> None:
+def test_started_or_asked_node_sends_a_full_beat() -> None:
     saying = HeartbeatSender()
     beats = [replace(AT_WORK, serial=serial) for serial in range(FIRST + 3)]
     payloads = [saying.encode_next(each) for each in beats[:-1]]
@@ -126,8 +126,8 @@ def test_a_node_that_starts_or_is_asked_says_everything() -> None:
 
 
 def an_hour_of_work() -> list[Heartbeat]:
-    """Beats of a member: every 2 s, and at once upon changes. An outer step takes a minute, one
-    inner step 2 s, an averaging 6 s.
+    """Heartbeats of a member: every 2 s, and at once after changes. An outer step takes a minute,
+    an inner step 2 s, and a reduce 6 s.
     """
     beats: list[Heartbeat] = []
 
@@ -153,17 +153,17 @@ def an_hour_of_work() -> list[Heartbeat]:
     return beats
 
 
-def test_an_ordinary_beat_takes_less_than_a_fifth_of_what_a_full_one_takes() -> None:
+def test_ordinary_beat_is_less_than_a_fifth_of_a_full_one() -> None:
     beats = an_hour_of_work()
     full_bytes = sum(len(encode(each)) for each in beats) / len(beats)
     bytes_said = sum(map(len, said(*beats))) / len(beats)
     assert 5 * bytes_said < full_bytes
 
 
-# ── what is understood ───────────────────────────────────────────────────────────────────────────
+# ── receiving ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_missed_the_base_guesses_nothing_and_names_the_sender_once_for_each_beat() -> None:
+def test_receiver_without_the_base_asks_the_sender_once_a_beat() -> None:
     table = PeerTable()
     full, beat, again = said(*(replace(AT_WORK, serial=FIRST + n) for n in range(3)))
     assert hear(table, beat) is None
@@ -174,7 +174,7 @@ def test_who_missed_the_base_guesses_nothing_and_names_the_sender_once_for_each_
     assert table.pop_lacking() == ()
 
 
-def test_a_beat_that_cannot_be_read_tells_that_its_sender_lives_if_it_is_new() -> None:
+def test_unreadable_beat_shows_that_its_sender_lives_if_it_is_new() -> None:
     table = PeerTable()
     beats = [replace(AT_WORK, serial=FIRST + n) for n in range(2 * FULL_EVERY + 1)]
     payloads = said(*beats)
@@ -192,7 +192,7 @@ def test_a_beat_that_cannot_be_read_tells_that_its_sender_lives_if_it_is_new() -
     assert (view.heard_s, view.unread) == (6.0, None)
 
 
-def test_a_beat_of_another_life_is_not_read_by_the_base_of_this_one() -> None:
+def test_beat_of_another_life_is_not_read_with_this_lifes_base() -> None:
     table = PeerTable()
     later = [replace(AT_WORK, incarnation=2, serial=FIRST + n, inner_step=n) for n in range(2)]
     _, small = said(*later)
@@ -203,7 +203,7 @@ def test_a_beat_of_another_life_is_not_read_by_the_base_of_this_one() -> None:
     assert (view.heartbeat, view.heard_s, view.unread) == (AT_WORK, 1.0, (2, FIRST + 1))
 
 
-def test_a_beat_of_an_earlier_life_is_no_sign_of_life() -> None:
+def test_beat_of_an_earlier_life_is_no_sign_of_life() -> None:
     table = PeerTable()
     other = replace(AT_WORK, incarnation=2)
     _, old = said(AT_WORK, replace(AT_WORK, serial=FIRST + 1, inner_step=2))
@@ -214,7 +214,7 @@ def test_a_beat_of_an_earlier_life_is_no_sign_of_life() -> None:
     assert (view.heartbeat, view.heard_s, view.unread) == (other, 0.0, None)
 
 
-def test_a_late_full_beat_does_not_become_the_base() -> None:
+def test_late_full_beat_does_not_become_the_base() -> None:
     table = PeerTable()
     beats = [replace(AT_WORK, serial=FIRST + n, inner_step=n) for n in range(FULL_EVERY + 2)]
     payloads = said(*beats)
@@ -223,7 +223,9 @@ def test_a_late_full_beat_does_not_become_the_base() -> None:
     assert hear(table, payloads[-1]) == picture(table) == beats[-1]
 
 
-def test_few_are_named_at_a_time_and_the_rest_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_peers_are_asked_at_a_time_and_the_others_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "PEERS_MAX", LACKS_MAX + 2)
     table, beat = PeerTable(), HeartbeatDelta(1, 9, 8, {})
     crowd = [somebody(number).peer for number in range(LACKS_MAX + 9)]
@@ -259,9 +261,7 @@ def spoiled(**changes: object) -> bytes:
     ],
     ids=str,
 )
-def test_a_small_beat_out_of_form_is_refused_by_its_rule(
-    changes: dict[str, object], rule: str
-) -> None:
+def test_malformed_small_beat_is_refused(changes: dict[str, object], rule: str) -> None:
     with pytest.raises(RemoteProtocolError) as raised:
         decode_beat(spoiled(**changes))
     assert rule in raised.value.what
@@ -296,7 +296,7 @@ def test_noise_is_refused(noise: bytes) -> None:
         decode_beat(noise)
 
 
-# ── whatever happens on the way ──────────────────────────────────────────────────────────────────
+# ── losses, repetitions and delays ───────────────────────────────────────────────────────────────
 
 CHANGES = st.fixed_dictionaries(
     {},
@@ -314,7 +314,7 @@ CHANGES = st.fixed_dictionaries(
 
 
 def described(history: list[dict[str, object]]) -> list[Heartbeat]:
-    """What a node would say, one after another; a restart draws a new incarnation."""
+    """The heartbeats of a node, one after another. A restart draws a new incarnation."""
     beats = [AT_WORK]
     for changes in history:
         fields = {name: value for name, value in changes.items() if name != "restart"}
@@ -330,7 +330,7 @@ def described(history: list[dict[str, object]]) -> list[Heartbeat]:
     st.lists(CHANGES, min_size=1, max_size=40),
     st.data(),
 )
-def test_whatever_is_lost_doubled_or_late_the_next_full_beat_mends_all(
+def test_next_full_beat_repairs_any_loss_repetition_or_delay(
     history: list[dict[str, object]], data: st.DataObject
 ) -> None:
     beats = described(history)
@@ -349,7 +349,7 @@ def test_whatever_is_lost_doubled_or_late_the_next_full_beat_mends_all(
 
 
 @given(st.lists(CHANGES, min_size=1, max_size=40))
-def test_if_nothing_is_lost_small_beats_tell_all_that_full_ones_would(
+def test_without_losses_small_beats_say_all_that_full_ones_would(
     history: list[dict[str, object]],
 ) -> None:
     beats = described(history)
@@ -359,6 +359,6 @@ def test_if_nothing_is_lost_small_beats_tell_all_that_full_ones_would(
         assert decode(encode(beat)) == beat
 
 
-def test_the_names_of_all_peers_that_are_lacked_arrive() -> None:
+def test_names_of_all_missed_peers_arrive() -> None:
     lacks = tuple(PeerId(somebody(number).peer) for number in range(LACKS_MAX))
     assert decode(encode(replace(AT_WORK, lacks=lacks))).lacks == lacks

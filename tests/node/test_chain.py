@@ -1,4 +1,4 @@
-"""The ledger on disk: what was decided and what was promised, and nothing that does not verify."""
+"""The ledger on disk: decisions and promises, and nothing that does not verify."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def me(home: Home, run: Run) -> Identity:
     return load_or_create(home.identity)
 
 
-def test_the_rules_are_those_of_the_manifest(run: Run) -> None:
+def test_rules_are_those_of_the_manifest(run: Run) -> None:
     rules, manifest = rules_of(run), run.manifest
     assert rules.run == run.id
     assert rules.founders == manifest.founders
@@ -59,7 +59,7 @@ def first_entries(home: Home, run: Run, me: Identity) -> None:
     log.append([entry_bytes(signed(run.id, reopened.state, Commit(0, 0, Digest("d" * 64)), me))])
 
 
-def test_a_chain_comes_back_as_it_was(home: Home, run: Run, me: Identity) -> None:
+def test_chain_is_read_back_unchanged(home: Home, run: Run, me: Identity) -> None:
     first_entries(home, run, me)
     ledger, _, _ = open_ledger(home, run, me, 0.0)
     assert (ledger.state.height, ledger.state.step) == (2, 1)
@@ -71,7 +71,7 @@ def broken(error: StoreError, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("record", [b"", b"noise", b"{}", b'{"entry":1,"certificate":2}'])
-def test_a_record_that_is_no_entry_is_told_as_damage(
+def test_record_that_is_no_entry_is_reported_as_damage(
     home: Home, run: Run, me: Identity, record: bytes
 ) -> None:
     RecordLog(home.ledger).append([record])
@@ -80,7 +80,7 @@ def test_a_record_that_is_no_entry_is_told_as_damage(
     assert broken(caught.value, home.ledger)
 
 
-def test_an_entry_that_somebody_else_signed_is_not_believed(
+def test_entry_that_somebody_else_signed_is_not_believed(
     home: Home, run: Run, me: Identity
 ) -> None:
     ledger, log, _ = open_ledger(home, run, me, 0.0)
@@ -91,7 +91,7 @@ def test_an_entry_that_somebody_else_signed_is_not_believed(
     assert broken(caught.value, home.ledger)
 
 
-def test_the_chain_of_another_run_is_not_believed(
+def test_chain_of_another_run_is_not_believed(
     home: Home, run: Run, me: Identity, tmp_path: Path
 ) -> None:
     first_entries(home, run, me)
@@ -104,7 +104,7 @@ def test_the_chain_of_another_run_is_not_believed(
 
 
 def promised(me: Identity, run: Run, rounds: int) -> tuple[list[bytes], Acceptor]:
-    """The records of a voter that has promised round after round, and accepted in the third."""
+    """The records of a voter that has promised in each round and accepted in the third."""
     acceptor = Acceptor(run.id, 1)
     records = [acceptor.promise(round_) for round_ in range(1, 4)]
     roster = Roster(0, 0, (me.peer,), (ANN.peer,))
@@ -113,7 +113,7 @@ def promised(me: Identity, run: Run, rounds: int) -> tuple[list[bytes], Acceptor
     return records, acceptor
 
 
-def test_promises_outlive_a_restart_and_the_log_of_them_stays_short(
+def test_promises_survive_a_restart_and_their_log_stays_short(
     home: Home, run: Run, me: Identity
 ) -> None:
     records, acceptor = promised(me, run, 500)
@@ -124,10 +124,8 @@ def test_promises_outlive_a_restart_and_the_log_of_them_stays_short(
         assert len(acceptor.records()) == 2
 
 
-def test_of_decided_heights_the_last_one_voted_at_is_remembered(
-    home: Home, run: Run, me: Identity
-) -> None:
-    """Were the entries lost, nothing else would say that this vote was used."""
+def test_last_decided_height_with_a_vote_is_remembered(home: Home, run: Run, me: Identity) -> None:
+    """If the entries were lost, nothing else would show that this vote was used."""
     records, _ = promised(me, run, 10)
     later = Acceptor(run.id, 2)
     RecordLog(home.votes).append([*records, later.promise(1)])
@@ -138,15 +136,13 @@ def test_of_decided_heights_the_last_one_voted_at_is_remembered(
 
 
 class Full(LocalDisk):
-    """Nothing new can be written. What there is can be added to, in its last block."""
+    """Nothing new can be written. Existing files can grow within their last block."""
 
     def write(self, path: Path, data: memoryview) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_log_that_cannot_be_shortened_on_a_full_disk_is_used_as_it_is(
-    home: Home, run: Run, me: Identity
-) -> None:
+def test_log_is_used_unshortened_on_a_full_disk(home: Home, run: Run, me: Identity) -> None:
     records, acceptor = promised(me, run, 50)
     RecordLog(home.ledger)
     RecordLog(home.votes).append(records)
@@ -158,7 +154,7 @@ def test_a_log_that_cannot_be_shortened_on_a_full_disk_is_used_as_it_is(
     assert list(votes) == ledger.records() == acceptor.records()
 
 
-def test_a_log_that_may_not_be_what_a_crash_would_leave_stops_the_start(
+def test_log_damaged_otherwise_than_by_a_crash_stops_the_start(
     home: Home, run: Run, me: Identity
 ) -> None:
     class Unsure(LocalDisk):
@@ -182,7 +178,7 @@ def test_a_log_that_may_not_be_what_a_crash_would_leave_stops_the_start(
     assert ledger.records() == acceptor.records()
 
 
-async def test_a_node_starts_on_a_full_disk_and_shortens_its_log_when_there_is_room(
+async def test_node_starts_on_a_full_disk_and_shortens_its_log_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:
@@ -199,7 +195,7 @@ async def test_a_node_starts_on_a_full_disk_and_shortens_its_log_when_there_is_r
         assert (parts.vote_records, list(parts.votes)) == (2, acceptor.records())
 
 
-def test_a_damaged_log_of_votes_is_told_with_what_to_do(home: Home, run: Run, me: Identity) -> None:
+def test_damaged_log_of_votes_is_reported_with_advice(home: Home, run: Run, me: Identity) -> None:
     RecordLog(home.votes).append([b"not a vote"])
     with pytest.raises(StoreError) as caught:
         open_ledger(home, run, me, 0.0)

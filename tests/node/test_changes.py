@@ -1,4 +1,4 @@
-"""One bell for everybody, and work that is given up when it has lost its point."""
+"""A signal that wakes all waiting tasks, and work that is cancelled when it becomes pointless."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.node.state.changes import Changes
 
 
-async def test_everybody_who_waits_is_woken_by_one_ring() -> None:
+async def test_one_ring_wakes_every_waiting_task() -> None:
     changes, woken = Changes(), []
 
     async def wait(name: str) -> None:
@@ -25,14 +25,16 @@ async def test_everybody_who_waits_is_woken_by_one_ring() -> None:
     assert sorted(woken) == ["a", "b"]
 
 
-async def test_a_ring_before_the_wait_is_not_heard_but_time_is() -> None:
+async def test_ring_before_the_wait_is_missed_but_the_time_limit_works() -> None:
     changes = Changes()
     changes.ring()
+    began = trio.current_time()
     with trio.fail_after(20.0):
         await changes.wait(at_most_s=0.01)
+    assert trio.current_time() - began >= 0.01
 
 
-async def test_work_that_ends_is_done() -> None:
+async def test_finished_work_is_reported_as_done() -> None:
     done = []
 
     async def work() -> None:
@@ -43,7 +45,7 @@ async def test_work_that_ends_is_done() -> None:
     assert done == [True]
 
 
-async def test_work_is_given_up_when_it_has_lost_its_point() -> None:
+async def test_work_that_became_pointless_is_cancelled() -> None:
     changes, matters = Changes(), [True]
 
     async def lose_its_point() -> None:
@@ -58,7 +60,7 @@ async def test_work_is_given_up_when_it_has_lost_its_point() -> None:
         assert not await changes.so_long_as(lambda: bool(matters), trio.sleep_forever)
 
 
-async def test_an_error_of_the_work_comes_out_as_itself() -> None:
+async def test_error_of_the_work_is_raised_unchanged() -> None:
     async def work() -> None:
         raise P2PTrainError("no")
 
@@ -66,7 +68,7 @@ async def test_an_error_of_the_work_comes_out_as_itself() -> None:
         await Changes().so_long_as(lambda: True, work)
 
 
-async def test_cancelling_it_cancels_the_work() -> None:
+async def test_cancelling_the_caller_cancels_the_work() -> None:
     with trio.move_on_after(0.01) as scope:
         await Changes().so_long_as(lambda: True, trio.sleep_forever)
     assert scope.cancelled_caught

@@ -1,4 +1,4 @@
-"""What peers cause is journalled, and fills no journal."""
+"""Faults that peers cause are written to the journal, but cannot fill it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def diary(tmp_path: Path) -> Diary:
     return Diary(tmp_path / "journal.jsonl")
 
 
-def test_a_fault_is_told_at_once_and_its_repetitions_are_counted(diary: Diary) -> None:
+def test_fault_is_told_at_once_and_its_repetitions_are_counted(diary: Diary) -> None:
     with diary:
         complaints = MisbehaviourLog(diary)
         for now in (0.0, 1.0, 9.0, 10.0, 11.0):
@@ -34,7 +34,7 @@ def test_a_fault_is_told_at_once_and_its_repetitions_are_counted(diary: Diary) -
     assert said == [("late", ANN, 0), ("late", ANN, 2), ("late", BOB, 0), ("rude", ANN, 0)]
 
 
-def test_of_faults_of_ever_new_peers_so_many_are_told_and_remembered(diary: Diary) -> None:
+def test_number_of_peers_whose_faults_are_told_is_bounded(diary: Diary) -> None:
     with diary:
         complaints = MisbehaviourLog(diary)
         for number in range(2 * COMPLAINTS_MAX):
@@ -44,7 +44,7 @@ def test_of_faults_of_ever_new_peers_so_many_are_told_and_remembered(diary: Diar
     assert len(complaints._said) == COMPLAINTS_MAX
 
 
-def test_notes_that_a_peer_causes_are_kept_back_and_our_own_are_not(diary: Diary) -> None:
+def test_notes_caused_by_peers_are_limited_and_our_own_are_not(diary: Diary) -> None:
     with diary:
         complaints = MisbehaviourLog(diary)
         for _ in range(2 * NOTES_BURST):

@@ -1,4 +1,4 @@
-"""What a run costs, by hand; and what its organiser should hear of it."""
+"""The costs of a run, compared with figures computed by hand, and the warnings to its organiser."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def run_with(name: str = "opendiloco_150m", **changes: Any) -> RunFile:
     return parse_run_file(tree)
 
 
-def test_an_exchange_sends_every_part_but_ones_own_there_and_back() -> None:
+def test_reduce_sends_every_part_but_ones_own_there_and_back() -> None:
     assert [sent_bytes(1000, peers) for peers in (2, 4, 10)] == [1000, 1500, 1800]
 
 
-def test_the_costs_of_a_run_are_those_that_one_works_out_by_hand() -> None:
+def test_costs_of_a_run_match_those_computed_by_hand() -> None:
     run = run_with(codec__name="fp32", outer__steps=100)
     costs = costs_of(run, [4], tokens_per_s=1000.0)
     numel = 214_983_680  # All sizes are multiples of 16, so nothing is padding.
@@ -47,22 +47,22 @@ def test_the_costs_of_a_run_are_those_that_one_works_out_by_hand() -> None:
     assert slow.tokens == 4 * 100 * costs.step_tokens
 
 
-def test_where_nobody_measured_a_peer_has_a_usual_mfu_by_the_formula_that_trainers_tell() -> None:
-    """At a context of 8192 another count of attention would make a difference of an eighth."""
+def test_unmeasured_peer_has_a_usual_mfu_by_the_trainers_formula() -> None:
+    """At a context of 8192, another count of attention would make a difference of an eighth."""
     run = run_with("intellect1_10b")
     costs = costs_of(run, [2])
     assert mfu(model_spec(run), "NVIDIA H100", 4, costs.tokens_per_s) == pytest.approx(0.4)
     assert costs.step_operations == costs.step_tokens * flops_per_token(model_spec(run))
 
 
-def test_a_peer_is_taken_to_have_as_many_gpus_as_hold_its_trainer() -> None:
+def test_peer_is_assumed_to_have_enough_gpus_for_its_trainer() -> None:
     large, small = (costs_of(run_with(name), [2]) for name in ("intellect1_10b", "tiny"))
     assert (small.h100s, large.h100s) == (1, 4)
     assert 3 * H100_BYTES < large.trainer_bf16.least <= 4 * H100_BYTES
     assert "inner.steps" in fields(run_with("intellect1_10b"))
 
 
-def test_fragments_are_sent_in_turns_and_hide_behind_training_as_far_as_it_goes_on() -> None:
+def test_fragments_are_sent_in_turn_and_overlap_with_training() -> None:
     whole = costs_of(run_with(codec__name="fp32"), [4], tokens_per_s=1000.0)
     tree = tomllib.loads(sample("opendiloco_150m"))
     tree["codec"]["name"] = "fp32"
@@ -88,13 +88,13 @@ def late(**sync: Any) -> RunFile:
     return parse_run_file(tree)
 
 
-def test_an_eager_trainer_keeps_three_vectors_more() -> None:
+def test_eager_trainer_keeps_three_more_vectors() -> None:
     plain, eager = (costs_of(late(eager=each), [2]).trainer_bf16 for each in (False, True))
     assert (plain.eager, eager.eager) == (0, 3 * 4 * 214_983_680)
     assert eager.least - plain.least == eager.eager
 
 
-def test_the_length_of_a_block_is_that_of_the_block() -> None:
+def test_block_length_is_that_of_the_data_block() -> None:
     import numpy as np
 
     from p2ptrain.data.blocks import encode_block
@@ -117,7 +117,7 @@ def fields(run: RunFile, *seeds: str, tokens_per_s: float | None = None) -> list
         ("two-thirds", 4, False),
     ],
 )
-def test_an_open_run_with_too_few_founders_is_warned_about(
+def test_open_run_with_too_few_founders_is_warned_about(
     quorum: str, founders: int, *, warns: bool
 ) -> None:
     for admission in ("open", "allowlist"):
@@ -148,7 +148,9 @@ def test_an_open_run_with_too_few_founders_is_warned_about(
         ({"model__heads": 2, "model__kv_heads": 2}, "model.heads"),
     ],
 )
-def test_what_an_organiser_may_regret_is_named(changes: dict[str, Any], field: str) -> None:
+def test_settings_that_an_organiser_may_regret_are_named(
+    changes: dict[str, Any], field: str
+) -> None:
     assert field not in fields(run_with())
     assert field in fields(run_with(**changes))
 
@@ -171,7 +173,7 @@ def test_four_bits_are_warned_of_long_rings(codec: str, peers: int, *, warns: bo
     assert any("int4 in a ring" in each for each in words) == warns
 
 
-def test_where_fragments_take_turns_a_run_is_as_long_as_each_of_them_has_turns() -> None:
+def test_run_is_long_enough_if_each_fragment_has_turns_enough() -> None:
     """streaming_1b has 10 fragments, and 10 inner steps between two of them."""
     (few,) = (
         lint.words
@@ -199,7 +201,7 @@ def in_turns(fragments: int, every: int, codec: str = "int8") -> list[str]:
     return [lint.words for lint in lints if lint.field == "policy.snapshot_every"]
 
 
-def test_snapshots_want_to_be_several_turns_of_all_fragments_apart() -> None:
+def test_snapshots_should_be_several_turns_of_all_fragments_apart() -> None:
     (words,) = in_turns(5, 19)
     assert words.startswith(
         "the run takes a snapshot every 19 outer steps, and 5 fragments take turns"
@@ -209,11 +211,11 @@ def test_snapshots_want_to_be_several_turns_of_all_fragments_apart() -> None:
 
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "int4"])
-def test_there_is_a_distance_of_snapshots_that_nobody_regrets(codec: str) -> None:
+def test_some_snapshot_distance_gives_no_warning(codec: str) -> None:
     assert any(in_turns(5, every, codec) == [] for every in range(1, 41))
 
 
-def test_a_fault_comes_first_and_says_what_fits() -> None:
+def test_fault_comes_first_and_says_which_value_fits() -> None:
     run = run_with(inner__batch_sequences=2100, outer__steps=20)
     first, *_ = lints_of(run, costs_of(run, [2]))
     assert (first.field, first.is_fault) == ("inner.batch_sequences", True)
@@ -222,7 +224,7 @@ def test_a_fault_comes_first_and_says_what_fits() -> None:
     assert block_bytes(run_with(inner__batch_sequences=fits + 2)) > 4 * 2**20
 
 
-def test_the_time_of_a_small_run_is_judged_only_where_somebody_told_it() -> None:
+def test_duration_of_a_small_run_is_judged_only_if_it_was_given() -> None:
     assert "inner.steps" not in fields(run_with("metagene_mini"))
     assert "inner.steps" in fields(run_with("metagene_mini"), tokens_per_s=1e6)
     assert "inner.steps" not in fields(run_with("metagene_mini"), tokens_per_s=1e3)
@@ -241,7 +243,7 @@ def test_the_time_of_a_small_run_is_judged_only_where_somebody_told_it() -> None
         ("/dns4/seed.example", None),
     ],
 )
-def test_an_address_that_nobody_can_dial_is_named(host: str, said: str | None) -> None:
+def test_undialable_address_is_named(host: str, said: str | None) -> None:
     run = run_with()
     found = lints_of(run, costs_of(run, [2]), [f"{host}/tcp/4201/p2p/{PEER}"])
     words = [lint.words for lint in found if lint.field == "seed"]
@@ -249,7 +251,7 @@ def test_an_address_that_nobody_can_dial_is_named(host: str, said: str | None) -
     assert said is None or said in words[0]
 
 
-def test_what_is_no_address_is_refused() -> None:
+def test_malformed_address_is_refused() -> None:
     run = run_with()
     with pytest.raises(ConfigError):
         lints_of(run, costs_of(run, [2]), ["/ip4/127.0.0.1/tcp/4201"])

@@ -1,4 +1,4 @@
-"""A joiner begins with a member's inner optimizer, or says aloud that it could not."""
+"""A joiner adopts a member's inner optimizer state, or reports that it could not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
 def keep_state(
     r: Rig, step: int, *, spoilt: int | None = None, warmed: int = WARM, steps: int = 30
 ) -> Path:
-    """Have a state in the home of `r`, as its trainer would write it down."""
+    """Put a state in the home of `r`, as its trainer would write it."""
     vectors = trained(r.parts.layout, r.parts.manifest.inner, steps)
     if spoilt is not None:
         vectors[spoilt][0] = np.nan
@@ -73,7 +73,7 @@ def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
 
 
 def answering(r: Rig, answers: dict[PeerId, bytes]) -> None:
-    """Have members answer so whoever asks; who is not named is silent."""
+    """Make members answer like this. A member that is not named is silent."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         assert payload == ask_of(r.run.id)
@@ -94,7 +94,7 @@ def states_in(r: Rig) -> list[int]:
     return steps_in(folder)
 
 
-async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
+async def test_joiner_adopts_a_donors_bytes_and_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -135,7 +135,7 @@ async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
 
 
 def offer_of(r: Rig, **changes: object) -> Offer:
-    """What an honest donor would offer, whose chunks are here already."""
+    """The offer of an honest donor, whose chunks are here already."""
     offer = put_newest(r.parts.home.inner, r.parts.store, r.run.id, r.parts.layout)
     assert offer is not None
     for step in steps_in(r.parts.home.inner):
@@ -145,7 +145,7 @@ def offer_of(r: Rig, **changes: object) -> Offer:
 
 @contextmanager
 def fresh(r: Rig, why: str) -> Iterator[None]:
-    """The block ends with no state taken, and that is told to whoever looks."""
+    """The block ends with no state taken, and that is reported."""
     yield
     assert states_in(r) == []
     assert why in r.parts.standing.warnings["donor"].what
@@ -191,7 +191,7 @@ LIES: dict[str, tuple[Callable[[Offer], bytes], str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_an_offer_that_is_not_as_we_would_make_it_is_refused(
+async def test_offer_that_an_honest_donor_would_not_make_is_refused(
     lie: str, tmp_path: Path
 ) -> None:
     make, why = LIES[lie]
@@ -203,10 +203,10 @@ async def test_an_offer_that_is_not_as_we_would_make_it_is_refused(
         with fresh(r, why):
             await take_inner_state(r.parts)
         assert [each["peer"] for each in r.said("donor-refused")] == [ANN.peer]
-        assert asked(r) == [ANN.peer]  # Who lies is not asked again.
+        assert asked(r) == [ANN.peer]  # A liar is not asked again.
 
 
-async def test_a_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
+async def test_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         parts = r.parts
         commit(r, parts.me, ANN.peer)
@@ -214,7 +214,7 @@ async def test_a_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path:
         offer = offer_of(r)
         meta = dict(parts.store.manifest(offer.digest).meta)
         long = parts.store.put_blob(KIND, [bytes(8 * parts.layout.numel + 1)], meta)
-        # Of a thousand times the size, nothing but the manifest is here, and no more is asked for.
+        # Only the manifest of a blob a thousand times too large is here, and no more is requested.
         whole = parts.store.manifest(long)
         missing = tuple(Digest(f"{index:064x}") for index in range(1, 1 + 1000 * len(whole.chunks)))
         huge = replace(whole, size=whole.chunk_bytes * len(missing), chunks=missing)
@@ -230,7 +230,7 @@ async def test_a_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path:
 
 
 @pytest.mark.parametrize("spoilt", [0, 1])
-async def test_a_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: Path) -> None:
+async def test_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.parts.me, ANN.peer)
         keep_state(r, 1, spoilt=spoilt)
@@ -240,7 +240,7 @@ async def test_a_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: 
             await take_inner_state(r.parts)
 
 
-async def test_a_disk_that_is_full_keeps_no_half_of_a_state(
+async def test_full_disk_keeps_no_half_of_a_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, **OPTION) as r:
@@ -279,7 +279,7 @@ def vectors_in(file: Path) -> NDArray[np.float32]:
     return np.frombuffer(file.read_bytes()[HEADER_BYTES:], "<f4")
 
 
-async def test_a_joiner_takes_the_mean_of_what_several_give_and_says_whose(tmp_path: Path) -> None:
+async def test_joiner_adopts_the_mean_of_several_states_and_names_them(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
         for participants in ((ANN, BOB, CAI), (ANN, BOB), (ANN,)):
             commit(r, r.parts.me, *(each.peer for each in participants))
@@ -341,7 +341,7 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
 
 
 @pytest.mark.parametrize("answer", [None, NOTHING, LATER, b"\xc1", "of no use"])
-async def test_who_gives_nothing_useful_does_not_keep_us_from_what_others_gave(
+async def test_useless_donor_does_not_spoil_the_states_of_others(
     answer: bytes | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipient, "ANSWER_S", 60.0)
@@ -370,7 +370,7 @@ async def test_who_gives_nothing_useful_does_not_keep_us_from_what_others_gave(
         assert "donor" not in r.parts.standing.warnings
 
 
-async def test_a_disk_that_fails_at_the_second_leaves_the_first(
+async def test_disk_that_fails_at_the_second_state_leaves_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer], **SEVERAL) as r:
@@ -396,7 +396,7 @@ async def test_a_disk_that_fails_at_the_second_leaves_the_first(
         assert ours.tobytes() == given[PeerId(str(taken["peer"]))].tobytes()
 
 
-async def test_who_puts_us_off_for_ever_does_not_keep_us_from_others(
+async def test_donor_that_delays_for_ever_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipient, "LATER_MAX", 3)
@@ -413,7 +413,7 @@ async def test_who_puts_us_off_for_ever_does_not_keep_us_from_others(
 
 
 @pytest.mark.parametrize("answer", [None, NOTHING, LATER])
-async def test_without_an_answer_in_time_the_joiner_starts_fresh_and_says_so(
+async def test_joiner_without_a_timely_answer_starts_fresh_and_says_so(
     answer: bytes | None, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, **OPTION) as r:
@@ -425,7 +425,7 @@ async def test_without_an_answer_in_time_the_joiner_starts_fresh_and_says_so(
         assert set(asked(r)) == {ANN.peer}
 
 
-async def test_who_hears_nobody_does_not_wait_for_an_answer(tmp_path: Path) -> None:
+async def test_joiner_that_hears_nobody_does_not_wait(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         commit(r, r.parts.me)
         with fresh(r, "no member is connected"):
@@ -433,7 +433,7 @@ async def test_who_hears_nobody_does_not_wait_for_an_answer(tmp_path: Path) -> N
         assert asked(r) == []
 
 
-async def test_states_from_long_ago_and_from_ahead_are_not_taken_yet(
+async def test_states_that_are_too_old_or_ahead_are_not_adopted_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipient, "ANSWER_S", 100.0)
@@ -454,8 +454,10 @@ async def test_states_from_long_ago_and_from_ahead_are_not_taken_yet(
         assert r.said("donor-refused") == []
 
 
-def test_a_state_may_be_as_old_in_inner_steps_however_many_fragments_there_are() -> None:
-    """A trainer writes it down once for all fragments together: of 24, every 24 outer steps."""
+def test_age_limit_of_a_state_counts_inner_steps_of_all_fragments() -> None:
+    """A trainer writes its state once for all fragments together: with 24 fragments, every 24 outer
+    steps.
+    """
     offer = Offer(RunId("a" * 64), Digest("b" * 64), 0, 1, Digest("c" * 64))
     for fragments in (1, 2, 24):
         oldest = AGE_STEPS_MAX * fragments
@@ -463,7 +465,7 @@ def test_a_state_may_be_as_old_in_inner_steps_however_many_fragments_there_are()
     assert offer.is_current(21, 24)
 
 
-async def test_who_is_asked_first_has_contributed_most_and_trains_and_is_heard(
+async def test_members_with_most_contributions_are_asked_first(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **OPTION) as r:
@@ -472,13 +474,13 @@ async def test_who_is_asked_first_has_contributed_most_and_trains_and_is_heard(
         commit(r, r.parts.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer)
         hear_of(r, CAI.peer, trains=False)
-        hear_of(r, Identity.from_seed(b"\x09" * 32).peer)  # No member.
+        hear_of(r, Identity.from_seed(b"\x09" * 32).peer)  # Not a member.
         assert donors(r.parts) == [BOB.peer, ANN.peer]
         r.parts.detector.hint_lost(BOB.peer, r.parts.now() - 2.0)
         assert donors(r.parts) == [ANN.peer]
 
 
-async def test_nobody_is_asked_by_who_has_a_state_or_wants_none_or_is_there_from_the_start(
+async def test_nobody_with_a_state_or_at_the_start_of_a_run_asks(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path / "own", **OPTION) as r:
@@ -518,7 +520,7 @@ async def asking(r: Rig, nursery: trio.Nursery) -> Ask:
     return ask
 
 
-async def test_a_donor_makes_an_offer_when_asked_and_no_more_often_than_now_and_then(
+async def test_donor_makes_offers_on_request_and_at_a_limited_rate(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
@@ -533,10 +535,10 @@ async def test_a_donor_makes_an_offer_when_asked_and_no_more_often_than_now_and_
     assert len(r.said("inner-state-offered")) == 1
 
 
-async def test_who_warms_up_itself_has_nothing_to_give(
+async def test_trainer_that_warms_up_itself_has_nothing_to_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Who takes a state has the whole rate from its first inner step on."""
+    """A joiner that adopts a state trains at the full rate from its first inner step on."""
     monkeypatch.setattr(donor, "NOTHING_S", 0.0)
     r = await new_rig(tmp_path, **OPTION, join_warmup_steps=20)
     ask = await asking(r, nursery)
@@ -548,7 +550,7 @@ async def test_who_warms_up_itself_has_nothing_to_give(
     await settled(lambda: bool(r.said("inner-state-offered")))
 
 
-async def test_a_newer_state_is_offered_after_a_while(
+async def test_newer_state_is_offered_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(donor, "OFFER_S", 0.0)
@@ -562,7 +564,7 @@ async def test_a_newer_state_is_offered_after_a_while(
     assert len(still_offered(r.parts)) == 2
 
 
-async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
+async def test_repeated_requests_do_not_fill_the_donors_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(donor, "OFFER_S", 0.0)
@@ -578,7 +580,7 @@ async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
             pass
     assert Offer.read(stands, r.parts.me).step == KEPT_MAX
     assert len(r.said("inner-state-offered")) == len(still_offered(r.parts)) == KEPT_MAX
-    # The oldest is of no use to anybody any more: it makes room.
+    # The oldest is of no more use to anybody, and makes room.
     oldest = still_offered(r.parts)[0]
     monkeypatch.setattr(Offer, "is_too_old", lambda offer, *_: offer.digest == oldest)
     assert await ask() == LATER
@@ -589,7 +591,7 @@ async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "flipped", "no header"])
-async def test_a_donor_gives_nothing_that_is_not_whole(
+async def test_donor_gives_only_complete_states(
     damage: str, tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
@@ -612,7 +614,7 @@ async def test_a_donor_gives_nothing_that_is_not_whole(
     assert (reply, r.said("inner-state-offered"), still_offered(r.parts)) == (NOTHING, [], ())
 
 
-async def test_only_runs_with_the_option_have_donors_and_they_know_their_run(
+async def test_only_runs_with_the_option_have_donors(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     async with rig(tmp_path / "fresh", join_optimizer="fresh") as r:
@@ -629,7 +631,7 @@ async def test_only_runs_with_the_option_have_donors_and_they_know_their_run(
     assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
 
 
-async def test_what_is_offered_is_not_collected_for_as_long_as_it_is(
+async def test_offered_state_is_not_collected_during_the_offer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
@@ -639,7 +641,7 @@ async def test_what_is_offered_is_not_collected_for_as_long_as_it_is(
     await ask()
     await settled(lambda: bool(r.said("inner-state-offered")))
     offer = Offer.read(await ask(), r.parts.me)
-    for _ in range(2):  # What was put lately is spared once.
+    for _ in range(2):  # A new chunk is spared once.
         await _collect(r.parts)
     assert r.parts.store.holds_blob(offer.digest)
     assert OFFER_S < donor.KEPT_S

@@ -1,4 +1,6 @@
-"""What a process asks, what it takes for a proof, and which of two processes ends."""
+"""The questions of a process about duplicates, the proofs that it accepts, and which of two
+processes ends.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def told(watch: DuplicateWatch, *proofs: IdentityProof, now: float = 1.0) -> Dup
     return watch.duplicate
 
 
-def test_our_own_signature_over_our_fresh_nonce_is_a_proof() -> None:
+def test_own_signature_over_our_fresh_nonce_is_a_proof() -> None:
     watch = process(OLDER)
     assert told(watch, proof_by(ANN, asked(watch), NEWER)) == Duplicate(NEWER, BOB.peer, False)
     watch = process(NEWER)
@@ -80,7 +82,7 @@ def test_our_own_signature_over_our_fresh_nonce_is_a_proof() -> None:
 def test_nothing_else_is_a_proof() -> None:
     watch = process(OLDER)
     nonce = asked(watch)
-    assert told(watch) is None, "a member's word that it hears another one"
+    assert told(watch) is None, "a member's claim that it hears another process"
     assert told(watch, proof_by(BOB, nonce, NEWER)) is None
     assert told(watch, proof_by(ANN, OTHER_NONCE, NEWER)) is None
     assert told(watch, proof_by(ANN, nonce, OLDER)) is None, "it is ours"
@@ -94,7 +96,7 @@ def test_nothing_else_is_a_proof() -> None:
     assert not watch.lives_elsewhere(1.0)
 
 
-def test_a_starting_process_ends_and_does_not_disturb_a_running_one() -> None:
+def test_starting_process_ends_without_disturbing_a_running_one() -> None:
     running, starting = process(NEWER), process(OLDER, starting=True)
     assert told(running, proof_by(ANN, asked(running), OLDER, starting=True)) is None
     found = told(starting, proof_by(ANN, asked(starting), NEWER))
@@ -108,7 +110,7 @@ def test_of_two_that_start_the_newer_ends() -> None:
     assert found == Duplicate(OLDER, BOB.peer, True)
 
 
-def test_a_challenge_is_answered_to_its_member_and_makes_us_ask() -> None:
+def test_challenge_is_answered_and_makes_us_ask() -> None:
     watch = process(OLDER)
     own = asked(watch)
     due_s = watch.next_ask_s()
@@ -123,7 +125,7 @@ def test_a_challenge_is_answered_to_its_member_and_makes_us_ask() -> None:
     assert watch.next_ask_s() > 0.6, "it was answered"
 
 
-def test_a_flood_of_challenges_costs_a_bounded_number_of_questions() -> None:
+def test_flood_of_challenges_costs_a_bounded_number_of_questions() -> None:
     watch = process(OLDER)
     random, times = Random(1), 0
     for tick in range(200):
@@ -137,7 +139,7 @@ def test_a_flood_of_challenges_costs_a_bounded_number_of_questions() -> None:
     assert times <= 2 + 10 / duplicate_watch.ALARM_S
 
 
-def test_members_are_asked_voters_first_and_at_random_and_strangers_never() -> None:
+def test_voters_are_asked_first_at_random_and_strangers_never() -> None:
     strangers = {somebody(number).peer for number in range(1, 21)}
     voters = {somebody(number).peer for number in range(30, 40)}
     others = {somebody(number).peer for number in range(40, 50)}
@@ -156,24 +158,24 @@ def test_members_are_asked_voters_first_and_at_random_and_strangers_never() -> N
     assert len(few) == ASKED_AT_ONCE
 
 
-def test_strangers_alone_are_nobody_to_ask() -> None:
+def test_strangers_are_not_asked_even_if_alone() -> None:
     strangers = {somebody(number).peer for number in range(1, 21)}
     watch = process(OLDER)
     assert watch.ask(*peers_to_ask(strangers, lambda peer: False, (), ()), 5.0) == []
     assert watch.next_ask_s() == 5.0 + duplicate_watch.ALARM_S
-    # Admitted peers that are no members yet may carry a proof.
+    # Admitted peers that are not members yet may carry a proof.
     assert peers_to_ask({CAI.peer}, lambda peer: True, {BOB.peer}, {BOB.peer}) == (
         set(),
         {CAI.peer},
     )
 
 
-def test_a_process_that_is_behind_counts_on_only_when_no_other_lives() -> None:
+def test_process_with_a_low_count_raises_it_if_no_other_lives() -> None:
     watch, mark = process(OLDER), make_mark(RUN, NEWER, ANN.sign)
     asked(watch)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=Mark(NEWER + 1, mark.signature)), 0.0)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=make_mark(RUN, NEWER, BOB.sign)), 0.0)
-    assert watch.incarnation_to_exceed(QUIET_S) == 0, "these are no marks of ours"
+    assert watch.incarnation_to_exceed(QUIET_S) == 0, "these are not our marks"
     watch.note_reply(BOB.peer, IdentityReply(False, mark=mark), 0.0)
     assert watch.incarnation_to_exceed(QUIET_S - 1) == 0
     assert watch.incarnation_to_exceed(QUIET_S) == NEWER
@@ -186,7 +188,7 @@ def test_a_process_that_is_behind_counts_on_only_when_no_other_lives() -> None:
     assert watch.mark == make_mark(RUN, incarnation_of(3, 5), ANN.sign)
 
 
-def test_a_start_from_an_old_backup_counts_on_at_once() -> None:
+def test_start_from_an_old_backup_raises_its_count_at_once() -> None:
     watch = process(OLDER, starting=True)
     asked(watch)
     watch.note_reply(BOB.peer, IdentityReply(False, mark=make_mark(RUN, NEWER, ANN.sign)), 0.0)
@@ -215,7 +217,7 @@ def test_two_processes_find_each_other_through_one_member() -> None:
     assert newer.duplicate == Duplicate(OLDER, BOB.peer, True)
 
 
-def test_two_that_ask_different_members_find_each_other_by_notices() -> None:
+def test_two_that_ask_different_members_meet_through_notices() -> None:
     older, newer = process(OLDER), process(NEWER)
     desks = {
         BOB.peer: IdentityMailboxes(Incarnations()),
@@ -237,7 +239,7 @@ def test_two_that_ask_different_members_find_each_other_by_notices() -> None:
     assert newer.duplicate == Duplicate(OLDER, CAI.peer, True)
 
 
-def test_a_restarted_process_is_alone_though_its_last_nonce_is_still_about() -> None:
+def test_restarted_process_is_alone_although_its_nonce_lives_on() -> None:
     desk, before, after = IdentityMailboxes(Incarnations()), process(OLDER), process(NEWER)
     ((_, question),) = before.ask({BOB.peer}, (), 0.0)
     desk.answer(ANN.peer, question, 0.0)
@@ -250,7 +252,7 @@ def test_a_restarted_process_is_alone_though_its_last_nonce_is_still_about() -> 
     assert after.duplicate is None
 
 
-def test_liars_cannot_crowd_an_honest_member_s_notice_out() -> None:
+def test_liars_cannot_crowd_out_an_honest_members_notice() -> None:
     desk, random = IdentityMailboxes(Incarnations()), Random(1)
     desk.note_notice(BOB.peer, IdentityNotice(ANN.peer, NONCE), 0.0)
     for _ in range(100):
@@ -261,7 +263,7 @@ def test_liars_cannot_crowd_an_honest_member_s_notice_out() -> None:
     assert len(reply.challenges) == 3
 
 
-def test_a_desk_is_bounded_and_forgets() -> None:
+def test_desk_is_bounded_and_forgets() -> None:
     desk, random = IdentityMailboxes(Incarnations()), Random(1)
     replies = []
     for number in range(200):
@@ -284,7 +286,7 @@ PROOF = proof_by(ANN, NONCE, NEWER)
 MARK = make_mark(RUN, NEWER, ANN.sign)
 
 
-def test_messages_survive_the_wire() -> None:
+def test_messages_survive_encoding() -> None:
     for question in (
         IdentityQuestion(NONCE, INCARNATION_MAX, True),
         IdentityQuestion(NONCE, 0, False, (PROOF,) * PROOFS_MAX),
@@ -318,7 +320,7 @@ PLAIN_PROOF: list[object] = [NONCE, 5, False, bytes(64)]
         ("more", 1),
     ],
 )
-def test_a_hostile_question_is_refused(changed: str, value: object) -> None:
+def test_hostile_question_is_refused(changed: str, value: object) -> None:
     good: dict[str, object] = {"nonce": NONCE, "incarnation": 5, "starting": False, "proofs": []}
     decode_question(pack(good))
     with pytest.raises(RemoteProtocolError):
@@ -338,7 +340,7 @@ def test_a_hostile_question_is_refused(changed: str, value: object) -> None:
         ("mark", 5),
     ],
 )
-def test_a_hostile_reply_is_refused(changed: str, value: object) -> None:
+def test_hostile_reply_is_refused(changed: str, value: object) -> None:
     good: dict[str, object] = {"suspected": True, "challenges": [], "proofs": [], "mark": None}
     decode_reply(pack(good))
     with pytest.raises(RemoteProtocolError):
@@ -349,7 +351,7 @@ def test_a_hostile_reply_is_refused(changed: str, value: object) -> None:
     ("changed", "value"),
     [("peer", "nobody"), ("nonce", b"x"), ("proof", [OTHER_NONCE, 5, False, bytes(64)])],
 )
-def test_a_hostile_notice_is_refused(changed: str, value: object) -> None:
+def test_hostile_notice_is_refused(changed: str, value: object) -> None:
     good: dict[str, object] = {"peer": ANN.peer, "nonce": NONCE, "proof": None}
     decode_notice(pack(good))
     with pytest.raises(RemoteProtocolError):

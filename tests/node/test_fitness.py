@@ -1,4 +1,4 @@
-"""What is said of a machine before its node begins: what cannot work, and what may become tight."""
+"""Warnings about a machine before its node begins: what cannot work, and what may become tight."""
 
 from __future__ import annotations
 
@@ -63,14 +63,12 @@ def said(config: NodeConfig, machine: Machine, run: Run | None) -> list[tuple[st
     return [(each.code, each.is_fault) for each in findings(config, machine, run)]
 
 
-def test_of_an_ample_machine_nothing_is_said(config: NodeConfig, run: Run) -> None:
+def test_ample_machine_gets_no_warning(config: NodeConfig, run: Run) -> None:
     for each in (config, replace(config, device="cuda", ranks=8), replace(config, seed=True)):
         assert said(each, AMPLE, run) == said(each, AMPLE, None) == []
 
 
-def test_who_trains_needs_torch_and_a_seed_or_a_node_of_torchruns_ranks_does_not(
-    config: NodeConfig, run: Run
-) -> None:
+def test_only_nodes_that_start_trainers_need_torch(config: NodeConfig, run: Run) -> None:
     without = replace(AMPLE, has_torch=False)
     assert said(config, without, None) == [("EXTRA-MISSING", True)]
     elsewhere = replace(config, ranks_host="127.0.0.1", ranks_port=4203)
@@ -78,15 +76,13 @@ def test_who_trains_needs_torch_and_a_seed_or_a_node_of_torchruns_ranks_does_not
         assert said(each, without, run) == []
 
 
-def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
-    config: NodeConfig, run: Run
-) -> None:
+def test_missing_memory_is_a_fault_and_memory_in_use_a_doubt(config: NodeConfig, run: Run) -> None:
     vector = 4 * layout_of(run.manifest.model).numel
     (finding,) = findings(config, replace(AMPLE, memory=8 * vector, memory_free=0), run)
     assert finding.is_fault
     assert finding.what.startswith("this run takes ")
     assert said(config, replace(AMPLE, memory_free=8 * vector), run) == [("MEM-HOST", False)]
-    # On a GPU the trainer's vectors lie there; a seed keeps θ and m, and applies updates.
+    # On a GPU the trainer's vectors are in its memory. A seed keeps θ and m, and applies updates.
     on_gpu, seed = replace(config, device="cuda"), replace(config, seed=True)
     assert said(on_gpu, replace(AMPLE, memory=8 * vector), run) == []
     assert said(on_gpu, replace(AMPLE, memory=3 * vector), run) == [("MEM-HOST", True)]
@@ -98,9 +94,7 @@ def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
     assert said(seed, replace(AMPLE, memory=needed), run) == []
 
 
-def test_an_observer_needs_no_memory_for_a_state_that_it_never_loads(
-    config: NodeConfig, run: Run
-) -> None:
+def test_observer_needs_no_memory_for_a_state_it_never_loads(config: NodeConfig, run: Run) -> None:
     vector = 4 * layout_of(run.manifest.model).numel
     small = replace(AMPLE, memory=2 * vector - 1, memory_free=0)
     assert said(replace(config, seed=True), small, run) == [("MEM-HOST", True)]
@@ -108,8 +102,8 @@ def test_an_observer_needs_no_memory_for_a_state_that_it_never_loads(
     assert said(as_observer(config), replace(small, disk_free=0), run) == [("DISK-LOW", True)]
 
 
-def test_activations_have_half_of_what_node_and_trainer_leave(config: NodeConfig, run: Run) -> None:
-    """What is a fault to begin with is no room."""
+def test_activations_get_half_of_what_node_and_trainer_leave(config: NodeConfig, run: Run) -> None:
+    """If even node and trainer do not fit, nothing is left."""
     machine = replace(AMPLE, memory=1 << 20)
     assert said(config, machine, run) == []
 
@@ -123,12 +117,12 @@ def test_activations_have_half_of_what_node_and_trainer_leave(config: NodeConfig
     assert 0 < memory_bytes() <= psutil.virtual_memory().total
 
 
-def test_what_is_stored_already_counts_as_room(config: NodeConfig, run: Run) -> None:
+def test_stored_data_count_as_available_room(config: NodeConfig, run: Run) -> None:
     snapshot = 8 * layout_of(run.manifest.model).numel
     full = replace(AMPLE, disk_free=0)
     assert said(config, full, run) == [("DISK-LOW", True)]
     assert said(config, replace(full, stored=snapshot), run) == [("DISK-LOW", False)]
-    # Of the inner optimizer, too, there are two for a while.
+    # There are two copies of the inner optimizer too, for a while.
     three, five = (replace(full, stored=count * snapshot) for count in (3, 5))
     assert said(config, five, run) == []
     assert said(config, three, run) == [("DISK-LOW", False)]
@@ -138,7 +132,7 @@ def test_what_is_stored_already_counts_as_room(config: NodeConfig, run: Run) -> 
     assert said(everything, replace(full, stored=snapshot), run) == []
 
 
-def test_a_gpu_that_was_asked_for_must_be_there_where_the_node_starts_the_ranks(
+def test_requested_gpu_must_exist_where_the_node_starts_ranks(
     config: NodeConfig,
 ) -> None:
     none, asked = replace(AMPLE, has_gpu=False), replace(config, device="cuda")
@@ -159,7 +153,7 @@ def test_a_gpu_that_was_asked_for_must_be_there_where_the_node_starts_the_ranks(
         (["kfd", "dxg"], None, False),
     ],
 )
-def test_a_gpu_is_found_by_any_number_unless_it_is_hidden(
+def test_gpu_is_found_by_any_number_unless_it_is_hidden(
     names: list[str], visible: str | None, has_one: bool, tmp_path: Path
 ) -> None:
     for name in names:
@@ -168,7 +162,7 @@ def test_a_gpu_is_found_by_any_number_unless_it_is_hidden(
     assert gpus.has_nvidia_gpu(tmp_path, environment) == has_one
 
 
-def test_who_asks_for_bf16_on_a_cpu_without_it_is_told_how_slow_it_is(config: NodeConfig) -> None:
+def test_bf16_on_a_cpu_without_it_is_warned_about(config: NodeConfig) -> None:
     old, asked = replace(AMPLE, has_bf16=False, takes_gpu=False), replace(config, precision="bf16")
     assert said(asked, old, None) == [("BF16-SLOW", False)]
     assert said(replace(asked, device="auto"), old, None) == [("BF16-SLOW", False)]
@@ -177,14 +171,14 @@ def test_who_asks_for_bf16_on_a_cpu_without_it_is_told_how_slow_it_is(config: No
     assert said(replace(asked, device="auto"), replace(old, takes_gpu=True), None) == []
 
 
-def test_what_the_kernel_says_of_the_cpu_is_what_torch_says(tmp_path: Path) -> None:
+def test_kernel_and_torch_agree_about_the_cpu(tmp_path: Path) -> None:
     from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16 as as_torch_says
 
     assert multiplies_bf16(machine_check.CPU_INFO) == as_torch_says("cpu")
     assert multiplies_bf16(tmp_path / "not there")
 
 
-def test_ranks_on_gpus_want_shared_memory(config: NodeConfig) -> None:
+def test_ranks_on_gpus_need_shared_memory(config: NodeConfig) -> None:
     small = replace(AMPLE, shm=64 << 20)
     four = replace(config, device="auto", ranks=4)
     assert said(four, small, None) == [("SHM-SMALL", False)]
@@ -195,7 +189,7 @@ def test_ranks_on_gpus_want_shared_memory(config: NodeConfig) -> None:
     assert said(replace(four, device="cuda"), small, None) == [("SHM-SMALL", False)]
 
 
-def test_a_fault_is_raised_with_the_doubts_beside_it(
+def test_fault_is_raised_together_with_the_doubts(
     home: Home, config: NodeConfig, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tight = replace(AMPLE, memory_free=0, disk_free=0)
@@ -211,9 +205,7 @@ def test_this_machine_can_do_a_tiny_run(home: Home, config: NodeConfig, run: Run
     assert [each for each in check(config, home, run) if each.is_fault] == []
 
 
-def test_a_port_that_is_taken_is_told_before_anybody_is_asked_for_approval(
-    home: Home, config: NodeConfig
-) -> None:
+def test_port_in_use_is_reported_before_asking_for_approval(home: Home, config: NodeConfig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError) as data:
@@ -233,7 +225,7 @@ def test_a_port_that_is_taken_is_told_before_anybody_is_asked_for_approval(
         ("other", "1", 1 << 62),
     ],
 )
-def test_a_containers_limit_is_read_where_there_is_one(
+def test_memory_limit_of_a_container_is_read(
     name: str, text: str, limit: int, tmp_path: Path
 ) -> None:
     path = tmp_path / name
@@ -242,7 +234,7 @@ def test_a_containers_limit_is_read_where_there_is_one(
     assert container_limit(tmp_path) == limit
 
 
-def test_what_is_stored_is_added_up(tmp_path: Path) -> None:
+def test_sizes_of_stored_files_are_added_up(tmp_path: Path) -> None:
     assert stored_bytes(tmp_path / "none") == 0
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "x").write_bytes(bytes(3))

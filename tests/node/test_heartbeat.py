@@ -1,4 +1,4 @@
-"""A heartbeat says everything, and nothing that we would not have said is believed."""
+"""A heartbeat carries all of a node's reports. A heartbeat that we would not send is refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ABORTED = replace(FULL, ready=None, reduce=ReduceReport(5, 1, None, (PEER,)))
 @pytest.mark.parametrize(
     "heartbeat", [FULL, ABORTED, replace(FULL, reduce=None, validation=None, snapshot=None)]
 )
-def test_what_is_sent_arrives_whole(heartbeat):
+def test_heartbeat_survives_encoding(heartbeat) -> None:
     assert decode(encode(heartbeat)) == heartbeat
 
 
@@ -121,37 +121,37 @@ def spoiled(**changes: object) -> bytes:
     ],
     ids=str,
 )
-def test_a_field_out_of_its_bounds_is_refused(changes):
+def test_field_out_of_its_bounds_is_refused(changes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(spoiled(**changes))
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
-def test_a_loss_that_is_no_number_is_no_report_and_not_even_sent(loss):
+def test_loss_that_is_nan_is_neither_accepted_nor_sent(loss) -> None:
     with pytest.raises(RemoteProtocolError):
         ValidationReport(5, 0, 3, 1536, loss)
-    # As bytes: canonical encoding refuses it before a report is made of it.
+    # As bytes: the canonical encoding refuses it before it becomes a report.
     wire = encode(FULL).replace(struct.pack(">d", 7680.5), struct.pack(">d", loss))
     with pytest.raises(RemoteProtocolError, match="never send"):
         decode(wire)
 
 
 @given(st.binary(max_size=300))
-def test_noise_is_refused_and_nothing_else_is_raised(noise):
+def test_noise_is_refused_and_nothing_else_is_raised(noise) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(noise)
 
 
-def test_a_heartbeat_over_its_size_is_refused():
+def test_heartbeat_over_its_size_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="at most 8192"):
         decode(spoiled(endpoint=b"x" * HEARTBEAT_BYTES_MAX))
 
 
-def test_a_peers_words_cannot_steer_our_terminal():
+def test_peers_text_cannot_control_our_terminal() -> None:
     assert decode(spoiled(state="fine\x1b[2J\n")).state == "fine�[2J�"
 
 
-def test_only_a_later_serial_or_a_new_incarnation_is_news():
+def test_only_a_later_serial_or_a_new_incarnation_is_news() -> None:
     later, earlier = replace(FULL, serial=4), replace(FULL, serial=2)
     assert FULL.follows(None)
     assert later.follows(FULL)
@@ -161,7 +161,7 @@ def test_only_a_later_serial_or_a_new_incarnation_is_news():
 
 
 @pytest.mark.parametrize("suspect", ["", "ann", PEER[:-1]])
-def test_we_never_say_that_we_suspect_what_is_no_peer(suspect: str) -> None:
-    """Nobody would read a heartbeat with it in, for as long as we say it."""
+def test_we_never_suspect_an_invalid_peer_id(suspect: str) -> None:
+    """Nobody would accept our heartbeats as long as they contain it."""
     with pytest.raises(LocalProtocolError, match="not a peer id"):
         ReduceReport(5, 1, None, (PEER, PeerId(suspect)))

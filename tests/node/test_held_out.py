@@ -1,4 +1,4 @@
-"""Held-out blocks are divided by a pure rule, and a report counts for no more than its share."""
+"""A pure rule divides the held-out blocks, and a report counts for at most its share."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_shares_are_disjoint_cover_all_and_differ_by_one_at_most(
     assert divide_blocks(blocks, list(reversed(who)), step) == shares
 
 
-def test_who_has_no_share_and_whose_is_which_changes_with_the_step() -> None:
+def test_shares_change_with_the_step() -> None:
     assert divide_blocks(2, [A, B, C], 0) == {B: ValidationShare(0, 1), C: ValidationShare(1, 2)}
     assert divide_blocks(2, [A, B, C], 1) == {C: ValidationShare(0, 1), A: ValidationShare(1, 2)}
     assert divide_blocks(2, [A, B, C], 2) == {A: ValidationShare(0, 1), B: ValidationShare(1, 2)}
     assert divide_blocks(8, [], 0) == {}
 
 
-def test_a_share_is_no_longer_than_an_order_and_the_rest_is_nobodys() -> None:
+def test_share_fits_one_order_and_the_rest_is_left_out() -> None:
     assert divide_blocks(3 * SHARE_BLOCKS_MAX, [A, B], 0) == {
         A: ValidationShare(0, SHARE_BLOCKS_MAX),
         B: ValidationShare(3 * SHARE_BLOCKS_MAX // 2, 5 * SHARE_BLOCKS_MAX // 2),
@@ -57,17 +57,17 @@ def report(step: int, share: ValidationShare, loss: float) -> ValidationReport:
 
 @pytest.fixture
 def tally() -> ValidationTally:
-    """θ of step 6 is measured by three, two of whom have three blocks."""
+    """Three peers measure θ of step 6. Two of them have three blocks."""
     tally = ValidationTally(BLOCKS, BLOCK_TOKENS)
     assert tally.begin(6, SHARES, 100.0)
     return tally
 
 
 SHARES = divide_blocks(BLOCKS, [A, B, C], 6)
-"""A has 2 blocks, B and C have 3 each."""
+"""A has 2 blocks, and B and C have 3 each."""
 
 
-def test_the_mean_is_by_tokens_over_what_has_come_and_says_over_how_much(
+def test_mean_is_weighted_by_tokens_and_says_over_how_many(
     tally: ValidationTally,
 ) -> None:
     assert tally.newest is None
@@ -81,7 +81,7 @@ def test_the_mean_is_by_tokens_over_what_has_come_and_says_over_how_much(
     assert str(tally.newest) == "3.800 over all 8 held-out blocks"
 
 
-def test_the_mean_does_not_depend_on_who_was_heard_first(tally: ValidationTally) -> None:
+def test_mean_does_not_depend_on_who_was_heard_first(tally: ValidationTally) -> None:
     other = ValidationTally(BLOCKS, BLOCK_TOKENS)
     other.begin(6, SHARES, 0.0)
     reports = {A: 0.1, B: 999.9, C: 0.3}
@@ -104,7 +104,7 @@ def test_the_mean_does_not_depend_on_who_was_heard_first(tally: ValidationTally)
         (A, report(6, SHARES[A], 2.5), "another result of outer step 6 before"),
     ],
 )
-def test_a_report_that_is_not_its_senders_to_make_changes_nothing(
+def test_report_outside_the_senders_share_changes_nothing(
     tally: ValidationTally, peer: PeerId, said: ValidationReport, refusal: str
 ) -> None:
     assert SHARES[B] == ValidationShare(2, 5)
@@ -114,7 +114,7 @@ def test_a_report_that_is_not_its_senders_to_make_changes_nothing(
     assert tally.validation(6) == before
 
 
-def test_a_repeated_report_counts_once_and_one_of_another_step_not_at_all(
+def test_repeated_report_counts_once_and_other_steps_do_not_count(
     tally: ValidationTally,
 ) -> None:
     once = report(6, SHARES[A], 2.0)
@@ -139,7 +139,7 @@ def nobody(_: PeerId) -> bool:
     return False
 
 
-def test_a_whole_measurement_is_told_once_and_at_once(tally: ValidationTally) -> None:
+def test_complete_measurement_is_reported_once_and_at_once(tally: ValidationTally) -> None:
     for peer in (A, B, C):
         assert tally.settled(100.0, nobody) == []
         tally.note_report(peer, report(6, SHARES[peer], 2.0))
@@ -147,7 +147,7 @@ def test_a_whole_measurement_is_told_once_and_at_once(tally: ValidationTally) ->
     assert tally.settled(100.0 + 2 * WAIT_S, nobody) == []
 
 
-def test_the_dead_are_not_waited_for_and_leave_a_hole_that_is_told(tally: ValidationTally) -> None:
+def test_dead_peers_are_not_waited_for_and_the_gap_is_reported(tally: ValidationTally) -> None:
     tally.note_report(A, report(6, SHARES[A], 2.0))
     tally.note_report(B, report(6, SHARES[B], 2.0))
     assert tally.settled(101.0, nobody) == []
@@ -159,7 +159,7 @@ def test_the_dead_are_not_waited_for_and_leave_a_hole_that_is_told(tally: Valida
     assert tally.settled(103.0, nobody) == [Validation(6, 2.0, 128, 8, 8, ())]
 
 
-def test_who_lives_and_says_nothing_is_waited_for_until_the_next_measurement_or_for_long(
+def test_silent_live_peer_is_waited_for_with_a_limit(
     tally: ValidationTally,
 ) -> None:
     tally.note_report(A, report(6, SHARES[A], 2.0))

@@ -1,4 +1,4 @@
-"""A hello says what it must, and nothing that we would not have said is believed."""
+"""A hello carries what it must. A hello that we would not send is refused."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ REPLY = HelloReply(
 
 
 @pytest.mark.parametrize("request_", [HelloRequest("", b""), HelloRequest("a" * 64, b"join")])
-def test_a_request_arrives_whole(request_: HelloRequest) -> None:
+def test_request_survives_encoding(request_: HelloRequest) -> None:
     assert decode_request(encode_request(request_)) == request_
 
 
 @pytest.mark.parametrize("reply", [REPLY, HelloReply(b"", b"", b"", False, {})])
-def test_a_reply_arrives_whole(reply: HelloReply) -> None:
+def test_reply_survives_encoding(reply: HelloReply) -> None:
     assert decode_reply(encode_reply(reply)) == reply
 
 
@@ -66,7 +66,7 @@ def spoiled(**changes: object) -> bytes:
     ],
     ids=lambda changes: str(changes)[:30],
 )
-def test_a_reply_out_of_its_bounds_is_refused(changes: dict[str, object]) -> None:
+def test_reply_out_of_its_bounds_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_reply(spoiled(**changes))
 
@@ -83,12 +83,12 @@ def test_a_reply_out_of_its_bounds_is_refused(changes: dict[str, object]) -> Non
     ],
     ids=str,
 )
-def test_a_request_out_of_its_bounds_is_refused(wire: object) -> None:
+def test_request_out_of_its_bounds_is_refused(wire: object) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_request(pack(wire))
 
 
-def test_an_oversize_request_is_refused() -> None:
+def test_oversized_request_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="at most"):
         decode_request(pack({"run": "", "join": bytes(REQUEST_BYTES_MAX)}))
 

@@ -1,4 +1,4 @@
-"""A home serves one node at a time, and is its owner's alone."""
+"""A home serves one node at a time, and only its owner can read it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.errors import IdentityInUse
 
 
-def test_a_second_node_in_a_home_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_second_node_in_a_home_is_refused_and_told_the_first(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught, sole_use(home):
         pass
@@ -23,7 +23,7 @@ def test_a_second_node_in_a_home_is_refused_and_told_who_has_it(tmp_path: Path) 
     assert str(home.root) in error.do
 
 
-def test_a_home_is_free_again_when_its_node_has_ended_in_whatever_way(tmp_path: Path) -> None:
+def test_home_is_free_again_however_its_node_ended(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with pytest.raises(ZeroDivisionError), sole_use(home):
         raise ZeroDivisionError
@@ -31,14 +31,14 @@ def test_a_home_is_free_again_when_its_node_has_ended_in_whatever_way(tmp_path: 
         pass
 
 
-def test_a_lock_file_that_was_left_behind_keeps_nobody_out(tmp_path: Path) -> None:
+def test_leftover_lock_file_blocks_nobody(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     (home.root / "lock").write_text("4194305")
     with sole_use(home):
         assert (home.root / "lock").read_text() == str(os.getpid())
 
 
-def test_a_full_disk_keeps_nobody_out_who_may_make_room(
+def test_full_disk_does_not_block_commands_that_may_free_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -51,13 +51,13 @@ def test_a_full_disk_keeps_nobody_out_who_may_make_room(
     assert caught.value.evidence == ("its process id is unknown",)
 
 
-def test_a_new_home_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+def test_new_home_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     home = Home(tmp_path / "deep" / "home")
     assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
     assert home.run.is_dir()
 
 
-def test_every_path_of_a_home_lies_in_it(tmp_path: Path) -> None:
+def test_every_path_of_a_home_is_inside_it(tmp_path: Path) -> None:
     home = Home(tmp_path)
     paths = [home.identity, home.run, home.manifest, home.allowlist, home.store, home.ledger]
     paths += [home.votes, home.peers, home.journal, home.control]

@@ -1,4 +1,6 @@
-"""Starts are ordered across restarts: what counts, what is outdated, and what is only suspected."""
+"""Starts are ordered across restarts: which heartbeats count, which are outdated, and which are
+only suspect.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ OLD, NEW = incarnation_of(3, 900), incarnation_of(4, 7)
 AGAIN_S = 2.5
 
 
-def test_a_later_start_is_a_greater_number_and_both_halves_come_back() -> None:
+def test_later_start_is_a_greater_number_and_survives_encoding() -> None:
     assert NEW > OLD
     assert (starts_of(OLD), draw_of(OLD)) == (3, 900)
     assert incarnation_of(STARTS_MAX, (1 << DRAW_BITS) - 1) == INCARNATION_MAX == (1 << 64) - 1
@@ -52,7 +54,7 @@ def test_heartbeats_of_an_earlier_start_never_count_again() -> None:
     assert not found.is_stale(BOB.peer, OLD)
 
 
-def test_an_old_heartbeat_does_not_make_a_peer_alive() -> None:
+def test_old_heartbeat_does_not_make_a_peer_alive() -> None:
     found = Incarnations()
     assert found.note_arrival(ANN.peer, NEW, 1, 0.0, AGAIN_S)
     assert not found.note_arrival(ANN.peer, NEW, 1, 1.0, AGAIN_S)
@@ -60,7 +62,7 @@ def test_an_old_heartbeat_does_not_make_a_peer_alive() -> None:
     assert found.heard_span(ANN.peer) == IncarnationSpan(0.0, 0.0)
 
 
-def test_another_start_is_suspected_while_it_is_due_to_speak_again() -> None:
+def test_other_start_is_suspected_while_it_is_due_to_speak_again() -> None:
     found = Incarnations()
     found.note_arrival(ANN.peer, OLD, 1, 0.0, AGAIN_S)
     assert not found.is_other_due(ANN.peer, OLD, 1.0)
@@ -84,7 +86,9 @@ def test_only_the_newest_mark_is_kept() -> None:
     assert found.mark(BOB.peer) is None
 
 
-def test_however_many_speak_a_member_s_old_words_stay_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_heartbeats_of_a_member_stay_old_among_many_peers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "PEERS_MAX", 3)
     found = Incarnations({ANN.peer}.__contains__)
     assert found.note_decoded(ANN.peer, NEW, 5, 0.0)
@@ -107,16 +111,16 @@ def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "-3", "many", "9" * 30, "\x00\xff", "١٢"])
-def test_a_damaged_count_begins_anew(tmp_path: Path, text: str) -> None:
+def test_damaged_count_starts_anew(tmp_path: Path, text: str) -> None:
     path = tmp_path / "starts"
     path.write_text(text, encoding="utf-8")
     assert start_count.count(path) == 1
 
 
-# who is named
+# the peers that are named
 
 
-def test_a_peer_is_named_that_goes_on_bringing_what_is_outdated() -> None:
+def test_peer_that_keeps_forwarding_outdated_beats_is_named() -> None:
     replays, spoke = ReplayedHeartbeats(), IncarnationSpan(0.0, 200.0)
     times = [100.0 + APART_S * each for each in range(TIMES)]
     named = [replays.note_replay(CAI.peer, ANN.peer, spoke, 0.0, now) for now in times]
@@ -137,14 +141,19 @@ def test_a_peer_is_named_that_goes_on_bringing_what_is_outdated() -> None:
             IncarnationSpan(95.0, 105.0),
             0.0,
             APART_S,
-        ),  # The author has only just started again.
+        ),  # The author has only just restarted.
         (
             CAI.peer,
             IncarnationSpan(0.0, 60.0),
             50.0,
             APART_S,
         ),  # It came when the author was almost gone.
-        (CAI.peer, IncarnationSpan(0.0, 200.0), None, APART_S),  # It was never heard itself.
+        (
+            CAI.peer,
+            IncarnationSpan(0.0, 200.0),
+            None,
+            APART_S,
+        ),  # The forwarder itself was never heard.
         (CAI.peer, None, 0.0, APART_S),
         (
             ANN.peer,
@@ -154,7 +163,7 @@ def test_a_peer_is_named_that_goes_on_bringing_what_is_outdated() -> None:
         ),  # Its own: a restored home, or a copy.
     ],
 )
-def test_a_peer_that_may_not_have_known_is_not_named(
+def test_peer_that_may_not_have_known_is_not_named(
     forwarder: str, spoke: IncarnationSpan | None, since_s: float | None, apart_s: float
 ) -> None:
     replays = ReplayedHeartbeats()
@@ -172,7 +181,7 @@ def test_invented_forwarders_use_no_memory() -> None:
 # older than the chain
 
 
-async def test_a_heartbeat_from_before_its_author_signed_the_chain_is_outdated(
+async def test_heartbeat_older_than_its_authors_vote_is_outdated(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -193,7 +202,7 @@ async def test_a_heartbeat_from_before_its_author_signed_the_chain_is_outdated(
 # in a node
 
 
-async def test_an_outdated_heartbeat_is_neither_taken_nor_passed_on_and_its_bringer_is_named(
+async def test_outdated_heartbeat_is_dropped_and_its_forwarder_named(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -215,7 +224,7 @@ async def test_an_outdated_heartbeat_is_neither_taken_nor_passed_on_and_its_brin
         assert "this peer passed it on" in str(said["what"])
 
 
-async def test_our_own_old_heartbeats_are_not_passed_on_and_newer_ones_make_us_ask(
+async def test_own_old_heartbeats_are_dropped_and_newer_ones_make_us_ask(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:

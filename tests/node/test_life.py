@@ -1,4 +1,4 @@
-"""What a node says at the end of its run, and on which day it said it."""
+"""The messages of a node at the end of its run, and their dates."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OPTION = {"rules": TWO}
 
 
 @pytest.mark.parametrize(("took_part", "codes"), [(False, ["RUN-ENDED"]), (True, [])])
-async def test_who_comes_after_the_end_is_told_so_and_who_took_part_is_not_warned(
+async def test_late_arrival_is_told_the_end_and_a_participant_not_warned(
     took_part: bool, codes: list[str], tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Nor after a restart: the chain knows who took part."""
+    """This holds after a restart too, since the chain knows the participants."""
     r = await new_rig(tmp_path, **OPTION)
     while r.parts.ledger.state.phase is not Phase.ENDED:
         commit(r, r.parts.me if took_part else ANN.peer)
@@ -34,6 +34,6 @@ async def test_who_comes_after_the_end_is_told_so_and_who_took_part_is_not_warne
     assert all(f"--home {r.parts.home.root}" in each.do for each in cautions)
 
 
-def test_each_line_says_on_which_day_it_was_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_line_has_its_date(capsys: pytest.CaptureFixture[str]) -> None:
     _say(0, "training\x1b[2J")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  training·\[2J\n", capsys.readouterr().err)

@@ -1,4 +1,4 @@
-"""Threads that have ended leave no memory of the C library behind."""
+"""Ended threads leave no memory of the C library behind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def arenas(how: str) -> int:
     return done.stdout.count(b"<heap nr=")
 
 
-def test_a_node_has_two_arenas_however_many_threads_it_starts() -> None:
+def test_node_has_two_arenas_however_many_threads_it_starts() -> None:
     assert arenas("bound") <= 2 < arenas("unbound")
 
 

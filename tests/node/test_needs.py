@@ -1,4 +1,4 @@
-"""What a node's memory is taken for is what it then takes."""
+"""The memory that a node is estimated to need is what it really uses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def needs(**sync: object) -> tuple[NodeMemory, RunManifest]:
     return memory_of(RUN, manifest), manifest
 
 
-def test_a_seed_has_theta_and_momentum_and_the_update_that_it_applies() -> None:
+def test_seed_has_theta_momentum_and_the_update_it_applies() -> None:
     node, manifest = needs()
     update = published_formats(RUN, manifest)[0].payload_bytes
     assert node.of_seed == node.theta + node.momentum + update
     assert node.total == node.of_seed + node.local + update
 
 
-def test_a_fragment_in_several_pieces_is_laid_side_by_side() -> None:
+def test_fragment_in_several_pieces_is_copied_together() -> None:
     apart, whole = Fragment(((0, 10), (50, 100))), Fragment(((10, 50),))
     node = partial(node_memory, 100, 100, feedback=False)
     assert node(cut=[apart, whole]).fragment == 8 * 60

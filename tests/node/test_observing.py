@@ -1,4 +1,4 @@
-"""Somebody who trains nothing fetches what the run has certified, and can prove all of it."""
+"""A peer that does not train can fetch what the run has certified, and verify all of it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A little more than a heartbeat, on a network where nothing is passed on late."""
+    """Slightly longer than a heartbeat interval, on a network without delays."""
     monkeypatch.setattr(observer, "CURRENT_S", 2.2)
 
 
 @asynccontextmanager
 async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Made]:
-    """The parts of a node that watches the run of `s`."""
+    """The parts of a node that observes the run of `s`."""
     addresses = tuple(s["ann"].parts.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
@@ -54,10 +54,10 @@ async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Made]:
             yield made
 
 
-async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_verifies_it(
+async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What is taken from a disk below is gone: nobody has it in memory.
+    # A blob that is removed from a disk below is gone: nobody has it in memory.
     monkeypatch.setattr(data_plane, "HotChunks", lambda store: store)
     async with swarm(
         tmp_path,
@@ -97,7 +97,7 @@ async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_ver
 
 
 async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
-    """In a process of its own, as far as trio can tell."""
+    """In a separate process, as far as trio can see."""
     address, store = s["ann"].parts.network.addresses()[0], StoreReader(eve.home.store)
     victim = store.manifest(snapshot).chunks[0]
     path = eve.home.store / "objects" / victim[0] / victim[1:]
@@ -124,7 +124,9 @@ async def _expect_word_of_what_is_gone(
         await fetch_here(parts, wanted="9999", updates=True, pin=False, say=print)
 
 
-async def test_who_hears_nobody_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_observer_that_hears_nobody_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(observer, "HEAR_S", 0.1)
     async with rig(tmp_path) as r:
         with pytest.raises(NetworkUnreachable, match="no peer of the run was heard"):
@@ -135,7 +137,7 @@ LIAR, HONEST = ANN.peer, BOB.peer
 
 
 async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
-    """The ledger is followed, and these are heard to be so far."""
+    """The ledger is followed, and these peers claim these heights."""
     nursery.start_soon(agree, r.parts, r.events)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]
@@ -155,7 +157,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_who_claims_what_it_never_shows_keeps_nobody_waiting(tmp_path: Path) -> None:
+async def test_peer_that_never_shows_what_it_claims_delays_nobody(tmp_path: Path) -> None:
     said: list[str] = []
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53, honest=0)
@@ -169,7 +171,7 @@ async def test_who_claims_what_it_never_shows_keeps_nobody_waiting(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_who_hears_only_such_a_peer_is_told_so(tmp_path: Path) -> None:
+async def test_observer_that_hears_only_such_a_peer_says_so(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53)
         with trio.fail_after(10):
@@ -180,7 +182,7 @@ async def test_who_hears_only_such_a_peer_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_who_hears_only_one_that_has_pruned_the_beginning_is_told_what_to_do(
+async def test_observer_with_only_pruned_peers_says_what_to_do(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -193,8 +195,8 @@ async def test_who_hears_only_one_that_has_pruned_the_beginning_is_told_what_to_
 
 
 class LongCatchUp:
-    """Of a node's parts, those that `_be_current` looks at; a second goes by with each wait. The
-    only source falls silent for a time, in the middle and a second time at the end.
+    """The parts of a node that `_be_current` uses. Each wait takes one second. The only source
+    falls silent twice: in the middle, and at the end.
     """
 
     def __init__(self, heights: dict[int, int], silent: range, ends: int) -> None:
@@ -230,7 +232,7 @@ class LongCatchUp:
         (LongCatchUp({0: 0}, range(300), 300), 60),
     ],
 )
-async def test_a_source_that_is_silent_in_the_middle_of_a_long_catch_up_is_waited_for(
+async def test_source_that_is_silent_in_a_long_catch_up_is_waited_for(
     catch_up: LongCatchUp, gives_up_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "nobody_keeps", lambda parts: TryLater("nobody keeps it"))
@@ -239,14 +241,14 @@ async def test_a_source_that_is_silent_in_the_middle_of_a_long_catch_up_is_waite
     assert catch_up.time == gives_up_at + 1
 
 
-def test_a_home_whose_node_runs_has_no_need_of_it_and_is_told_what_to_do(tmp_path: Path) -> None:
+def test_home_of_a_running_node_is_refused_with_advice(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught:
         fetch(NodeConfig(home.root), "newest", updates=True, pin=False, say=print)
     assert caught.value.do.startswith("p2ptrain ckpt ls --home ")
 
 
-def test_what_goes_wrong_comes_out_as_it_is(tmp_path: Path) -> None:
+def test_errors_are_raised_unchanged(tmp_path: Path) -> None:
     config = NodeConfig(tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",))
     with pytest.raises(ConfigError) as caught:
         fetch(config, "newest", updates=True, pin=False, say=print)

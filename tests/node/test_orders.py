@@ -1,4 +1,4 @@
-"""What a trainer is told follows from what is agreed."""
+"""The orders to a trainer follow from what is agreed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from p2ptrain.sync.trainer_orders import (
 B, C, D = (1, 2, 3), (7, 8, 9), (11, 12, 13)
 PLAIN, LATE, ASYNC = Pace(3), Pace(3, 2), Pace(3, 3)
 READY = Desk(4, B, 0, 3)
-"""Was ready with B at outer step 4."""
+"""A node that was ready with B at outer step 4."""
 
 AHEAD = Desk(4, B + C[:2], 0, 3, True)
 
@@ -45,11 +45,11 @@ AHEAD = Desk(4, B + C[:2], 0, 3, True)
         (READY, 4, B + C, [TrainOrder(4, C)]),
     ],
 )
-def test_each_row_of_the_table_of_orders(desk, step, lease, expected):
+def test_orders_match_each_row_of_the_table(desk, step, lease, expected) -> None:
     assert next_orders(desk, step, lease, PLAIN) == expected
 
 
-def test_work_that_went_to_others_is_not_taken_for_merged():
+def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
     assert next_orders(READY, 5, C, PLAIN, taken=False) == [LoadOrder(5), TrainOrder(5, C)]
 
 
@@ -71,19 +71,19 @@ def test_work_that_went_to_others_is_not_taken_for_merged():
         (Desk(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
     ],
 )
-def test_while_an_outer_step_is_agreed_the_next_is_begun(desk, step, lease, expected):
+def test_next_outer_step_is_begun_while_one_is_being_agreed(desk, step, lease, expected) -> None:
     assert next_orders(desk, step, lease, LATE) == expected
 
 
-def test_an_outer_step_that_was_amended_to_be_shorter_takes_what_was_given_for_the_longer_one():
-    """Who was left out in mid-training waited for ever: it made more than was due."""
+def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
+    """A node left out in mid-training once waited for ever, since it had made more than was due."""
     desk = Desk(4, B)
     (order,) = next_orders(desk, 5, B + C[:1], Pace(1, 1))
     assert order == RebaseOrder(5)
     assert after(desk, order).due(B + C[:1], Pace(1, 1)) == B
 
 
-def test_whoever_trains_a_whole_outer_step_ahead_has_nothing_left_but_to_be_ready():
+def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
     desk = Desk(4, B + C, 0, 3, True)
     assert next_orders(desk, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
 
@@ -97,7 +97,7 @@ def test_whoever_trains_a_whole_outer_step_ahead_has_nothing_left_but_to_be_read
         (LATE, C + D, False),
     ],
 )
-def test_work_that_lies_in_the_arena_stands_for_what_was_due(pace, lease, stands):
+def test_work_in_the_arena_counts_as_the_work_that_was_due(pace, lease, stands) -> None:
     assert Work(4, B, 30).stands_for(4, lease, pace) is stands
     assert not Work(3, B, 30).stands_for(4, lease, pace)
 
@@ -116,7 +116,7 @@ def desks(draw):
 
 
 @given(st.none() | desks(), steps, leases, paces, st.booleans())
-def test_a_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, taken):
+def test_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, taken) -> None:
     for order in next_orders(desk, step, lease, pace, taken=taken):
         desk = after(desk, order)
     if lease:
@@ -126,7 +126,7 @@ def test_a_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, 
 
 
 @given(desks(), steps, leases, paces)
-def test_work_on_blocks_that_are_still_ours_is_never_dropped(desk, step, lease, pace):
+def test_work_on_blocks_that_are_still_ours_is_never_dropped(desk, step, lease, pace) -> None:
     kept = lease[: len(desk.blocks)] == desk.blocks
     orders = next_orders(desk, step, lease, pace)
     assert not (kept and [each for each in orders if isinstance(each, LoadOrder | MergeOrder)])

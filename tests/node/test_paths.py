@@ -1,4 +1,6 @@
-"""What a node knows of paths: what it measured, what others say of theirs, and no more."""
+"""A node's knowledge of paths: its own measurements and others' reports of theirs, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ ALL = {ME, ANN, BOB, CAI}
 MB = 1_000_000
 
 
-def test_a_transfer_counts_by_half_beside_what_was_known() -> None:
+def test_transfer_counts_half_beside_what_was_known() -> None:
     book = PathTable(ME)
     book.moved(ANN, 100 * MB, 1.0)
     assert book.mine == {ANN: Path(100_000)}
@@ -29,14 +31,14 @@ def test_a_transfer_counts_by_half_beside_what_was_known() -> None:
     assert book.mine == {ANN: Path(75_000)}
 
 
-def test_what_may_only_have_filled_a_buffer_is_no_measurement() -> None:
+def test_transfer_that_may_only_have_filled_a_buffer_is_ignored() -> None:
     book = PathTable(ME)
     book.moved(ANN, BYTES_MIN - 1, 0.0001)
     book.at_least(BOB, BYTES_MIN - 1, 0.0001)
     assert book.mine == {}
 
 
-def test_what_is_fetched_beside_others_shows_only_that_a_path_is_not_slower() -> None:
+def test_parallel_fetch_only_shows_a_lower_bound_of_the_rate() -> None:
     book = PathTable(ME)
     book.at_least(ANN, 20 * MB, 1.0)
     assert book.mine[ANN].rate == 20_000
@@ -46,14 +48,14 @@ def test_what_is_fetched_beside_others_shows_only_that_a_path_is_not_slower() ->
     assert book.mine[ANN].rate == 30_000
 
 
-def test_the_shortest_time_to_connect_tells_the_delay() -> None:
+def test_shortest_time_to_connect_gives_the_delay() -> None:
     book = PathTable(ME)
     for seconds in (0.3, 0.6, 0.24):
         book.connected(ANN, seconds)
     assert book.mine == {ANN: Path(0, 40)}
 
 
-def test_what_was_measured_is_never_nothing_and_never_endless() -> None:
+def test_measured_rate_is_never_zero_and_never_infinite() -> None:
     book = PathTable(ME)
     book.found_rate(ANN, 1, 1e9)
     book.found_rate(BOB, 1 << 60, 0.0)
@@ -62,10 +64,10 @@ def test_what_was_measured_is_never_nothing_and_never_endless() -> None:
     assert book.mine == {ANN: Path(1, 1), BOB: Path(RATE_MAX, DELAY_MAX_MS)}
 
 
-# ── what is told ─────────────────────────────────────────────────────────────────────────────────
+# ── reports to others ────────────────────────────────────────────────────────────────────────────
 
 
-def test_only_what_has_changed_much_is_news_and_not_too_often() -> None:
+def test_only_large_changes_are_reported_and_not_too_often() -> None:
     book = PathTable(ME)
     assert not book.has_news(TURN_S)
     book.found_rate(ANN, 100 * MB, 1.0)
@@ -79,7 +81,7 @@ def test_only_what_has_changed_much_is_news_and_not_too_often() -> None:
     assert book.has_news(2 * TURN_S)
 
 
-def test_a_page_is_short_and_in_time_everything_is_on_one() -> None:
+def test_page_is_short_and_all_paths_appear_in_time() -> None:
     book = PathTable(ME)
     peers = [PeerId(f"peer-{n:02}") for n in range(2 * TOLD_MAX + 1)]
     for peer in peers:
@@ -95,7 +97,7 @@ def test_a_page_is_short_and_in_time_everything_is_on_one() -> None:
     assert peers[5] in dict(book.page)
 
 
-def test_a_peer_is_believed_about_its_own_paths_to_members() -> None:
+def test_peer_is_believed_about_its_own_paths_to_members() -> None:
     book = PathTable(ME)
     stranger = PeerId("stranger")
     book.note_report(ANN, [(BOB, Path(5)), (ANN, Path(6)), (stranger, Path(7))], ALL)
@@ -103,7 +105,7 @@ def test_a_peer_is_believed_about_its_own_paths_to_members() -> None:
     assert book.heard == {ANN: {BOB: Path(5)}}
 
 
-def test_what_a_peer_says_is_bounded_in_size_and_number() -> None:
+def test_reports_of_a_peer_are_bounded_in_size_and_number() -> None:
     book = PathTable(ME)
     many = {PeerId(f"peer-{n:04}") for n in range(HEARD_MAX + 5)} | {ANN}
     book.note_report(ANN, [(peer, Path(1 << 53, 1 << 53)) for peer in sorted(many)], many)
@@ -111,10 +113,10 @@ def test_what_a_peer_says_is_bounded_in_size_and_number() -> None:
     assert set(book.heard[ANN].values()) == {Path(RATE_MAX, DELAY_MAX_MS)}
 
 
-# ── what it comes to ─────────────────────────────────────────────────────────────────────────────
+# ── the resulting rates ───────────────────────────────────────────────────────────────────────────
 
 
-def test_of_two_ends_the_slower_one_is_believed() -> None:
+def test_slower_one_of_two_reports_is_believed() -> None:
     book = PathTable(ME)
     book.found_rate(ANN, 10 * MB, 1.0)
     book.found_delay(ANN, 0.02)
@@ -127,14 +129,14 @@ def test_of_two_ends_the_slower_one_is_believed() -> None:
     assert not book.is_measured(BOB, CAI)
 
 
-def test_two_that_cannot_be_dialled_have_no_path_whatever_they_say() -> None:
+def test_pair_that_cannot_be_dialled_has_no_path() -> None:
     book = PathTable(ME)
     book.note_report(ANN, [(BOB, Path(7000))], ALL)
     assert book.between([ANN, BOB, CAI], {ANN, BOB}).rates == {(ANN, BOB): 0.0}
     assert book.between([ANN, BOB, CAI], {ANN}).rates == {(ANN, BOB): 7e6}
 
 
-def test_who_is_no_member_any_more_is_forgotten() -> None:
+def test_former_member_is_forgotten() -> None:
     book = PathTable(ME)
     book.found_rate(ANN, MB, 1.0)
     book.found_rate(BOB, MB, 1.0)

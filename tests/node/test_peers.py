@@ -1,4 +1,4 @@
-"""What others say of themselves is kept, checked for form, and bounded."""
+"""Peers' statements about themselves are checked for form, stored, and bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CERTIFICATE = Credentials.create(ANN).certificate_der
 ENDPOINT = Endpoint(ANN.peer, "127.0.0.1", 4000, CERTIFICATE)
 
 
-def test_the_newest_heartbeat_of_a_peer_is_what_counts() -> None:
+def test_newest_heartbeat_of_a_peer_counts() -> None:
     table = PeerTable()
     assert table.note_heartbeat(
         ANN.peer, heartbeat(RUN, serial=3, endpoint=pack(ENDPOINT.to_wire())), 1.0
@@ -42,14 +42,14 @@ def test_the_newest_heartbeat_of_a_peer_is_what_counts() -> None:
         pack(ENDPOINT.to_wire() | {"certificate": b""}),
     ],
 )
-def test_a_malformed_endpoint_is_refused(wire: bytes) -> None:
+def test_malformed_endpoint_is_refused(wire: bytes) -> None:
     table = PeerTable()
     with pytest.raises(RemoteProtocolError):
         table.note_heartbeat(ANN.peer, heartbeat(RUN, endpoint=wire), 1.0)
     assert table.get(ANN.peer) is None
 
 
-def test_nobody_can_give_somebody_elses_endpoint() -> None:
+def test_peer_cannot_give_another_peers_endpoint() -> None:
     table = PeerTable()
     with pytest.raises(RemoteProtocolError, match="another peer's endpoint") as caught:
         table.note_heartbeat(BOB.peer, heartbeat(RUN, endpoint=pack(ENDPOINT.to_wire())), 1.0)
@@ -57,7 +57,7 @@ def test_nobody_can_give_somebody_elses_endpoint() -> None:
     assert table.endpoint(BOB.peer) is None
 
 
-def test_the_table_is_bounded_and_those_in_it_stay_up_to_date(
+def test_table_is_bounded_and_its_entries_stay_up_to_date(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "OTHERS_MAX", 3)
@@ -74,7 +74,7 @@ def test_the_table_is_bounded_and_those_in_it_stay_up_to_date(
     assert {view.peer for view in table} == {somebody(n).peer for n in (0, 2, 4)}
 
 
-def test_there_is_room_for_members_however_many_others_speak(
+def test_members_have_room_however_many_others_speak(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "OTHERS_MAX", 3)

@@ -1,4 +1,4 @@
-"""How much of a queue one author may fill."""
+"""The share of a queue that one author may fill."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_one_author_leaves_most_of_a_queue_to_the_others() -> None:
     assert shares.reserve("ann", free, 4096)
 
 
-def test_however_many_flood_who_has_nothing_waiting_finds_a_place() -> None:
+def test_author_with_nothing_waiting_finds_a_place_in_a_flood() -> None:
     shares, free = QueueShares(), 4096
     for flooder in range(500):
         while shares.reserve(flooder, free, 4096):
@@ -21,7 +21,7 @@ def test_however_many_flood_who_has_nothing_waiting_finds_a_place() -> None:
     assert shares.reserve("ann", free, 4096)
 
 
-def test_what_waits_no_longer_makes_room_for_its_author() -> None:
+def test_processed_message_makes_room_for_its_author() -> None:
     shares = QueueShares()
     assert [shares.reserve("ann", free, 16) for free in (12, 11, 10)] == [True, True, False]
     shares.release("bob")

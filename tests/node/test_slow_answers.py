@@ -1,7 +1,8 @@
-"""Voters agree though every letter is long under way: real ledgers and outboxes, in made-up time.
+"""Voters agree although every message is delayed for long: real ledgers and outboxes, in simulated
+time.
 
-Nothing here is lost and nobody is down. What could stand in the way of a round is only what a node
-itself has to say: its repetitions, which go the same way as all that is new.
+Nothing is lost here and no voter is down. Only a node's own repetitions could delay a round, since
+they go through the same queue as new messages.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from p2ptrain.testing.ledgers import Group, digest, small_rules
 
 STEPS = 4
 ONE_WAY_S = (0.5, 1.5)
-"""So an answer takes two seconds, as long as a height's first round; the later ones last up to
-eight, and need two answers.
+"""So an answer takes two seconds, as long as a height's first round. Later rounds last up to eight
+seconds, and need two answers.
 """
 LIMIT_S = 180.0
 """It takes 60 to 70 s. While repetitions were queued as well, it took 280 to 480 s."""
 
 
 class SlowPost:
-    """Voters whose letters and gossip are under way for long."""
+    """Voters whose messages and gossip are delayed for long."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         rules = small_rules("a b c d e", outer_steps=STEPS, participants_min=2)
@@ -52,7 +53,7 @@ class SlowPost:
         return all(state.phase is Phase.ENDED for state in states)
 
     def _parts(self, sender: PeerId) -> Any:
-        """What of a node's parts an outbox uses."""
+        """The parts of a node that an outbox uses."""
 
         async def request(peer: PeerId, _: str, payload: bytes, **limits: float) -> bytes:
             done = trio.Event()
@@ -102,7 +103,7 @@ class SlowPost:
             self._boxes[sender].post(receiver, encode(message))
 
     def _report(self, name: PeerId) -> None:
-        """It is ready at once, and so is what it averages."""
+        """It is ready at once, and so is the result of its reduce."""
         state = self.group.ledgers[name].state
         report: Event = Ready(name, state.step, 200, 2)
         if state.roster is not None:

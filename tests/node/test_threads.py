@@ -1,4 +1,4 @@
-"""Blocking work ends when its task is cancelled, and not a moment before it has really ended."""
+"""Blocking work ends when its task is cancelled, and the task waits until it has really ended."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import trio
 from p2ptrain.node.state.threads import in_thread
 
 
-async def test_the_result_comes_back_and_stop_is_not_called() -> None:
+async def test_result_is_returned_and_stop_is_not_called() -> None:
     stopped = threading.Event()
     assert await in_thread(lambda: 42, stop=stopped.set) == 42
     assert not stopped.is_set()
 
 
-async def test_an_error_comes_back_as_itself() -> None:
+async def test_error_of_blocking_work_is_raised_unchanged() -> None:
     def work() -> None:
         raise KeyError("from the thread")
 

@@ -9,8 +9,8 @@ import trio
 from p2ptrain.node.state.threads import durably
 
 
-async def test_a_vote_is_written_while_all_shared_threads_are_taken() -> None:
-    """The attack of the issue held them with DNS lookups, and votes waited for 10 s."""
+async def test_vote_is_written_while_all_shared_threads_are_busy() -> None:
+    """The attack of the issue occupied them with DNS lookups, and votes waited for 10 s."""
     over = threading.Event()
     shared = trio.to_thread.current_default_thread_limiter()
     written: list[str] = []

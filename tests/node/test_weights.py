@@ -1,4 +1,4 @@
-"""What a participant weighs where a fragment carries the work of several outer steps."""
+"""The weight of a participant when a fragment contains the work of several outer steps."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ UPDATE = Digest("d" * 64)
 
 
 class Run(Growing):
-    """Outer steps of a run, each opened by those who are named with their tokens."""
+    """Outer steps of a run. Each is opened by the named participants with their tokens."""
 
     def __init__(self) -> None:
         super().__init__(RULES)
 
     def open(self, **tokens: int) -> Roster:
-        """The next roster. Who takes part is a member from then on, if it was none."""
+        """The next roster. A participant that is not a member becomes one."""
         names = {"a": A, "b": B, "new": NEW}
         learners = [*self.state.learners]
         if "new" in tokens and NEW not in learners:
@@ -67,22 +67,22 @@ def test_with_three_it_weighs_the_work_of_three_outer_steps(run: Run) -> None:
     assert run.weights(3, a=16, b=10) == {"a": 4 + 8 + 16, "b": 30}
 
 
-def test_a_joiner_weighs_no_more_than_it_has_done(run: Run) -> None:
+def test_joiner_weighs_no_more_than_it_has_done(run: Run) -> None:
     for _ in range(4):
         run.commit(a=10, b=10)
     run.commit(a=10, b=10, new=10)
     assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 20}
 
 
-def test_who_was_left_out_of_its_fragment_weighs_what_it_kept(run: Run) -> None:
+def test_member_left_out_of_its_fragment_weighs_what_it_kept(run: Run) -> None:
     run.commit(a=10, b=10)
     run.commit(a=10, b=10)
     run.commit(b=10)  # a is left out of the first fragment,
-    run.commit(a=20, b=10)  # commits all it has with the second,
+    run.commit(a=20, b=10)  # commits everything with the second,
     assert run.weights(2, a=10, b=10) == {"a": 40, "b": 20}  # and has kept its work on the first.
 
 
-def test_what_was_skipped_was_not_averaged(run: Run) -> None:
+def test_skipped_work_counts_as_not_averaged(run: Run) -> None:
     run.commit(a=10, b=10)
     run.commit(a=10, b=10)
     run.open(a=10, b=10)
@@ -91,7 +91,7 @@ def test_what_was_skipped_was_not_averaged(run: Run) -> None:
     assert run.weights(2, a=10, b=10) == {"a": 40, "b": 30}
 
 
-def test_who_left_and_came_back_begins_anew(run: Run) -> None:
+def test_returning_member_starts_anew(run: Run) -> None:
     run.commit(a=10, b=10, new=10)
     run.commit(a=10, b=10, new=10)
     run.grow(run.opening())  # without it
@@ -99,7 +99,7 @@ def test_who_left_and_came_back_begins_anew(run: Run) -> None:
     assert run.weights(3, a=10, b=10, new=10) == {"a": 30, "b": 30, "new": 10}
 
 
-def test_nothing_counts_from_before_the_newest_certified_snapshot(run: Run) -> None:
+def test_nothing_before_the_newest_certified_snapshot_counts(run: Run) -> None:
     for _ in range(4):
         run.commit(a=10, b=10)
     run.commit(certifies=3, a=10, b=10)
@@ -108,7 +108,7 @@ def test_nothing_counts_from_before_the_newest_certified_snapshot(run: Run) -> N
 
 
 @pytest.mark.parametrize("fragments", [1, 2, 3, 8])
-def test_whoever_begins_at_a_base_comes_to_the_same_weights(run: Run, fragments: int) -> None:
+def test_node_that_begins_at_a_base_computes_the_same_weights(run: Run, fragments: int) -> None:
     for certifies in (None, 1, None, 2, None):
         run.commit(certifies=certifies, a=10, b=20)
     run.commit(a=10, new=3)
@@ -134,7 +134,7 @@ LAST = (Participant(A, 30, 3), Participant(B, 10, 1))
     [(LAST, A, 0.75), (LAST, B, 0.25), (LAST, NEW, 1 / 3), ((), A, 0.0)],
     ids=["much", "little", "it joins", "nobody is known"],
 )
-def test_an_eager_peer_goes_by_its_share_of_the_last_mean(
+def test_eager_peer_uses_its_share_of_the_last_mean(
     last: tuple[Participant, ...], me: PeerId, share: float
 ) -> None:
     eager = manifest_of(ANN.peer, sync=SyncSpec(overlap_steps=2, eager=True))
@@ -142,6 +142,6 @@ def test_an_eager_peer_goes_by_its_share_of_the_last_mean(
     assert eagerness(manifest_of(ANN.peer), last, me) == (0.0, 0.0, 0.0)
 
 
-def test_only_a_run_whose_means_come_a_whole_outer_step_late_is_eager() -> None:
+def test_only_a_run_with_means_a_whole_step_late_is_eager() -> None:
     with pytest.raises(ValueError, match=r"sync\.eager"):
         manifest_of(ANN.peer, inner_steps=4, sync=SyncSpec(overlap_steps=2, eager=True))

@@ -1,10 +1,11 @@
-"""The journal: nothing that happens to it may hurt the node, and little is lost."""
+"""The journal never harms the node, and little of it can be lost."""
 
 from __future__ import annotations
 
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 from p2ptrain.observe.journal import TEXT_CHARACTERS_MAX, Journal, put_aside, read_journal
 
@@ -14,7 +15,7 @@ def journal_at(path: Path, bytes_max: int = 1 << 20) -> Journal:
     return Journal(path, bytes_max=bytes_max, wall=lambda: 1.7e9, monotonic=lambda: next(clock))
 
 
-def test_a_line_holds_the_event_both_clocks_and_the_fields(tmp_path: Path) -> None:
+def test_line_holds_the_event_both_clocks_and_the_fields(tmp_path: Path) -> None:
     with journal_at(tmp_path / "journal.jsonl") as journal:
         journal.write("commit", step=3, update="ab", loss=2.5, peers=("a", "b"), skipped=None)
     (line,) = (tmp_path / "journal.jsonl").read_text().splitlines()
@@ -30,7 +31,7 @@ def test_a_line_holds_the_event_both_clocks_and_the_fields(tmp_path: Path) -> No
     }
 
 
-def test_what_json_cannot_say_is_written_as_text(tmp_path: Path) -> None:
+def test_values_without_json_form_are_written_as_text(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path) as journal:
         journal.write("odd", loss=float("nan"), home=Path("/h"), raw=b"\x01\xff", nested={1: {2.0}})
@@ -41,7 +42,7 @@ def test_what_json_cannot_say_is_written_as_text(tmp_path: Path) -> None:
     assert long["stderr"] == "x" * TEXT_CHARACTERS_MAX
 
 
-def test_a_text_from_a_peer_cannot_forge_a_line(tmp_path: Path) -> None:
+def test_text_from_a_peer_cannot_forge_a_line(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path) as journal:
         journal.write("heard", state='ok"}\n{"event":"forged"}\ud800')
@@ -49,7 +50,7 @@ def test_a_text_from_a_peer_cannot_forge_a_line(tmp_path: Path) -> None:
     assert record["event"] == "heard"
 
 
-def test_a_text_from_a_peer_steers_no_terminal_and_is_read_back_as_it_was(tmp_path: Path) -> None:
+def test_text_from_a_peer_is_escaped_and_read_back_unchanged(tmp_path: Path) -> None:
     path, text = (
         tmp_path / "journal.jsonl",
         "θ ok\x9b2J\x1b[31m\x7f\u202e\u2028 \U000e0001 \ud800 é",
@@ -62,7 +63,7 @@ def test_a_text_from_a_peer_steers_no_terminal_and_is_read_back_as_it_was(tmp_pa
     assert (record["state"], record["nested"]) == (text, {text: [text]})
 
 
-def test_the_journal_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_journal_continues_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     for event in ("first", "second"):
         with journal_at(path) as journal:
@@ -70,7 +71,7 @@ def test_the_journal_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert [record["event"] for record in read_journal(path)] == ["first", "second"]
 
 
-def test_a_line_that_a_crash_cut_short_costs_only_itself(tmp_path: Path) -> None:
+def test_line_truncated_by_a_crash_costs_only_itself(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path) as journal:
         journal.write("whole")
@@ -81,19 +82,19 @@ def test_a_line_that_a_crash_cut_short_costs_only_itself(tmp_path: Path) -> None
     assert [record["event"] for record in read_journal(path)] == ["whole", "after"]
 
 
-def test_a_full_journal_is_put_aside_and_the_disk_use_is_bounded(tmp_path: Path) -> None:
+def test_full_journal_is_rotated_and_the_disk_use_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path, bytes_max=1000) as journal:
         for number in range(100):
             journal.write("tick", number=number)
     assert path.stat().st_size <= 1000
     assert put_aside(path).stat().st_size <= 1000
-    numbers = [record["number"] for record in read_journal(path)]
+    numbers: list[Any] = [record["number"] for record in read_journal(path)]
     assert numbers == list(range(numbers[0], 100))
     assert len(numbers) >= 10
 
 
-def test_a_journal_that_cannot_be_written_counts_and_raises_nothing(tmp_path: Path) -> None:
+def test_unwritable_journal_counts_losses_and_raises_nothing(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "journal.jsonl"
     with journal_at(path) as journal:
         journal.write("lost")
@@ -104,19 +105,19 @@ def test_a_journal_that_cannot_be_written_counts_and_raises_nothing(tmp_path: Pa
     assert [record["event"] for record in read_journal(path)] == ["kept"]
 
 
-def test_a_missing_journal_reads_as_empty(tmp_path: Path) -> None:
+def test_missing_journal_reads_as_empty(tmp_path: Path) -> None:
     assert list(read_journal(tmp_path / "none.jsonl")) == []
 
 
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with journal_at(path, bytes_max=10_000) as journal:
-        threads = [
-            threading.Thread(
-                target=lambda who=who: [journal.write("t", who=who) for _ in range(50)]
-            )
-            for who in range(4)
-        ]
+
+        def write_many(who: int) -> None:
+            for _ in range(50):
+                journal.write("t", who=who)
+
+        threads = [threading.Thread(target=write_many, args=(who,)) for who in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,4 +1,4 @@
-"""The words of the states: one phrase each, the same everywhere."""
+"""The words for the states: one phrase each, the same everywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from p2ptrain.observe import states
 from p2ptrain.observe.states import duration, rate, size, words
 
-PHRASES = [
+PHRASES: list[tuple[states.State, str]] = [
     (states.Starting(), "starting"),
     (states.Checking(), "checking"),
     (states.Connecting(), "connecting"),
@@ -35,11 +35,11 @@ PHRASES = [
 
 
 @pytest.mark.parametrize(("state", "phrase"), PHRASES)
-def test_a_state_reads_as(state: states.State, phrase: str) -> None:
+def test_state_has_its_phrase(state: states.State, phrase: str) -> None:
     assert words(state) == phrase
 
 
-def test_every_state_has_a_phrase_here_and_begins_with_its_name() -> None:
+def test_every_state_is_listed_here_and_phrases_begin_with_names() -> None:
     shown = {type(state) for state, _ in PHRASES}
     assert shown == set(typing.get_args(states.State))
     assert all(words(state).startswith(state.name) for state, _ in PHRASES)
@@ -62,7 +62,7 @@ def test_names_are_distinct() -> None:
         (273_600, "3 d 4 h"),
     ],
 )
-def test_a_duration_is_as_exact_as_it_needs_to_be(seconds: float, text: str) -> None:
+def test_duration_is_as_exact_as_it_needs_to_be(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -70,12 +70,12 @@ def test_a_duration_is_as_exact_as_it_needs_to_be(seconds: float, text: str) -> 
     ("bytes_per_s", "text"),
     [(26.5e6, "212 Mbit/s"), (1e6, "8 Mbit/s"), (1.3e9, "10.4 Gbit/s"), (5e3, "40 kbit/s")],
 )
-def test_a_rate_is_in_bits(bytes_per_s: float, text: str) -> None:
+def test_rate_is_in_bits(bytes_per_s: float, text: str) -> None:
     assert rate(bytes_per_s) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(12, "12 bytes"), (4_200_000, "4.2 MB"), (2e9, "2.0 GB")]
 )
-def test_a_size_is_decimal(count: float, text: str) -> None:
+def test_size_is_decimal(count: float, text: str) -> None:
     assert size(count) == text

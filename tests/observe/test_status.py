@@ -1,4 +1,4 @@
-"""The status travels as JSON and reads as sentences."""
+"""The status is sent as JSON and read as sentences."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ STATUS = NodeStatus(
 )
 
 
-def test_a_status_survives_its_json_form() -> None:
+def test_status_survives_its_json_form() -> None:
     assert NodeStatus.from_json(json.loads(json.dumps(STATUS.to_json()))) == STATUS
 
 
-def test_a_node_that_has_no_run_yet_has_a_status_too() -> None:
+def test_node_without_a_run_has_a_status_too() -> None:
     status = NodeStatus("12D3KooWExampleAbCdEf", "brave-otter", "connecting", "connecting")
     assert NodeStatus.from_json(status.to_json()) == status
     assert status_lines(status) == ["brave-otter (…AbCdEf): connecting", "uptime    0 s"]
 
 
-def test_a_newer_node_may_tell_more_than_we_know() -> None:
+def test_fields_of_a_newer_node_are_ignored() -> None:
     value = {**STATUS.to_json(), "mood": "good"}
     assert NodeStatus.from_json(value) == STATUS
 
@@ -83,12 +83,12 @@ def test_a_newer_node_may_tell_more_than_we_know() -> None:
         {**STATUS.to_json(), "cautions": ["once a text"]},
     ],
 )
-def test_what_is_not_a_status_is_refused(value: object) -> None:
+def test_malformed_status_is_refused(value: object) -> None:
     with pytest.raises(RemoteProtocolError):
         NodeStatus.from_json(value)
 
 
-def test_a_person_reads_the_whole_status() -> None:
+def test_whole_status_is_readable_text() -> None:
     assert status_lines(STATUS) == [
         "brave-otter (…AbCdEf): training (inner 37/100)",
         "run       demo (abababababab…)",
@@ -108,7 +108,7 @@ def test_a_person_reads_the_whole_status() -> None:
     ]
 
 
-def test_what_is_not_known_of_the_training_is_not_mentioned() -> None:
+def test_unknown_training_figures_are_not_mentioned() -> None:
     on_cpu = dataclasses.replace(STATUS, mfu=None, learning={})
     lines = status_lines(on_cpu)
     (inner,) = [line for line in lines if line.startswith("inner")]
@@ -118,13 +118,13 @@ def test_what_is_not_known_of_the_training_is_not_mentioned() -> None:
     assert not any(line.startswith("outer") for line in status_lines(left_out))
 
 
-def test_few_tokens_are_counted_one_by_one() -> None:
+def test_few_tokens_are_counted_exactly() -> None:
     few = dataclasses.replace(STATUS, tokens=512, tokens_total=99_999)
     assert "tokens    512 of 99999 accepted" in status_lines(few)
 
 
-def test_the_page_on_metrics_names_fields_that_a_status_has() -> None:
-    """And each that is measured of the training has its row."""
+def test_metrics_page_names_existing_fields() -> None:
+    """Each measured field of the training has its row."""
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     rows = [line.split("|")[3] for line in page.splitlines() if line.startswith("| ")]
     named = {name for cell in rows for name in re.findall(r"`([\w.]+)`", cell)}

@@ -1,4 +1,4 @@
-"""The check says yes to a good history, and names the blocks for each way in which one is bad."""
+"""The check accepts a good history, and names the blocks for each kind of bad one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Records = list[dict[str, Any]]
 
 
 class Story:
-    """A chain and the journals of all who took part, as they should be."""
+    """A correct chain, and the journals of all participants."""
 
     def __init__(self) -> None:
         self.state = genesis(RULES)
@@ -39,7 +39,7 @@ class Story:
         )
 
     def step(self, *participants: PeerId, failed: tuple[PeerId, ...] = ()) -> None:
-        """One outer step; the reduce among `failed` came to nothing."""
+        """One outer step. The reduce among `failed` came to nothing."""
         for peer in participants:
             self.ready(peer)
         for group in filter(None, (failed, participants)):
@@ -56,7 +56,7 @@ class Story:
 
 @pytest.fixture
 def story() -> Story:
-    """Three steps: c is left out of the second and brings its work to the third."""
+    """Three steps. c is left out of the second and brings its work to the third."""
     told = Story()
     told.step(A, B, C)
     told.ready(C)
@@ -65,11 +65,11 @@ def story() -> Story:
     return told
 
 
-def test_a_good_history_is_good_whoever_was_left_out(story: Story) -> None:
+def test_good_history_is_good_whoever_was_left_out(story: Story) -> None:
     assert story.checked() == Trained(checked=16, unseen=0)
 
 
-def test_work_that_was_lost_with_a_process_or_with_a_branch_counts_for_nothing(
+def test_work_lost_with_a_process_or_a_branch_does_not_count(
     story: Story,
 ) -> None:
     killed = {**story.records[0], "trained": [0]}
@@ -89,7 +89,7 @@ def trained(records: Records, peer: PeerId, step: int, blocks: list[Any]) -> Non
 
 
 LEASE = [6, 7]
-"""What a holds in outer step 1."""
+"""The blocks that a holds in outer step 1."""
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ LEASE = [6, 7]
         (lambda r: r[3].update(head=digest("a branch")), {}),
     ],
 )
-def test_each_block_that_was_not_trained_just_once_is_named(
+def test_each_block_that_was_not_trained_exactly_once_is_named(
     story: Story, spoil: Callable[[Records], None], faults: dict[int, str]
 ) -> None:
     assert story.records[4]["trained"] == LEASE
@@ -125,8 +125,8 @@ def test_each_block_that_was_not_trained_just_once_is_named(
         assert f"block {fault.block}" in fault.words
 
 
-def test_a_block_that_the_chain_takes_twice_is_named(story: Story) -> None:
-    # A state machine that forgot to take leases away would give this.
+def test_block_that_the_chain_commits_twice_is_named(story: Story) -> None:
+    # A state machine that did not remove committed blocks from leases would give this.
     before, entry = story.links[1]
     again = [(before, entry), *story.links]
     assert (
@@ -135,7 +135,7 @@ def test_a_block_that_the_chain_takes_twice_is_named(story: Story) -> None:
     )
 
 
-def test_peers_whose_journals_are_not_here_or_begin_later_are_counted_apart(story: Story) -> None:
+def test_peers_with_missing_or_late_journals_are_counted_apart(story: Story) -> None:
     story.records = [record for record in story.records if record["peer"] != C]
     drop(story.records, B, 0)
     assert story.checked() == Trained(checked=16 - 4 - 2, unseen=4 + 2)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -27,15 +28,17 @@ from p2ptrain.dataplane import (
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId
+from p2ptrain.kernels import CodecName
 from p2ptrain.kernels import codec as codec_of
 from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, Schedule
 
 RUN = RunId("ab" * 32)
 DEADLINE_S = 120.0
-"""What comes later hangs. A reduce takes milliseconds, but on a machine where others go first its
-threads were seen to get a second of its processor in a minute."""
+"""A later end counts as a hang. A reduce takes milliseconds, but on a busy machine its threads were
+seen to get one second of processor time in a minute.
+"""
 SILENCE_S = 60.0
-"""So long that who is only starved is never suspected; tests of silence state their own."""
+"""So long that a starved peer is never suspected. Tests of silence set their own limit."""
 
 Pair = tuple[PeerSocket, PeerSocket]
 Connect = Callable[[PeerId, PeerId], Pair]
@@ -55,7 +58,9 @@ def tcp_pair(left: PeerId, right: PeerId) -> Pair:
 
 @dataclass
 class Ring:
-    """`edges[i, j]`, i < j, are the pairs between two neighbours; i holds the first of each."""
+    """`edges[i, j]`, i < j, are the socket pairs between two neighbours; i has the first socket of
+    each.
+    """
 
     requests: list[ReduceRequest]
     edges: dict[tuple[int, int], list[Pair]]
@@ -67,7 +72,7 @@ class Ring:
     limits: dict[int, Uplink] = field(default_factory=dict)
     reduces: dict[int, Reduce] = field(default_factory=dict)
     took_s: float = 0.0
-    """From the start of the honest peers to the end of the last."""
+    """Seconds from the start of the honest peers to the end of the last one."""
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -108,7 +113,9 @@ class Ring:
         hostile: dict[int, Hostile] | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> dict[int, Outcome]:
-        """How the reduce ended for each honest peer; `hostile` peers run their own script."""
+        """Return how the reduce ended for each honest peer. Peers in `hostile` run their own
+        script.
+        """
         hostile = hostile or {}
         honest = [me for me in range(len(self.peers)) if me not in hostile]
         with ThreadPoolExecutor(len(self.peers), thread_name_prefix="test") as pool:
@@ -142,7 +149,9 @@ Build = Callable[..., Ring]
 
 @pytest.fixture
 def build() -> Iterator[Build]:
-    """Makes rings; afterwards every connection is closed and no thread of a ring is left."""
+    """Returns a maker of rings. Afterwards it closes every connection and checks that no ring
+    thread is left.
+    """
     with ExitStack() as stack:
 
         def make(
@@ -151,7 +160,7 @@ def build() -> Iterator[Build]:
             *,
             connect: Connect = plain_pair,
             schedule: Schedule = "ring",
-            codec: str = "int8",
+            codec: CodecName = "int8",
             block: int = 256,
             streams: int = 2,
             **settings: float,
@@ -197,14 +206,16 @@ def tcp() -> Connect:
 
 @pytest.fixture
 def tls() -> Iterator[Connect]:
-    """Connects peers as nodes do: mutual TLS, a listener, and the inbox that parks streams."""
+    """Connects peers as nodes do, with mutual TLS, a listener, and the inbox that holds waiting
+    streams.
+    """
     with ExitStack() as stack:
         yield _Secured(stack, encrypted=True)
 
 
 @pytest.fixture
 def plaintext() -> Iterator[Connect]:
-    """The same in a run whose bulk data is not encrypted."""
+    """The same for a run whose bulk data is not encrypted."""
     with ExitStack() as stack:
         yield _Secured(stack, encrypted=False)
 
@@ -232,7 +243,10 @@ class _Secured:
             dialler, endpoint, key.to_hello(), deadline_s=DEADLINE_S, encrypted=self._encrypted
         )
         accepted = inbox.take(key, deadline_s=DEADLINE_S)
-        return _Renamed(dialled, right), _Renamed(accepted, left)
+        return (
+            cast(PeerSocket, _Renamed(dialled, right)),
+            cast(PeerSocket, _Renamed(accepted, left)),
+        )
 
     def _of(self, peer: PeerId) -> Credentials:
         if peer not in self._credentials:

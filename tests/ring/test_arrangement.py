@@ -1,4 +1,4 @@
-"""The schedule that would take the least time is chosen, in the best order, and says why."""
+"""The fastest schedule is chosen, in the best order, and the reason is stated."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ def alike(peers: tuple[PeerId, ...], rate: float, delay_s: float) -> Paths:
 
 
 FAR = alike(named(16), 62.5e6, 0.05)
-"""What docs/results/allreduce.md measured: 16 peers, 100 ms there and back, 500 Mbit/s."""
+"""The setting measured in docs/results/allreduce.md: 16 peers, round trips of 100 ms, 500
+Mbit/s.
+"""
 
 
 @pytest.mark.parametrize(
     ("payload_bytes", "chosen"), [(250_000, "direct"), (1_000_000, "direct"), (1 << 30, "ring")]
 )
-def test_small_vectors_go_straight_and_large_ones_round(
+def test_small_vectors_go_direct_and_large_ones_around_the_ring(
     payload_bytes: int, chosen: Schedule
 ) -> None:
     assert arrangement(named(16), payload_bytes, FAR).schedule == chosen
 
 
-def test_the_estimate_is_hops_times_delay_plus_bytes_by_rate_plus_connecting() -> None:
+def test_estimate_is_hops_times_delay_plus_transfer_plus_setup() -> None:
     four = named(4)
     paths = alike(four, 1e6, 0.1)
     ring, direct, grid = (estimate_s(each, four, 4_000_000, paths) for each in SCHEDULES)
@@ -53,26 +55,26 @@ def test_the_estimate_is_hops_times_delay_plus_bytes_by_rate_plus_connecting() -
     assert grid == pytest.approx(4 * 0.1 + 6.0 + 2 * 0.004)
 
 
-def test_a_slow_path_slows_the_ring_by_all_that_goes_round_and_direct_by_its_share() -> None:
+def test_slow_path_slows_a_ring_fully_and_direct_by_its_share() -> None:
     four = named(4)
     paths = alike(four, 1e6, 0.0)
     slow = Paths({**paths.rates, (four[0], four[1]): 1e5}, paths.delays_s)
     assert estimate_s("ring", four, 4_000_000, slow) == pytest.approx(60.024)
     assert estimate_s("direct", four, 4_000_000, slow) == pytest.approx(20.012)
     found = arrangement(four, 4_000_000, slow)
-    assert found.seconds == pytest.approx(6.024)  # The ring goes round it.
+    assert found.seconds == pytest.approx(6.024)  # The ring avoids the slow path.
     assert {four[0], four[1]} not in (
         {a, b} for a, b in zip(found.peers, found.peers[1:] + found.peers[:1], strict=True)
     )
 
 
-def test_what_was_never_measured_is_taken_for_what_most_others_are() -> None:
+def test_unmeasured_path_is_assumed_to_be_typical() -> None:
     a, b, c = named(3)
     assert NOTHING_KNOWN.assumed == RATE_ASSUMED
     assert Paths({(a, b): 1e6, (a, c): 0.0, (b, c): 3e6}, {}).assumed == 1e6
 
 
-def test_the_reason_names_every_schedule_that_was_compared() -> None:
+def test_reason_names_every_schedule_that_was_compared() -> None:
     found = arrangement(named(16), 250_000, FAR)
     assert found.reason == (
         "estimated: ring 1.5 s, direct 0.17 s, grid 0.23 s; "
@@ -84,23 +86,23 @@ def test_the_reason_names_every_schedule_that_was_compared() -> None:
     ("delay_s", "after_ring", "after_direct"),
     [(0.5, "direct", "direct"), (0.0011, "ring", "direct"), (0.0001, "ring", "grid")],
 )
-def test_the_present_schedule_stays_unless_another_is_much_faster(
+def test_current_schedule_stays_unless_another_is_much_faster(
     delay_s: float, after_ring: Schedule, after_direct: Schedule
 ) -> None:
-    """At 1.1 ms `grid` would take a sixth less than either."""
+    """At 1.1 ms `grid` would take a sixth less time than either."""
     peers, paths = named(4), alike(named(4), 1e9, delay_s)
     assert arrangement(peers, 0, paths, current=("ring", peers)).schedule == after_ring
     assert arrangement(peers, 0, paths, current=("direct", peers)).schedule == after_direct
 
 
-def test_the_order_of_who_is_left_stays_when_somebody_is_gone() -> None:
+def test_order_of_the_remaining_peers_stays_when_one_leaves() -> None:
     peers = named(6)
     last = (peers[3], peers[0], peers[5], peers[1], peers[2], peers[4])
     found = arrangement(peers[:5], 1 << 30, alike(peers, 1e6, 0.01), current=("ring", last))
     assert found.peers == (peers[3], peers[0], peers[1], peers[2], peers[4])
 
 
-def test_schedules_that_need_a_pair_that_cannot_connect_are_not_chosen() -> None:
+def test_schedule_that_needs_an_impossible_connection_is_avoided() -> None:
     peers = named(6)
     far = alike(peers, 1e9, 0.5)
     barred = (peers[0], peers[1])
@@ -111,7 +113,7 @@ def test_schedules_that_need_a_pair_that_cannot_connect_are_not_chosen() -> None
     assert "direct cannot be" in found.reason
 
 
-def test_where_no_order_is_without_such_a_pair_that_is_said() -> None:
+def test_unavoidable_impossible_connection_is_reported() -> None:
     a, b, c = named(3)
     found = arrangement((a, b, c), 1000, Paths({(a, b): 0.0}, {}))
     assert found == Arrangement(
@@ -146,12 +148,12 @@ def test_four_bits_go_round_if_nothing_else_connects() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_few_peers_have_no_choice(count: int) -> None:
+def test_few_peers_have_only_one_arrangement(count: int) -> None:
     found = arrangement(named(count), 1000, NOTHING_KNOWN)
     assert (found.schedule, found.peers) == ("ring", named(count))
 
 
-def test_many_peers_do_not_all_connect_to_all_and_are_arranged_soon() -> None:
+def test_many_peers_are_arranged_quickly_and_not_fully_connected() -> None:
     peers = named(200)
     paths = alike(peers, 1e8, 0.05)
     begun = time.process_time()

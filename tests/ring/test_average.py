@@ -1,26 +1,28 @@
-"""The payload is the weighted mean: to the bit what the definition says, and equal on all peers."""
+"""The payload is the weighted mean, bit for bit as the definition says, and equal on all peers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import pytest
 
 from p2ptrain.dataplane import Uplink, plain_pair
 from p2ptrain.errors import ReduceAborted
-from p2ptrain.kernels import CODECS, reference
-from p2ptrain.ring import SCHEDULES, ReduceStatistics, routes
+from p2ptrain.kernels import CODECS, CodecName, reference
+from p2ptrain.ring import SCHEDULES, ReduceStatistics, Schedule, routes
+from tests.ring.conftest import Build, Connect, Ring
 
 WEIGHTS = [(3,), (1, 1), (5, 3), (1, 2, 4), (7, 7, 7, 7), (100, 1, 50, 1, 20_000_000)]
 
 
-def dumb_average(ring: object) -> bytes:
-    """The same algorithm without streams, segments, sockets or threads: part by part in numpy."""
+def dumb_average(ring: Ring) -> bytes:
+    """The same algorithm without streams, segments, sockets or threads: part by part, in numpy."""
     request = ring.requests[0]
     peers, numel, block = len(request.peers), request.numel, request.codec.block
-    # A part is cut for each stream, and the cuts of all streams are those of N × K parts.
+    # A part is divided among the streams. The divisions of all streams are those of N × K parts.
     runs, blocks = peers * request.lanes, -(-numel // block)
     edges = [min(run * blocks // runs * block, numel) for run in range(runs + 1)]
     dumb = {"ring": _circle, "direct": _star, "grid": _star_of_stars}[request.schedule]
@@ -31,29 +33,29 @@ def dumb_average(ring: object) -> bytes:
     return _encoded(ring, np.concatenate(means)).tobytes()
 
 
-def _contribution(ring: object, peer: int, start: int, stop: int) -> np.ndarray:
+def _contribution(ring: Ring, peer: int, start: int, stop: int) -> np.ndarray:
     weights = ring.requests[0].weights
     weight = np.float32(len(weights) * weights[peer] / sum(weights))
-    return weight * (ring.theta[start:stop] - ring.locals[peer][start:stop])
+    return np.asarray(weight * (ring.theta[start:stop] - ring.locals[peer][start:stop]))
 
 
-def _encoded(ring: object, values: np.ndarray) -> np.ndarray:
+def _encoded(ring: Ring, values: np.ndarray) -> np.ndarray:
     codec = reference.codec(ring.requests[0].codec.name, ring.requests[0].codec.block)
     payload = np.empty(codec.encoded_bytes(values.size), np.uint8)
     codec.quantise(values, payload)
     return payload
 
 
-def _rounded(ring: object, values: np.ndarray) -> np.ndarray:
-    """What a neighbour makes of `values`."""
+def _rounded(ring: Ring, values: np.ndarray) -> np.ndarray:
+    """Return what a neighbour decodes from the encoding of `values`."""
     codec = reference.codec(ring.requests[0].codec.name, ring.requests[0].codec.block)
     read = np.empty(values.size, np.float32)
     codec.dequantise(_encoded(ring, values), read)
     return read
 
 
-def _circle(ring: object, part: int, start: int, stop: int) -> np.ndarray:
-    """The sum goes round, rounded at each peer, from the peer of the part's number on."""
+def _circle(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
+    """The sum goes around the ring from the peer with the part's number on. Each peer rounds it."""
     total = _contribution(ring, part, start, stop)
     for after in range(1, len(ring.peers)):
         peer = (part + after) % len(ring.peers)
@@ -61,8 +63,8 @@ def _circle(ring: object, part: int, start: int, stop: int) -> np.ndarray:
     return total
 
 
-def _star(ring: object, part: int, start: int, stop: int) -> np.ndarray:
-    """Every contribution is rounded once, and added in the order of the circle from the owner."""
+def _star(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
+    """Every contribution is rounded once. They are added in ring order, beginning at the owner."""
     total = _contribution(ring, part, start, stop)
     for after in range(1, len(ring.peers)):
         peer = (part + after) % len(ring.peers)
@@ -70,8 +72,8 @@ def _star(ring: object, part: int, start: int, stop: int) -> np.ndarray:
     return total
 
 
-def _star_of_stars(ring: object, part: int, start: int, stop: int) -> np.ndarray:
-    """Along the tree of the plan: what a child sends is its rounded sum."""
+def _star_of_stars(ring: Ring, part: int, start: int, stop: int) -> np.ndarray:
+    """Follow the tree of the plan. A child sends its rounded sum."""
 
     def total_at(peer: int) -> np.ndarray:
         total = _contribution(ring, peer, start, stop)
@@ -85,8 +87,8 @@ def _star_of_stars(ring: object, part: int, start: int, stop: int) -> np.ndarray
 @pytest.mark.parametrize("numel", [0, 1, 255, 257, 5000, 100_003])
 @pytest.mark.parametrize("weights", WEIGHTS, ids=lambda weights: f"N={len(weights)}")
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_all_peers_hold_the_bytes_of_the_dumb_average(
-    build: Callable, schedule: str, weights: tuple[int, ...], numel: int
+def test_all_peers_get_the_bytes_of_the_reference_average(
+    build: Build, schedule: Schedule, weights: tuple[int, ...], numel: int
 ) -> None:
     ring = build(weights, numel, schedule=schedule)
     before = ring.theta.tobytes(), [local.tobytes() for local in ring.locals]
@@ -98,7 +100,9 @@ def test_all_peers_hold_the_bytes_of_the_dumb_average(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_codec_goes_every_way(build: Callable, schedule: str, codec: str) -> None:
+def test_every_codec_works_with_every_schedule(
+    build: Build, schedule: Schedule, codec: CodecName
+) -> None:
     ring = build((5, 1, 9, 4, 2), 30_001, schedule=schedule, codec=codec)
     outcomes = ring.run()
     assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
@@ -108,10 +112,10 @@ def test_every_codec_goes_every_way(build: Callable, schedule: str, codec: str) 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [1, 4, 5])
-def test_what_rounding_loses_comes_back_with_error_feedback(
-    build: Callable, schedule: str, codec: str, peers: int
+def test_error_feedback_returns_what_rounding_lost(
+    build: Build, schedule: Schedule, codec: CodecName, peers: int
 ) -> None:
-    """The sum of the means stays as near to the truth as one mean is, however many there are."""
+    """The sum of many means stays as near to the truth as a single mean."""
     numel, repeats = 5000, 12
     lost = np.zeros(numel)
     residuals = {me: np.zeros(numel, np.float32) for me in range(peers)}
@@ -142,8 +146,8 @@ def test_what_rounding_loses_comes_back_with_error_feedback(
 
 @pytest.mark.parametrize("weights", WEIGHTS, ids=lambda weights: f"N={len(weights)}")
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_mean_is_right_within_what_the_codec_rounds(
-    build: Callable, schedule: str, weights: tuple[int, ...]
+def test_mean_is_right_within_the_codecs_rounding(
+    build: Build, schedule: Schedule, weights: tuple[int, ...]
 ) -> None:
     ring = build(weights, 50_000, schedule=schedule)
     ring.run()
@@ -162,8 +166,8 @@ def test_the_mean_is_right_within_what_the_codec_rounds(
 @pytest.mark.parametrize("streams", [1, 2, 5])
 @pytest.mark.parametrize("segment_bytes", [1, 1000, 1 << 20])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_streams_segments_and_transport_change_no_mean(
-    build: Callable, tcp: Callable, streams: int, segment_bytes: int, schedule: str
+def test_streams_segments_and_transport_do_not_change_the_mean(
+    build: Build, tcp: Connect, streams: int, segment_bytes: int, schedule: Schedule
 ) -> None:
     connect = tcp if streams == 2 else plain_pair
     ring = build(
@@ -180,8 +184,8 @@ def test_streams_segments_and_transport_change_no_mean(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_vector_much_larger_than_the_socket_buffers_gets_through(
-    build: Callable, schedule: str
+def test_vector_much_larger_than_the_socket_buffers_gets_through(
+    build: Build, schedule: Schedule
 ) -> None:
     ring = build((1, 2, 3, 1, 1), 2_000_000, schedule=schedule, segment_bytes=1 << 16)
     outcomes = ring.run()
@@ -191,7 +195,7 @@ def test_a_vector_much_larger_than_the_socket_buffers_gets_through(
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_reduce_runs_over_tls(build: Callable, tls: Callable, schedule: str) -> None:
+def test_a_reduce_runs_over_tls(build: Build, tls: Connect, schedule: Schedule) -> None:
     ring = build((4, 1, 2, 3), 300_000, schedule=schedule, connect=tls)
     outcomes = ring.run()
     assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
@@ -199,8 +203,8 @@ def test_a_reduce_runs_over_tls(build: Callable, tls: Callable, schedule: str) -
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_report_counts_the_bytes_and_progress_ends_at_all_of_them(
-    build: Callable, schedule: str
+def test_report_counts_the_bytes_and_progress_reaches_all_of_them(
+    build: Build, schedule: Schedule
 ) -> None:
     ring = build((1, 1, 1, 1), 100_000, schedule=schedule)
     assert ring.reduce(2).progress() == (0, ring.requests[2].plan().bytes_moved)
@@ -217,32 +221,35 @@ def test_the_report_counts_the_bytes_and_progress_ends_at_all_of_them(
     received = {
         (each.peer, ring.peers[me]): each.received_bytes
         for me, report in outcomes.items()
+        if isinstance(report, ReduceStatistics)
         for each in report.traffic
     }
     sent = {
         (ring.peers[me], each.peer): each.sent_bytes
         for me, report in outcomes.items()
+        if isinstance(report, ReduceStatistics)
         for each in report.traffic
     }
     assert sent == received
 
 
-def test_a_peer_alone_reports_no_traffic(build: Callable) -> None:
+def test_single_peer_reports_no_traffic(build: Build) -> None:
     ring = build((3,), 100_000)
     report = ring.run()[0]
     assert isinstance(report, ReduceStatistics)
     assert (report.traffic, report.sent_bytes, report.waiting_s) == ((), 0, 0.0)
 
 
-def test_the_payload_may_be_a_bytearray(build: Callable) -> None:
+def test_payload_may_be_a_bytearray(build: Build) -> None:
     ring = build((1, 2), 3000)
-    ring.payloads = [bytearray(len(payload)) for payload in ring.payloads]
+    plain = [bytearray(len(payload)) for payload in ring.payloads]
+    ring.payloads = cast(list[np.ndarray], plain)
     ring.run()
     assert bytes(ring.payloads[0]) == bytes(ring.payloads[1]) == dumb_average(ring)
 
 
-def test_a_rate_limit_is_kept_by_all_streams_together(
-    build: Callable, stopwatch: Callable[[], float]
+def test_all_streams_together_keep_to_the_rate_limit(
+    build: Build, stopwatch: Callable[[], float]
 ) -> None:
     ring = build((1, 1, 1), 300_000)
     sent = ring.requests[0].plan().bytes_to(1)
@@ -251,13 +258,13 @@ def test_a_rate_limit_is_kept_by_all_streams_together(
     outcomes = ring.run()
     due_s = (sent - burst) / rate
     assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
-    assert due_s <= stopwatch()  # that none of it is lost says tests/dataplane/test_pacing
+    assert due_s <= stopwatch()  # tests/dataplane/test_pacing shows that none of the rate is lost
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
-def test_a_slow_sender_is_no_silent_one(build: Callable) -> None:
-    """Each segment takes longer than a silence may last, and all peers behind it wait as long. The
-    slowest line that is worth waiting for takes about as long for a whole segment.
+def test_slow_sender_is_not_mistaken_for_a_silent_one(build: Build) -> None:
+    """Each segment takes longer than the limit for silence, and all peers behind the sender wait as
+    long. The slowest line that is worth waiting for takes about as long for a whole segment.
     """
     ring = build((1, 1, 1), 3 * 256, streams=1, segment_bytes=600, silence_s=1.0)
     segment_bytes = ring.requests[0].plan().bytes_to(1) // 4
@@ -267,7 +274,7 @@ def test_a_slow_sender_is_no_silent_one(build: Callable) -> None:
     assert {payload.tobytes() for payload in ring.payloads} == {dumb_average(ring)}
 
 
-def test_a_reduce_that_runs_over_its_deadline_blames_nobody(build: Callable) -> None:
+def test_reduce_that_exceeds_its_deadline_blames_nobody(build: Build) -> None:
     ring = build((1, 1, 1), 100_000, deadline_s=0.3)
     ring.limits = {me: Uplink(20_000, burst_bytes=0) for me in range(3)}
     outcomes = ring.run()

@@ -1,4 +1,4 @@
-"""Error feedback where every reduce has other participants, and not all see it to its end."""
+"""Error feedback, when every reduce has other participants and not all of them see its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from p2ptrain.kernels import CodecName, codec
-from p2ptrain.ring import SCHEDULES
+from p2ptrain.ring import SCHEDULES, Schedule
 from p2ptrain.state import Residual
 from scripts.research.learning.averaging import Contribution, average
 from tests.ring.test_lane_progress import Crowd
@@ -16,8 +16,8 @@ NUMEL, MEMBERS, STEPS = 300, 5, 40
 
 
 class Members:
-    """Who average, and owe what each of them has lost. `off` is what the means add up to, less
-    what they should have.
+    """Peers that average, each with the residual it owes. `off` is the sum of the means minus the
+    sum of the exact means.
     """
 
     def __init__(self, name: CodecName, seed: int) -> None:
@@ -27,7 +27,7 @@ class Members:
         self.off = np.zeros(NUMEL)
 
     def reduce(self, step: int, attempt: int, peers: list[int]) -> NDArray[np.float64]:
-        """The error of the mean of these, with whatever weights and work."""
+        """Return the error of the mean of these peers, with random weights and work."""
         given = []
         for peer in peers:
             residual = self.residuals[peer]
@@ -45,8 +45,8 @@ class Members:
         return error
 
     def step(self, step: int) -> float:
-        """An outer step of one to three attempts, of which the last is committed or none. Returns
-        how far its own mean is off.
+        """Run an outer step of one to three attempts, of which at most the last is committed.
+        Return the error of its mean.
         """
         attempts = int(self.random.integers(1, 4))
         for attempt in range(attempts):
@@ -64,14 +64,13 @@ class Members:
     @property
     def owed(self) -> NDArray[np.float64]:
         """In units of means."""
-        return np.sum([each.owed.astype(np.float64) / each.peers for each in self.residuals], 0)
+        owed = [each.owed.astype(np.float64) / each.peers for each in self.residuals]
+        return np.asarray(np.sum(owed, 0))
 
 
 @pytest.mark.parametrize("name", ["fp16", "int8", "int4"])
 @pytest.mark.parametrize("seed", range(3))
-def test_means_over_time_lack_what_is_still_owed_and_nothing_else(
-    name: CodecName, seed: int
-) -> None:
+def test_sum_of_the_means_lacks_exactly_the_residuals(name: CodecName, seed: int) -> None:
     members = Members(name, seed)
     largest = max(members.step(step) for step in range(STEPS))
     assert np.abs(members.owed).max() > 0.01 * largest
@@ -80,10 +79,8 @@ def test_means_over_time_lack_what_is_still_owed_and_nothing_else(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [2, 5, 12])
-def test_when_anybody_has_the_mean_everybody_has_rounded_all_that_it_will(
-    schedule: str, peers: int
-) -> None:
-    """So whoever is late then knows what it lost, and has paid what it owed."""
+def test_finished_mean_implies_that_all_peers_have_rounded(schedule: Schedule, peers: int) -> None:
+    """So a peer that is late by then knows what its rounding lost, and has sent what it owed."""
     for seed in range(8):
         crowd = Crowd(schedule, peers, streams=2, depth=3, seed=seed)
         for lost in crowd.lost:

@@ -1,4 +1,4 @@
-"""Whatever a neighbour does, by whichever schedule: all name it, soon, and nothing is left."""
+"""All peers soon name a hostile neighbour, under any schedule, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pytest
 
+from p2ptrain.dataplane import PeerSocket
 from p2ptrain.errors import PeerError, ReduceAborted
-from p2ptrain.ring import SCHEDULES
+from p2ptrain.ring import SCHEDULES, Schedule
 from p2ptrain.ring.wait_for import NEWS_STALLS, STALL_SILENCES
 from p2ptrain.ring.wire import Header, Kind
+from tests.ring.conftest import Build, Ring
 
 HOSTILE = 1
 PEERS = 4
@@ -29,18 +32,19 @@ Script = Callable[["Hostile"], None]
 
 @dataclass
 class Hostile:
-    """The hostile peer of a ring, and what it owes first: to whom, and the bytes that it should be.
+    """The hostile peer of a ring, the neighbour it owes a segment first, and the correct bytes of
+    that segment.
 
-    The segment is one to which nobody adds before it leaves.
+    Nobody adds to this segment before it leaves.
     """
 
-    ring: object
+    ring: Ring
     header: Header
     body: bytes
-    victim: object
+    victim: PeerSocket
 
     @classmethod
-    def of(cls, ring: object) -> Hostile:
+    def of(cls, ring: Ring) -> Hostile:
         request = ring.requests[HOSTILE]
         plan = request.plan()
         part = next(
@@ -48,14 +52,16 @@ class Hostile:
         )
         segment = plan.lanes[0][part][0]
         header = Header(Kind.SUM, 0, part, 0, segment.bytes, 7, 1, request.tag())
-        to = ring.peers[plan.routes[part].sum_to]
+        owed = plan.routes[part].sum_to
+        assert owed is not None
+        to = ring.peers[owed]
         return cls(ring, header, bytes(segment.bytes), ring.links(HOSTILE)[to][0])
 
-    def said(self, words: bytes, *sockets: object) -> list[object]:
-        """Say `words` and read what has come; the connections that are left."""
+    def said(self, words: bytes, *sockets: PeerSocket) -> list[PeerSocket]:
+        """Say `words`, read the answers, and return the connections that are left."""
         return [each for each in sockets if self._moves(each, words)]
 
-    def _moves(self, sock: object, words: bytes) -> bool:
+    def _moves(self, sock: PeerSocket, words: bytes) -> bool:
         place = memoryview(bytearray(1 << 16))
         try:
             sock.send_some(memoryview(words))
@@ -70,7 +76,7 @@ def nothing(hostile: Hostile) -> None:
     """Connected, but neither reads nor sends: a stopped process."""
 
 
-def frame(**fields: object) -> Script:
+def frame(**fields: Any) -> Script:
     def script(hostile: Hostile) -> None:
         hostile.victim.send_all(replace(hostile.header, **fields).encode() + hostile.body)
 
@@ -96,8 +102,8 @@ def half_a_frame(hostile: Hostile) -> None:
 
 
 def waits(*for_whom: Callable[[Hostile], int]) -> Script:
-    """Reads all, sends nothing of what it owes, and says again and again that it waits, for one of
-    these and then for the next.
+    """Reads everything, sends nothing that it owes, and repeats that it waits for one of these
+    peers, then for the next.
     """
 
     def script(hostile: Hostile) -> None:
@@ -121,7 +127,7 @@ def a_neighbour(hostile: Hostile) -> int:
 
 
 def crumbs(hostile: Hostile) -> None:
-    """A byte now and then: never silent, never done."""
+    """Sends a byte now and then. It is never silent and never finishes."""
     others = [sock for sock in hostile.ring.sockets(HOSTILE) if sock is not hostile.victim]
     never, at = threading.Event(), 0
     whole = hostile.header.encode() + hostile.body
@@ -132,20 +138,23 @@ def crumbs(hostile: Hostile) -> None:
 
 
 def half_a_header(hostile: Hostile) -> None:
-    """As `crumbs`, but so slow that not even a header comes."""
+    """Like `crumbs`, but so slow that not even a header arrives."""
     hostile.body = b""
     crumbs(hostile)
     waits(itself)(hostile)
 
 
 def what_comes_later(hostile: Hostile) -> None:
-    """Begins with the second segment, which nobody reads before the first, and sends no more."""
+    """Begins with the second segment, which nobody reads before the first, and then sends
+    nothing.
+    """
     request = hostile.ring.requests[HOSTILE]
     plan = request.plan()
     for part, route in enumerate(plan.routes):
         if not (route.sums_from or route.owned):
             second = plan.lanes[0][part][1]
             header = replace(hostile.header, part=part, index=1, length=second.bytes)
+            assert route.sum_to is not None
             to = request.peers[route.sum_to]
             hostile.ring.links(HOSTILE)[to][0].send_all(header.encode())
 
@@ -154,9 +163,9 @@ def what_comes_later(hostile: Hostile) -> None:
 class Deed:
     script: Script
     words: str
-    """In the reason that everybody gives."""
+    """A part of the reason that every peer gives."""
     within_s: float = 0.0
-    """How long it may take until somebody notices."""
+    """The longest time until a peer notices."""
 
 
 DEEDS = {
@@ -188,18 +197,18 @@ CASES = [
     for schedule in SCHEDULES
     for transport in ("tls", "plaintext")
     for deed in DEEDS
-    if transport == "tls" or not DEEDS[deed].within_s  # waiting is the same on any
+    if transport == "tls" or not DEEDS[deed].within_s  # the schedule does not change the wait
 ]
 
 
 def open_sockets() -> int:
-    """Descriptors of this process."""
+    """Return the open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize(("schedule", "transport", "deed"), CASES)
-def test_a_hostile_neighbour_is_named_by_all_and_nothing_of_the_attempt_is_left(
-    build: Callable, request: pytest.FixtureRequest, schedule: str, transport: str, deed: str
+def test_all_peers_name_a_hostile_neighbour_and_clean_up(
+    build: Build, request: pytest.FixtureRequest, schedule: Schedule, transport: str, deed: str
 ) -> None:
     connect = request.getfixturevalue(transport)
     ring = build(
@@ -222,7 +231,7 @@ def test_a_hostile_neighbour_is_named_by_all_and_nothing_of_the_attempt_is_left(
 
 
 def threads_left(patience_s: float = 10.0) -> list[str]:
-    """Those of reduces and of the connections that served them, once they had time to end."""
+    """Threads of reduces and of their connections, after they had time to end."""
     ends = time.monotonic() + patience_s
     while True:
         names = [thread.name for thread in threading.enumerate()]

@@ -1,4 +1,6 @@
-"""Nobody moves the mean further than agreed, who tries is named, and who keeps to it never is."""
+"""No peer moves the mean further than agreed. A peer that tries is named, and an honest peer never
+is.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,29 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.kernels import CODECS, UNBOUNDED
+from p2ptrain.kernels import CODECS, UNBOUNDED, CodecName
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, ReduceRequest, ReduceStatistics, contribution_peak, routes
+from p2ptrain.ring import (
+    SCHEDULES,
+    ReduceRequest,
+    ReduceStatistics,
+    Schedule,
+    contribution_peak,
+    routes,
+)
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.blame import Blame, Blamed
 from p2ptrain.ring.influence import Influence
 from p2ptrain.ring.schedules import contributors, owner_of, route
 from p2ptrain.ring.wire import Header, Kind
+from tests.ring.conftest import Build, Ring
 
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES)
 BOUND = 0.5
@@ -27,7 +38,7 @@ BOUND = 0.5
 
 @every_schedule
 @pytest.mark.parametrize("peers", [1, 2, 3, 4, 7, 16])
-def test_the_owner_has_everybodys_contribution_once(schedule: str, peers: int) -> None:
+def test_owner_gets_each_contribution_once(schedule: Schedule, peers: int) -> None:
     for part in range(peers):
         owner = owner_of(schedule, peers, part)
         assert routes(schedule, peers, owner)[part].owned
@@ -39,10 +50,12 @@ def test_the_owner_has_everybodys_contribution_once(schedule: str, peers: int) -
 @every_schedule
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("feedback", [False, True])
-def test_peers_who_all_go_to_the_bound_are_never_accused(
-    build: Callable, schedule: str, codec: str, feedback: bool
+def test_peers_at_the_bound_are_never_accused(
+    build: Build, schedule: Schedule, codec: CodecName, feedback: bool
 ) -> None:
-    """Every element of everybody at the bound, with the same sign: sums are as large as can be."""
+    """Every element of every peer is at the bound, with the same sign: the sums are as large as
+    possible.
+    """
     weights = (3, 1, 1000, 7, 20_000)
     ring = build(weights, 3000, schedule=schedule, codec=codec, block=64, influence_max=BOUND)
     sign = np.where(np.arange(3000) % 3, 1, -1).astype(np.float32)
@@ -59,8 +72,8 @@ def test_peers_who_all_go_to_the_bound_are_never_accused(
 
 
 @every_schedule
-def test_who_would_move_the_mean_too_far_names_itself_and_sends_nothing_of_it(
-    build: Callable, schedule: str
+def test_peer_over_the_bound_names_itself_and_sends_nothing(
+    build: Build, schedule: Schedule
 ) -> None:
     ring = build((1, 1, 1, 1), 25_000, schedule=schedule, influence_max=BOUND)
     for me, local in enumerate(ring.locals):
@@ -74,7 +87,7 @@ def test_who_would_move_the_mean_too_far_names_itself_and_sends_nothing_of_it(
         )
 
 
-def test_a_peer_on_its_own_keeps_to_the_bound_too(build: Callable) -> None:
+def test_single_peer_keeps_to_the_bound_too(build: Build) -> None:
     ring = build((1,), 1000, influence_max=BOUND)
     ring.locals[0][:] = ring.theta
     ring.locals[0][999] += 2 * BOUND
@@ -84,21 +97,21 @@ def test_a_peer_on_its_own_keeps_to_the_bound_too(build: Callable) -> None:
 
 
 PEERS, LIAR, BLOCK = 9, 4, 64
-"""Nine stand in three rows of a grid: some collect from two others."""
+"""Nine peers form three rows of a grid. Some of them collect from two others."""
 EXTREME = {"int8": b"\x80" * 64, "int4": b"\x88" * 32}
-"""A block's codes, which no codec writes: -128 and -8."""
+"""Codes of a block that no codec writes: -128 and -8."""
 
 
-def scale_of(codec: str, peak: float) -> bytes:
-    """The largest scale by which a block is no more than `peak` large."""
+def scale_of(codec: CodecName, peak: float) -> bytes:
+    """Return the largest scale with which a block stays within `peak`."""
     if codec == "int4":
         return struct.pack("<f", peak / 7)[2:]
     return struct.pack("<f", np.nextafter(np.float32(peak) / np.float32(127), np.float32(0)))
 
 
-def place_of_the_liar(schedule: str, number: int) -> tuple[int, int]:
-    """A part to which it only contributes, and to whom: the sum of its own is that one's first, or
-    with -1 its last.
+def place_of_the_liar(schedule: Schedule, number: int) -> tuple[int, int]:
+    """Return a part to which the liar only contributes, and the receiver: the first part of those
+    whose sum the liar sends there, or with -1 the last.
     """
     for part in range(PEERS):
         ours = route(schedule, PEERS, LIAR, part)
@@ -106,13 +119,13 @@ def place_of_the_liar(schedule: str, number: int) -> tuple[int, int]:
             others = route(schedule, PEERS, ours.sum_to, part).sums_from
             if others[number] == LIAR and (len(others) > 1 or schedule == "ring"):
                 return part, ours.sum_to
-    raise AssertionError("it is nobody's")
+    raise AssertionError("no part fits")
 
 
-def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable:
-    """It sends one segment, of blocks that it makes when it knows the bound on its sums."""
+def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable[[Ring, int], None]:
+    """Send one segment. `block` makes its blocks from the bound on the sums."""
 
-    def script(ring: object, me: int) -> None:
+    def script(ring: Ring, me: int) -> None:
         request = ring.requests[me]
         segment = request.plan().lanes[0][part][0]
         limit = Influence(request, feedback=False).sum_max(part, ring.peers[me])
@@ -126,10 +139,12 @@ def sends(block: Callable[[float], bytes], part: int, to: int) -> Callable:
 @every_schedule
 @pytest.mark.parametrize("number", [0, -1])
 @pytest.mark.parametrize("codec", EXTREME)
-def test_codes_that_stand_for_more_than_the_scales_say_are_their_sender_s_fault(
-    build: Callable, schedule: str, codec: str, number: int
+def test_codes_beyond_the_stated_scale_are_the_senders_fault(
+    build: Build, schedule: Schedule, codec: CodecName, number: int
 ) -> None:
-    """By its scales the liar's sum is at its bound; what honest peers make of it is over theirs."""
+    """By its scales, the liar's sum is at its bound. The sum that honest peers
+    compute from it exceeds theirs.
+    """
     weights = tuple(5000 if peer == LIAR else 1 for peer in range(PEERS))
     ring = build(
         weights, 2 * BLOCK * PEERS, schedule=schedule, codec=codec, block=BLOCK, streams=1,
@@ -146,8 +161,8 @@ def test_codes_that_stand_for_more_than_the_scales_say_are_their_sender_s_fault(
 
 @every_schedule
 @pytest.mark.parametrize("number", [0, -1])
-def test_who_sends_a_sum_that_is_out_of_the_codec_s_range_is_named_alone(
-    build: Callable, schedule: str, number: int
+def test_sender_of_an_overflowing_sum_is_named_alone(
+    build: Build, schedule: Schedule, number: int
 ) -> None:
     ring = build(
         (1,) * PEERS, 2 * BLOCK * PEERS, schedule=schedule, block=BLOCK, streams=1,
@@ -164,11 +179,12 @@ def test_who_sends_a_sum_that_is_out_of_the_codec_s_range_is_named_alone(
 
 
 class Two:
-    """The second of two peers of equal weight in a ring, whose difference is `own` everywhere: what
-    becomes of the first one's sum, or of its mean, if both are blocks of `scale` and `codes`.
+    """The second peer in a ring of two with equal weights, where each of its differences is `own`.
+
+    The first peer sends a sum or a mean of blocks with `scale` and `codes`.
     """
 
-    def __init__(self, codec: str, own: float, scale: bytes, codes: bytes) -> None:
+    def __init__(self, codec: CodecName, own: float, scale: bytes, codes: bytes) -> None:
         peers = (PeerId("first"), PeerId("second"))
         self.request = ReduceRequest(
             RunId("ab" * 32), 0, 0, peers, 1, (1, 1), 4 * BLOCK, codec_of(codec, BLOCK),
@@ -195,7 +211,7 @@ class Two:
 
 
 @pytest.mark.parametrize("codec", EXTREME)
-def test_a_mean_whose_codes_stand_for_more_than_is_agreed_is_its_sender_s_fault(codec: str) -> None:
+def test_mean_beyond_the_bound_is_the_senders_fault(codec: CodecName) -> None:
     codes = {"int8": b"\x81" * BLOCK, "int4": b"\x99" * (BLOCK // 2)}[codec]
     at_bound, near = scale_of(codec, BOUND), scale_of(codec, BOUND * 0.86)
     assert Two(codec, 0.0, at_bound, codes).blame(Kind.MEAN) is None
@@ -206,8 +222,8 @@ def test_a_mean_whose_codes_stand_for_more_than_is_agreed_is_its_sender_s_fault(
 
 
 @pytest.mark.parametrize("codec", EXTREME)
-def test_who_adds_too_much_to_a_sum_at_its_bound_blames_itself_and_not_the_sender(
-    codec: str,
+def test_peer_that_adds_too_much_to_a_full_sum_names_itself(
+    codec: CodecName,
 ) -> None:
     codes = {"int8": b"\x7f" * BLOCK, "int4": b"\x77" * (BLOCK // 2)}[codec]
     at_bound = scale_of(codec, BOUND)
@@ -217,7 +233,7 @@ def test_who_adds_too_much_to_a_sum_at_its_bound_blames_itself_and_not_the_sende
     assert (blame.suspects, blame.own) == ((PeerId("second"),), True)
 
 
-def limits(schedule: str, **settings: object) -> Influence:
+def limits(schedule: Schedule, **settings: Any) -> Influence:
     peers = tuple(PeerId(f"peer-{number}") for number in range(4))
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, peers, 0, (1, 1, 2, 4), 1000, codec_of("fp32", 64),
@@ -226,7 +242,7 @@ def limits(schedule: str, **settings: object) -> Influence:
     return Influence(replace(request, **settings), feedback=False)
 
 
-def test_the_bound_on_a_sum_follows_the_weights_of_those_who_are_in_it() -> None:
+def test_bound_of_a_sum_follows_the_weights_in_it() -> None:
     ring, direct = limits("ring"), limits("direct")
     # Each weighs four times its share of 8.
     sums = [ring.sum_max(0, PeerId(f"peer-{sender}")) / BOUND for sender in range(4)]
@@ -236,14 +252,14 @@ def test_the_bound_on_a_sum_follows_the_weights_of_those_who_are_in_it() -> None
     assert ring.mean_max == pytest.approx(BOUND, rel=1e-4) == direct.mean_max
 
 
-def test_without_a_bound_only_the_codecs_is_left() -> None:
+def test_without_an_agreed_bound_the_codecs_range_is_the_bound() -> None:
     free = limits("grid", influence_max=UNBOUNDED)
     assert (free.bounded, free.mean_max) == (False, math.inf)
     assert free.sum_max(1, PeerId("peer-0")) == math.inf
 
 
 @pytest.mark.parametrize("numel", [0, 1, 65_536, 65_537, 200_000])
-def test_the_peak_of_the_contribution_is_found_wherever_it_is(numel: int) -> None:
+def test_contribution_peak_is_found_at_any_position(numel: int) -> None:
     theta, local = np.zeros(numel, np.float32), np.zeros(numel, np.float32)
     assert contribution_peak(theta, local) == 0.0
     for at in {0, numel // 2, numel - 1} if numel else set():

@@ -1,4 +1,4 @@
-"""Whatever order the network makes of it, nobody waits in a circle, and memory stays bounded."""
+"""Peers never wait in a circle, and memory stays bounded, for any order of delivery."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import tracemalloc
 from collections import deque
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, ReduceRequest
+from p2ptrain.ring import SCHEDULES, ReduceRequest, Schedule
 from p2ptrain.ring.arithmetic import Arithmetic
 from p2ptrain.ring.attempt import Attempt
 from p2ptrain.ring.blame import SharedVerdict
@@ -25,9 +26,9 @@ BLOCK = 8
 
 
 class Crowd:
-    """Peers whose connections each hold `depth` segments, moved by a random hand."""
+    """Peers whose connections each hold `depth` segments. A random hand moves the segments."""
 
-    def __init__(self, schedule: str, peers: int, streams: int, depth: int, seed: int) -> None:
+    def __init__(self, schedule: Schedule, peers: int, streams: int, depth: int, seed: int) -> None:
         self.random = random.Random(seed)
         self.streams = streams
         self.depth = depth
@@ -40,7 +41,7 @@ class Crowd:
         theta, local = np.ones(numel, np.float32), np.zeros(numel, np.float32)
         self.payloads = [bytearray(request.codec.encoded_bytes(numel)) for _ in range(peers)]
         self.lost = [np.zeros(numel, np.float32) for _ in range(peers)]
-        """In rounding, by peer."""
+        """Busy rounding, by peer."""
         self.works = []
         for me, payload in enumerate(self.payloads):
             mine = replace(request, me=me)
@@ -63,7 +64,7 @@ class Crowd:
             self.ready[me, send.to].sort()
 
     def step(self) -> bool:
-        """Try every link once, in any order; whether something moved."""
+        """Try every connection once, in random order. Return whether anything moved."""
         edges = list(self.held)
         self.random.shuffle(edges)
         moved = [self.push(*edge) | self.pull(*edge) for edge in edges]
@@ -84,7 +85,7 @@ class Crowd:
         arrival = IncomingSegment(sender, send.kind, send.segment)
         place = self.works[me].place(arrival)
         if place is None:
-            # On one connection everything is in order: what is early waits for others.
+            # One connection keeps its order: an early segment waits for the earlier ones.
             assert self.streams > 1 or self.works[me].held_up_by(arrival) != sender
             return False
         self.held[sender, me, stream].popleft()
@@ -106,8 +107,8 @@ def mine_of(work: LaneProgress) -> list[int]:
     ],
 )
 @pytest.mark.parametrize(("streams", "depth"), [(1, 1), (2, 3)])
-def test_nobody_waits_in_a_circle_though_every_connection_holds_few_segments(
-    schedule: str, peers: int, streams: int, depth: int
+def test_peers_never_wait_in_a_circle_on_small_connections(
+    schedule: Schedule, peers: int, streams: int, depth: int
 ) -> None:
     crowd = Crowd(schedule, peers, streams, depth, seed=peers)
     while crowd.step():
@@ -126,8 +127,10 @@ def attempt_of(request: ReduceRequest) -> Attempt:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_lane_holds_no_more_than_four_segments_beyond_the_vector(schedule: str) -> None:
-    """However many peers there are: measured, as its threads would allocate it."""
+def test_lane_allocates_at_most_four_segments_beside_the_vector(schedule: Schedule) -> None:
+    """This holds for any number of peers. It is measured as the lane's threads would allocate
+    it.
+    """
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, tuple(PeerId(f"peer-{n}") for n in range(16)), 0, (1,) * 16,
         1 << 20, codec_of("int8", 256), schedule=schedule, streams=1, segment_bytes=1 << 16,
@@ -151,7 +154,7 @@ def test_a_lane_holds_no_more_than_four_segments_beyond_the_vector(schedule: str
 PEERS = tuple(PeerId(f"peer-{number}") for number in range(4))
 
 
-def announced(work_of: int, **fields: object) -> Header:
+def announced(work_of: int, **fields: Any) -> Header:
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, PEERS, work_of, (1,) * 4, 4 * 256, codec_of("int8", 256), streams=1
     )
@@ -168,10 +171,10 @@ def announced(work_of: int, **fields: object) -> Header:
         (announced(0, index=1), 3),
         (announced(0, length=259), 3),
         (announced(0), 1),  # the next peer has nothing for us
-        (announced(0, kind=Kind.MEAN), 3),  # its sum has not gone
+        (announced(0, kind=Kind.MEAN), 3),  # its sum has not left
     ],
 )
-def test_what_does_not_come_now_is_refused(header: Header, sender: int) -> None:
+def test_segment_that_is_not_due_is_refused(header: Header, sender: int) -> None:
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, PEERS, 0, (1,) * 4, 4 * 256, codec_of("int8", 256), streams=1
     )
@@ -182,10 +185,10 @@ def test_what_does_not_come_now_is_refused(header: Header, sender: int) -> None:
 
 
 @pytest.mark.parametrize(("schedule", "early", "held_up_by"), [("direct", 2, 1), ("grid", 1, 1)])
-def test_what_is_early_is_held_up_by_whoever_has_to_send_first(
-    schedule: str, early: int, held_up_by: int
+def test_early_segment_waits_for_the_peer_that_must_send_first(
+    schedule: Schedule, early: int, held_up_by: int
 ) -> None:
-    """Peer 0 adds what peer 1 sends before what the others do, and all in the segments' order."""
+    """Peer 0 adds the segments of peer 1 before those of the others, all in order."""
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, PEERS, 0, (1,) * 4, 4 * 2 * 256, codec_of("int8", 256),
         schedule=schedule, streams=2, segment_bytes=300,

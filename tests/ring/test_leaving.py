@@ -15,17 +15,17 @@ from p2ptrain.ring.neighbour import Connection, Neighbour
 
 FLOOD, QUIET = PeerId("flood"), PeerId("quiet")
 ENDLESS = 100_000
-"""Reads in one go: nobody would come back from them."""
+"""Reads in one go, as if no interruption were possible."""
 
 
 class PaperSocket:
-    """Takes all; `floods` if there is always more to receive from it."""
+    """Accepts everything. If it `floods`, there is always more to receive from it."""
 
     def __init__(self, *, floods: bool) -> None:
         self.floods, self.reads, self.told = floods, 0, 0
 
     def fileno(self) -> int:
-        return -1  # Nobody waits for it; it is looked at each time.
+        return -1  # Nobody waits for it, and each look finds it ready.
 
     def send_some(self, view: memoryview) -> int:
         self.told += len(view)
@@ -33,14 +33,14 @@ class PaperSocket:
 
     def receive_some(self, view: memoryview) -> int:
         self.reads += self.floods
-        assert self.reads < ENDLESS, "it reads on and on"
+        assert self.reads < ENDLESS, "it never stops reading"
         return len(view) if self.floods else 0
 
     def finish_sending(self) -> None:
-        """It goes on sending all the same."""
+        """Keep sending all the same."""
 
 
-def test_a_neighbour_that_sends_without_end_is_left_in_time_and_the_others_are_told(
+def test_flooding_neighbour_is_left_in_time_and_others_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(abort, "GRACE_S", 0.05)

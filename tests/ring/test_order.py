@@ -1,4 +1,4 @@
-"""The order is the best that brute force finds, or near it, soon, and it does not flutter."""
+"""The order is the best one or close to it, is found soon, and does not change without need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def named(count: int) -> list[PeerId]:
 
 
 def random_rates(count: int, seed: int) -> dict[tuple[PeerId, PeerId], float]:
-    """Like paths between sites: far ones are slow, and a few are much slower."""
+    """Make rates like those of paths between sites: distant ones are slow, and a few are much
+    slower.
+    """
     draw = random.Random(seed)
     names = named(count)
     at = {name: (draw.random(), draw.random()) for name in names}
@@ -43,7 +45,7 @@ def matrix_of(names: list[PeerId], rates: Rates) -> list[list[float]]:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("seed", range(5))
-def test_up_to_nine_the_order_is_that_of_brute_force(count: int, seed: int) -> None:
+def test_up_to_nine_peers_get_the_order_that_brute_force_finds(count: int, seed: int) -> None:
     names, rates = named(count), random_rates(count, seed)
     found = best_order(names, rates, assumed=0.0)
     brute = max(slowest_edge((names[0], *rest), rates) for rest in permutations(names[1:]))
@@ -53,7 +55,7 @@ def test_up_to_nine_the_order_is_that_of_brute_force(count: int, seed: int) -> N
 
 @pytest.mark.parametrize("count", [8, 9, 10, 11])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_heuristic_is_within_a_twentieth_of_the_exact(count: int, seed: int) -> None:
+def test_heuristic_is_within_a_twentieth_of_the_exact_result(count: int, seed: int) -> None:
     names = named(count)
     matrix = matrix_of(names, random_rates(count, 100 + seed))
     best, near = _slowest(matrix, _exact(matrix)), _slowest(matrix, _searched(matrix))
@@ -75,14 +77,14 @@ def test_one_bad_link_is_left_out() -> None:
     rates = {(names[0], names[1]): 1.0, (names[2], names[3]): 2.0}
     found = best_order(names, rates, assumed=10.0)
     assert found.slowest == 10.0
-    assert found.peers in (
+    assert found.peers in tuple(
         (names[0], *middle, names[at])
         for middle, at in (((names[2], names[1]), 3), ((names[3], names[1]), 2))
     )
 
 
-def test_pairs_that_cannot_connect_are_avoided_where_that_can_be() -> None:
-    """Peers 0, 1 and 2 cannot be dialled: no two of them stand side by side."""
+def test_pairs_that_cannot_connect_are_avoided_where_possible() -> None:
+    """Peers 0, 1 and 2 cannot be dialled, so no two of them are neighbours."""
     names = named(6)
     rates = {(names[a], names[b]): 0.0 for a in range(3) for b in range(a + 1, 3)}
     found = best_order(names, rates, assumed=5.0)
@@ -91,7 +93,7 @@ def test_pairs_that_cannot_connect_are_avoided_where_that_can_be() -> None:
     assert impossible.slowest == 0.0
 
 
-def test_the_present_order_stays_unless_another_is_much_faster() -> None:
+def test_current_order_stays_unless_another_is_much_faster() -> None:
     names = named(4)
     present = (names[0], names[1], names[2], names[3])
     rates = {(names[1], names[2]): 10.0 / BETTER_BY * 1.01}
@@ -103,14 +105,14 @@ def test_the_present_order_stays_unless_another_is_much_faster() -> None:
     assert left.slowest == 10.0
 
 
-def test_a_present_order_of_other_peers_does_not_bind() -> None:
+def test_order_of_other_peers_does_not_bind() -> None:
     names = named(4)
     found = best_order(names, {}, assumed=1.0, current=[names[2], names[1], names[0]])
     assert sorted(found.peers) == names
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_ring_without_an_edge_has_no_slowest(count: int) -> None:
+def test_ring_without_edges_has_no_slowest_edge(count: int) -> None:
     assert best_order(named(count), {}, assumed=1.0) == RingOrder(
         tuple(named(count)), float("inf"), "its slowest edge is the fastest known"
     )
@@ -118,7 +120,7 @@ def test_a_ring_without_an_edge_has_no_slowest(count: int) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 14), st.integers(0, 1000), st.randoms())
-def test_everybody_finds_the_same_whatever_order_they_heard_of_the_others(
+def test_order_does_not_depend_on_who_was_heard_first(
     count: int, seed: int, shuffle: random.Random
 ) -> None:
     names, rates = named(count), random_rates(count, seed)

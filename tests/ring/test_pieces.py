@@ -1,4 +1,4 @@
-"""Frames, requests and verdicts, each alone."""
+"""Frames, requests and verdicts, each tested alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ headers = st.builds(
 
 
 @given(headers)
-def test_a_header_survives_the_wire(header: Header) -> None:
+def test_header_survives_encoding(header: Header) -> None:
     assert len(header.encode()) == HEADER_BYTES
     assert decode_header(header.encode()) == header
 
@@ -52,7 +52,7 @@ def test_a_header_survives_the_wire(header: Header) -> None:
 @example(bytes([max(Kind)]).ljust(HEADER_BYTES, b"\0"))
 @example(bytes([max(Kind) + 1]).ljust(HEADER_BYTES, b"\0"))
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
-def test_any_bytes_are_a_header_or_a_fault_of_the_peer(data: bytes) -> None:
+def test_arbitrary_bytes_are_a_header_or_a_peers_fault(data: bytes) -> None:
     if data[0] in set(Kind):
         assert decode_header(data).encode() == data
     else:
@@ -61,34 +61,34 @@ def test_any_bytes_are_a_header_or_a_fault_of_the_peer(data: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from(PEERS), max_size=3), st.text(max_size=50))
-def test_a_blame_survives_the_wire(suspects: list[PeerId], reason: str) -> None:
+def test_blame_survives_encoding(suspects: list[PeerId], reason: str) -> None:
     data = encode_blame(Blame(tuple(suspects), reason))
     read = decode_blame(data, PEERS)
     assert read.suspects == tuple(suspects)
-    assert read.heard, "what a neighbour says was not seen here"
+    assert read.heard, "a neighbour's statement is not our observation"
     assert len(read.reason) == len(reason)
     assert read.reason.isprintable()
 
 
 @given(st.binary(max_size=ABORT_BYTES_MAX + 10))
-def test_any_bytes_are_a_blame_or_a_fault_of_the_peer(data: bytes) -> None:
+def test_arbitrary_bytes_are_a_blame_or_a_peers_fault(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_blame(data, PEERS)
 
 
-def test_a_long_blame_fits_the_bound() -> None:
+def test_longest_blame_fits_the_bound() -> None:
     peers = tuple(PeerId(f"12D3KooW{number:044}") for number in range(40))
     data = encode_blame(Blame(peers, "€" * 1000))
     assert len(data) <= ABORT_BYTES_MAX
     assert decode_blame(data, peers) == Blame(peers[:16], "€" * 200, heard=True)
 
 
-def test_neighbours_are_those_of_the_circle() -> None:
+def test_neighbours_are_the_adjacent_peers_of_the_ring() -> None:
     ends = [replace(REQUEST, me=me) for me in range(3)]
     assert [each.neighbours for each in ends] == [("b", "c"), ("a", "c"), ("a", "b")]
 
 
-def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None:
+def test_tag_is_equal_for_all_peers_and_unique_to_a_reduce() -> None:
     tags = {replace(REQUEST, me=me, silence_s=me + 1.0).tag() for me in range(3)}
     assert len(tags) == 1
     others = {
@@ -137,12 +137,12 @@ def test_the_tag_is_one_for_all_peers_and_another_for_any_other_reduce() -> None
     ],
     ids=str,
 )
-def test_a_request_that_is_none_cannot_be_made(change: dict[str, object]) -> None:
+def test_invalid_request_cannot_be_made(change: dict[str, object]) -> None:
     with pytest.raises(LocalProtocolError):
         replace(REQUEST, **change)  # type: ignore[arg-type]
 
 
-def test_the_first_verdict_stands() -> None:
+def test_first_verdict_stands() -> None:
     calls: list[str] = []
     verdict = SharedVerdict(lambda: calls.append("settled"))
     assert (verdict.settled, verdict.blame) == (False, None)

@@ -1,4 +1,4 @@
-"""Every byte travels exactly once where it must, and every receive is matched by one send."""
+"""Every byte travels exactly once where it must, and every receive matches one send."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import SCHEDULES, ReducePlan, Route, Segment, plan, routes
+from p2ptrain.ring import SCHEDULES, ReducePlan, Route, Schedule, Segment, plan, routes
 
 cuts = st.tuples(
     st.sampled_from(SCHEDULES),
@@ -28,14 +28,14 @@ CODEC = codec_of("int8", 256)
 
 
 def plans(
-    schedule: str, peers: int, numel: int, block: int, streams: int, segment_bytes: int
+    schedule: Schedule, peers: int, numel: int, block: int, streams: int, segment_bytes: int
 ) -> list[ReducePlan]:
     codec = codec_of("int8", block)
     return [plan(schedule, peers, me, numel, codec, streams, segment_bytes) for me in range(peers)]
 
 
 def covered(segments: list[Segment]) -> list[tuple[int, int]]:
-    """The element ranges of `segments` in order, neighbours joined."""
+    """The element ranges of `segments` in order, adjacent ones merged."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted((segment.start, segment.stop) for segment in segments):
         if joined and joined[-1][1] == start:
@@ -45,16 +45,16 @@ def covered(segments: list[Segment]) -> list[tuple[int, int]]:
     return joined
 
 
-def all_routes(schedule: str, peers: int) -> list[tuple[Route, ...]]:
-    """By peer, then by part."""
+def all_routes(schedule: Schedule, peers: int) -> list[tuple[Route, ...]]:
+    """Indexed by peer, then by part."""
     return [routes(schedule, peers, me) for me in range(peers)]
 
 
 @every_schedule
-def test_every_receive_is_matched_by_one_send(schedule: str) -> None:
+def test_every_receive_matches_one_send(schedule: Schedule) -> None:
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
-        sent, received = Counter(), Counter()
+        sent, received = Counter[tuple[str, int, int, int]](), Counter[tuple[str, int, int, int]]()
         for me, mine in enumerate(by_peer):
             for part, route in enumerate(mine):
                 sent.update(("mean", part, me, to) for to in route.means_to)
@@ -69,8 +69,8 @@ def test_every_receive_is_matched_by_one_send(schedule: str) -> None:
 
 
 @every_schedule
-def test_every_peer_adds_to_each_part_once_and_hears_its_mean_once(schedule: str) -> None:
-    """Sums lead to the one owner without a circle; from there means lead to everybody."""
+def test_every_peer_adds_to_each_part_once_and_gets_its_mean_once(schedule: Schedule) -> None:
+    """Sums lead to the one owner without a circle. From there, means lead to every peer."""
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
         for part in range(peers):
@@ -87,7 +87,7 @@ def test_every_peer_adds_to_each_part_once_and_hears_its_mean_once(schedule: str
 
 
 @every_schedule
-def test_every_peer_owns_one_part(schedule: str) -> None:
+def test_every_peer_owns_one_part(schedule: Schedule) -> None:
     for peers in EVERY_SIZE:
         assert [sum(route.owned for route in mine) for mine in all_routes(schedule, peers)] == [
             1
@@ -95,8 +95,8 @@ def test_every_peer_owns_one_part(schedule: str) -> None:
 
 
 @every_schedule
-def test_hops_grow_along_the_way(schedule: str) -> None:
-    """A sum leaves later than those that it is made of, and a mean later than that."""
+def test_hop_numbers_grow_along_the_way(schedule: Schedule) -> None:
+    """A sum leaves later than the sums it is made of, and a mean leaves later than that."""
     for peers in EVERY_SIZE:
         by_peer = all_routes(schedule, peers)
         for mine in by_peer:
@@ -111,8 +111,8 @@ def test_hops_grow_along_the_way(schedule: str) -> None:
 @pytest.mark.parametrize(
     ("schedule", "hops", "neighbours"), [("ring", 30, 2), ("direct", 2, 15), ("grid", 4, 6)]
 )
-def test_sixteen_peers_have_the_hops_and_neighbours_that_the_docs_say(
-    schedule: str, hops: int, neighbours: int
+def test_sixteen_peers_have_the_hops_and_neighbours_of_the_docs(
+    schedule: Schedule, hops: int, neighbours: int
 ) -> None:
     by_peer = all_routes(schedule, 16)
 
@@ -134,7 +134,9 @@ def test_sixteen_peers_have_the_hops_and_neighbours_that_the_docs_say(
 
 @settings(max_examples=60, deadline=None)
 @given(cuts)
-def test_segments_cover_each_element_once_on_all_peers_alike(cut: tuple) -> None:
+def test_segments_cover_each_element_once_and_equally_everywhere(
+    cut: tuple[Schedule, int, int, int, int, int],
+) -> None:
     numel, every = cut[2], plans(*cut)
     segments = [segment for runs in every[0].lanes for run in runs for segment in run]
     assert sum(segment.stop - segment.start for segment in segments) == numel
@@ -144,7 +146,9 @@ def test_segments_cover_each_element_once_on_all_peers_alike(cut: tuple) -> None
 
 @settings(max_examples=40, deadline=None)
 @given(cuts)
-def test_what_one_peer_sends_is_what_the_other_receives(cut: tuple) -> None:
+def test_one_peers_sends_are_the_other_peers_receives(
+    cut: tuple[Schedule, int, int, int, int, int],
+) -> None:
     every = plans(*cut)
     for mine in every:
         for other in mine.neighbours:
@@ -157,7 +161,9 @@ def test_what_one_peer_sends_is_what_the_other_receives(cut: tuple) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(cuts)
-def test_segments_are_whole_blocks_within_the_bound(cut: tuple) -> None:
+def test_segments_are_whole_blocks_within_the_bound(
+    cut: tuple[Schedule, int, int, int, int, int],
+) -> None:
     schedule, peers, numel, block, streams, segment_bytes = cut
     codec = codec_of("int8", block)
     mine = plan(schedule, peers, 0, numel, codec, streams, segment_bytes)
@@ -176,8 +182,8 @@ def test_segments_are_whole_blocks_within_the_bound(cut: tuple) -> None:
 
 @every_schedule
 @pytest.mark.parametrize("peers", [2, 3, 4, 16, 64])
-def test_a_peer_sends_twice_its_share_and_little_more(schedule: str, peers: int) -> None:
-    """But in a grid the collectors send on what they have collected."""
+def test_peer_sends_about_twice_its_share(schedule: Schedule, peers: int) -> None:
+    """In a grid, however, collectors forward what they have collected."""
     numel = 1_000_000
     mine = plan(schedule, peers, 1, numel, CODEC, 4, 65_536)
     ideal = 2 * (peers - 1) / peers * CODEC.encoded_bytes(numel)
@@ -200,7 +206,9 @@ def test_a_peer_sends_twice_its_share_and_little_more(schedule: str, peers: int)
         (("direct", 4097, 0, 10, 1, 1000), "peer 0 of 4097 takes no part"),
     ],
 )
-def test_what_is_no_reduce_is_refused(arguments: tuple, what: str) -> None:
+def test_invalid_request_is_refused(
+    arguments: tuple[Schedule, int, int, int, int, int], what: str
+) -> None:
     schedule, peers, me, numel, streams, segment_bytes = arguments
     with pytest.raises(LocalProtocolError) as raised:
         plan(schedule, peers, me, numel, CODEC, streams, segment_bytes)

@@ -17,7 +17,7 @@ Vector = NDArray[np.float32]
 
 
 def rounded(vector: Vector) -> Vector:
-    """What a neighbour decodes of `vector`."""
+    """Return what a neighbour decodes from the encoded `vector`."""
     payload, out = bytearray(CODEC.encoded_bytes(vector.size)), np.empty_like(vector)
     CODEC.quantise(vector, payload)
     CODEC.dequantise(bytes(payload), out)

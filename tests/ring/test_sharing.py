@@ -1,4 +1,4 @@
-"""One cap on a node's uplink, and all that it sends at once: counted in bytes, on real sockets."""
+"""One cap on a node's uplink for everything it sends, counted in bytes on real sockets."""
 
 from __future__ import annotations
 
@@ -9,32 +9,37 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from p2ptrain.dataplane import PeerShares, PeerSocket, Rank, Uplink
 from p2ptrain.dataplane.pacing import FLOOR
 from p2ptrain.errors import PeerError, ReduceAborted
-from p2ptrain.ids import PeerId
-from p2ptrain.ring import ReduceStatistics
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ring import Reduce, ReduceStatistics, Schedule
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store
 from p2ptrain.swarm import ChunkServer
 from p2ptrain.swarm.wire import receive_response, send_request
+from tests.ring.conftest import Build, Connect
 
 from .conftest import DEADLINE_S
 
 RATE = 500_000
-"""So low that each sender has asked for what takes it half a second: a busy machine wakes threads
-late, and none may so lose its turn."""
+"""So low that each sender has asked for half a second of traffic: a busy machine wakes threads
+late, and no thread may lose its turn by that.
+"""
 FETCHERS = 3
 LEAP_S_MAX = 0.1
-"""What a line could have sent while this machine did something else is not made up for: all who
-wait would be let go at once then, however many streams they are."""
+"""The line does not make up for what it could have sent while this machine was busy with something
+else. Otherwise it would release all waiting senders at once, however many streams there are.
+"""
 
 
 class SteadyClock:
-    """Real time without its leaps. `look` is called at each look at it: while it has the uplink's
-    lock, nobody goes on."""
+    """Real time without its jumps. Each reading of the clock calls `look`: the uplink's lock is
+    held then, so nobody continues.
+    """
 
     def __init__(self) -> None:
         self.look: Callable[[], object] = lambda: None
@@ -52,8 +57,8 @@ class SteadyClock:
 
 
 @contextmanager
-def greedy_fetchers(server: ChunkServer, chunk: str, connect: Callable) -> Iterator[list[int]]:
-    """Peers that fetch one chunk over and over; the bytes that each has got so far."""
+def greedy_fetchers(server: ChunkServer, chunk: Digest, connect: Connect) -> Iterator[list[int]]:
+    """Peers that fetch one chunk over and over, and the bytes that each has received."""
     got = [0] * FETCHERS
 
     def fetch(me: int, sock: PeerSocket) -> None:
@@ -61,7 +66,9 @@ def greedy_fetchers(server: ChunkServer, chunk: str, connect: Callable) -> Itera
         try:
             while True:
                 send_request(sock, chunk)
-                got[me] += len(receive_response(sock, buffer, 20.0))
+                response = receive_response(sock, buffer, 20.0)
+                assert response is not None
+                got[me] += len(response)
         except PeerError:
             return
 
@@ -76,14 +83,12 @@ def greedy_fetchers(server: ChunkServer, chunk: str, connect: Callable) -> Itera
         yield got
 
 
-def sent_by(reduce: object) -> int:
+def sent_by(reduce: Reduce) -> int:
     return sum(each.sent_bytes for each in reduce.traffic())
 
 
-def test_ring_and_swarm_together_keep_to_the_cap_and_the_ring_goes_first(
-    build: Callable, tcp: Callable
-) -> None:
-    """Three greedy fetchers of small chunks, and a reduce of 1 MB through the same uplink."""
+def test_ring_and_swarm_keep_to_the_cap_and_the_ring_goes_first(build: Build, tcp: Connect) -> None:
+    """Three greedy fetchers of small chunks and a reduce of 1 MB share the uplink."""
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1 << 16)
     chunk = store.put_chunk(bytes(30_000))
     with ExitStack() as stack:
@@ -98,16 +103,17 @@ def test_ring_and_swarm_together_keep_to_the_cap_and_the_ring_goes_first(
         outcomes = ring.run()
         taken_s, swarm_bytes = clock() - begun, sum(got) - before
         uplink.close()
-    assert all(isinstance(outcome, ReduceStatistics) for outcome in outcomes.values()), outcomes
-    ring_bytes = outcomes[0].sent_bytes
+    reports = [each for each in outcomes.values() if isinstance(each, ReduceStatistics)]
+    assert len(reports) == len(outcomes), outcomes
+    ring_bytes = reports[0].sent_bytes
     total, cap = ring_bytes + swarm_bytes, RATE * taken_s
     assert 0.85 * cap <= total <= 1.05 * cap, (ring_bytes, swarm_bytes, taken_s)
-    # Three fetchers and four streams that took turns would have 25 % of it with these sizes.
+    # With these sizes, three fetchers and four streams in strict turns would give it 25 %.
     assert FLOOR / 2 * total <= swarm_bytes <= 0.15 * total, (ring_bytes, swarm_bytes)
 
 
 class Stopped:
-    """An uplink that lets nothing go, and its share: how often it was asked for each count."""
+    """A closed uplink and its share, with the number of requests for each byte count."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -127,20 +133,22 @@ class Stopped:
 
 
 @pytest.mark.parametrize(("schedule", "peers", "asked"), [("ring", 9, 4), ("direct", 9, 8)])
-def test_under_a_cap_each_neighbour_has_its_turn_after_one_segment_to_each_other(
-    build: Callable, schedule: str, peers: int, asked: int
+def test_capped_neighbours_take_turns_segment_by_segment(
+    build: Build, schedule: Schedule, peers: int, asked: int
 ) -> None:
-    """However many connections they have: to one neighbour alone, several go ahead."""
+    """This holds for any number of connections. To a single neighbour, several go ahead."""
     uplink = Stopped()
     ring = build((1,) * peers, 200_000, schedule=schedule, streams=4, deadline_s=0.3)
-    ring.limits = {0: uplink}
+    ring.limits = {0: cast(Uplink, uplink)}
     outcomes = ring.run()
     assert isinstance(outcomes[0], ReduceAborted)
     assert len(uplink.asked) == asked
 
 
-def test_three_reduces_at_once_get_equal_bytes(build: Callable, tcp: Callable) -> None:
-    """On the same neighbours: when the shortest is nearly done, the others have sent as much."""
+def test_three_simultaneous_reduces_get_equal_bytes(build: Build, tcp: Connect) -> None:
+    """They have the same neighbours. When the shortest is nearly done, the others have sent as
+    much.
+    """
     clock = SteadyClock()
     uplink = Uplink(RATE, burst_bytes=0, clock=clock)
     short, *longer = (
@@ -169,7 +177,7 @@ def test_three_reduces_at_once_get_equal_bytes(build: Callable, tcp: Callable) -
 
 
 class SlowLine:
-    """Two socket pairs, and between them a line that carries bytes at a steady rate each way."""
+    """Two socket pairs, joined by a line that carries bytes at a steady rate each way."""
 
     PIECE_BYTES = 8192
     PIECES_PER_S = 25
@@ -209,9 +217,9 @@ class SlowLine:
             each.close()
 
 
-def test_a_slow_line_is_not_taken_for_a_trickle(build: Callable) -> None:
-    """A segment takes 5.1 s, longer than a neighbour may be in the middle of one without progress:
-    what counts is that progress, 64 KiB in each 4 s.
+def test_slow_line_is_not_taken_for_a_trickle(build: Build) -> None:
+    """A segment takes 5.1 s, longer than a neighbour may be inside a segment without progress.
+    64 KiB in each 4 s count as progress.
     """
     with ExitStack() as stack:
         ring = build(

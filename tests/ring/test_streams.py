@@ -1,11 +1,11 @@
-"""Over how many connections neighbours average: what all peers find alike, and what pays."""
+"""The number of connections to each neighbour: all peers compute the same, and it pays off."""
 
 from __future__ import annotations
 
 import pytest
 
 from p2ptrain.kernels import codec
-from p2ptrain.ring import SCHEDULES, plan, streams_for
+from p2ptrain.ring import SCHEDULES, Schedule, plan, streams_for
 from p2ptrain.ring.streams import CONNECTIONS_MAX, STREAMS_BEST, WINDOW_BYTES
 
 GB = 1_000_000_000
@@ -14,8 +14,8 @@ GB = 1_000_000_000
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("peers", [1, 2, 3, 4, 5, 8, 16, 33])
 @pytest.mark.parametrize("payload", [0, 1_000_000, 25_000_000, 10 * GB])
-def test_a_peer_has_a_bounded_number_of_connections_or_one_to_each_neighbour(
-    schedule: str, peers: int, payload: int
+def test_number_of_connections_of_a_peer_is_bounded(
+    schedule: Schedule, peers: int, payload: int
 ) -> None:
     streams = streams_for(schedule, peers, payload)
     int8 = codec("int8", 256)
@@ -29,10 +29,8 @@ def test_a_peer_has_a_bounded_number_of_connections_or_one_to_each_neighbour(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("payload", [1_000_000, 7_000_000, 25_000_000])
-def test_no_connection_is_opened_that_would_have_nothing_to_carry(
-    schedule: str, payload: int
-) -> None:
-    """But for the last, there are two megabytes for each."""
+def test_no_connection_is_opened_without_bytes_to_carry(schedule: Schedule, payload: int) -> None:
+    """Each connection except the last has two megabytes to carry."""
     int8 = codec("int8", 256)
     numel = payload // 260 * 256
     plans = [plan(schedule, 4, me, numel, int8, 1, 1 << 20) for me in range(4)]
@@ -41,8 +39,8 @@ def test_no_connection_is_opened_that_would_have_nothing_to_carry(
     assert (streams - 1) * WINDOW_BYTES < busiest
 
 
-def test_the_more_bytes_go_between_two_the_more_connections_carry_them() -> None:
+def test_more_bytes_between_two_peers_get_more_connections() -> None:
     found = {mb: streams_for("ring", 4, mb * 1_000_000) for mb in (0, 1, 2, 5, 25, 1000)}
     assert found == {0: 1, 1: 1, 2: 2, 5: STREAMS_BEST, 25: STREAMS_BEST, 1000: STREAMS_BEST}
-    # A part is N times smaller by `direct`, and each peer has N − 1 neighbours.
+    # With `direct` a part is N times smaller, and each peer has N − 1 neighbours.
     assert [streams_for("direct", 16, mb * 1_000_000) for mb in (5, 25, 1000)] == [1, 2, 2]

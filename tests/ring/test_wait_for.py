@@ -1,4 +1,4 @@
-"""When all say that they wait, the one that makes them wait is found."""
+"""When all peers say that they are waiting, the peer that causes the wait is found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import codec as codec_of
-from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
+from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest, Schedule
 from p2ptrain.ring.wait_for import (
     CRUMB_BYTES,
     NEWS_STALLS,
@@ -21,7 +21,9 @@ from p2ptrain.ring.wait_for import (
 STALL_S = STALL_SILENCES * 1.0
 
 
-def graph_of(me: int, schedule: str = "ring", peers: int = 4, numel: int = 10_000) -> WaitForGraph:
+def graph_of(
+    me: int, schedule: Schedule = "ring", peers: int = 4, numel: int = 10_000
+) -> WaitForGraph:
     names = tuple(PeerId(f"peer-{number}") for number in range(peers))
     request = ReduceRequest(
         RunId("ab" * 32), 0, 0, names, me, (1,) * peers, numel, codec_of("int8", 256),
@@ -31,23 +33,23 @@ def graph_of(me: int, schedule: str = "ring", peers: int = 4, numel: int = 10_00
 
 
 def fault(waits: WaitForGraph, now: float, *, held_for: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Who is at fault where peer 1 owes us something and peer 3 does not."""
+    """Return the peer at fault where peer 1 owes us something and peer 3 does not."""
     return waits.at_fault({1: 5, 3: 0}, held_for, now)[0]
 
 
 @pytest.mark.parametrize(
     ("said", "in_time", "late"),
     [
-        (None, (1,), (1,)),  # it sends crumbs
+        (None, (1,), (1,)),  # it sends tiny pieces
         (Wait(1, 1), (1,), (1,)),  # it says so itself
         (Wait(1, 0), (), (1, 0)),
-        (Wait(0, 3), (), (0, 3)),  # what a chain of honest peers passes on
+        (Wait(0, 3), (), (0, 3)),  # honest peers in a chain pass this on
         (Wait(0, 0), (), (0,)),
-        (Wait(3, 2), (3,), (3,)),  # it waits for us, who have sent all that we can
-        (Wait(2, 1), (), ()),  # we wait for peer 1, as we say ourselves
+        (Wait(3, 2), (3,), (3,)),  # it waits for us, and we have sent everything we can
+        (Wait(2, 1), (), ()),  # we say ourselves that we wait for peer 1
     ],
 )
-def test_whoever_makes_others_wait_is_at_fault_in_the_end(
+def test_peer_that_causes_a_wait_is_blamed_in_the_end(
     said: Wait | None, in_time: tuple[int, ...], late: tuple[int, ...]
 ) -> None:
     waits = graph_of(me=2)
@@ -60,13 +62,13 @@ def test_whoever_makes_others_wait_is_at_fault_in_the_end(
     assert fault(waits, OTHERS_STALLS * STALL_S) == late
 
 
-def test_who_waits_for_what_we_hold_back_is_not_at_fault() -> None:
+def test_peer_that_waits_for_us_is_not_blamed() -> None:
     waits = graph_of(me=2)
     waits.note_wait(1, Wait(3, 2), 0.0)
     assert fault(waits, 3 * STALL_S, held_for=(3,)) == ()
 
 
-def test_progress_and_news_begin_the_wait_anew_and_crumbs_do_not() -> None:
+def test_progress_restarts_the_wait_but_tiny_pieces_do_not() -> None:
     waits = graph_of(me=2)
     waits.note_bytes(1, CRUMB_BYTES - 1, 3.0, complete=False)
     assert fault(waits, STALL_S) == (1,)
@@ -83,7 +85,7 @@ def test_progress_and_news_begin_the_wait_anew_and_crumbs_do_not() -> None:
     ("said", "found", "stalls"),
     [((1, 1), (1,), NEWS_STALLS + 1), ((1, 0), (1, 0), OTHERS_STALLS)],
 )
-def test_who_says_now_this_and_now_that_is_not_waited_for_for_ever(
+def test_peer_that_keeps_changing_its_wait_is_blamed_in_the_end(
     said: tuple[int, int], found: tuple[int, ...], stalls: int
 ) -> None:
     waits, now = graph_of(me=2), 0.0
@@ -95,8 +97,8 @@ def test_who_says_now_this_and_now_that_is_not_waited_for_for_ever(
     assert fault(waits, now) == found
 
 
-def test_who_hears_a_liar_has_found_it_before_those_who_hear_of_it_name_both() -> None:
-    """Peer 0 passes on less than it hears: by chance only ever the same."""
+def test_neighbour_of_a_liar_blames_it_before_others_blame_both() -> None:
+    """Peer 0 forwards less than it hears. By chance it always forwards the same wait."""
     hears, hears_of, now = graph_of(0, "grid"), graph_of(2, "grid"), 0.0
     hears_of.note_wait(0, Wait(0, 1), now)
     while not (found := hears.at_fault({1: 5, 2: 0}, (), now)[0]):
@@ -108,7 +110,7 @@ def test_who_hears_a_liar_has_found_it_before_those_who_hear_of_it_name_both() -
     assert hears_of.at_fault({0: 5, 3: 0}, (), now + STALL_S / 2) == ((), "")
 
 
-def test_who_is_in_the_middle_of_a_segment_waits_for_nobody_with_it() -> None:
+def test_peer_in_the_middle_of_a_segment_waits_for_no_other() -> None:
     waits = graph_of(me=2)
     waits.note_wait(1, Wait(0, 3), 1.0)
     waits.note_bytes(1, 10, 2.0, complete=False)
@@ -117,13 +119,13 @@ def test_who_is_in_the_middle_of_a_segment_waits_for_nobody_with_it() -> None:
     assert waits.own_wait([1], holds_back=False) == Wait(0, 3)
 
 
-def test_a_slow_sender_has_time_for_a_segment_to_each_of_its_neighbours() -> None:
+def test_slow_sender_gets_time_for_a_segment_to_each_neighbour() -> None:
     peers = NEIGHBOURS_MAX + 1
     waits = graph_of(me=2, schedule="direct", peers=peers, numel=40_000_000)
     assert waits.stall_s > 1.5 * NEIGHBOURS_MAX * 400_000 / SLOWEST_BYTES_PER_S
 
 
-def test_the_end_of_the_chain_is_passed_on() -> None:
+def test_last_peer_in_a_chain_of_waits_is_passed_on() -> None:
     waits = graph_of(me=2)
     assert waits.own_wait([1], holds_back=False) == Wait(2, 1)
     assert waits.own_wait([1], holds_back=True) == Wait(2, 2)
@@ -138,8 +140,8 @@ def test_the_end_of_the_chain_is_passed_on() -> None:
     ("schedule", "waiting", "awaited"),
     [("ring", 0, 1), ("ring", 3, 1), ("ring", 4, 4), ("ring", 0, 99), ("grid", 0, 3)],
 )
-def test_a_wait_that_the_plan_does_not_have_is_refused(
-    schedule: str, waiting: int, awaited: int
+def test_wait_that_the_plan_does_not_contain_is_refused(
+    schedule: Schedule, waiting: int, awaited: int
 ) -> None:
     waits = graph_of(me=2, schedule=schedule)
     with pytest.raises(RemoteProtocolError):
@@ -147,7 +149,9 @@ def test_a_wait_that_the_plan_does_not_have_is_refused(
 
 
 def trickled(waits: WaitForGraph, bytes_per_s: float, until_s: float) -> tuple[int, float] | None:
-    """Peer 1 is in the middle of a segment, and goes on at this rate: who is named, and when."""
+    """Peer 1 is in the middle of a segment and continues at this rate. Return the peer that is
+    named, and when.
+    """
     now, tick_s = 0.0, 0.25
     while now < until_s:
         waits.note_frame(1, now, begun=True)
@@ -159,8 +163,8 @@ def trickled(waits: WaitForGraph, bytes_per_s: float, until_s: float) -> tuple[i
 
 
 @pytest.mark.parametrize("said", [None, Wait(1, 1), Wait(0, 3)])
-def test_a_trickle_ends_when_silence_would(said: Wait | None) -> None:
-    """It takes no longer than silence, whatever the neighbour says of whom it waits for."""
+def test_trickling_sender_is_dropped_as_soon_as_a_silent_one(said: Wait | None) -> None:
+    """This is so whichever peer the neighbour claims to wait for."""
     waits = graph_of(me=2)
     if said is not None:
         waits.note_wait(1, said, 0.0)
@@ -169,14 +173,14 @@ def test_a_trickle_ends_when_silence_would(said: Wait | None) -> None:
 
 
 @pytest.mark.parametrize(("schedule", "peers"), [("ring", 4), ("direct", 4), ("direct", 17)])
-def test_the_slowest_line_worth_waiting_for_is_never_named(schedule: str, peers: int) -> None:
-    """It shares its 1 Mbit/s among its neighbours, and each hears that part of it."""
+def test_slowest_acceptable_line_is_never_blamed(schedule: Schedule, peers: int) -> None:
+    """It divides its 1 Mbit/s among its neighbours, and each neighbour sees its part."""
     waits = graph_of(me=2, schedule=schedule, peers=peers, numel=40_000_000)
     neighbours = 2 if schedule == "ring" else peers - 1
     assert trickled(waits, SLOWEST_BYTES_PER_S / neighbours, 60.0) is None
 
 
-def test_a_frame_that_we_leave_unread_is_no_trickle() -> None:
+def test_frame_that_we_leave_unread_is_not_a_trickle() -> None:
     waits = graph_of(me=2)
     waits.note_frame(1, 0.0, begun=True)
     waits.note_frame(1, 0.9, begun=False)

@@ -24,7 +24,7 @@ MADE = Made(
 
 
 def tiny_run(organiser: Identity) -> Run:
-    """The tiny sample as a run, with made-up digests."""
+    """The tiny sample as a run, with invented digests."""
     run_file = parse_run_file(tomllib.loads(sample("tiny")))
     founders = [organiser.peer]
     manifest = draft_manifest(

@@ -1,4 +1,4 @@
-"""The allowlist: the organiser's word alone counts, and the latest of it."""
+"""Only the organiser's signature makes an allowlist valid, and the highest number wins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = tiny_run(ORGANISER)
 PEERS = [Identity.from_seed(bytes([number]) * 32).peer for number in range(1, 6)]
 
 
-def test_a_list_survives_the_wire(run: Run, organiser: Identity) -> None:
+def test_list_survives_encoding(run: Run, organiser: Identity) -> None:
     signed = SignedAllowlist.publish(organiser, Allowlist.of(run.id, 3, PEERS))
     again = SignedAllowlist.from_bytes(signed.to_bytes(), run)
     assert again == signed
@@ -39,7 +39,7 @@ def test_adding_and_removing_makes_the_next_list(run: Run) -> None:
 
 
 @given(order=st.permutations(range(1, 6)))
-def test_whatever_the_order_of_arrival_the_highest_number_wins(order: list[int]) -> None:
+def test_highest_number_wins_in_any_order_of_arrival(order: list[int]) -> None:
     current: SignedAllowlist | None = None
     for sequence in order:
         incoming = SignedAllowlist.publish(
@@ -51,7 +51,7 @@ def test_whatever_the_order_of_arrival_the_highest_number_wins(order: list[int])
     assert current.allowlist == Allowlist.of(RUN.id, 5, PEERS)
 
 
-def test_an_older_or_equal_list_replaces_nothing(run: Run, organiser: Identity) -> None:
+def test_older_or_equal_list_replaces_nothing(run: Run, organiser: Identity) -> None:
     old, same, new = (
         SignedAllowlist.publish(organiser, Allowlist.of(run.id, sequence, PEERS[:1]))
         for sequence in (1, 2, 2)
@@ -61,7 +61,7 @@ def test_an_older_or_equal_list_replaces_nothing(run: Run, organiser: Identity) 
     assert new.replaces(old)
 
 
-def test_an_unsigned_list_is_refused(run: Run, organiser: Identity) -> None:
+def test_unsigned_list_is_refused(run: Run, organiser: Identity) -> None:
     allowlist = Allowlist.of(run.id, 1, PEERS)
     payload = pack({"run": run.id, "sequence": 1, "peers": list(allowlist.peers)})
     bare = {"kind": "allowlist", "payload": payload, "signer": organiser.peer, "signature": b""}
@@ -72,7 +72,7 @@ def test_an_unsigned_list_is_refused(run: Run, organiser: Identity) -> None:
         SignedAllowlist.from_bytes(payload, run)
 
 
-def test_a_manifest_is_not_an_allowlist(run: Run) -> None:
+def test_manifest_is_not_an_allowlist(run: Run) -> None:
     with pytest.raises(RemoteProtocolError, match="kind allowlist was expected"):
         SignedAllowlist.from_bytes(run.to_bytes(), run)
 
@@ -92,7 +92,7 @@ def test_a_manifest_is_not_an_allowlist(run: Run) -> None:
         {"more": 1},
     ],
 )
-def test_a_malformed_list_is_refused_though_it_is_signed(
+def test_malformed_list_is_refused_although_it_is_signed(
     run: Run, organiser: Identity, changes: dict[str, object]
 ) -> None:
     value = {"run": run.id, "sequence": 1, "peers": sorted(PEERS)} | changes
@@ -101,7 +101,7 @@ def test_a_malformed_list_is_refused_though_it_is_signed(
         SignedAllowlist.from_bytes(signed.to_bytes(), run)
 
 
-def test_a_list_is_bounded_and_the_longest_one_can_be_sent(run: Run, organiser: Identity) -> None:
+def test_list_is_bounded_and_the_longest_one_can_be_sent(run: Run, organiser: Identity) -> None:
     letters = "123456789ABCDEFGHJKLMNPQRSTUVWXYZ"
     too_many = [
         PeerId("".join(chars))

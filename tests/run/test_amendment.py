@@ -1,4 +1,4 @@
-"""Amendments: what an organiser can change, how the run goes on then, and what nobody believes."""
+"""Amendments: what an organiser can change, how the run continues, and what is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def signed(**changes: object) -> SignedAmendment:
     return SignedAmendment.publish(ORGANISER, amendment(**changes), RUN)
 
 
-def test_an_amendment_survives_the_wire() -> None:
+def test_amendment_survives_encoding() -> None:
     made = signed(inner_steps=INNER.steps * 2, codec="int4", codec_block=64)
     assert SignedAmendment.from_bytes(made.to_bytes(), RUN) == made
     assert made.terms == Terms(1, 2, made.digest, INNER.steps * 2)
@@ -43,7 +43,7 @@ def test_an_amendment_survives_the_wire() -> None:
     assert len(made.to_bytes()) < AMENDMENT_BYTES_MAX / 2
 
 
-def test_what_is_not_named_stays_as_it_was() -> None:
+def test_values_that_are_not_named_stay_as_they_were() -> None:
     first = Leg(RUN.manifest).amended(amendment(codec="fp16"))
     second = first.amended(Amendment(RUN.id, 2, 5, outer_lr=0.5, outer_momentum=0.8))
     manifest = RUN.manifest
@@ -60,7 +60,7 @@ def test_what_is_not_named_stays_as_it_was() -> None:
     )
 
 
-def test_inner_steps_are_counted_through() -> None:
+def test_inner_steps_are_counted_over_the_whole_run() -> None:
     leg = Leg(RUN.manifest).amended(amendment(inner_steps=3 * INNER.steps))
     assert leg.first_inner_step(2) == 2 * INNER.steps
     assert leg.first_inner_step(4) == 8 * INNER.steps
@@ -68,7 +68,7 @@ def test_inner_steps_are_counted_through() -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_however_often_h_changes_the_schedule_goes_by_outer_steps(factors: list[int]) -> None:
+def test_schedule_counts_outer_steps_however_often_h_changes(factors: list[int]) -> None:
     legs = [Leg(RUN.manifest)]
     for number, factor in enumerate(factors, 1):
         change = Amendment(RUN.id, number, number, inner_steps=factor * INNER.steps)
@@ -82,8 +82,8 @@ def test_however_often_h_changes_the_schedule_goes_by_outer_steps(factors: list[
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
 @pytest.mark.parametrize("factor", [2, 5])
-def test_another_h_makes_no_leap_of_the_rate(schedule: Schedule, factor: int) -> None:
-    """In the schedule's fall, where a leap would be largest."""
+def test_change_of_h_causes_no_jump_of_the_rate(schedule: Schedule, factor: int) -> None:
+    """This is tested in the schedule's decay, where a jump would be largest."""
     inner = dataclasses.replace(INNER, steps=4, warmup_steps=0, total_steps=400, schedule=schedule)
     outer = dataclasses.replace(RUN.manifest.outer, steps=100)
     before = Leg(dataclasses.replace(RUN.manifest, inner=inner, outer=outer))
@@ -112,7 +112,7 @@ def test_with_fragments_a_lease_is_a_share_of_h_and_the_overlap() -> None:
             SignedAmendment.publish(ORGANISER, Amendment(run.id, 1, 2, inner_steps=steps), run)
 
 
-def test_a_run_whose_means_come_a_step_late_keeps_its_h() -> None:
+def test_run_whose_means_come_a_step_late_keeps_its_h() -> None:
     late = dataclasses.replace(RUN.manifest, sync=SyncSpec(overlap_steps=INNER.steps))
     run = Run.publish(ORGANISER, late)
     with pytest.raises(ValueError, match="inner_steps"):
@@ -136,7 +136,7 @@ def test_a_run_whose_means_come_a_step_late_keeps_its_h() -> None:
     ],
     ids=str,
 )
-def test_nonsense_cannot_be_asked_for(changes: dict[str, object]) -> None:
+def test_invalid_amendment_cannot_be_made(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         amendment(**changes)
 
@@ -160,7 +160,7 @@ def test_nonsense_cannot_be_asked_for(changes: dict[str, object]) -> None:
     ],
     ids=str,
 )
-def test_a_malformed_amendment_is_refused_though_it_is_signed(changes: dict[str, object]) -> None:
+def test_malformed_amendment_is_refused_although_it_is_signed(changes: dict[str, object]) -> None:
     names = [field.name for field in dataclasses.fields(Amendment)]
     value = {name: getattr(amendment(), name) for name in names} | changes
     document = Signed.by(ORGANISER, "amendment", pack(value))
@@ -168,7 +168,7 @@ def test_a_malformed_amendment_is_refused_though_it_is_signed(changes: dict[str,
         SignedAmendment.from_bytes(document.to_bytes(), RUN)
 
 
-def test_a_list_is_taken_whole_or_not_at_all() -> None:
+def test_list_is_accepted_completely_or_not_at_all() -> None:
     good = signed()
     assert amendments_in(pack([good.to_bytes()]), RUN) == (good,)
     for bad in (pack([good.to_bytes(), b"x"]), pack({}), pack([1]), b"", pack([[good.to_bytes()]])):
@@ -176,7 +176,7 @@ def test_a_list_is_taken_whole_or_not_at_all() -> None:
             amendments_in(bad, RUN)
 
 
-def test_what_is_kept_comes_back_and_damage_is_told(
+def test_saved_amendments_are_loaded_and_damage_is_reported(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     path = tmp_path_factory.mktemp("home") / "amendments.signed"

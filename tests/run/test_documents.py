@@ -25,12 +25,12 @@ from p2ptrain.run import (
 )
 
 
-def test_a_join_request_survives_the_wire(run: Run, stranger: Identity) -> None:
+def test_join_request_survives_encoding(run: Run, stranger: Identity) -> None:
     request = JoinRequest(run.id, stranger.peer, 1_790_000_000, "two GPUs, nights only")
     assert JoinRequest.from_bytes(request.to_bytes(stranger)) == request
 
 
-def test_nobody_can_ask_for_somebody_else(
+def test_peer_cannot_request_admission_of_another(
     run: Run, organiser: Identity, stranger: Identity
 ) -> None:
     payload = pack({"run": run.id, "peer": organiser.peer, "created_unix": 1, "note": ""})
@@ -41,7 +41,7 @@ def test_nobody_can_ask_for_somebody_else(
 @pytest.mark.parametrize(
     "changes", [{"run": "x"}, {"note": "a\nb"}, {"note": "x" * 201}, {"created_unix": -1}, {"x": 1}]
 )
-def test_a_malformed_join_request_is_refused(
+def test_malformed_join_request_is_refused(
     run: Run, stranger: Identity, changes: dict[str, object]
 ) -> None:
     value = {"run": run.id, "peer": stranger.peer, "created_unix": 1, "note": ""} | changes
@@ -49,7 +49,7 @@ def test_a_malformed_join_request_is_refused(
         JoinRequest.from_bytes(Signed.by(stranger, "join-request", pack(value)).to_bytes())
 
 
-def test_a_join_request_is_short() -> None:
+def test_join_request_is_short() -> None:
     with pytest.raises(RemoteProtocolError, match="too long"):
         JoinRequest.from_bytes(b"\0" * 2049)
 
@@ -59,18 +59,18 @@ INDEX = DataIndex(
 )
 
 
-def test_an_index_survives_its_bytes() -> None:
+def test_index_survives_encoding() -> None:
     again = DataIndex.from_bytes(INDEX.to_bytes(), train_blocks=3, validation_blocks=2)
     assert again == INDEX
 
 
 @pytest.mark.parametrize(("train", "validation"), [(3, 1), (4, 2), (0, 0), (2**40, 2)])
-def test_an_index_that_does_not_fit_the_manifest_is_refused(train: int, validation: int) -> None:
+def test_index_that_does_not_fit_the_manifest_is_refused(train: int, validation: int) -> None:
     with pytest.raises(ManifestInvalid):
         DataIndex.from_bytes(INDEX.to_bytes(), train_blocks=train, validation_blocks=validation)
 
 
-def test_a_run_and_its_allowlist_are_kept_on_disk(
+def test_run_and_its_allowlist_are_kept_on_disk(
     tmp_path: Path, run: Run, organiser: Identity
 ) -> None:
     run_path, list_path = (
@@ -93,7 +93,7 @@ def test_a_run_and_its_allowlist_are_kept_on_disk(
 
 
 @pytest.mark.parametrize("data", [b"", b"junk", b"\x84", b"\0" * 2_000_000])
-def test_a_damaged_file_is_our_own_trouble_and_named(tmp_path: Path, run: Run, data: bytes) -> None:
+def test_damaged_file_is_named_and_not_a_peers_fault(tmp_path: Path, run: Run, data: bytes) -> None:
     path = tmp_path / "manifest.signed"
     path.write_bytes(data)
     for load in (load_run, lambda path: load_allowlist(path, run)):
@@ -104,7 +104,7 @@ def test_a_damaged_file_is_our_own_trouble_and_named(tmp_path: Path, run: Run, d
         assert str(path) in caught.value.do
 
 
-def test_an_allowlist_of_another_run_on_disk_is_named(
+def test_allowlist_of_another_run_on_disk_is_named(
     tmp_path: Path, run: Run, organiser: Identity
 ) -> None:
     other = Run.publish(organiser, dataclasses.replace(run.manifest, name="other"))
@@ -115,7 +115,7 @@ def test_an_allowlist_of_another_run_on_disk_is_named(
     assert caught.value.evidence == (f"it names run {other.id}", f"this is run {run.id}")
 
 
-def test_a_run_of_another_version_on_disk_says_so(tmp_path: Path, organiser: Identity) -> None:
+def test_run_of_another_version_on_disk_says_so(tmp_path: Path, organiser: Identity) -> None:
     path = tmp_path / "manifest.signed"
     path.write_bytes(Signed.by(organiser, "manifest", pack({"version": 3})).to_bytes())
     with pytest.raises(VersionMismatch):

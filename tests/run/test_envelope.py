@@ -1,4 +1,4 @@
-"""A signed document cannot exist with a signature that does not hold."""
+"""A signed document cannot exist with an invalid signature."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def altered(signed: Signed, **changes: object) -> bytes:
 
 
 @given(payload=st.binary(max_size=300), kind=st.sampled_from(["manifest", "join-request"]))
-def test_a_document_survives_the_wire(payload: bytes, kind: str) -> None:
+def test_document_survives_encoding(payload: bytes, kind: str) -> None:
     signed = Signed.by(ORGANISER, kind, payload)
     assert Signed.from_bytes(signed.to_bytes(), kind=kind) == signed
     assert (signed.kind, signed.payload, signed.signer) == (kind, payload, ORGANISER.peer)
@@ -39,7 +39,7 @@ def test_a_document_survives_the_wire(payload: bytes, kind: str) -> None:
         {"signature": STRANGER.sign(b"text")},
     ],
 )
-def test_an_altered_document_is_refused(changes: dict[str, object]) -> None:
+def test_altered_document_is_refused(changes: dict[str, object]) -> None:
     signed = Signed.by(ORGANISER, "manifest", b"text")
     with pytest.raises(RemoteProtocolError) as caught:
         Signed.from_bytes(altered(signed, **changes), kind="manifest")
@@ -57,13 +57,13 @@ def test_an_altered_document_is_refused(changes: dict[str, object]) -> None:
         {"payload": b"x" * (PAYLOAD_BYTES_MAX + 1)},
     ],
 )
-def test_a_malformed_document_is_refused(changes: dict[str, object]) -> None:
+def test_malformed_document_is_refused(changes: dict[str, object]) -> None:
     signed = Signed.by(ORGANISER, "manifest", b"text")
     with pytest.raises(RemoteProtocolError):
         Signed.from_bytes(altered(signed, **changes), kind="manifest")
 
 
-def test_a_document_of_one_kind_does_not_pass_for_another() -> None:
+def test_document_of_one_kind_is_not_accepted_as_another() -> None:
     allowlist = Signed.by(ORGANISER, "allowlist", b"text")
     with pytest.raises(RemoteProtocolError, match="kind manifest was expected"):
         Signed.from_bytes(allowlist.to_bytes(), kind="manifest")
@@ -73,7 +73,7 @@ def test_a_document_of_one_kind_does_not_pass_for_another() -> None:
 
 
 @given(cut=st.integers(min_value=0, max_value=200))
-def test_a_truncated_document_is_refused(cut: int) -> None:
+def test_truncated_document_is_refused(cut: int) -> None:
     data = Signed.by(ORGANISER, "manifest", b"text" * 10).to_bytes()
     with pytest.raises(RemoteProtocolError):
         Signed.from_bytes(data[: min(cut, len(data) - 1)], kind="manifest")
@@ -85,6 +85,6 @@ def test_junk_is_refused_and_raises_nothing_else(junk: bytes) -> None:
         Signed.from_bytes(junk, kind="manifest")
 
 
-def test_a_signer_that_is_no_key_signed_nothing() -> None:
+def test_signer_that_is_not_a_key_signed_nothing() -> None:
     with pytest.raises(RemoteProtocolError):
         Signed("manifest", b"text", PeerId("12D3KooW"), b"\0" * 64)

@@ -1,10 +1,12 @@
-"""The longest H: whatever the run file takes can be trained, after every skip, and nothing else is
-published or amended to."""
+"""The largest H: every H that a run file accepts can be trained after any number of skips, and no
+larger one can be published or amended to.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,7 +46,7 @@ def with_blocks(manifest: RunManifest, steps: int, sync: SyncSpec) -> RunManifes
     )
 
 
-def test_the_longest_lease_is_told_and_reported_after_every_skip() -> None:
+def test_longest_lease_is_sent_and_reported_after_every_skip() -> None:
     run_file = parse_run_file(tree_with(LEASE_BLOCKS_MAX))
     book = leases.top_up(Leases({}), [ME], run_file.inner.steps)
     for _ in range(LEASES_HELD_MAX + 1):
@@ -58,7 +60,7 @@ def test_the_longest_lease_is_told_and_reported_after_every_skip() -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "ü"])
-def test_every_path_that_a_frame_takes_fits_as_often_as_it_takes_any(letter: str) -> None:
+def test_every_path_in_a_frame_fits_as_often_as_it_may_occur(letter: str) -> None:
     longest = letter * (frames.PATH_BYTES_MAX // len(letter.encode()))
     none, one = (
         len(encode(frames.Train(2**53, paths, 2**53, True, 1.0, 1e9, 0.9)))
@@ -78,8 +80,8 @@ def test_every_path_that_a_frame_takes_fits_as_often_as_it_takes_any(letter: str
         (LEASE_BLOCKS_MAX - 10, {"overlap_steps": 10}),
     ],
 )
-def test_one_inner_step_more_is_refused_by_run_file_manifest_and_amendment(
-    steps: int, sync: dict[str, int], manifest: RunManifest, organiser: Identity
+def test_one_inner_step_more_is_refused_everywhere(
+    steps: int, sync: dict[str, Any], manifest: RunManifest, organiser: Identity
 ) -> None:
     assert settings.LEASE_BLOCKS_MAX == LEASE_BLOCKS_MAX
     parse_run_file(tree_with(steps, **sync))
@@ -100,10 +102,10 @@ def test_one_inner_step_more_is_refused_by_run_file_manifest_and_amendment(
         SignedAmendment.publish(organiser, Amendment(run.id, 1, 2, inner_steps=longer), run)
 
 
-def test_a_signed_manifest_with_longer_leases_is_refused_in_words(
+def test_signed_manifest_with_longer_leases_is_refused(
     manifest: RunManifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As somebody with other code may publish it."""
+    """A peer with other code may publish it."""
     monkeypatch.setattr("p2ptrain.run.manifest.LEASE_BLOCKS_MAX", MANY_BLOCKS)
     payload = with_blocks(manifest, LEASE_BLOCKS_MAX + 1, SyncSpec()).to_payload()
     monkeypatch.undo()

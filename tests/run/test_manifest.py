@@ -1,4 +1,4 @@
-"""The manifest: its digest is the run, and nothing impossible gets through."""
+"""The manifest: its digest identifies the run, and impossible values are refused."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from p2ptrain.state import layout
 from tests.run.conftest import MADE
 
 
-def test_a_run_survives_the_wire_and_its_id_is_the_digest_of_the_manifest(run: Run) -> None:
+def test_run_survives_encoding_and_its_id_is_the_manifests_digest(run: Run) -> None:
     again = Run.from_bytes(run.to_bytes())
     assert again == run
     assert again.id == blake3(run.manifest.to_payload()).hexdigest()
 
 
-def test_a_manifest_keeps_every_field(manifest: RunManifest) -> None:
+def test_manifest_keeps_every_field(manifest: RunManifest) -> None:
     marked = dataclasses.replace(manifest.data, document_token=4)
     for each in (manifest, dataclasses.replace(manifest, data=marked)):
         assert RunManifest.from_payload(each.to_payload()) == each
 
 
-def test_equal_manifests_are_one_run_and_any_change_makes_another(
+def test_equal_manifests_are_one_run_and_any_change_is_another(
     organiser: Identity, run: Run
 ) -> None:
     again = Run.publish(organiser, dataclasses.replace(run.manifest))
@@ -46,7 +46,7 @@ def test_equal_manifests_are_one_run_and_any_change_makes_another(
     assert later.id != run.id
 
 
-def test_the_manifest_says_what_the_file_said(run_file: RunFile, manifest: RunManifest) -> None:
+def test_manifest_has_the_values_of_the_file(run_file: RunFile, manifest: RunManifest) -> None:
     assert manifest.name == "tiny"
     assert manifest.model.width == run_file.model.width
     assert manifest.inner.total_steps == run_file.inner.steps * run_file.outer.steps
@@ -58,7 +58,7 @@ def test_the_manifest_says_what_the_file_said(run_file: RunFile, manifest: RunMa
     assert (manifest.genesis, manifest.layout) == (MADE.genesis, MADE.layout)
 
 
-def test_a_manifest_signed_by_somebody_else_is_refused(run: Run, stranger: Identity) -> None:
+def test_manifest_signed_by_somebody_else_is_refused(run: Run, stranger: Identity) -> None:
     forged = Signed.by(stranger, "manifest", run.signed.payload)
     with pytest.raises(RemoteProtocolError) as caught:
         Run.from_bytes(forged.to_bytes())
@@ -68,7 +68,7 @@ def test_a_manifest_signed_by_somebody_else_is_refused(run: Run, stranger: Ident
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 500, -1])
-def test_a_truncated_manifest_is_refused(run: Run, kept: int) -> None:
+def test_truncated_manifest_is_refused(run: Run, kept: int) -> None:
     with pytest.raises(RemoteProtocolError):
         Run.from_bytes(run.to_bytes()[:kept])
 
@@ -146,7 +146,7 @@ HOSTILE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("where", "value"), HOSTILE, ids=[f"{w}={v!s:.12}" for w, v in HOSTILE])
-def test_a_hostile_manifest_is_refused_and_the_fault_named(
+def test_hostile_manifest_is_refused_and_the_fault_named(
     organiser: Identity, run: Run, where: str, value: object
 ) -> None:
     tree = unpack(run.signed.payload, bytes_max=1 << 20)
@@ -163,9 +163,7 @@ def test_a_hostile_manifest_is_refused_and_the_fault_named(
 
 
 @pytest.mark.parametrize("section", ["model", "name", "policy", "founders", "version"])
-def test_a_manifest_that_lacks_something_is_refused(
-    organiser: Identity, run: Run, section: str
-) -> None:
+def test_incomplete_manifest_is_refused(organiser: Identity, run: Run, section: str) -> None:
     tree = unpack(run.signed.payload, bytes_max=1 << 20)
     assert isinstance(tree, dict)
     del tree[section]
@@ -174,7 +172,7 @@ def test_a_manifest_that_lacks_something_is_refused(
 
 
 @pytest.mark.parametrize(("version", "do"), [(3, "upgrade"), (0, "use the p2ptrain")])
-def test_another_version_is_told_apart_from_a_broken_manifest(
+def test_other_version_differs_from_a_broken_manifest(
     organiser: Identity, version: int, do: str
 ) -> None:
     payload = pack({"version": version, "shape": "unknown to us"})
@@ -184,7 +182,7 @@ def test_another_version_is_told_apart_from_a_broken_manifest(
     assert caught.value.do.startswith(do)
 
 
-def test_a_run_of_version_1_loads_and_keeps_its_rules(organiser: Identity, run: Run) -> None:
+def test_run_of_version_1_loads_and_keeps_its_rules(organiser: Identity, run: Run) -> None:
     for version, admission, founders_vote in (
         (1, "open", False),
         (1, "allowlist", False),
@@ -201,7 +199,7 @@ def test_a_run_of_version_1_loads_and_keeps_its_rules(organiser: Identity, run: 
     assert run.manifest.version == 2, "new runs have the new rules"
 
 
-def test_too_little_data_for_one_lease_is_said_before_anything_is_signed(
+def test_too_little_data_for_a_lease_is_reported_before_signing(
     run_file: RunFile, organiser: Identity
 ) -> None:
     little: Made = dataclasses.replace(MADE, train_blocks=1, index=Digest("55" * 32))
@@ -212,12 +210,12 @@ def test_too_little_data_for_one_lease_is_said_before_anything_is_signed(
     assert "1 training blocks" in caught.value.what
 
 
-def test_what_a_run_file_takes_at_most_can_be_published(organiser: Identity) -> None:
-    """Data are packed first: what is wrong has to be told before."""
+def test_largest_values_of_a_run_file_can_be_published(organiser: Identity) -> None:
+    """Data are packed first, so faults must be reported before."""
     tree = tomllib.loads(sample("tiny"))
     tree["outer"] |= {"lr": 100, "steps": 10_000_000}
     tree["inner"] |= {"lr": 0.999e9, "batch_sequences": 65_536, "steps": 100}
-    most = {"grace_s": 86_400, "patience_s": 86_400, "round_timeout_s": 86_400}
+    most: dict[str, float] = {"grace_s": 86_400, "patience_s": 86_400, "round_timeout_s": 86_400}
     most |= {"influence_max": 0.999e9, "attempts_max": 100, "participants_min": 10_000}
     for policy in (most, {"grace_s": 0, "patience_s": 0, "round_timeout_s": 0.01}):
         draft_manifest(
@@ -230,7 +228,7 @@ def test_what_a_run_file_takes_at_most_can_be_published(organiser: Identity) -> 
     assert PARAMETERS_MAX == manifests.PARAMETERS_MAX == layout.NUMEL_MAX
 
 
-def test_a_founder_named_twice_is_a_configuration_error(
+def test_founder_named_twice_is_a_configuration_error(
     run_file: RunFile, organiser: Identity
 ) -> None:
     with pytest.raises(ConfigError, match="founders"):
@@ -239,13 +237,13 @@ def test_a_founder_named_twice_is_a_configuration_error(
         )
 
 
-def test_a_run_in_another_codec_comes_back_as_it_was(organiser: Identity, run: Run) -> None:
+def test_run_in_another_codec_comes_back_unchanged(organiser: Identity, run: Run) -> None:
     for spec in (CodecSpec("int4", 64, feedback=True), CodecSpec("fp16", 4096)):
         made = Run.publish(organiser, dataclasses.replace(run.manifest, codec=spec))
         assert Run.from_bytes(made.to_bytes()).manifest.codec == spec
 
 
-def test_the_manifest_allows_the_codecs_that_the_kernels_have() -> None:
+def test_manifest_allows_the_codecs_that_the_kernels_have() -> None:
     assert get_args(CodecName) == kernels.CODECS
     assert BLOCK_MAX == kernels.BLOCK_MAX
     for name in kernels.CODECS:

@@ -1,4 +1,4 @@
-"""What an organiser says later: whichever document it is, the same things are asked of it first."""
+"""Later documents of the organiser: the same checks come first for each kind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DOCUMENTS = pytest.mark.parametrize(
 
 
 @DOCUMENTS
-def test_one_signed_by_somebody_else_is_refused(
+def test_document_signed_by_somebody_else_is_refused(
     kind: str, make: Make, read: Read, code: str, run: Run, stranger: Identity
 ) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
@@ -51,7 +51,7 @@ def test_one_signed_by_somebody_else_is_refused(
 
 
 @DOCUMENTS
-def test_one_of_another_run_is_told_apart(
+def test_document_of_another_run_is_recognised(
     kind: str, make: Make, read: Read, code: str, run: Run, organiser: Identity
 ) -> None:
     other = Run.publish(organiser, dataclasses.replace(run.manifest, name="other"))
@@ -62,7 +62,7 @@ def test_one_of_another_run_is_told_apart(
 
 
 @DOCUMENTS
-def test_one_altered_on_the_way_is_refused(
+def test_document_altered_on_the_way_is_refused(
     kind: str, make: Make, read: Read, code: str, run: Run, organiser: Identity
 ) -> None:
     data = bytearray(make(organiser, run))
@@ -81,7 +81,7 @@ def test_one_altered_on_the_way_is_refused(
     ],
     ids=["allowlist", "amendment", "join request", "manifest"],
 )
-def test_an_oversize_document_is_not_even_read(read: Read, bytes_max: int, run: Run) -> None:
+def test_oversized_document_is_not_even_read(read: Read, bytes_max: int, run: Run) -> None:
     with pytest.raises(RemoteProtocolError, match="too long"):
         read(bytes(bytes_max + 1), run)
     with pytest.raises(RemoteProtocolError, match=r"canonical|not msgpack|a map was expected"):

@@ -1,7 +1,7 @@
-"""Lies in answer to a victim's questions: what any host may register as a handler.
+"""Lies in answer to a victim's questions. Any host may register such a handler.
 
-A stranger that is merely connected is asked whatever a node asks its neighbours. Each of these
-answers in its own way, and always to its own advantage.
+A connected stranger gets the same questions as every neighbour of a node. Each handler answers in
+its own way, always to its own advantage.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX
 from tests.siege.ground import Ground, Tally, pause
 
 IDENTITY = protocol_names.IDENTITY_PROTOCOL
-"""By which a node asks whether it is the only one with its identity."""
+"""The protocol by which a node asks whether another process has its identity."""
 
 OK = 0
 LENGTH = struct.Struct(">I")
@@ -37,13 +37,13 @@ KAD = "/ipfs/kad/1.0.0"
 QUESTION_BYTES_MAX = 1 << 20
 
 HOLD_S = 600.0
-"""A silent answer lasts longer than anybody waits."""
+"""A silent answer lasts longer than anyone waits."""
 
 Answer = Callable[[INetStream], Awaitable[None]]
 
 
 def protocols() -> list[str]:
-    """All that nodes ask each other by request and reply, whatever its version now."""
+    """All request protocols that nodes use, in their current versions."""
     named = [
         getattr(protocol_names, name) for name in dir(protocol_names) if name.endswith("_PROTOCOL")
     ]
@@ -72,8 +72,8 @@ def reply(payload: bytes, status: int = OK) -> bytes:
 def duplicates(tally: Tally) -> Answer:
     """The lie that another process has the asker's identity.
 
-    Nobody but the asker holds its key. So the liar has the asker's own nonce signed by the asker,
-    gives its proofs back to it, and adds some that are forged.
+    Only the asker holds its key. So the liar has the asker's own nonce signed by the asker, returns
+    its proofs to it, and adds forged ones.
     """
     times, signed = 0, deque[object](maxlen=4)
 
@@ -107,7 +107,7 @@ def _false_reply(asked: Any, signed: deque[object], times: int) -> bytes:
 
 
 def identity_question(starting: bool = False) -> bytes:
-    """A question about an incarnation that nobody has taken, with proofs that nobody asked for."""
+    """A question about an incarnation that nobody has used, with proofs that nobody requested."""
     incarnation, nonce = random.getrandbits(48), os.urandom(16)
     proofs = [[os.urandom(16), incarnation, False, os.urandom(64)] for _ in range(8)]
     told = {"nonce": nonce, "incarnation": incarnation, "starting": starting, "proofs": proofs}
@@ -137,7 +137,7 @@ def rubbish(tally: Tally) -> Answer:
 
 
 def nothing_but_bytes(tally: Tally) -> Answer:
-    """A well-formed frame, and then one byte each second."""
+    """Send a well-formed frame, and then one byte each second."""
 
     async def answer(stream: INetStream) -> None:
         await question(stream)
@@ -151,7 +151,7 @@ def nothing_but_bytes(tally: Tally) -> Answer:
 
 
 def endless(tally: Tally) -> Answer:
-    """Announces four gigabytes."""
+    """Announce four gigabytes."""
 
     async def answer(stream: INetStream) -> None:
         await question(stream)
@@ -162,7 +162,7 @@ def endless(tally: Tally) -> Answer:
 
 
 def refusal(tally: Tally) -> Answer:
-    """Every other status, with a long reason that holds control characters."""
+    """Send every other status, with a long reason that contains control characters."""
 
     async def answer(stream: INetStream) -> None:
         status = 0
@@ -179,8 +179,8 @@ LIES = (silence, rubbish, nothing_but_bytes, endless, refusal)
 
 
 def register(host: IHost, tally: Tally, number: int) -> None:
-    """Have `host` lie in answer to everything: about duplicates, and to each other question in the
-    way that its number says.
+    """Have `host` answer everything with lies: about duplicates, and to each other question as its
+    number says.
     """
     host.set_stream_handler(TProtocol(IDENTITY), quiet(duplicates(tally)))
     for index, protocol in enumerate(protocols()):
@@ -204,10 +204,10 @@ def quiet(answer: Answer) -> Any:
 
 
 def false_records(ground: Ground, tally: Tally) -> Answer:
-    """Every node of the run is at an address where nobody is, or at a name that never resolves."""
+    """Say that every node of the run is at a dead address, or at a name that never resolves."""
     infos = []
     for number, victim in enumerate(ground.victims):
-        peer = Message.Peer(id=ID.from_base58(victim.peer).to_bytes(), connection=1)
+        peer = Message.Peer(id=ID.from_base58(victim.peer).to_bytes(), connection=Message.CONNECTED)
         peer.addrs.extend(
             Multiaddr(text).to_bytes()
             for text in (
@@ -245,4 +245,5 @@ def provider_record(ground: Ground, key: bytes, victim: int) -> bytes:
     message = Message(type=Message.ADD_PROVIDER, key=key)
     told = message.providerPeers.add(id=ID.from_base58(ground.victims[victim].peer).to_bytes())
     told.addrs.append(Multiaddr("/dns4/nowhere.invalid/tcp/4001").to_bytes())
-    return encode_uvarint(len(message.SerializeToString())) + message.SerializeToString()
+    body = message.SerializeToString()
+    return bytes(encode_uvarint(len(body)) + body)

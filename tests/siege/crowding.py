@@ -1,7 +1,7 @@
-"""What strangers do over libp2p, beside lying when they are asked.
+"""Attacks of strangers over libp2p, except for lies in answers.
 
-Each function is one attack by all strangers, and loops for ever. `crowd.somebody()` is a stranger
-with one of its victims, and both change all the time.
+Each function is one attack by all strangers and loops for ever. `crowd.somebody()` returns a
+stranger with one of its victims. Both change all the time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STREAM_S = 5.0
 
 @dataclass
 class Crowd:
-    """All strangers, and what they attack."""
+    """All strangers, and their victims."""
 
     ground: Ground
     tally: Tally
@@ -57,7 +57,7 @@ class Crowd:
         return stranger, random.choice(stranger.victims)
 
     async def say(self, protocol: str, words: bytes, *, read: bool = True) -> bool:
-        """Open a stream and say something on it. Whether the victim took it."""
+        """Open a stream and send data on it. Return whether the victim accepted it."""
         stranger, victim = self.somebody()
         stream = await stranger.open(victim, protocol)
         try:
@@ -81,7 +81,7 @@ class Crowd:
 
 
 async def sybil_joins(crowd: Crowd) -> None:
-    """Hellos with a request to be let in, of every identity, with notes that differ."""
+    """Hellos with a join request from every identity, with differing notes."""
     run = RunId(crowd.ground.run)
     while True:
         stranger = random.choice(crowd.strangers)
@@ -93,7 +93,7 @@ async def sybil_joins(crowd: Crowd) -> None:
 
 
 async def joins_for_others(crowd: Crowd) -> None:
-    """Requests that are signed by nobody: for keys of small order, and for invented peers."""
+    """Join requests without a valid signature: for keys of small order, and for invented peers."""
     while True:
         for key in small_order.KEYS:
             hello = {
@@ -106,7 +106,7 @@ async def joins_for_others(crowd: Crowd) -> None:
 
 
 async def hellos(crowd: Crowd) -> None:
-    """A question of a hundred bytes draws the manifest, and its answer is not read."""
+    """A question of a hundred bytes asks for the manifest, and its answer is not read."""
     payload = pack({"run": "", "join": b""})
     words = struct.pack(">I", len(payload)) + payload
     while True:
@@ -116,7 +116,7 @@ async def hellos(crowd: Crowd) -> None:
 
 
 async def questions(crowd: Crowd) -> None:
-    """Every protocol is asked rubbish, the longest that it may be, and nothing at all."""
+    """Send rubbish to every protocol, at the maximum length, and send nothing at all."""
     while True:
         for protocol in (*answers.protocols(), answers.IDENTITY):
             for payload in (os.urandom(200), b"", b"\xff" * 60_000, pack({"run": "x" * 900})):
@@ -126,7 +126,7 @@ async def questions(crowd: Crowd) -> None:
 
 
 async def oversized_questions(crowd: Crowd) -> None:
-    """A length that nobody takes; and a length with fewer bytes than it says."""
+    """Announce a length that nobody accepts, and a length with fewer bytes than announced."""
     while True:
         for protocol in answers.protocols():
             await crowd.say(protocol, b"\xff" * 4 + bytes(1000))
@@ -136,7 +136,7 @@ async def oversized_questions(crowd: Crowd) -> None:
 
 
 async def ledger_words(crowd: Crowd) -> None:
-    """The ledger's messages, from somebody who is no member."""
+    """Send the ledger's messages as a stranger."""
     while True:
         for height in (0, 1, 5, 1 << 40):
             for message in (
@@ -150,7 +150,7 @@ async def ledger_words(crowd: Crowd) -> None:
 
 
 async def checkpoints(crowd: Crowd) -> None:
-    """Two checkpoints in turn, asked for by somebody who is no member."""
+    """Request two checkpoints in turn, as a stranger."""
     while True:
         for height in (1, 2):
             await crowd.ask(
@@ -161,7 +161,7 @@ async def checkpoints(crowd: Crowd) -> None:
 
 
 async def gossip(crowd: Crowd) -> None:
-    """The worst frames of every kind, on gossip streams."""
+    """Send the worst frames of every kind on gossip streams."""
     topic = protocol_names.heartbeat_topic(RunId(crowd.ground.run))
     author = ID.from_base58(crowd.strangers[0].identity.peer).to_bytes()
     frames = gossip_frames.frames(topic, author)
@@ -173,7 +173,7 @@ async def gossip(crowd: Crowd) -> None:
 
 
 async def pushes(crowd: Crowd) -> None:
-    """Introductions with thousands of addresses, signed and current."""
+    """Send introductions with thousands of addresses, signed and current."""
     while True:
         stranger, _ = crowd.somebody()
         addresses = [Multiaddr(f"/ip4/10.0.{n >> 8}.{n & 255}/tcp/1") for n in range(3000)]
@@ -192,7 +192,9 @@ async def pushes(crowd: Crowd) -> None:
 
 
 async def dht_words(crowd: Crowd) -> None:
-    """Provider records for other peers, and streams that get into the victim's table of peers."""
+    """Send provider records for other peers, and open streams that enter the victim's table of
+    peers.
+    """
     key = protocol_names.provider_key(RunId(crowd.ground.run)).encode()
     while True:
         for number in range(len(crowd.ground.victims)):
@@ -207,7 +209,9 @@ def _header(kind: int, flags: int, stream: int, length: int) -> bytes:
 
 
 async def yamux_floods(crowd: Crowd) -> None:
-    """Streams without end, data beyond the window, pings without end, frames of unknown kinds."""
+    """Open streams without end, send data beyond the window, pings without end, and frames of
+    unknown kinds.
+    """
     data = bytes(60_000)
     floods = (
         [_header(TYPE_WINDOW_UPDATE, FLAG_SYN, 100_001 + 2 * n, 0) for n in range(2000)],
@@ -235,7 +239,7 @@ async def _raw_frames(stranger: Stranger, victim: Victim, frames: list[bytes]) -
 
 
 async def namesake_questions(crowd: Crowd) -> None:
-    """Questions with a new incarnation each time: each is to be remembered."""
+    """Ask with a new incarnation each time, so that each has to be remembered."""
     while True:
         await crowd.ask(answers.IDENTITY, answers.identity_question())
         crowd.tally.did("invented incarnations of strangers")

@@ -1,7 +1,7 @@
-"""Frames of gossip, each the worst of its kind: one repeated field filled as far as a frame goes.
+"""Gossip frames, each the worst of its kind: one repeated field fills the frame.
 
-They are bytes, ready to be written to a gossip stream. libp2p reads frames of up to 1 MiB; a little
-less is sent here, so that it is the content that hurts and not the length that is refused.
+They are bytes that can be written to a gossip stream. libp2p reads frames of up to 1 MiB. These are
+a little smaller, so that their content does the harm and the length is not refused.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import cache
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
 from libp2p.utils.varint import encode_varint_prefixed
 
 from p2ptrain.identity import Identity
 
 BYTES_MAX = 960_000
-"""Of a frame; what the issue's frame of 480,000 topics has."""
+"""Number of topics in a frame. The issue's frame has 480,000."""
 
 
 def framed(rpc: rpc_pb2.RPC) -> bytes:
@@ -35,7 +35,7 @@ def many_topics(topic: str, author: bytes) -> bytes:
 
 
 def signed_topics(topic: str, identity: Identity) -> bytes:
-    """The same, rightly signed by `identity`, so that whoever takes it also passes it on."""
+    """The same, validly signed by `identity`, so that a node that accepts it also forwards it."""
     key = create_new_key_pair(identity.seed).private_key
     author = ID.from_base58(identity.peer).to_bytes()
     message = rpc_pb2.Message(from_id=author, data=b"x", seqno=os.urandom(8))
@@ -66,7 +66,7 @@ def many_subscriptions(topic: str, author: bytes) -> bytes:
 
 
 def few_subscriptions(topic: str, author: bytes) -> bytes:
-    """As many as a peer may send in a frame, of topics with long names."""
+    """As many topics with long names as a peer may send in a frame."""
     subs = [
         rpc_pb2.RPC.SubOpts(subscribe=True, topicid="x" * 9_000 + str(number))
         for number in range(100)
@@ -123,7 +123,7 @@ def many_observe(topic: str, author: bytes) -> bytes:
 
 
 def long_author(topic: str, author: bytes) -> bytes:
-    """An author's name that takes base58 the square of its length."""
+    """An author's name for which base58 takes time that grows with the square of its length."""
     return framed(rpc_pb2.RPC(publish=[rpc_pb2.Message(from_id=b"\1" * 40_000, topicIDs=[topic])]))
 
 
@@ -170,13 +170,13 @@ KINDS = (
     no_protobuf,
     zero_frames,
 )
-"""Those after which a stream goes on."""
+"""Frames after which a stream continues."""
 
 LAST = (too_long, cut_short)
-"""Those after which nothing can follow on the same stream."""
+"""Frames after which nothing can follow on the same stream."""
 
 
 @cache
 def frames(topic: str, author: bytes) -> Mapping[str, bytes]:
-    """All of them for one topic, by their names. They cost a second of CPU, and are made once."""
+    """All frames for one topic, by name. They cost a second of CPU and are made once."""
     return {kind.__name__: kind(topic, author) for kind in (*KINDS, *LAST)}

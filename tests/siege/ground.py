@@ -1,7 +1,7 @@
-"""What every attack has to hand: who is to be attacked, by whom, and a count of what was done.
+"""The inputs of every attack: the victims, the attackers, and a count of the deeds.
 
-An attack is an async function with a name, which goes on until it is cancelled. It counts each
-deed, because a siege whose attacks never happened proves nothing.
+An attack is an async function with a name that runs until it is cancelled. It counts each deed,
+because a siege whose attacks never happened proves nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ground:
 
 @dataclass
 class Tally:
-    """Counts of deeds by attack. `write` replaces the file at once, however the process ends."""
+    """Counts of deeds by attack. `write` replaces the file atomically."""
 
     path: Path
     expected: tuple[str, ...]
@@ -71,7 +71,7 @@ class Tally:
 Attack = Callable[[Any], Awaitable[None]]
 
 FAILED_S = 0.5
-"""An attack that was repelled tries again after this time."""
+"""Seconds until an attack that failed tries again."""
 
 WRITE_S = 1.0
 FAULTS_EVERY_S = 10.0
@@ -83,7 +83,7 @@ async def pause(seconds: float) -> None:
 
 
 async def again_and_again(name: str, attack: Attack, scene: Any, faults: Counter[str]) -> None:
-    """Repeat an attack for ever. Whatever repels it is counted in `faults`, for debugging."""
+    """Repeat an attack for ever. Count every error that ends it in `faults`, for debugging."""
     while True:
         try:
             await attack(scene)
@@ -101,7 +101,7 @@ def leaf(error: BaseException) -> BaseException:
 
 
 async def tell_faults(faults: Counter[str]) -> None:
-    """What has repelled the attacks so far, on stderr, now and then."""
+    """Print the errors that ended attacks so far to stderr, at intervals."""
     while True:
         await pause(FAULTS_EVERY_S)
         for fault, times in faults.most_common():
@@ -117,7 +117,9 @@ async def keep_tally(tally: Tally) -> None:
 
 
 def low_identities(count: int, draws: int, seed: int) -> list[Identity]:
-    """The identities with the lowest peer ids of many: some code takes those who sort first."""
+    """The identities with the lowest peer ids of many, since some code prefers the first in sorted
+    order.
+    """
     drawn = [
         Identity.from_seed((seed << 64 | number).to_bytes(32, "big")) for number in range(draws)
     ]

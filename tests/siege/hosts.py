@@ -1,6 +1,6 @@
-"""Strangers: hosts that speak libp2p well enough to get in, each with an identity of its own.
+"""Strangers: hosts that speak enough libp2p to get in, each with an identity of its own.
 
-They are built as our own hosts are, and have no listener: a victim asks its questions over the
+They are built like our own hosts, without a listener. A victim asks its questions over the
 connection that the stranger has made. All of them live in one process.
 """
 
@@ -23,7 +23,7 @@ from p2ptrain.net.host.hardening import build_host, running, sever
 from tests.siege.ground import Victim, pause
 
 SOURCES = 16
-"""Addresses that the strangers have together: four identities each."""
+"""Addresses that the strangers use together: four identities for each."""
 
 CONNECT_S = 20.0
 AGAIN_S = 2.0
@@ -34,7 +34,7 @@ source: ContextVar[str | None] = ContextVar("source", default=None)
 
 @contextmanager
 def dialling_from_sources() -> Iterator[None]:
-    """While the block lasts, TCP connections are made from the address in `source`."""
+    """While the block lasts, make TCP connections from the address in `source`."""
     real = trio.open_tcp_stream
 
     async def open_tcp_stream(host: str, port: int, **options: Any) -> trio.SocketStream:
@@ -54,7 +54,7 @@ def source_of(number: int) -> str:
 
 @dataclass
 class Stranger:
-    """One identity. `victims` are those it is to be connected to."""
+    """One identity. It is to be connected to its `victims`."""
 
     number: int
     identity: Identity
@@ -73,7 +73,7 @@ class Stranger:
         with suppress(Exception):
             network.unblock_peer(ID.from_base58(victim.peer))
         with trio.fail_after(CONNECT_S):
-            # Hosts that we build dial no peer by its id alone.
+            # Hosts that we build do not dial a peer by its id alone.
             where = Multiaddr(victim.address.partition("/p2p/")[0])
             await network.dial_addr(where, ID.from_base58(victim.peer))
 
@@ -81,7 +81,7 @@ class Stranger:
         return bool(self.host.get_network().get_connections(ID.from_base58(victim.peer)))
 
     async def open(self, victim: Victim, protocol: str) -> INetStream:
-        """A stream of `protocol`; dials first where there is no connection."""
+        """Open a stream of `protocol`. Dial first if there is no connection."""
         if not self.is_connected(victim):
             await self.connect(victim)
             self.connects += 1
@@ -92,7 +92,7 @@ class Stranger:
         await sever(self.host, ID.from_base58(victim.peer))
 
     async def stay_connected(self) -> None:
-        """Dial again whenever a victim has dropped us, for ever."""
+        """Dial again, for ever, whenever a victim has dropped us."""
         while True:
             for victim in self.victims:
                 if not self.is_connected(victim):

@@ -1,6 +1,6 @@
 """The lying member: `python -m tests.siege.liar GROUND COUNTS [ATTACK…]`.
 
-It is a real node, a founder and a voter, that takes part in the run as far as it is let. Its
+It is a real node, a founder and a voter, that takes part in the run as far as it is allowed. Its
 heartbeats, its part in the reduce and its answers are lies, and all attacks of `membership` run
 beside it. If its node ends, it is started again.
 """
@@ -29,10 +29,10 @@ from tests.siege import membership, reducing
 from tests.siege.ground import Ground, Tally, again_and_again, keep_tally, pause, tell_faults
 
 INNER_STEP_S = 0.1
-"""Less than an honest node takes: with a part of 0.3 core it is to be ready in time."""
+"""Less than an honest node takes, so that the liar is ready in time with 0.3 of a core."""
 
 SETTLE_S = 1.0
-"""The node's own handlers are there by then, and are replaced."""
+"""The node has registered its handlers by then, and they are replaced."""
 
 AGAIN_S = 2.0
 
@@ -40,7 +40,7 @@ ADDRESS = "127.0.0.21"
 
 
 def lie_in_heartbeats(ground: Ground, tally: Tally) -> None:
-    """From now on every third heartbeat of this process is false, each in another way."""
+    """From now on make every third heartbeat of this process false, each in another way."""
     real, turn = gossip.describe, 0
 
     def describe(parts: Parts, *rest: Any, **more: Any) -> Any:
@@ -51,7 +51,7 @@ def lie_in_heartbeats(ground: Ground, tally: Tally) -> None:
         tally.did("false heartbeats")
         return _false(said, ground, turn // 3)
 
-    gossip.describe = describe  # type: ignore[assignment]
+    gossip.describe = describe
 
 
 def _false(said: Any, ground: Ground, turn: int) -> Any:
@@ -73,7 +73,7 @@ def _false(said: Any, ground: Ground, turn: int) -> Any:
 
 
 def begin(ground: Ground, tally: Tally, only: set[str], parts: Parts) -> None:
-    """Called when the node's parts are there: all attacks run beside it until it ends."""
+    """Called when the node's parts exist. All attacks run beside the node until it ends."""
     trio.lowlevel.spawn_system_task(_attack, ground, tally, only, parts)
 
 
@@ -118,7 +118,7 @@ def main() -> None:
             remote = Remote(inner_step_s=INNER_STEP_S)
             run_node(
                 config,
-                trainers=lambda parts, remote=remote: FakeTrainers(parts, remote),
+                trainers=partial(FakeTrainers, remote=remote),
                 dress=partial(begin, ground, tally, only),
             )
         except Exception:

@@ -1,7 +1,7 @@
-"""What a member does that a stranger cannot: whoever is admitted is heard, asked and answered.
+"""Attacks that only a member can make, since members are heard, asked and answered.
 
-Each function is one attack, and loops for ever. It uses the parts of a real node of ours, which
-takes part in the run beside.
+Each function is one attack and loops for ever. It uses the parts of a real node, which takes part
+in the run meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Vote
-from p2ptrain.ledger.messages.messages import Accept, EntriesRequest, Outcome, Prepare, Promise
+from p2ptrain.ledger.messages.messages import (
+    Accept,
+    EntriesRequest,
+    Message,
+    Outcome,
+    Prepare,
+    Promise,
+)
 from p2ptrain.ledger.messages.wire import encode as encode_ledger
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers import protocol_names
@@ -37,10 +44,10 @@ from tests.siege.ground import Ground, Tally, pause
 MESHSUB = "/meshsub/1.1.0"
 ASK_S = 10.0
 KEPT_PER_AUTHOR = 3000
-"""Heartbeats that are kept to be replayed: ten minutes of one author."""
+"""Number of heartbeats kept for replay: ten minutes of one author."""
 
 OLD_S = 15.0
-"""A heartbeat is replayed when it is this old: its author may have been started again since."""
+"""Age in seconds at which a heartbeat is replayed. Its author may have been restarted since."""
 
 HOLD_S = 15.0
 THREADS = 8
@@ -79,7 +86,7 @@ class Member:
         return None
 
     async def write(self, peer: PeerId, frame: bytes) -> None:
-        """Bytes of any making, on the stream of gossip that `peer` reads."""
+        """Write arbitrary bytes to the gossip stream that `peer` reads."""
         stream = self.pubsub.peers.get(ID.from_base58(peer))
         if stream is not None:
             with suppress(Exception):
@@ -87,14 +94,14 @@ class Member:
 
 
 def lie_in_answers(member: Member) -> None:
-    """Lie in answer to questions about duplicates and to those of the DHT, from now on."""
+    """From now on, answer questions about duplicates and those of the DHT with lies."""
     answers.register_dht(member.host, member.ground, member.tally)
     name = TProtocol(answers.IDENTITY)
     member.host.set_stream_handler(name, answers.quiet(answers.duplicates(member.tally)))
 
 
 def remember(member: Member) -> None:
-    """Keep the heartbeats that are heard from now on, as they came."""
+    """From now on, keep the received heartbeats unchanged."""
     real = member.pubsub.push_msg
 
     async def push_msg(forwarder: ID, message: Any) -> None:
@@ -107,7 +114,7 @@ def remember(member: Member) -> None:
 
 
 async def replays(member: Member) -> None:
-    """Old heartbeats, in the order in which they were said, to everybody, again and again."""
+    """Replay old heartbeats to everybody in their original order, again and again."""
     while True:
         for author in list(member.heard):
             old = trio.current_time() - OLD_S
@@ -125,7 +132,7 @@ async def replays(member: Member) -> None:
 
 
 async def gossip_bombs(member: Member) -> None:
-    """480,000 topics, rightly signed; and the worst frames of every repeated field."""
+    """Send 480,000 topics, validly signed, and the worst frames of every repeated field."""
     author = ID.from_base58(member.parts.me).to_bytes()
     frames = await trio.to_thread.run_sync(gossip_frames.frames, member.topic, author)
     while True:
@@ -152,7 +159,7 @@ async def _on_a_stream_of_its_own(member: Member, peer: PeerId, frame: bytes) ->
 
 
 async def gossip_floods(member: Member) -> None:
-    """What a member publishes by its own name: rubbish, and more of it than anybody checks."""
+    """Publish rubbish as a member, and more of it than anyone checks."""
     ledger = protocol_names.ledger_topic(member.parts.run)
     while True:
         for topic in (member.topic, ledger):
@@ -184,7 +191,7 @@ async def invented_incarnations(member: Member) -> None:
 
 
 async def identity_notices(member: Member) -> None:
-    """By gossip: challenges and proofs about every honest node, which nobody has signed."""
+    """Gossip unsigned challenges and proofs about every honest node."""
     topic = protocol_names.identity_topic(member.parts.run)
     while True:
         for peer in member.victims():
@@ -198,7 +205,7 @@ async def identity_notices(member: Member) -> None:
 
 
 async def forged_votes(member: Member) -> None:
-    """Messages of consensus with the signatures of others, which are no such signatures."""
+    """Send consensus messages with forged signatures of others."""
     while True:
         state = member.parts.ledger.state
         newest, next_height = member.parts.ledger.chain[-1], state.height + 1
@@ -206,7 +213,7 @@ async def forged_votes(member: Member) -> None:
         digest = Digest(os.urandom(32).hex())
         stolen = tuple((voter, os.urandom(64)) for voter in sorted(state.voters))
         certificate = replace(newest.certificate, votes=stolen)
-        messages = [
+        messages: list[Message] = [
             Accept(Vote(state.line, next_height, 0, digest, voter, os.urandom(64)))
             for voter in others
         ]
@@ -221,7 +228,9 @@ async def forged_votes(member: Member) -> None:
 
 
 async def high_rounds(member: Member) -> None:
-    """A voter that asks for promises of ever later rounds, so that nobody's proposal counts."""
+    """Act as a voter that requests promises for ever later rounds, so that nobody's proposal
+    counts.
+    """
     round = 1
     while True:
         state = member.parts.ledger.state
@@ -234,7 +243,9 @@ async def high_rounds(member: Member) -> None:
 
 
 async def false_endpoints(member: Member) -> None:
-    """Endpoints on loopback and on others' ports; with another's certificate, and with rubbish."""
+    """Publish endpoints on loopback and on others' ports, with another's certificate, and with
+    rubbish.
+    """
     real = member.parts.endpoint.to_wire()
     while True:
         for changes in (
@@ -252,7 +263,7 @@ async def false_endpoints(member: Member) -> None:
 
 
 async def invented_joins(member: Member) -> None:
-    """Requests to be let in, passed on for peers that do not exist."""
+    """Forward join requests of peers that do not exist."""
     run = member.parts.run
     while True:
         invented = Identity.from_seed(os.urandom(32))
@@ -274,7 +285,7 @@ async def donation_requests(member: Member) -> None:
 
 
 async def provider_records(member: Member) -> None:
-    """False addresses under more keys than anybody keeps; the run's own key among them."""
+    """Provide false addresses under more keys than anyone keeps, including the run's own key."""
     own = protocol_names.provider_key(member.parts.run).encode()
     while True:
         for number in range(40):
@@ -290,11 +301,13 @@ async def provider_records(member: Member) -> None:
             await pause(0.1)
 
 
-# the data plane, by somebody who is let in
+# the data plane, used by an admitted peer
 
 
 async def chunk_requests(member: Member) -> None:
-    """Digests that do not exist, in thousands; and the largest chunk without end, not read."""
+    """Request thousands of digests that do not exist, and the largest chunk again and again without
+    reading it.
+    """
     largest = await trio.to_thread.run_sync(_largest_chunk, member)
     async with trio.open_nursery() as nursery:
         while True:
@@ -329,7 +342,7 @@ def _ask_for_chunks(member: Member, peer: PeerId, wanted: Digest | None) -> None
 
 
 async def ring_hellos(member: Member) -> None:
-    """Streams of reduces that nobody has opened, held open."""
+    """Hold open streams of reduces that nobody has opened."""
     async with trio.open_nursery() as nursery:
         while True:
             peer = random.choice(member.victims())

@@ -1,7 +1,7 @@
 """A participant that lies in the reduce: our own `Reduce` with its honest work replaced.
 
-The lies take turns by outer step and attempt, so that no honest node can know what comes next. In
-one turn of eight it does its work, so that it is not left out for good from the first step on.
+The lies alternate by outer step and attempt, so that no honest node can predict them. In one turn
+of eight it works honestly. Otherwise it would be left out for good from the first step on.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from p2ptrain.ring.wire import Header, Kind, encode_blame
 from tests.siege.ground import Tally
 
 LIE_S = 180.0
-"""No honest node waits so long for one attempt."""
+"""No honest node waits this long for one attempt."""
 
 COUNTED = "lies in the reduce"
 
 
 def lie_in_reduces(tally: Tally) -> None:
-    """From now on every reduce of this process lies."""
-    real: Any = reduce_task.Reduce
+    """From now on make every reduce of this process lie."""
+    real: Any = vars(reduce_task)["Reduce"]
 
     class LyingReduce(real):  # type: ignore[misc]
         def run(self) -> Any:
@@ -43,7 +43,7 @@ def lie_in_reduces(tally: Tally) -> None:
                 self._shut_down()
             raise ReduceAborted(request.step, request.attempt, suspects, "a lie")
 
-    reduce_task.Reduce = LyingReduce  # type: ignore[misc]
+    vars(reduce_task)["Reduce"] = LyingReduce
 
 
 Suspects = tuple[PeerId, ...]
@@ -80,7 +80,7 @@ def accuses_all(reduce: Any) -> Suspects:
 
 
 def aborts_and_accuses(reduce: Any) -> Suspects:
-    """Tells each neighbour that the reduce is over, and that another one is to blame."""
+    """Tell each neighbour that the reduce is over and that another one is to blame."""
     request, accused = reduce._request, _others(reduce)[-1:]
     body = encode_blame(Blame(accused, "a lie"))
     header = Header(Kind.ABORT, 0, 0, 0, len(body), request.step, request.attempt, request.tag())
@@ -112,7 +112,7 @@ def _sockets(reduce: Any) -> list[Any]:
 
 
 def _first_segment(reduce: Any, scale: float) -> bytes:
-    """The first thing that this peer owes somebody, with another scale for its first block."""
+    """The first segment that this peer owes, with another scale for its first block."""
     request, plan = reduce._request, reduce._attempt.plan
     for part, route in enumerate(plan.routes):
         if not (route.sums_from or route.owned):

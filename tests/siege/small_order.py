@@ -1,7 +1,7 @@
-"""Identities whose public key is a point of small order: anybody can sign for them.
+"""Identities whose public key is a point of small order. Anybody can sign for them.
 
-For the neutral element as public key, the signature (neutral element, 0) is valid for every message
-where a verifier does not refuse such keys. RFC 8032 leaves that to the verifier, and OpenSSL does
+If the public key is the neutral element, the signature (neutral element, 0) is valid for every
+message, unless a verifier refuses such keys. RFC 8032 leaves that to the verifier, and OpenSSL does
 not refuse them.
 """
 
@@ -27,7 +27,7 @@ KEYS = tuple(
         "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
     )
 )
-"""Six of the eight points of small order, in their usual spelling."""
+"""Six of the eight points of small order, in their usual encoding."""
 
 _PREFIX = bytes.fromhex("002408011220")
 
@@ -37,7 +37,7 @@ def peer_of(key: bytes) -> PeerId:
 
 
 def join_request(run: str, key: bytes = NEUTRAL) -> bytes:
-    """A request to be let in that everybody could have signed."""
+    """A join request that everybody could have signed."""
     peer = peer_of(key)
     request = pack({"run": run, "peer": peer, "created_unix": 1, "note": ""})
     return pack({"kind": KIND, "payload": request, "signature": SIGNATURE, "signer": peer})

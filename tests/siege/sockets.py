@@ -1,7 +1,8 @@
-"""Attacks by raw sockets, on both planes: whoever makes them needs no identity.
+"""Attacks by raw sockets on both planes. They need no identity.
 
-Each is a loop over a small pool of sockets that is renewed all the time, from the strangers' many
-addresses. All deeds of one attack are of one kind, so that its name says what a victim endures.
+Each attack is a loop over a small pool of sockets from the strangers' many addresses. The pool is
+renewed all the time. All deeds of one attack are of one kind, so that its name says what a victim
+suffers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.siege.hosts import SOURCES, source_of
 
 DIAL_S = 3.0
 POOL = 128
-"""Connections held open at once by one attack: over all victims, hundreds by all attacks."""
+"""Connections that one attack holds open at once. All attacks together hold hundreds."""
 
 MULTISTREAM = b"\x13/multistream/1.0.0\n"
 NOISE = b"\x07/noise\n"
@@ -33,7 +34,7 @@ NOISE = b"\x07/noise\n"
 
 @dataclass
 class Raw:
-    """What the attacks of this module have to hand."""
+    """The inputs of the attacks in this module."""
 
     ground: Ground
     tally: Tally
@@ -57,7 +58,7 @@ class Raw:
 
 
 class Pool:
-    """The newest connections; the oldest are closed."""
+    """The newest connections. The oldest are closed."""
 
     def __init__(self, size: int = POOL) -> None:
         self._size = size
@@ -70,7 +71,7 @@ class Pool:
 
 
 async def half_open_handshakes(raw: Raw) -> None:
-    """Hundreds that begin a noise handshake and say no more."""
+    """Begin hundreds of noise handshakes and do not continue them."""
     pool = Pool()
     while True:
         stream = await raw.control()
@@ -81,7 +82,7 @@ async def half_open_handshakes(raw: Raw) -> None:
 
 
 async def idle_connections(raw: Raw) -> None:
-    """Connections that never say a word, to both planes."""
+    """Hold silent connections to both planes."""
     pool = Pool()
     while True:
         pool.keep(await raw.control())
@@ -91,7 +92,7 @@ async def idle_connections(raw: Raw) -> None:
 
 
 async def reset_storm(raw: Raw) -> None:
-    """Connect and reset, at once and again."""
+    """Connect and reset at once, again and again."""
     while True:
         for dial in (raw.control, raw.data):
             stream = await dial()
@@ -118,7 +119,7 @@ def _bad_handshakes() -> list[bytes]:
 
 
 async def bad_handshakes(raw: Raw) -> None:
-    """Oversized, truncated and senseless first words on the control plane."""
+    """Send oversized, truncated and senseless first messages on the control plane."""
     while True:
         for words in _bad_handshakes():
             with suppress(OSError, trio.BrokenResourceError, trio.TooSlowError):
@@ -148,7 +149,9 @@ async def bad_tls(raw: Raw) -> None:
 
 
 async def slow_first_words(raw: Raw) -> None:
-    """One byte of a handshake each second, on both planes, a few dozen connections at once."""
+    """Send one byte of a handshake each second, on both planes, on a few dozen connections at
+    once.
+    """
 
     async def drip(words: bytes, control: bool) -> None:
         with suppress(OSError, trio.BrokenResourceError, trio.TooSlowError):
@@ -165,11 +168,13 @@ async def slow_first_words(raw: Raw) -> None:
         await pause(0.5)
 
 
-# TLS by those who have a key, but are not let in
+# TLS by peers that have a key but are not admitted
 
 
 async def foreign_tls(raw: Raw) -> None:
-    """Handshakes with the keys of strangers; whoever gets through one says a hello and waits."""
+    """Make handshakes with the keys of strangers. After a completed handshake, send a hello and
+    wait.
+    """
     credentials = [Credentials.create(Identity.from_seed(os.urandom(32))) for _ in range(4)]
     while True:
         for each in credentials:
@@ -179,7 +184,7 @@ async def foreign_tls(raw: Raw) -> None:
 
 
 async def held_tls(raw: Raw) -> None:
-    """The same, and the connection is held until the victim ends it."""
+    """The same, and hold the connection until the victim ends it."""
     credentials = Credentials.create(Identity.from_seed(os.urandom(32)))
     limit = trio.CapacityLimiter(16)
 
@@ -196,7 +201,7 @@ async def held_tls(raw: Raw) -> None:
 
 
 def _tls(raw: Raw, victim: Victim, credentials: Credentials, hold_s: float) -> None:
-    """One handshake from start to end, in a thread."""
+    """Make one handshake from start to end, in a thread."""
     context = tls_context(credentials, [], server=False)
     context.verify_mode = ssl.CERT_NONE
     where = (source_of(random.randrange(SOURCES)), 0)

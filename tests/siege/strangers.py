@@ -1,7 +1,8 @@
 """All strangers, in one process: `python -m tests.siege.strangers GROUND COUNTS [ATTACK…]`.
 
-Half of them are connected to the victim that is killed and started again, and to one more; each of
-the others to one. So more strangers with low peer ids than there are voters answer each victim.
+Half of them are connected to two victims: the one that is killed and restarted, and one more. Each
+of the others is connected to one victim. So more strangers with low peer ids than there are voters
+answer each victim.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.siege.ground import (
 from tests.siege.hosts import Stranger, dialling_from_sources, stranger
 
 DRAWS = 1500
-"""Of so many identities the 64 lowest have lower peer ids than nearly all honest nodes."""
+"""The 64 lowest of this many identities have lower peer ids than nearly all honest nodes."""
 
 
 def _victims_of(number: int, ground: Ground) -> tuple[Victim, ...]:
@@ -74,8 +75,9 @@ async def _count_connected(strangers: list[Stranger], tally: Tally) -> None:
 
 
 LATER = 10
-"""The lying member comes first in what the attackers may compute together: otherwise it is never
-ready in time for a reduce, and its lies there are not tried."""
+"""The lying member gets the attackers' common CPU time first. Otherwise it would never be ready in
+time for a reduce, and its lies there would not happen.
+"""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """A minute of all attacks at once: the short form of scripts/siege, for every run of the tests.
 
-It asserts what must hold at any speed. How fast the run goes on under attack is measured by
-scripts/siege alone, on a machine that does nothing else.
+It asserts what must hold at any speed. Only scripts/siege measures the speed of the run under
+attack, on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ENDS_S = 540.0
 """Nodes and attackers start in ten seconds on a quiet machine, and in minutes on a crowded one."""
 
 IDLE_MAX = 8
-"""On a crowded machine some attacks of forty do not get to their first deed within a minute."""
+"""On a crowded machine a few of the forty attacks do not happen within a minute."""
 
 MUST_HOLD = (
     "nodes ended",
@@ -43,7 +43,7 @@ def besieged(tmp_path: Path) -> dict[str, dict[str, object]]:
     return {line["measure"]: line for line in found}
 
 
-def test_strangers_and_a_lying_member_end_no_node_and_stop_no_run(tmp_path: Path) -> None:
+def test_strangers_and_a_liar_end_no_node_and_stop_no_run(tmp_path: Path) -> None:
     found = besieged(tmp_path)
     assert [found[name] for name in MUST_HOLD if not found[name]["ok"]] == []
     happened = found["attacks that happened"]

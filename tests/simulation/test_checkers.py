@@ -1,4 +1,4 @@
-"""Each checker, shown what it must object to, and what it must let pass."""
+"""Each checker reports what it must, and accepts what is correct."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from p2ptrain.simulation.checkers.proposals import ProposalsAreEntitled, Proposa
 from p2ptrain.simulation.checkers.spec_rules import (
     BlocksAreCommittedOnce,
     CertificatesVerify,
-    Decision,
     EqualHeadsAgree,
     NewcomersAreFew,
     OneEntryPerHeight,
@@ -42,6 +41,7 @@ from p2ptrain.simulation.checkers.spec_rules import (
     VotesAreKept,
 )
 from p2ptrain.simulation.checkers.troubles import Troubles
+from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Clock
 from p2ptrain.simulation.disk import Disk, signature_of, signer
 from p2ptrain.simulation.rings import update_of
@@ -101,14 +101,14 @@ ALL = (
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_a_good_chain_passes(make: object) -> None:
+def test_checkers_accept_a_good_chain(make: object) -> None:
     checker = make()  # type: ignore[operator]
     for it in (opening(), opening(), commit(), commit()):
         checker.on_decision(it)
     assert checker.violations == []
 
 
-def test_two_entries_at_a_height() -> None:
+def test_checker_finds_two_entries_at_a_height() -> None:
     checker = OneEntryPerHeight()
     checker.on_decision(opening())
     other = certify(RULES, genesis(RULES), Roster(0, 0, (A, B, C), (D,)))
@@ -116,7 +116,7 @@ def test_two_entries_at_a_height() -> None:
     assert len(checker.violations) == 1
 
 
-def test_a_certificate_of_too_few_or_with_a_forged_vote() -> None:
+def test_checker_finds_a_certificate_with_missing_or_forged_votes() -> None:
     good = certify(RULES, genesis(RULES), OPENING)
     votes = good.certificate.votes
     for bad in (votes[:1], (votes[0], (B, b"forged")), (votes[0], (D, b"stranger"))):
@@ -126,7 +126,7 @@ def test_a_certificate_of_too_few_or_with_a_forged_vote() -> None:
         assert checker.violations == ["CertificatesVerify: entry 1 has 1 valid votes of 3"]
 
 
-def test_a_certificate_without_its_proposer() -> None:
+def test_checker_finds_a_certificate_without_its_proposer() -> None:
     good = certify(RULES, genesis(RULES), OPENING)
     others = tuple(pair for pair in good.certificate.votes if pair[0] != B)
     certified = replace(good, certificate=replace(good.certificate, votes=others))
@@ -136,7 +136,7 @@ def test_a_certificate_without_its_proposer() -> None:
     assert checker.violations == [text]
 
 
-def test_a_vote_for_what_its_proposer_has_not_signed() -> None:
+def test_checker_finds_a_vote_for_an_unsigned_proposal() -> None:
     checker = ProposalsAreSigned(lines=LINES, rules=RULES)
     entry = Entry(1, genesis(RULES).head, Skip(0))
 
@@ -159,7 +159,7 @@ def test_a_vote_for_what_its_proposer_has_not_signed() -> None:
     assert checker.violations == said
 
 
-def test_a_vote_for_what_the_promises_do_not_allow() -> None:
+def test_checker_finds_a_vote_that_the_promises_forbid() -> None:
     electorate = Group(RULES)["a"]._instance.electorate
     one, other = (Entry(1, genesis(RULES).head, Skip(step)) for step in range(2))
 
@@ -191,13 +191,13 @@ def test_a_vote_for_what_the_promises_do_not_allow() -> None:
         assert (checker.violations == []) is entitled
 
 
-def test_a_vote_for_bytes_that_are_not_held() -> None:
+def test_checker_finds_a_vote_for_bytes_that_are_not_held() -> None:
     checker = CommitsAreHeld()
     checker.on_decision(commit(holders="a b"))
     assert checker.violations == [f"CommitsAreHeld: c voted for update {U[:8]} without holding it"]
 
 
-def test_a_commit_of_what_no_reduce_has_made() -> None:
+def test_checker_finds_a_commit_that_no_reduce_made() -> None:
     before = chain_of(RULES, [OPENING])[1]
     made = certify(RULES, before, Commit(0, 0, update_of(before.head)))
     strict, among_liars = CommitsAreMade(), CommitsAreMade(liars=frozenset({A, B}))
@@ -211,7 +211,7 @@ def test_a_commit_of_what_no_reduce_has_made() -> None:
     assert among_liars.violations == []
 
 
-def test_another_state_for_the_same_head_and_another_theta_for_the_same_step() -> None:
+def test_checker_finds_differing_states_and_differing_theta() -> None:
     checker = EqualHeadsAgree()
     checker.on_state(A, genesis(RULES))
     checker.on_state(B, replace(genesis(RULES), tokens=1))
@@ -220,7 +220,7 @@ def test_another_state_for_the_same_head_and_another_theta_for_the_same_step() -
     assert len(checker.violations) == 2
 
 
-def test_a_block_that_was_not_trained_or_is_committed_again_or_lost() -> None:
+def test_checker_finds_untrained_repeated_and_lost_blocks() -> None:
     checker = BlocksAreCommittedOnce()
     checker.on_decision(commit(trained={A: (0, 1), B: (2, 9)}))
     assert checker.violations == [
@@ -235,7 +235,7 @@ def test_a_block_that_was_not_trained_or_is_committed_again_or_lost() -> None:
     assert "is lost or in two places" in lost.violations[0]
 
 
-def test_newcomers_that_outnumber_or_come_too_early() -> None:
+def test_checker_finds_newcomers_that_are_too_many_or_too_early() -> None:
     checker = NewcomersAreFew()
     roster = Roster(0, 0, (A, C, D), ())
     after = replace(genesis(RULES), voters=(A, C, D))
@@ -244,7 +244,7 @@ def test_newcomers_that_outnumber_or_come_too_early() -> None:
     assert len(checker.violations) == 2
 
 
-def test_a_step_that_is_left_out() -> None:
+def test_checker_finds_a_step_that_is_left_out() -> None:
     checker = StepsGoOn(rules=RULES)
     after = replace(apply(RULES, genesis(RULES), opening().certified.entry), step=2)
     checker.on_decision(decision(opening().certified, genesis(RULES), after=after))
@@ -257,7 +257,7 @@ ONE, OTHER = Entry(1, genesis(RULES).head, Skip(0)), Entry(1, genesis(RULES).hea
 
 
 class Voter:
-    """Writes down what it says, like an honest one, whatever it says."""
+    """Writes down its statements like an honest voter, whatever it says."""
 
     def __init__(self, disk: Disk | None = None) -> None:
         self.checker = VotesAreKept(lines=LINES)
@@ -282,7 +282,7 @@ class Voter:
         return f'"height":{height},"line":"{RULES.run}","round":{round}'
 
 
-def test_a_voter_that_keeps_its_word() -> None:
+def test_checker_accepts_a_voter_that_keeps_its_promises() -> None:
     voter = Voter()
     voter.votes(0)
     voter.promises(2, accepted=0)
@@ -292,34 +292,34 @@ def test_a_voter_that_keeps_its_word() -> None:
     assert voter.checker.violations == []
 
 
-def test_two_votes_in_a_round() -> None:
+def test_checker_finds_two_votes_in_a_round() -> None:
     voter = Voter()
     voter.votes(0, ONE)
     voter.votes(0, OTHER)
     assert voter.checker.violations == ["VotesAreKept: a voted twice at 1, round 0"]
 
 
-def test_a_vote_below_a_promise() -> None:
+def test_checker_finds_a_vote_below_a_promise() -> None:
     voter = Voter()
     voter.promises(2)
     voter.votes(1)
     assert voter.checker.violations == ["VotesAreKept: a voted in round 1 of 1 after 2"]
 
 
-def test_a_promise_that_forgets_a_vote() -> None:
+def test_checker_finds_a_promise_that_forgets_a_vote() -> None:
     voter = Voter()
     voter.votes(1)
     voter.promises(2)
     assert voter.checker.violations == ["VotesAreKept: a forgot its vote of round 1 at 1"]
 
 
-def test_a_promise_that_nobody_signed() -> None:
+def test_checker_finds_a_promise_that_nobody_signed() -> None:
     voter = Voter()
     voter.checker.on_vote(A, Promise(1, 2, None, b"noise"), voter.disk)
     assert voter.checker.violations == ["VotesAreKept: a promised round 2 of 1 on no line"]
 
 
-def test_a_vote_that_is_not_on_disk_yet() -> None:
+def test_checker_finds_a_vote_that_is_not_on_disk() -> None:
     voter = Voter()
     voter.promises(3)
     voter.votes_unwritten(3)
@@ -328,8 +328,8 @@ def test_a_vote_that_is_not_on_disk_yet() -> None:
     ]
 
 
-def test_a_vote_before_the_entries_below_it_are_on_disk() -> None:
-    """At whichever height: a chain that begins at a base is as long as if it were whole."""
+def test_checker_finds_a_vote_before_the_entries_below_it_are_on_disk() -> None:
+    """This holds at any height: a chain that begins at a base counts as if it were complete."""
     sealed = Commit(0, 0, U, snapshot=SnapshotRef(0, U), state=U)
     chain, _ = chain_of(RULES, [OPENING, sealed, replace(OPENING, step=1)])
     base = Base(chain_of(RULES, [OPENING])[1], chain[1])
@@ -352,7 +352,7 @@ BRANCHING = small_rules("a b c d", branch_after_s=8.0)
 
 
 def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
-    """B has the first entry at once. A has it later, and then follows a branch without A."""
+    """B has the first entry at once. A gets it later, and then follows a branch without A."""
     clock = Clock()
     checker = NobodyIsDrawnAway(rules=BRANCHING, troubles=Troubles(clock))
     before = genesis(BRANCHING)
@@ -373,12 +373,12 @@ def drawn_away(*, got_opening_at: float, branched_at: float) -> list[str]:
     return checker.violations
 
 
-def test_who_follows_a_branch_soon_after_a_decision_is_drawn_away() -> None:
+def test_checker_finds_a_branch_followed_too_soon_after_a_decision() -> None:
     assert drawn_away(got_opening_at=0.1, branched_at=2.5) == [
         "NobodyIsDrawnAway: a follows a branch without it after only 2.5 s"
     ]
 
 
-def test_an_old_entry_that_was_asked_for_late_is_no_sign_of_a_quorum() -> None:
-    """Found by seed 234 of the profile `branch`: a minority still sends what it has."""
+def test_old_entry_requested_late_is_no_sign_of_a_quorum() -> None:
+    """Found by seed 234 of the profile `branch`: a minority still sends the entries it has."""
     assert drawn_away(got_opening_at=7.0, branched_at=9.0) == []

@@ -1,4 +1,4 @@
-"""The compiled copy is made of the sources that there are, and must behave as they do."""
+"""The compiled copy is made from the current sources and must behave as they do."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from p2ptrain.errors import MachineUnfit, P2PTrainError
 from p2ptrain.simulation import compiling
 
 
-def test_every_module_that_is_to_be_compiled_exists() -> None:
+def test_every_module_to_be_compiled_exists() -> None:
     root = compiling.PACKAGE.parent
     missing = [name for name in compiling._modules(root) if not (root / name).is_file()]
     assert missing == []
 
 
-def test_a_copy_that_behaves_otherwise_is_not_used(
+def test_copy_that_behaves_differently_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling, "COMPARED", {"calm": 1})
@@ -31,7 +31,7 @@ def test_a_copy_that_behaves_otherwise_is_not_used(
         compiling._compare(tmp_path)
 
 
-def test_what_cannot_be_compiled_is_said(tmp_path: Path) -> None:
+def test_failed_compilation_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MachineUnfit, match="the simulator cannot be compiled here") as caught:
         compiling._run(
             tmp_path,
@@ -42,8 +42,10 @@ def test_what_cannot_be_compiled_is_said(tmp_path: Path) -> None:
     assert any("no_such_module" in line for line in caught.value.evidence)
 
 
-def test_a_copy_that_is_not_compiled_is_found_out(tmp_path: Path) -> None:
-    """Sources that came first in the path once passed for it: campaigns ran at half the pace."""
+def test_copy_that_is_not_compiled_is_detected(tmp_path: Path) -> None:
+    """Sources that came first in the path were once mistaken for it, and campaigns ran at half the
+    speed.
+    """
     shutil.copytree(
         compiling.PACKAGE,
         tmp_path / "p2ptrain",

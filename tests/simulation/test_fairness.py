@@ -1,4 +1,4 @@
-"""The checkers of fairness and of liars, shown what they must object to and what they must not."""
+"""The checkers of fairness and of liars report what they must, and accept what is correct."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def well(*names: PeerId) -> Troubles:
     return troubles
 
 
-def test_a_member_that_is_well_and_left_out() -> None:
+def test_checker_finds_a_healthy_member_that_is_left_out() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     checker = NobodyIsStarved(troubles=well(A, B, C), orderly=True)
     checker.on_decision(decide(Commit(0, 0, U), before))
     assert checker.violations == ["NobodyIsStarved: c has no part in 1 commits up to step 0"]
 
 
-def test_who_had_trouble_or_never_trains_may_be_left_out() -> None:
+def test_member_with_troubles_or_without_training_may_be_left_out() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     for checker in (
         NobodyIsStarved(troubles=well(A, B), orderly=True),
@@ -67,7 +67,7 @@ def test_who_had_trouble_or_never_trains_may_be_left_out() -> None:
         assert checker.violations == []
 
 
-def test_in_any_world_a_member_is_starved_at_last() -> None:
+def test_in_any_world_a_member_counts_as_starved_in_the_end() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     checker = NobodyIsStarved(troubles=well(A, B, C), orderly=False)
     for _ in range(STARVED_COMMITS + 1):
@@ -75,7 +75,7 @@ def test_in_any_world_a_member_is_starved_at_last() -> None:
     assert len(checker.violations) == 1
 
 
-def test_a_member_that_is_dropped_without_a_cause_or_twice_for_one() -> None:
+def test_checker_finds_a_member_dropped_without_cause() -> None:
     troubles = well(A, B, C)
     dropping = decide(Roster(0, 0, (A, B), ()), genesis(RULES))
     checker = LeavesHaveCauses(troubles=troubles, orderly=True)
@@ -88,7 +88,7 @@ def test_a_member_that_is_dropped_without_a_cause_or_twice_for_one() -> None:
     ]
 
 
-def test_who_is_well_and_honest_loses_its_place() -> None:
+def test_checker_finds_an_honest_member_that_loses_its_place() -> None:
     dropping = decide(Roster(0, 0, (A, B), ()), genesis(RULES))
     for liars, troubles, objections in (
         ((), well(A, B, C), ["NobodyIsUsurped: c was dropped at height 1, and is well"]),
@@ -105,7 +105,7 @@ LINES = Lines(genesis(RULES))
 WITHOUT_C_TURNED = Roster(0, 0, (A, B, C), (), PARTS[::-1])
 
 
-def test_a_fork_with_proof_against_a_liar_is_none_of_the_ledgers() -> None:
+def test_fork_with_proof_against_a_liar_is_not_the_ledgers_fault() -> None:
     for liars, objections in (((A, B, C), 0), ((), 1)):
         exposure = LiarsAreExposed(lines=LINES, rules=RULES, liars=frozenset(liars))
         checker = OneEntryPerHeight(exposure=exposure)
@@ -123,7 +123,7 @@ def vote_of(voter: PeerId, entry: Digest) -> Accept:
     return Accept(replace(unsigned, signature=signature_of(voter, unsigned.message)))
 
 
-def test_what_a_liar_says_of_other_entries_excuses_no_fork() -> None:
+def test_liars_statements_on_other_entries_excuse_no_fork() -> None:
     forked = [decide(value, genesis(RULES)) for value in (WITHOUT_C, WITHOUT_C_TURNED)]
     x, y, one_of_them = digest("x"), digest("y"), forked[1].certified.entry.digest
     for lies, guilty in (((x, y), "nobody"), ((x, one_of_them), "d")):
@@ -136,7 +136,7 @@ def test_what_a_liar_says_of_other_entries_excuses_no_fork() -> None:
         assert (exposure.forks[0] in str(exposure.violations)) is (guilty == "nobody")
 
 
-def test_two_thirds_excuse_no_fork() -> None:
+def test_two_thirds_quorum_excuses_no_fork() -> None:
     rules = replace(RULES, quorum="two-thirds")
     exposure = LiarsAreExposed(lines=LINES, rules=rules, liars=frozenset((A, B, C)))
     for value in (WITHOUT_C, WITHOUT_C_TURNED):
@@ -146,7 +146,7 @@ def test_two_thirds_excuse_no_fork() -> None:
     ]
 
 
-def test_a_snapshot_that_nobody_has() -> None:
+def test_checker_finds_a_snapshot_that_nobody_has() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     checker = SnapshotsAreTrue(rules=RULES)
     checker.on_applied(A, 0, digest("theta"))
@@ -156,7 +156,7 @@ def test_a_snapshot_that_nobody_has() -> None:
         assert len(checker.violations) == objections
 
 
-def test_a_snapshot_that_no_quorum_wrote() -> None:
+def test_checker_finds_a_snapshot_that_no_quorum_wrote() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     disks: dict[PeerId, Disk] = {peer: Disk() for peer in before.voters}
     decision = decide(Commit(0, 0, U, SnapshotRef(0, U), before.digest), before)
@@ -168,7 +168,7 @@ def test_a_snapshot_that_no_quorum_wrote() -> None:
         assert len(checker.violations) == objections
 
 
-def test_a_commit_that_names_another_state() -> None:
+def test_checker_finds_a_commit_that_names_another_state() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
     checker = StatesAreNamed()
     good = decide(Commit(0, 0, U, SnapshotRef(0, U), before.digest), before)

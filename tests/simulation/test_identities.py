@@ -1,4 +1,6 @@
-"""Identities in a hostile world: what lies, replays and copies do, and that each rule is needed."""
+"""Identities in a hostile world: the effects of lies, replays and copies, and that each rule is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ SEEDS = range(20)
 """One second. `docs/results/simulation.md` has the figures of 10,000."""
 
 MUTANT_SEEDS_MAX = 200
-"""Most defects show in the first seed, the last of them in the 22nd."""
+"""Most defects show in the first seed, and the last of them in the 22nd."""
 
 
-def test_replays_and_lies_stop_nobody_and_copies_do_not_both_vote() -> None:
+def test_lies_stop_nobody_and_two_copies_never_both_vote() -> None:
     worlds = [simulate_identities(seed) for seed in SEEDS]
     assert [found for world in worlds for found in world.checkers.violations] == []
     assert sum(world.replayed for world in worlds) > 1000
@@ -32,7 +34,7 @@ def test_replays_and_lies_stop_nobody_and_copies_do_not_both_vote() -> None:
 
 
 @pytest.mark.parametrize("mutant", IDENTITY_MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_defect_is_found(mutant: Mutant) -> None:
+def test_identity_defect_is_found(mutant: Mutant) -> None:
     with mutant.planted():
         for seed in range(MUTANT_SEEDS_MAX):
             violations = simulate_identities(seed).checkers.violations
@@ -50,7 +52,7 @@ for seed in range(3):
 """
 
 
-def test_a_seed_is_the_same_world_whatever_the_order_of_sets() -> None:
+def test_seed_gives_the_same_world_for_any_order_of_sets() -> None:
     told = [
         subprocess.run(
             [sys.executable, "-c", TELL],

@@ -1,5 +1,5 @@
-"""A simulator that finds nothing proves nothing: deliberate defects, and which checker finds
-each.
+"""A simulator that finds nothing proves nothing. So each deliberate defect must be found by its
+checker.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tests.simulation.defects.mutants import MUTANTS
 from tests.simulation.defects.planting import STUCK, Mutant
 
 SEEDS_MAX = 2000
-"""Most defects show within ten seeds; `docs/results/simulation.md` says which took how many."""
+"""Most defects show within ten seeds. `docs/results/simulation.md` lists the number for each."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_defect_is_found(mutant: Mutant) -> None:
+def test_ledger_defect_is_found(mutant: Mutant) -> None:
     with mutant.planted():
         for seed in range(SEEDS_MAX):
             peers, steps = mutant.peers, mutant.steps
@@ -30,17 +30,17 @@ def test_a_defect_is_found(mutant: Mutant) -> None:
     pytest.fail(f"{mutant.name} was not found by {mutant.caught_by} in {SEEDS_MAX} seeds")
 
 
-def test_there_are_enough_of_them_and_each_has_a_name() -> None:
+def test_defects_are_many_and_have_distinct_names() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 15
 
 
-def test_the_page_of_results_has_all_of_them() -> None:
+def test_results_page_lists_all_defects() -> None:
     page = (Path(__file__).parents[2] / "docs" / "results" / "simulation.md").read_text("utf-8")
     named = re.findall(r"^\| ([a-z0-9-]+) \| ([a-z]+) \| \d+ \| \w", page, re.MULTILINE)
     assert sorted(named) == sorted((mutant.name, mutant.profile) for mutant in MUTANTS)
 
 
-def test_a_defect_is_gone_when_it_is_not_planted_any_more() -> None:
+def test_defect_is_gone_when_it_is_removed() -> None:
     for mutant in MUTANTS:
         with mutant.planted():
             pass

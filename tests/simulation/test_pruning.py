@@ -1,4 +1,4 @@
-"""Nodes that forget old entries, restart, serve others, and newcomers that begin at a base."""
+"""Nodes that prune old entries, restart and serve others, and newcomers that begin at a base."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SEEDS = 6
 
 @pytest.fixture(scope="module")
 def worlds() -> list[SimWorld]:
-    """Runs of the profile, each at its end."""
+    """The worlds of the profile, each at its end."""
     made = [world_of(s, peers=5, steps=10, profile=PROFILES["pruning"]) for s in range(SEEDS)]
     for seed, world in enumerate(made):
         assert (run_to_end(world), violations_in(world)) == ("", []), f"seed {seed}"
     return made
 
 
-def test_nodes_prune_restart_and_newcomers_still_join(worlds: list[SimWorld]) -> None:
+def test_nodes_prune_and_restart_and_newcomers_still_join(worlds: list[SimWorld]) -> None:
     for world in worlds:
         keeper, *others = world.nodes.values()
         assert keeper.disk.chain[0].entry.height == 1
@@ -41,7 +41,7 @@ def test_nodes_prune_restart_and_newcomers_still_join(worlds: list[SimWorld]) ->
     assert len(voters - founders) > SEEDS
 
 
-def test_a_forged_base_is_told_from_the_true_one_by_its_name_alone(worlds: list[SimWorld]) -> None:
+def test_forged_base_is_detected_by_its_digest_alone(worlds: list[SimWorld]) -> None:
     world = worlds[0]
     kept = next(iter(world.nodes.values())).ledger.kept
     for seed in range(4):
@@ -53,7 +53,7 @@ def test_a_forged_base_is_told_from_the_true_one_by_its_name_alone(worlds: list[
             check_base(world.rules, bad, true.checkpoint, verify)
 
 
-def test_before_the_first_certified_snapshot_there_is_nothing_to_begin_at() -> None:
+def test_base_exists_only_after_the_first_certified_snapshot() -> None:
     world = world_of(0, peers=4, steps=10, profile=PROFILES["pruning"])
     kept = next(iter(world.nodes.values())).ledger.kept
     assert base_for_newcomer(world.rules, kept, Random(0)) is None

@@ -1,4 +1,4 @@
-"""What an outer step costs does not depend on luck, so it can be asserted."""
+"""The cost of an outer step does not depend on luck, so tests can assert it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scripts.research.ledger_scale import measure, row
 
 
 @pytest.mark.parametrize("members", [3, 10, 40])
-def test_a_commit_takes_six_delays_and_is_known_everywhere_after_seven(members: int) -> None:
+def test_commit_takes_six_delays_and_is_known_after_seven(members: int) -> None:
     cost = measure(members)
     assert (cost.commit_delays, cost.everywhere_delays) == (6.0, 7.0)
 
@@ -22,14 +22,14 @@ def test_messages_grow_no_faster_than_members() -> None:
 
 
 def test_bytes_grow_no_faster_than_members() -> None:
-    """Above and below the bound at which letters give way to gossip."""
+    """Above and below the number of voters at which gossip replaces unicast."""
     costs = [measure(members).busiest for members in (10, 40, 160)]
     totals = [cost.bytes_received + cost.bytes_sent for cost in costs]
     for fewer, more in pairwise(totals):
         assert more <= 1.1 * 4 * fewer
 
 
-def test_a_row_is_one_of_a_table() -> None:
+def test_row_belongs_to_a_table() -> None:
     cells = row(measure(4)).strip("| ").split(" | ")
     assert len(cells) == 9
     assert cells[0] == "4"

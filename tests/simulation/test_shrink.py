@@ -12,7 +12,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
 
 @pytest.mark.parametrize("name", ["vote-not-persisted", "commit-without-bytes", "lease-lost"])
-def test_a_failure_gets_smaller_and_stays_the_same_failure(name: str) -> None:
+def test_shrunk_failure_is_smaller_and_of_the_same_kind(name: str) -> None:
     mutant = BY_NAME[name]
     case = Case(0, peers=5, steps=8, profile=PROFILES[mutant.profile])
     with mutant.planted():
@@ -25,7 +25,7 @@ def test_a_failure_gets_smaller_and_stays_the_same_failure(name: str) -> None:
     assert story[-1].startswith(tuple(f"=> {checker}" for checker in mutant.caught_by))
 
 
-def test_the_story_of_a_vote_that_was_not_written_down() -> None:
+def test_story_shows_a_vote_that_was_not_written_to_disk() -> None:
     mutant = BY_NAME["vote-not-persisted"]
     with mutant.planted():
         small = shrink(Case(0, peers=5, steps=8, profile=PROFILES[mutant.profile]))
@@ -35,12 +35,12 @@ def test_the_story_of_a_vote_that_was_not_written_down() -> None:
     assert objection.endswith("spoke at 1, round 0, before it had written it down")
 
 
-def test_what_does_not_fail_is_not_made_smaller() -> None:
+def test_passing_seed_is_not_shrunk() -> None:
     case = Case(3, peers=4, steps=4, profile=PROFILES["lossy"])
     assert shrink(case) == case
 
 
-def test_a_transcript_says_what_happened_to_nodes() -> None:
+def test_transcript_says_what_happened_to_nodes() -> None:
     mutant = BY_NAME["promise-not-persisted"]
     with mutant.planted():
         story = "\n".join(transcript(Case(0, 5, 8, PROFILES["torn"])))

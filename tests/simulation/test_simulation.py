@@ -1,4 +1,4 @@
-"""The ledger of real nodes in hostile worlds: nothing contradicts, nothing stands still."""
+"""The ledger of real nodes in hostile worlds: no contradictions, and no standstill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HONEST = [name for name, profile in PROFILES.items() if not profile.liars]
 
 
 def bad(reports: list[SimReport]) -> list[str]:
-    """What a person needs to replay a failure: the call, and what the checkers said."""
+    """Everything needed to replay a failure: the call, and the checkers' messages."""
     return [
         f"simulate({it.seed}, peers={peers}, steps={STEPS}, profile={it.profile!r}): "
         f"{it.violations or it.stuck}"
@@ -27,7 +27,7 @@ def bad(reports: list[SimReport]) -> list[str]:
 
 
 def _peers(seed: int) -> int:
-    """Groups of three, four (where exact halves matter) and five in turn."""
+    """Groups of three, four (where exact halves matter) and five peers in turn."""
     return 3 + seed % 3
 
 
@@ -42,34 +42,36 @@ def test_every_promise_is_kept_in_every_world(profile: str, first_seed: int) -> 
     if PROFILES[profile].quorum_loss == "wait":
         assert set(decided) == {STEPS}
     else:
-        assert min(decided) >= STEPS, "those of branches that lost count as well"
+        assert min(decided) >= STEPS, "commits of branches that lost count too"
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_two_thirds_of_seven_hold_as_well(seed: int) -> None:
+def test_seven_peers_with_a_two_thirds_quorum_keep_it_too(seed: int) -> None:
     report = simulate(seed, peers=7, steps=5, profile="lossy", quorum="two-thirds")
     assert report.good, report
 
 
 @pytest.mark.parametrize("peers", [1, 2])
-def test_the_smallest_groups_work(peers: int) -> None:
+def test_smallest_groups_work(peers: int) -> None:
     assert simulate(1, peers=peers, steps=STEPS, profile="lossy").good
 
 
 @pytest.mark.parametrize("profile", ["calm", "chaos"])
-def test_the_same_seed_gives_the_same_run(profile: str) -> None:
+def test_same_seed_gives_the_same_run(profile: str) -> None:
     first = simulate(11, peers=5, steps=6, profile=profile)
     assert simulate(11, peers=5, steps=6, profile=profile) == first
     assert simulate(12, peers=5, steps=6, profile=profile) != first
 
 
-def test_without_faults_every_step_is_committed_with_two_entries() -> None:
+def test_without_faults_every_step_is_a_roster_and_a_commit() -> None:
     report = simulate(3, peers=5, steps=20, profile="calm")
     assert (report.commits, report.skips, report.height) == (20, 0, 40)
 
 
 def test_hostile_worlds_are_hostile() -> None:
-    """What the profiles promise does happen: otherwise the runs above would show nothing."""
+    """The troubles that the profiles promise really happen. Otherwise the runs above would prove
+    nothing.
+    """
     crashes = [simulate(s, peers=4, steps=STEPS, profile="torn") for s in range(30)]
     churn = [simulate(s, peers=4, steps=STEPS, profile="churn") for s in range(10)]
     assert sum(it.restarts for it in crashes) > 150
@@ -78,8 +80,8 @@ def test_hostile_worlds_are_hostile() -> None:
     assert sum(it.members_seen for it in churn) > 60
 
 
-def test_messages_for_a_step_grow_no_faster_than_members_do_squared_over_all() -> None:
-    """Each peer says O(members) things for a step: heartbeats to all, and a proposer's round."""
+def test_messages_of_a_step_grow_at_most_with_members_squared() -> None:
+    """Each peer sends O(members) messages in a step: heartbeats to all, and a proposer's round."""
     few, many = (simulate(1, peers=n, steps=6, profile="calm") for n in (5, 20))
     each_few, each_many = few.messages / 5, many.messages / 20
     assert each_many < 6 * each_few
@@ -87,10 +89,12 @@ def test_messages_for_a_step_grow_no_faster_than_members_do_squared_over_all() -
 
 @pytest.mark.parametrize("proposes_next", [True, False])
 @pytest.mark.parametrize("seed", range(15))
-def test_a_participant_that_dies_in_a_reduce_delays_the_commit_by_little(
+def test_death_during_a_reduce_delays_the_commit_only_a_little(
     seed: int, proposes_next: bool
 ) -> None:
-    """One more reduce (at most 0.6 s here), two heights, and no waiting for a failure detector."""
+    """It costs one more reduce (at most 0.6 s here) and two heights, without waiting for a failure
+    detector.
+    """
     world = world_of(seed, peers=5, steps=3, profile=PROFILES["calm"])
     while world.latest.phase is not Phase.REDUCE or not world.rings.is_under_way():
         assert world.clock.step()
@@ -107,19 +111,23 @@ def test_a_participant_that_dies_in_a_reduce_delays_the_commit_by_little(
 
 
 @pytest.mark.parametrize("seed", [35531, 36911])
-def test_voters_that_an_entry_names_after_they_vanished_come_back(seed: int) -> None:
-    """These two stood still: the entry was under way when most of its voters went for ever."""
+def test_voters_of_an_undecided_entry_that_vanished_come_back(seed: int) -> None:
+    """Two such worlds stood still: the entry was being agreed when most of its voters left for
+    good.
+    """
     assert simulate(seed, peers=5, steps=20, profile="chaos").good
 
 
-def test_members_that_went_for_ever_before_a_process_began_are_missed_by_it() -> None:
-    """This one stood still: all who were left had restarted, and none knew whom to expect."""
+def test_restarted_process_misses_members_that_left_before() -> None:
+    """One such world stood still: all remaining peers had restarted, and none knew whom to
+    expect.
+    """
     assert simulate(43983, peers=5, steps=20, profile="chaos").good
 
 
-def test_the_late_end_of_an_older_ring_does_not_take_back_what_was_said_of_a_newer_one() -> None:
-    """Seed 81526 stood still: both participants said at last that an attempt of before had failed,
-    and nobody knew any more that this one had.
+def test_late_failure_of_an_older_ring_does_not_hide_a_newer_one() -> None:
+    """Seed 81526 stood still: both participants last reported the failure of an earlier attempt,
+    and nobody knew any more that this one had failed too.
     """
     world = world_of(1, peers=3, steps=STEPS, profile=PROFILES["calm"])
     world.clock.step()
@@ -130,8 +138,8 @@ def test_the_late_end_of_an_older_ring_does_not_take_back_what_was_said_of_a_new
     assert node._reports()[-1] == ReduceFailed(node.me, 0, 1, ())
 
 
-def test_a_run_in_which_nobody_can_average_is_not_used_up() -> None:
-    """Where each exchange fails, an hour costs a few outer steps, and not all of them."""
+def test_run_in_which_nobody_can_average_is_not_used_up() -> None:
+    """When every reduce fails, an hour costs a few outer steps and not all of them."""
     profile = replace(PROFILES["calm"], reduce_fails=1.0, faults_s=1e9)
     world = world_of(0, peers=3, steps=100, profile=profile)
     while world.clock.now < 3600:

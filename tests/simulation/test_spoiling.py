@@ -1,6 +1,7 @@
-"""One participant spoils the reduces of a small run: it costs a few attempts, and is shared fairly.
+"""One participant spoils the reduces of a small run. It costs few attempts, which are shared
+fairly.
 
-A long version is `p2ptrain simulate --profile spoiled` with 10,000 seeds.
+For a long version run `p2ptrain simulate --profile spoiled` with 10,000 seeds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ STEPS = 20
 
 
 def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
-    """The attempts lost in 20 outer steps, and how often the worst-off honest peer was left out."""
+    """Return the attempts lost in 20 outer steps, and how often the most affected honest peer was
+    left out.
+    """
     world = world_of(seed, peers=peers, steps=STEPS, profile=PROFILES["spoiled"])
     (spoiler,) = world.rings.spoilers.values()
     spoiler.spoil = spoil
@@ -37,8 +40,8 @@ def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
     "spoil",
     [it for it in Spoil if it not in (Spoil.TWO_MEANS, Spoil.LEAVE_OUT, Spoil.LONG_SILENCE)],
 )
-def test_a_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int) -> None:
-    """Each outer step lost one and more when nothing was remembered."""
+def test_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int) -> None:
+    """Without a memory of failures, each outer step lost one attempt or more."""
     lost, left_out = lost_in(1, peers, spoil)
     assert lost <= 7
     assert left_out <= (STEPS // 2 if spoil is Spoil.ACCUSE_ONE else 6)

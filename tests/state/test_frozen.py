@@ -1,10 +1,13 @@
-"""Copy-on-write: the reader sees the instant of the freeze, whatever the writers do meanwhile."""
+"""Copy-on-write: the reader sees the moment of the freeze, whatever writers do meanwhile."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,21 +16,21 @@ from p2ptrain.state import Frozen
 PIECE = 4
 
 
-def regions(*lengths):
+def regions(*lengths: int) -> list[bytearray]:
     total = iter(range(256))
     return [bytearray(next(total) for _ in range(length)) for length in lengths]
 
 
-def frozen_over(memory):
+def frozen_over(memory: Sequence[bytearray]) -> Frozen:
     return Frozen([memoryview(region) for region in memory], PIECE)
 
 
-def taken(frozen, size):
+def taken(frozen: Frozen, size: int) -> bytes:
     view = bytearray(size)
     return bytes(view[: frozen.fill(memoryview(view))])
 
 
-def test_memory_of_copies_that_were_read_is_used_again():
+def test_memory_of_finished_copies_is_reused() -> None:
     memory = regions(4 * PIECE + 1)
     with frozen_over(memory) as frozen:
         change(frozen, memory, 0, 0, 2 * PIECE)
@@ -45,7 +48,9 @@ def test_memory_of_copies_that_were_read_is_used_again():
     st.lists(st.integers(0, 14), max_size=12),
     st.integers(1, 9),
 )
-def test_writes_at_any_time_do_not_show(lengths, writes, moments, size):
+def test_writes_after_the_freeze_are_not_visible(
+    lengths: list[int], writes: list[tuple[int, int, int]], moments: list[int], size: int
+) -> None:
     memory = regions(*lengths)
     expected = b"".join(memory)
     due = sorted(zip(moments, writes, strict=False))
@@ -60,14 +65,16 @@ def test_writes_at_any_time_do_not_show(lengths, writes, moments, size):
     assert read == expected
 
 
-def change(frozen, memory, region, start, length):
+def change(
+    frozen: Frozen, memory: Sequence[bytearray], region: int, start: int, length: int
+) -> None:
     stop = min(start + length, len(memory[region]))
     if start < stop:
         frozen.before_write(region, start, stop)
         memory[region][start:stop] = b"\xff" * (stop - start)
 
 
-def test_only_pieces_not_yet_read_are_copied():
+def test_only_pieces_not_yet_read_are_copied() -> None:
     memory = regions(12)
     with frozen_over(memory) as frozen:
         assert taken(frozen, 6) == bytes(range(6))
@@ -75,17 +82,17 @@ def test_only_pieces_not_yet_read_are_copied():
         assert frozen._copies == {}
         frozen.before_write(0, 8, 9)
         assert list(frozen._copies) == [2]
-        frozen.before_write(0, 4, 5)  # the half of it that is left is needed still
+        frozen.before_write(0, 4, 5)  # the remaining half of it is still needed
         assert taken(frozen, 6) == bytes(range(6, 12))
         assert frozen._copies == {}
 
 
-def held_up(monkeypatch):
-    """Make the next copy wait: the events that say that it has begun, and let it go on."""
+def held_up(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Make the next copy wait. Return events that say that it has begun and let it continue."""
     begun, go_on = threading.Event(), threading.Event()
     copy = np.copyto
 
-    def wait(*words):
+    def wait(*words: Any) -> None:
         if not begun.is_set():
             begun.set()
             assert go_on.wait(100)
@@ -95,7 +102,7 @@ def held_up(monkeypatch):
     return begun, go_on
 
 
-def test_a_writer_waits_while_its_piece_is_copied_and_for_no_other(monkeypatch):
+def test_writer_waits_only_for_the_copy_of_its_own_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = regions(12)
     begun, go_on = held_up(monkeypatch)
     view, written = bytearray(4), threading.Event()
@@ -104,7 +111,7 @@ def test_a_writer_waits_while_its_piece_is_copied_and_for_no_other(monkeypatch):
         reader.start()
         assert begun.wait(100)
 
-        def write():
+        def write() -> None:
             frozen.before_write(0, 1, 2)
             written.set()
 
@@ -120,15 +127,16 @@ def test_a_writer_waits_while_its_piece_is_copied_and_for_no_other(monkeypatch):
         assert list(frozen._copies) == [1, 2]
 
 
-def test_a_reader_who_does_not_come_back_holds_nobody_up():
+def test_stalled_reader_holds_no_writer_up() -> None:
     memory = regions(12)
     with frozen_over(memory) as frozen:
         assert taken(frozen, 6) == bytes(range(6))
-        change(frozen, memory, 0, 0, 12)  # in this very thread: it would wait for ever
+        # in this same thread: if it waited, it would wait for ever
+        change(frozen, memory, 0, 0, 12)
         assert taken(frozen, 12) == bytes(range(6, 12))
 
 
-def test_after_closing_nothing_is_copied_and_nothing_is_left():
+def test_after_closing_nothing_is_copied_and_nothing_is_left() -> None:
     memory = regions(8)
     frozen = frozen_over(memory)
     assert taken(frozen, 2) == bytes(range(2))

@@ -1,6 +1,10 @@
-"""One table for everybody: the same for any order, and refused in any other form."""
+"""The layout is one table for all peers, the same for any order of parameters, and refused in any
+other form.
+"""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 from hypothesis import given
@@ -20,7 +24,7 @@ PARAMETERS_ST = st.dictionaries(
 )
 
 
-def test_parameters_lie_in_the_order_of_their_names_on_whole_cache_lines():
+def test_parameters_are_sorted_by_name_on_whole_cache_lines() -> None:
     layout = Layout.of(PARAMETERS)
     assert [(e.name, e.shape, e.offset, e.numel) for e in layout.entries] == [
         ("embed.weight", (7, 5), 0, 35),
@@ -31,7 +35,9 @@ def test_parameters_lie_in_the_order_of_their_names_on_whole_cache_lines():
 
 
 @given(PARAMETERS_ST, st.randoms())
-def test_the_order_of_a_models_parameters_does_not_matter(parameters, rng):
+def test_order_of_a_models_parameters_does_not_matter(
+    parameters: dict[str, tuple[int, ...]], rng: random.Random
+) -> None:
     pairs = list(parameters.items())
     shuffled = rng.sample(pairs, len(pairs))
     assert Layout.of(pairs) == Layout.of(shuffled)
@@ -39,7 +45,9 @@ def test_the_order_of_a_models_parameters_does_not_matter(parameters, rng):
 
 
 @given(PARAMETERS_ST)
-def test_no_two_parameters_overlap_and_the_wire_keeps_them(parameters):
+def test_parameters_do_not_overlap_and_survive_encoding(
+    parameters: dict[str, tuple[int, ...]],
+) -> None:
     layout = Layout.of(parameters.items())
     for entry, following in zip(layout.entries, layout.entries[1:], strict=False):
         assert entry.end <= following.offset < entry.end + 16
@@ -47,7 +55,7 @@ def test_no_two_parameters_overlap_and_the_wire_keeps_them(parameters):
     assert Layout.from_wire(layout.to_wire()) == layout
 
 
-def test_the_digest_tells_names_shapes_and_order_of_dimensions_apart():
+def test_digest_depends_on_names_shapes_and_order_of_dimensions() -> None:
     digests = {
         Layout.of([("a", (2, 3))]).digest,
         Layout.of([("a", (3, 2))]).digest,
@@ -73,12 +81,12 @@ def test_the_digest_tells_names_shapes_and_order_of_dimensions_apart():
         [("a", (1,) * 9)],
     ],
 )
-def test_an_impossible_model_is_refused(parameters):
+def test_impossible_model_is_refused(parameters: list[tuple[str, tuple[int, ...]]]) -> None:
     with pytest.raises(ValueError):
         Layout.of(parameters)
 
 
-def test_a_layout_cannot_be_made_with_a_gap_or_an_overlap():
+def test_layout_with_a_gap_or_an_overlap_cannot_be_made() -> None:
     first = LayoutEntry("a", (16,), 0)
     assert Layout((first, LayoutEntry("b", (1,), 16))).numel == 32
     for offset in (0, 15, 17, 32, -16):
@@ -116,12 +124,12 @@ def test_a_layout_cannot_be_made_with_a_gap_or_an_overlap():
         [["a", [1], 0]] * (ENTRIES_MAX + 1),
     ],
 )
-def test_a_hostile_layout_is_refused(rows):
+def test_hostile_layout_is_refused(rows: object) -> None:
     with pytest.raises(RemoteProtocolError):
         Layout.from_wire(pack(rows))
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_no_layout(data):
+def test_arbitrary_bytes_are_not_a_layout(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         Layout.from_wire(data)

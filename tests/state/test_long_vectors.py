@@ -1,49 +1,52 @@
 """θ and m of more than 2³¹ elements, of which only a few pages are ever touched.
 
-Offsets in elements pass 2³¹, and in bytes 2³³: whatever kept one of them in 32 bits would wrap
-round and touch the wrong place, or nothing at all.
+Element offsets exceed 2³¹ and byte offsets 2³³. A 32-bit offset anywhere would wrap around and
+touch the wrong place, or nothing.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import pytest
 
 from p2ptrain import kernels
+from p2ptrain.ids import Digest
 from p2ptrain.state import Frozen, Layout, OuterState
 from p2ptrain.state.outer_state import SHARE_ELEMENTS, SNAPSHOT
 from p2ptrain.store import CHUNK_BYTES, BlobManifest, digest_of
 from p2ptrain.store.blob import read_across
 
-# Not whole shares, nor whole chunks: the last ones are short, and one chunk has the end of θ and
-# the beginning of m in it.
+# Neither whole shares nor whole chunks: the last ones are short, and one chunk holds the end of θ
+# and the beginning of m.
 NUMEL = 2**31 + SHARE_ELEMENTS + 4096
 LAST_SHARE = 2**31 + SHARE_ELEMENTS
 CODEC = kernels.codec("int8", 64)
 LR, MU = 0.7, 0.9
 
 
-def zeros(count):
-    """So many bytes, which take no memory as long as they are only read."""
+def zeros(count: int) -> mmap.mmap:
+    """Return zeros of this many bytes. They take no memory while they are only read."""
     memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 NO_RESERVE = 0x4000
-"""MAP_NORESERVE, which `mmap` has no name for: nobody means to fill them all."""
+"""MAP_NORESERVE, for which `mmap` has no name. The mapping is never filled completely."""
 
 
 @pytest.fixture
-def state():
+def state() -> Iterator[OuterState]:
     state = OuterState(NUMEL, threads=2)
     yield state
     state.close()
 
 
-def of_the_tail(codec, gradient):
+def of_the_tail(codec: kernels.Codec, gradient: np.ndarray) -> mmap.mmap:
     """A payload of NUMEL elements that are zeros up to LAST_SHARE."""
     payload = zeros(codec.encoded_bytes(NUMEL))
     start = codec.encoded_bytes(LAST_SHARE)
@@ -52,29 +55,31 @@ def of_the_tail(codec, gradient):
 
 
 class EndsOnly:
-    """A codec that takes the first and the last share alone, and notes which it was asked for."""
+    """A codec that decodes only the first and the last share, and records the requested shares."""
 
-    def __init__(self, codec, theta):
+    def __init__(self, codec: kernels.Codec, theta: np.ndarray) -> None:
         self._codec, self._base = codec, theta.ctypes.data
         self.name, self.block = codec.name, codec.block
         self.check, self.encoded_bytes = codec.check, codec.encoded_bytes
-        self.starts = []
+        self.starts: list[int] = []
 
-    def outer_step(self, theta, momentum, payload, lr, mu):
+    def outer_step(
+        self, theta: memoryview, momentum: memoryview, payload: memoryview, lr: float, mu: float
+    ) -> None:
         start = (np.frombuffer(theta, np.float32).ctypes.data - self._base) // 4
         self.starts.append(start)
         if start in (0, LAST_SHARE):
             self._codec.outer_step(theta, momentum, payload, lr, mu)
 
 
-def test_an_update_reaches_the_last_element_and_each_share_once(state):
+def test_update_reaches_the_last_element_and_each_share_once(state: OuterState) -> None:
     gradient = np.random.default_rng(1).standard_normal(NUMEL - LAST_SHARE, dtype=np.float32)
     codec = EndsOnly(CODEC, state.theta)
     state.theta[LAST_SHARE:] = 1.0
     expected, momentum = state.theta[LAST_SHARE:].copy(), np.zeros_like(gradient)
     update = of_the_tail(CODEC, gradient)
     CODEC.outer_step(expected, momentum, memoryview(update)[-CODEC.encoded_bytes(4096) :], LR, MU)
-    state.apply(memoryview(update), LR, MU, codec)
+    state.apply(memoryview(update), LR, MU, cast(kernels.Codec, codec))
     assert sorted(codec.starts) == list(range(0, NUMEL, SHARE_ELEMENTS))
     assert state.theta[LAST_SHARE:].tobytes() == expected.tobytes()
     assert state.momentum[LAST_SHARE:].tobytes() == momentum.tobytes()
@@ -82,7 +87,7 @@ def test_an_update_reaches_the_last_element_and_each_share_once(state):
 
 
 @pytest.mark.parametrize("name", ["int8", "fp32"])
-def test_a_kernel_sees_the_last_block_and_tells_which_is_bad(name):
+def test_kernel_checks_the_last_block_and_names_the_bad_one(name: kernels.CodecName) -> None:
     codec = kernels.codec(name, 64)
     gradient = np.zeros(NUMEL - LAST_SHARE, np.float32)
     gradient[-1] = -3.0
@@ -95,8 +100,8 @@ def test_a_kernel_sees_the_last_block_and_tells_which_is_bad(name):
     assert caught.value.block == NUMEL // 64 - 1
 
 
-def test_what_a_snapshot_has_not_read_is_copied_where_it_lies(state):
-    regions = [state.theta_vector.bytes_view, memoryview(state.momentum).cast("B")]
+def test_unread_part_of_a_snapshot_is_copied_at_its_offset(state: OuterState) -> None:
+    regions = [state.theta_vector.bytes_view, memoryview(state.momentum.data).cast("B")]
     state.momentum[-1] = 5.0
     with Frozen(regions, CHUNK_BYTES) as frozen:
         frozen.before_write(1, 4 * LAST_SHARE, 4 * NUMEL)
@@ -107,9 +112,11 @@ def test_what_a_snapshot_has_not_read_is_copied_where_it_lies(state):
 
 
 class Sparse:
-    """A snapshot of which all chunks are zeros but the one across θ and m, and the last."""
+    """A snapshot with zeros everywhere except in the last chunk and in the one that holds parts of
+    θ and m.
+    """
 
-    def __init__(self):
+    def __init__(self) -> None:
         count = -(-8 * NUMEL // CHUNK_BYTES)
         self.across = 4 * NUMEL // CHUNK_BYTES
         named = [digest_of(b"%d" % n) for n in (0, 1, 2)]
@@ -118,19 +125,22 @@ class Sparse:
         meta = {"numel": NUMEL}
         self._manifest = BlobManifest(SNAPSHOT, 8 * NUMEL, CHUNK_BYTES, tuple(chunks), meta)
 
-    def manifest(self, digest):
+    def manifest(self, digest: Digest) -> BlobManifest:
         return self._manifest
 
-    def read_blob_into(self, digest, *views):
+    def read_blob(self, digest: Digest) -> bytes:
+        raise AssertionError("nobody may hold the whole snapshot in memory")
+
+    def read_blob_into(self, digest: Digest, *views: memoryview) -> BlobManifest:
         read_across(self._manifest, views, self._read_into)
         return self._manifest
 
-    def _read_into(self, chunk, view):
+    def _read_into(self, chunk: Digest, view: memoryview) -> None:
         if chunk != self._manifest.chunks[0]:
             view[:] = np.arange(len(view) // 4, dtype=np.uint32).tobytes()
 
 
-def test_a_snapshot_is_loaded_to_where_it_belongs_across_theta_and_m(state):
+def test_snapshot_is_loaded_to_its_place_across_theta_and_m(state: OuterState) -> None:
     sparse = Sparse()
     manifest = state.load_snapshot(sparse, digest_of(b"any"))
     elements = CHUNK_BYTES // 4
@@ -143,7 +153,7 @@ def test_a_snapshot_is_loaded_to_where_it_belongs_across_theta_and_m(state):
     assert not state.theta[-elements - 4096 - 1 : start].any()
 
 
-def test_a_layout_places_parameters_beyond_two_to_the_31():
+def test_layout_places_parameters_beyond_two_to_the_31() -> None:
     layout = Layout.of([("a", (2**16, 2**15)), ("b", (3, 5)), ("c", (2**20, 2**12))])
     assert [entry.offset for entry in layout.entries] == [0, 2**31, 2**31 + 16]
     assert layout.numel == 2**31 + 16 + 2**32

@@ -1,4 +1,4 @@
-"""θ and m: equal bits after equal updates, and snapshots that are named by them alone."""
+"""θ and m: equal updates give equal bits, and a snapshot's name depends on the bits alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from p2ptrain import kernels
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, LocalProtocolError, ManifestInvalid
-from p2ptrain.kernels import CODECS, reference
+from p2ptrain.kernels import CODECS, CodecName, reference
 from p2ptrain.state import Arena, OuterState, SharedVector, outer_state, write_frozen, write_state
 from p2ptrain.store import MemoryDisk, Store
 from p2ptrain.sync.fragments import Fragment
@@ -23,41 +24,45 @@ LR, MU = 0.7, 0.9
 
 
 @pytest.fixture
-def store():
+def store() -> Store:
     return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
 
 
 @pytest.fixture(autouse=True)
-def short_shares(monkeypatch):
-    """Many shares in a small vector, so that threads have something to disagree about."""
+def short_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many shares in a small vector, so that threads could interfere with each other."""
     monkeypatch.setattr(outer_state, "SHARE_ELEMENTS", 256)
 
 
-def payload(numel, seed, codec=CODEC):
+def payload(numel: int, seed: int, codec: kernels.Codec = CODEC) -> bytes:
     gradient = np.random.default_rng(seed).standard_normal(numel, dtype=np.float32)
     out = bytearray(codec.encoded_bytes(numel))
     codec.quantise(gradient, out)
     return bytes(out)
 
 
-def state_of(numel, seed=0, threads=None):
+def state_of(numel: int, seed: int = 0, threads: int | None = None) -> OuterState:
     state = OuterState(numel, threads=threads)
     state.theta[:] = np.random.default_rng(seed).standard_normal(numel, dtype=np.float32)
     return state
 
 
-def reference_step(theta, momentum, update, codec=CODEC):
+def reference_step(
+    theta: np.ndarray, momentum: np.ndarray, update: bytes, codec: kernels.Codec = CODEC
+) -> None:
     expected = reference.codec(codec.name, codec.block)
     expected.outer_step(theta, momentum, np.frombuffer(update, np.uint8), LR, MU)
 
 
-def bits(vector):
-    return vector.tobytes()
+def bits(vector: np.ndarray) -> bytes:
+    return bytes(vector.tobytes())
 
 
 @pytest.mark.parametrize("numel", [1, 63, 64, 65, 255, 256, 257, 5000])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_updates_give_the_bits_of_the_reference_on_any_number_of_threads(numel, threads):
+def test_updates_match_the_reference_bits_on_any_number_of_threads(
+    numel: int, threads: int | None
+) -> None:
     state = state_of(numel, threads=threads)
     theta, momentum = state.theta.copy(), state.momentum.copy()
     for step in range(3):
@@ -68,7 +73,7 @@ def test_updates_give_the_bits_of_the_reference_on_any_number_of_threads(numel, 
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_an_update_in_any_codec(name):
+def test_update_may_use_any_codec(name: CodecName) -> None:
     codec = kernels.codec(name, 32)
     state = state_of(5000, threads=2)
     theta, momentum = state.theta.copy(), state.momentum.copy()
@@ -82,7 +87,7 @@ CUT = Fragment(((0, 70), (200, 900), (901, 1000), (2000, 2001)))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_update_of_a_fragment_gives_the_bits_of_the_reference_and_touches_nothing_else(threads):
+def test_fragment_update_changes_only_its_fragment(threads: int | None) -> None:
     state = state_of(3000, threads=threads)
     theta, momentum = state.theta.copy(), state.momentum.copy()
     for step in range(3):
@@ -97,7 +102,7 @@ def test_an_update_of_a_fragment_gives_the_bits_of_the_reference_and_touches_not
     assert bits(state.momentum) == bits(momentum)
 
 
-def test_a_snapshot_shows_its_instant_though_a_fragment_of_it_moves_on(store):
+def test_snapshot_shows_its_moment_while_a_fragment_is_updated(store: Store) -> None:
     state = state_of(3000)
     before = state.describe(store.chunk_bytes, {}).digest
     with state.freeze(store.chunk_bytes) as frozen:
@@ -106,7 +111,7 @@ def test_a_snapshot_shows_its_instant_though_a_fragment_of_it_moves_on(store):
     assert state.describe(store.chunk_bytes, {}).digest != before
 
 
-def test_a_block_longer_than_a_share_is_not_cut():
+def test_block_longer_than_a_share_is_not_split() -> None:
     state = state_of(3000)
     theta, momentum = state.theta.copy(), state.momentum.copy()
     long = kernels.codec("int8", 1024)
@@ -116,7 +121,7 @@ def test_a_block_longer_than_a_share_is_not_cut():
 
 
 @pytest.mark.parametrize("change", [lambda p: p[:-1], lambda p: p + b"\0", lambda p: b""])
-def test_an_update_of_another_length_changes_nothing(change):
+def test_update_of_another_length_changes_nothing(change: Callable[[bytes], bytes]) -> None:
     state = state_of(1000)
     before = state.digest()
     with pytest.raises(ValueError):
@@ -125,7 +130,7 @@ def test_an_update_of_another_length_changes_nothing(change):
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, -1.0])
-def test_an_update_with_a_bad_scale_in_its_last_block_changes_nothing(scale):
+def test_update_with_a_bad_scale_in_its_last_block_changes_nothing(scale: float) -> None:
     state = state_of(1000)
     before = state.digest()
     bad = bytearray(payload(1000, 1))
@@ -136,7 +141,7 @@ def test_an_update_with_a_bad_scale_in_its_last_block_changes_nothing(scale):
     assert state.digest() == before
 
 
-def test_the_digest_sees_every_part_of_the_state():
+def test_digest_covers_every_part_of_the_state() -> None:
     state = state_of(1000)
     digests = {state.digest()}
     for vector, index in ((state.theta, 0), (state.theta, 999), (state.momentum, 999)):
@@ -146,7 +151,7 @@ def test_the_digest_sees_every_part_of_the_state():
     assert OuterState(1000).digest() == OuterState(1000).digest()
 
 
-def test_a_snapshot_brings_another_node_to_the_same_bits(store):
+def test_snapshot_brings_another_node_to_the_same_bits(store: Store) -> None:
     state, other = state_of(3000), OuterState(3000)
     state.apply(payload(3000, 1), LR, MU, CODEC)
     digest = state.write_snapshot(store, {"step": 1})
@@ -159,7 +164,7 @@ def test_a_snapshot_brings_another_node_to_the_same_bits(store):
     assert other.digest() == state.digest()
 
 
-def test_genesis_written_from_plain_vectors_has_the_name_that_a_node_gives_it(store):
+def test_genesis_from_plain_vectors_has_the_name_a_node_gives_it(store: Store) -> None:
     state = state_of(700)
     meta = {"step": 0}
     assert write_state(store, state.theta, state.momentum, meta) == state.write_snapshot(
@@ -167,7 +172,7 @@ def test_genesis_written_from_plain_vectors_has_the_name_that_a_node_gives_it(st
     )
 
 
-def test_a_snapshot_shows_its_instant_though_updates_go_on_in_every_gap(store):
+def test_snapshot_shows_its_moment_despite_updates_in_every_gap(store: Store) -> None:
     state = state_of(3000)
     calm = state_of(3000)
     expected = calm.write_snapshot(store, {})
@@ -175,7 +180,7 @@ def test_a_snapshot_shows_its_instant_though_updates_go_on_in_every_gap(store):
         state.apply(payload(3000, 1), LR, MU, CODEC)
         applied = []
 
-        def apply_more():
+        def apply_more() -> None:
             for step in range(2, 30):
                 state.apply(payload(3000, step), LR, MU, CODEC)
                 applied.append(step)
@@ -193,17 +198,17 @@ def test_a_snapshot_shows_its_instant_though_updates_go_on_in_every_gap(store):
 
 
 class StuckDisk(MemoryDisk):
-    """Takes no chunk before `go_on`."""
+    """Writes no chunk before `go_on` is set."""
 
     stuck, go_on = threading.Event(), threading.Event()
 
-    def write(self, path, data):
+    def write(self, path: Path, data: memoryview) -> None:
         self.stuck.set()
         assert self.go_on.wait(100)
         super().write(path, data)
 
 
-def test_updates_do_not_wait_for_the_disk_that_a_snapshot_is_written_to():
+def test_updates_do_not_wait_for_the_disk_of_a_snapshot() -> None:
     disk = StuckDisk()
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     state, calm = state_of(5000), state_of(5000)
@@ -212,7 +217,7 @@ def test_updates_do_not_wait_for_the_disk_that_a_snapshot_is_written_to():
     writer.start()
     assert disk.stuck.wait(100)
     for step in range(3):
-        state.apply(payload(5000, step), LR, MU, CODEC)  # if it waited, it would for ever
+        state.apply(payload(5000, step), LR, MU, CODEC)  # if it waited, it would wait for ever
     assert writer.is_alive()
     disk.go_on.set()
     writer.join(100)
@@ -221,7 +226,7 @@ def test_updates_do_not_wait_for_the_disk_that_a_snapshot_is_written_to():
     ]
 
 
-def test_one_snapshot_at_a_time_and_the_next_one_after_it(store):
+def test_snapshots_are_taken_one_at_a_time(store: Store) -> None:
     state = state_of(1000)
     with state.freeze(1024):
         with pytest.raises(LocalProtocolError):
@@ -231,7 +236,7 @@ def test_one_snapshot_at_a_time_and_the_next_one_after_it(store):
     state.write_snapshot(store, {})
 
 
-def test_a_snapshot_that_fails_leaves_the_state_free_for_updates(store):
+def test_failed_snapshot_leaves_the_state_free_for_updates(store: Store) -> None:
     state = state_of(3000)
     with pytest.raises(ZeroDivisionError), state.freeze(1024) as frozen:
         frozen.fill(memoryview(bytearray(1000)))
@@ -240,7 +245,7 @@ def test_a_snapshot_that_fails_leaves_the_state_free_for_updates(store):
     state.write_snapshot(store, {})
 
 
-def test_what_is_no_snapshot_of_this_state_is_refused_untouched(store):
+def test_foreign_snapshot_is_refused_and_changes_nothing(store: Store) -> None:
     state = state_of(1000)
     before = state.digest()
     for digest in (
@@ -254,7 +259,7 @@ def test_what_is_no_snapshot_of_this_state_is_refused_untouched(store):
     assert state.digest() == before
 
 
-def test_a_snapshot_with_a_rotten_chunk_is_not_loaded_in_silence():
+def test_snapshot_with_a_corrupt_chunk_is_reported() -> None:
     disk = MemoryDisk()
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     state, other = state_of(1000), OuterState(1000)
@@ -279,7 +284,7 @@ local.array[:] = theta.array + 1
 """
 
 
-def test_a_subprocess_maps_the_same_memory_through_the_descriptors():
+def test_subprocess_maps_the_same_memory_through_descriptors() -> None:
     state = state_of(1000)
     arena = Arena(state)
     command = [sys.executable, "-c", CHILD, str(arena.theta_fd), str(arena.local_fd)]
@@ -289,7 +294,7 @@ def test_a_subprocess_maps_the_same_memory_through_the_descriptors():
     assert arena.numel == 1000
 
 
-def test_a_shared_vector_starts_as_zeros_and_cannot_be_resized():
+def test_shared_vector_starts_as_zeros_and_cannot_be_resized() -> None:
     vector = SharedVector(100)
     assert bits(vector.array) == bytes(400)
     assert vector.numel == 100
@@ -297,7 +302,7 @@ def test_a_shared_vector_starts_as_zeros_and_cannot_be_resized():
         os.truncate(vector.fd, 8)
 
 
-def test_views_outlive_the_closing_of_their_vector():
+def test_views_outlive_the_closing_of_their_vector() -> None:
     vector = SharedVector(100)
     view = vector.array
     vector.close()
@@ -308,7 +313,7 @@ def test_views_outlive_the_closing_of_their_vector():
         _ = vector.fd
 
 
-def test_a_vector_longer_than_two_to_the_31_elements_is_addressed_right():
+def test_vector_longer_than_two_to_the_31_is_addressed_right() -> None:
     # Sparse: only the touched pages take memory.
     vector = SharedVector(2**31 + 4096)
     vector.array[-1] = 7

@@ -1,4 +1,4 @@
-"""What rounding lost is owed once the reduce that lost it is committed, and never before."""
+"""A rounding loss becomes a residual once its reduce is committed, and never before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def lose(
     residual.aside[:] = amount
 
 
-def test_what_was_lost_in_a_committed_reduce_is_owed() -> None:
+def test_loss_in_a_committed_reduce_becomes_the_residual() -> None:
     residual = Residual(3)
     assert residual.owed.tolist() == [0, 0, 0]
     lose(residual, 0.25)
@@ -27,16 +27,16 @@ def test_what_was_lost_in_a_committed_reduce_is_owed() -> None:
     residual.close()
 
 
-def test_an_attempt_that_failed_leaves_nothing_behind() -> None:
+def test_failed_attempt_leaves_nothing_behind() -> None:
     residual = Residual(2)
     lose(residual, 0.5)
-    lose(residual, 0.75, attempt=1)  # The first can be committed no more.
+    lose(residual, 0.75, attempt=1)  # The first one can no longer be committed.
     residual.ended(1)
     assert residual.owed.tolist() == [0.75, 0.75]
 
 
 @pytest.mark.parametrize("committed", [None, 0, 2])
-def test_who_is_in_no_committed_attempt_goes_on_owing_what_it_owed(committed: int | None) -> None:
+def test_peer_outside_the_committed_attempt_keeps_its_residual(committed: int | None) -> None:
     residual = Residual(2)
     lose(residual, 1.0)
     residual.ended(0)
@@ -45,7 +45,7 @@ def test_who_is_in_no_committed_attempt_goes_on_owing_what_it_owed(committed: in
     assert residual.owed.tolist() == [1.0, 1.0]
 
 
-def test_what_was_not_rounded_before_a_reduce_was_cut_short_is_still_owed() -> None:
+def test_parts_not_rounded_before_an_abort_keep_their_residual() -> None:
     residual = Residual(3)
     lose(residual, 1.0)
     residual.ended(0)
@@ -57,7 +57,7 @@ def test_what_was_not_rounded_before_a_reduce_was_cut_short_is_still_owed() -> N
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1.01, -1.01])
-def test_numbers_of_which_rounding_loses_no_so_much_are_not_owed(number: float) -> None:
+def test_loss_larger_than_rounding_can_cause_is_not_kept(number: float) -> None:
     residual = Residual(3)
     lose(residual, 1.0)
     residual.aside[2] = number
@@ -66,7 +66,7 @@ def test_numbers_of_which_rounding_loses_no_so_much_are_not_owed(number: float) 
     assert residual.owed.tolist() == [0, 0, 0]
 
 
-def test_what_is_owed_is_rescaled_where_others_share_the_mean() -> None:
+def test_residual_is_rescaled_when_others_share_the_mean() -> None:
     residual = Residual(2)
     lose(residual, 0.3, peers=3)
     residual.ended(0)
@@ -80,7 +80,7 @@ def test_what_is_owed_is_rescaled_where_others_share_the_mean() -> None:
     assert residual.owed == pytest.approx(0.6)
 
 
-def test_where_nobody_can_say_what_was_committed_nothing_is_owed() -> None:
+def test_residual_is_zero_if_the_committed_attempt_is_unknown() -> None:
     residual = Residual(2)
     lose(residual, 1.0)
     residual.ended(0)

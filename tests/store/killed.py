@@ -1,9 +1,8 @@
-"""A store in processes that are killed, for real: `python -m tests.store.killed FOLDER`.
+"""A store in processes that are really killed: `python -m tests.store.killed FOLDER`.
 
-A process of its own, since it forks: one child for each point, which tells the story of
-`test_crash` on the real disk, with real threads, and gets SIGKILL in place of one write. Nothing is
-synced, which a killed process does not need: what it wrote the kernel has. What was found is
-written as JSON.
+It is a separate process because it forks: one child for each write. A child runs the story of
+`test_crash` on the real disk with real threads, and is killed by SIGKILL at that write. Nothing is
+synced, since a killed process leaves its writes in the kernel. The results are printed as JSON.
 """
 
 from __future__ import annotations
@@ -21,60 +20,60 @@ from tests.store.test_crash import STEPS, check_whole, story
 
 
 class KillingDisk(LocalDisk):
-    """Kills its process in place of write number `fatal` (from 1), half of which is done."""
+    """Kills its process halfway through write number `fatal` (from 1)."""
 
-    def __init__(self, fatal=0):
+    def __init__(self, fatal: int = 0) -> None:
         self.fatal, self.count = fatal, 0
         self._counting = threading.Lock()
 
-    def _is_fatal(self):
+    def _is_fatal(self) -> bool:
         with self._counting:
             self.count += 1
             return self.count == self.fatal
 
-    def _pass(self):
+    def _pass(self) -> None:
         if self._is_fatal():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def write(self, path, data):
+    def write(self, path: Path, data: memoryview) -> None:
         if self._is_fatal():
             super().write(path, data[: len(data) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
         super().write(path, data)
 
-    def sync(self, path):
+    def sync(self, path: Path) -> None:
         self._pass()
 
-    def sync_directory(self, path):
+    def sync_directory(self, path: Path) -> None:
         self._pass()
 
-    def replace(self, source, target):
+    def replace(self, source: Path, target: Path) -> None:
         self._pass()
         super().replace(source, target)
 
-    def remove(self, path):
+    def remove(self, path: Path) -> None:
         self._pass()
         super().remove(path)
 
 
-class Told(list):
-    """Steps that are finished, also for whoever comes after SIGKILL."""
+class Told(list[int]):
+    """Finished steps, which survive SIGKILL."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self._path = path
 
-    def append(self, step):
+    def append(self, step: int) -> None:
         super().append(step)
         self._path.write_text(str(step))
 
 
-def tell(folder, disk):
+def tell(folder: Path, disk: LocalDisk) -> None:
     with Store(folder / "store", disk=disk, chunk_bytes=1024) as store:
         story(store, Told(folder / "finished"))
 
 
-def killed_at(folder, point):
-    """Whether SIGKILL came, and the last step that was finished by then."""
+def killed_at(folder: Path, point: int) -> tuple[bool, int]:
+    """Return whether SIGKILL came, and the last step finished by then."""
     child = os.fork()
     if child == 0:
         tell(folder, KillingDisk(point))
@@ -84,14 +83,14 @@ def killed_at(folder, point):
     return os.WTERMSIG(status) == signal.SIGKILL, int(told.read_text()) if told.exists() else 0
 
 
-def main(folder):
+def main(folder: Path) -> None:
     counting = KillingDisk()
     tell(folder / "whole", counting)
     found = []
     for point in range(1, counting.count + 1):
         (folder / "killed").mkdir()
         was_killed, finished = killed_at(folder / "killed", point)
-        after = KillingDisk()  # which kills nobody
+        after = KillingDisk()  # this write kills nobody
         with Store(folder / "killed" / "store", disk=after, chunk_bytes=1024) as store:
             found.append([was_killed, finished, check_whole(store, finished)])
         shutil.rmtree(folder / "killed")

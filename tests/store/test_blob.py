@@ -1,9 +1,10 @@
-"""Manifests: one name for one content, and nothing believed that a peer could have made up."""
+"""Manifests: each content has one name, and a manifest that a peer made up is not believed."""
 
 from __future__ import annotations
 
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ManifestInvalid
+from p2ptrain.ids import Digest
 from p2ptrain.store import BlobManifest, digest_of
 from p2ptrain.store.blob import META_BYTES_MAX, describe, looks_like_manifest, read_whole, rechunked
 
 A, B = digest_of(b"a"), digest_of(b"b")
 
 
-def manifest(**changes):
+def manifest(**changes: Any) -> BlobManifest:
     return BlobManifest(
         **{
             "kind": "snapshot",
@@ -30,7 +32,7 @@ def manifest(**changes):
     )
 
 
-def wire(**changes):
+def wire(**changes: object) -> bytes:
     value = {
         "kind": "snapshot",
         "size": 1500,
@@ -42,7 +44,7 @@ def wire(**changes):
     return pack({key: field for key, field in value.items() if field is not None})
 
 
-def test_a_manifest_survives_the_wire():
+def test_manifest_survives_encoding() -> None:
     sent = manifest()
     assert BlobManifest.from_wire(sent.to_wire()) == sent
     assert sent.to_wire() == wire()
@@ -50,12 +52,12 @@ def test_a_manifest_survives_the_wire():
 
 
 @pytest.mark.parametrize("size", [0, 1, 1024, 300_000, 4_000_000])
-def test_a_blob_is_read_whole_without_a_second_copy_of_it(size):
+def test_blob_is_read_whole_without_a_second_copy(size: int) -> None:
     data = random.Random(size).randbytes(size)
     described = describe("update", [data], 1024, {})
     starts = {chunk: at * 1024 for at, chunk in enumerate(described.chunks)}
 
-    def read_into(chunk, view):
+    def read_into(chunk: Digest, view: memoryview) -> None:
         view[:] = memoryview(data)[starts[chunk] :][: len(view)]
 
     tracemalloc.start()
@@ -66,7 +68,7 @@ def test_a_blob_is_read_whole_without_a_second_copy_of_it(size):
     assert peak < 1.2 * size + 2**16
 
 
-def test_an_empty_blob_has_no_chunks():
+def test_empty_blob_has_no_chunks() -> None:
     assert BlobManifest.from_wire(manifest(size=0, chunks=()).to_wire()).chunks == ()
 
 
@@ -96,19 +98,19 @@ def test_an_empty_blob_has_no_chunks():
         {"surplus": 1},
     ],
 )
-def test_a_hostile_manifest_is_refused(changes):
+def test_hostile_manifest_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ManifestInvalid):
         BlobManifest.from_wire(wire(**changes))
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_do_worse_than_being_no_manifest(data):
+def test_arbitrary_bytes_are_not_a_manifest_and_do_no_harm(data: bytes) -> None:
     with pytest.raises(ManifestInvalid):
         BlobManifest.from_wire(data)
 
 
 @given(st.integers(0, 400), st.integers(0, 255))
-def test_a_manifest_with_one_byte_changed_is_refused_or_is_another_one(position, value):
+def test_manifest_with_a_changed_byte_is_refused_or_another_one(position: int, value: int) -> None:
     data = bytearray(manifest().to_wire())
     data[position % len(data)] = value
     try:
@@ -118,33 +120,33 @@ def test_a_manifest_with_one_byte_changed_is_refused_or_is_another_one(position,
     assert changed.to_wire() == bytes(data)
 
 
-def test_a_manifest_too_long_for_a_chunk_is_refused():
+def test_manifest_too_long_for_a_chunk_is_refused() -> None:
     chunks = tuple([A] * 130_000)
     with pytest.raises(ManifestInvalid):
         manifest(size=1024 * len(chunks), chunks=chunks).to_wire()
 
 
-def test_one_digest_cannot_stand_for_two_lengths():
+def test_one_digest_cannot_stand_for_two_lengths() -> None:
     assert manifest(size=2048, chunks=(A, A)).sizes() == {A: 1024}
     with pytest.raises(ManifestInvalid):
         manifest(chunks=(A, A)).sizes()
 
 
-def test_every_manifest_looks_like_one_and_text_does_not():
+def test_every_manifest_is_recognised_and_text_is_not() -> None:
     assert looks_like_manifest(manifest().to_wire())
     assert not looks_like_manifest(b"once upon a time")
     assert not looks_like_manifest(b"")
 
 
 @given(st.lists(st.binary(max_size=50), max_size=12), st.integers(1, 16))
-def test_rechunking_keeps_the_bytes_and_cuts_them_evenly(parts, chunk_bytes):
+def test_rechunking_keeps_the_bytes_and_cuts_evenly(parts: list[bytes], chunk_bytes: int) -> None:
     pieces = [bytes(piece) for piece in rechunked(parts, chunk_bytes)]
     assert b"".join(pieces) == b"".join(parts)
     assert all(len(piece) == chunk_bytes for piece in pieces[:-1])
     assert all(0 < len(piece) <= chunk_bytes for piece in pieces)
 
 
-def test_rechunking_a_long_part_copies_nothing():
+def test_rechunking_a_long_part_copies_nothing() -> None:
     part = bytearray(64)
     pieces = list(rechunked([part], 16))
     part[20] = 7

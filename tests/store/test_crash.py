@@ -1,9 +1,9 @@
-"""The store's promise, tested at every single write: cut the power there, or fill the disk there.
+"""The store's promise, tested at every single write: the power fails or the disk is full there.
 
-The story below snapshots, moves the head, collects garbage and goes on. It is first run whole,
-which enumerates its writes; then once for each write and several outcomes of a crash there. There
-the chunks of a blob are written one after the other; where they are written beside each other, as a
-node does it, a seed decides who goes on at each write (turns).
+The story below takes snapshots, moves the head, collects garbage and continues. One complete run
+counts the writes. Further runs crash at each write, with several outcomes. In these runs the chunks
+of a blob are written one after the other. In runs that write them in parallel, as a node does, a
+seed chooses the thread that continues at each write (see turns).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ RUN = RunId("cd" * 32)
 STEPS = 3
 
 
-def snapshot_bytes(step):
+def snapshot_bytes(step: int) -> bytes:
     """Three chunks, of which the middle one never changes."""
     return b"%d" % step * 1024 + b"same" * 256 + b"tail of %d" % step * 20
 
 
-def put_step(store, step, finished):
-    """One outer step as a node stores it: the update, a snapshot, then the head.
+def put_step(store: Store, step: int, finished: list[int]) -> None:
+    """Store one outer step as a node does: the update, a snapshot, then the head.
 
-    `finished` notes what the head must not fall behind any more.
+    `finished` records the steps that the head must not fall behind.
     """
     update = store.put_blob("update", [b"update %d" % step * 150], {"step": step})
     snapshot = store.put_blob("snapshot", [snapshot_bytes(step)], {"step": step})
@@ -47,20 +47,20 @@ def put_step(store, step, finished):
     store.collect_garbage([update])
 
 
-def story(store, finished):
-    """All steps from wherever the head is."""
+def story(store: Store, finished: list[int]) -> None:
+    """Run all steps after the head."""
     head = store.head()
     finished.append(head.step if head else 0)
     for step in range(finished[-1] + 1, STEPS + 1):
         put_step(store, step, finished)
 
 
-def opened(disk):
+def opened(disk: MemoryDisk) -> Store:
     lanes = disk.turns if isinstance(disk, TurnsDisk) else AtOnce
     return Store(ROOT, disk=disk, chunk_bytes=1024, lanes=lanes)
 
 
-def whole_story():
+def whole_story() -> list[str]:
     disk = MemoryDisk()
     story(opened(disk), [])
     return disk.writes
@@ -70,8 +70,8 @@ WRITES = whole_story()
 POINTS = range(1, len(WRITES) + 1)
 
 
-def check_whole(store, step_at_least):
-    """Everything that must hold of a store after any fault."""
+def check_whole(store: Store, step_at_least: int) -> int:
+    """Check everything that must hold for a store after any fault."""
     head = store.head()
     if head is None:
         assert step_at_least == 0
@@ -80,6 +80,7 @@ def check_whole(store, step_at_least):
     assert head == Head(
         RUN, 2 * head.step, digest_of(b"%d" % head.step), head.step, head.snapshot, head.step
     )
+    assert head.snapshot is not None
     assert store.holds_blob(head.snapshot)
     assert store.read_blob(head.snapshot) == snapshot_bytes(head.step)
     for digest in store._objects:
@@ -87,16 +88,16 @@ def check_whole(store, step_at_least):
     return head.step
 
 
-def run_into(disk):
-    """The story on this disk, as far as it gets; returns the last step that was finished."""
+def run_into(disk: MemoryDisk) -> int:
+    """Run the story on this disk as far as possible. Return the last finished step."""
     finished = [0]
     with suppress(PowerCut):
         story(opened(disk), finished)
     return finished[-1]
 
 
-def finish(disk, rng):
-    """The next process goes on where the head is, and gets to the end."""
+def finish(disk: MemoryDisk, rng: random.Random) -> None:
+    """The next process continues from the head and reaches the end."""
     store = opened(disk)
     story(store, [])
     assert check_whole(store, STEPS) == STEPS
@@ -104,14 +105,14 @@ def finish(disk, rng):
     assert check_whole(opened(disk.reboot(rng)), STEPS) == STEPS
 
 
-def test_the_story_has_the_writes_that_it_should():
+def test_story_has_the_expected_writes() -> None:
     kinds = {" ".join(write.split()[:2]).split(" /")[0] for write in WRITES}
     assert kinds == {"write", "sync", "replace", "sync directory", "remove"}
     assert len(POINTS) > 60
 
 
 @pytest.mark.parametrize("fail_at", POINTS)
-def test_after_a_power_cut_at_any_write_the_head_is_valid_and_all_it_reaches_is_there(fail_at):
+def test_head_and_its_contents_survive_a_power_cut_at_any_write(fail_at: int) -> None:
     for seed in range(3):
         rng = random.Random(f"{fail_at}/{seed}") if seed else None
         disk = MemoryDisk(fail_at=fail_at)
@@ -122,7 +123,7 @@ def test_after_a_power_cut_at_any_write_the_head_is_valid_and_all_it_reaches_is_
 
 
 @pytest.mark.parametrize("fail_at", range(1, 40))
-def test_a_manifest_is_never_there_before_its_chunks(fail_at):
+def test_manifest_is_never_there_before_its_chunks(fail_at: int) -> None:
     for seed in range(10):
         disk = MemoryDisk(fail_at=fail_at)
         with suppress(PowerCut):
@@ -133,7 +134,7 @@ def test_a_manifest_is_never_there_before_its_chunks(fail_at):
                 assert store.read_blob(digest) == snapshot_bytes(1), f"seed {seed}"
 
 
-def test_five_hundred_random_crashes_three_in_each_story_lose_nothing():
+def test_five_hundred_stories_with_three_crashes_lose_nothing() -> None:
     for seed in range(170):
         rng = random.Random(seed)
         disk, finished = MemoryDisk(), 0
@@ -146,8 +147,8 @@ def test_five_hundred_random_crashes_three_in_each_story_lose_nothing():
         finish(disk, rng)
 
 
-def chunks_on_their_way(writes):
-    """How many files were begun and not named yet, at most."""
+def chunks_on_their_way(writes: list[str]) -> int:
+    """The largest number of files that were begun and not yet named."""
     on_their_way = most = 0
     for write in writes:
         on_their_way += write.startswith("write ") - write.startswith("replace ")
@@ -155,8 +156,8 @@ def chunks_on_their_way(writes):
     return most
 
 
-def test_turns_mix_the_writes_of_a_blobs_chunks_and_are_the_same_for_the_same_seed():
-    def story_of(seed):
+def test_turns_mix_the_writes_of_chunks_as_the_seed_says() -> None:
+    def story_of(seed: int) -> list[str]:
         disk = TurnsDisk.of(MemoryDisk(), random.Random(seed))
         opened(disk).put_blob("snapshot", [b"%d" % n * 1024 for n in range(8)], {})
         return [re.sub(r"/tmp/[0-9-]+", "", write) for write in disk.writes]
@@ -169,9 +170,7 @@ def test_turns_mix_the_writes_of_a_blobs_chunks_and_are_the_same_for_the_same_se
 
 @pytest.mark.parametrize("fail_at", POINTS)
 @pytest.mark.parametrize("failure", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
-def test_an_error_at_any_write_is_named_loses_nothing_and_is_over_when_the_cause_is(
-    fail_at, failure
-):
+def test_error_at_any_write_is_named_and_loses_nothing(fail_at: int, failure: int) -> None:
     disk = MemoryDisk(fail_at=fail_at, failure=failure)
     finished = [0]
     error = None
@@ -191,7 +190,7 @@ def test_an_error_at_any_write_is_named_loses_nothing_and_is_over_when_the_cause
     finish(disk.reboot(None), random.Random(1))
 
 
-def test_a_disk_that_is_full_while_chunks_are_on_their_way_leaves_nothing_half_done():
+def test_full_disk_during_parallel_writes_leaves_nothing_partial() -> None:
     for seed in range(60):
         rng = random.Random(seed)
         disk = TurnsDisk.of(MemoryDisk(), rng)
@@ -201,13 +200,14 @@ def test_a_disk_that_is_full_while_chunks_are_on_their_way_leaves_nothing_half_d
         with suppress(StoreFull):
             story(opened(disk), finished)
         left = disk.names(ROOT / "tmp") if ROOT / "tmp" in disk._names else []
-        assert left == [] or disk.forever  # who cannot write cannot tidy up, until the next start
+        # a process that cannot write cannot tidy up until the next start
+        assert left == [] or disk.forever
         after = disk.reboot(rng if seed % 3 else None)
         check_whole(opened(after.reboot(None)), finished[-1])
         finish(after, rng)
 
 
-def test_a_disk_that_stays_full_refuses_writes_and_goes_on_serving():
+def test_disk_that_stays_full_refuses_writes_and_still_serves() -> None:
     disk = MemoryDisk()
     store = opened(disk)
     put_step(store, 1, [])
@@ -223,7 +223,7 @@ def test_a_disk_that_stays_full_refuses_writes_and_goes_on_serving():
 
 
 @pytest.mark.parametrize("failure", [errno.EROFS, errno.EACCES])
-def test_a_read_only_disk_has_its_own_code_and_can_be_read(failure):
+def test_read_only_disk_has_its_own_code_and_can_be_read(failure: int) -> None:
     disk = MemoryDisk()
     store = opened(disk)
     put_step(store, 1, [])
@@ -234,7 +234,7 @@ def test_a_read_only_disk_has_its_own_code_and_can_be_read(failure):
     assert check_whole(store, 1) == 1
 
 
-def test_a_process_that_is_really_killed_at_any_write_leaves_a_valid_head(tmp_path):
+def test_process_killed_at_any_write_leaves_a_valid_head(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.store.killed", str(tmp_path)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr

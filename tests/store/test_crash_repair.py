@@ -1,15 +1,16 @@
-"""Repairing a store, and disowning its snapshot, cut short at each of their writes."""
+"""Repairing a store and rejecting its snapshot, each interrupted at every write."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.errors import ChunkMissing
-from p2ptrain.ids import RunId
+from p2ptrain.ids import Digest, RunId
 from p2ptrain.node.outer_state.state_mismatch import disown
 from p2ptrain.store import Head, MemoryDisk, PowerCut, Store, Survey, digest_of
 from tests.store.turns import AtOnce
@@ -20,12 +21,12 @@ SNAPSHOT = b"one" * 500 + b"two" * 500 + b"tail"
 SEEDS = 8
 
 
-def opened(disk):
+def opened(disk: MemoryDisk) -> Store:
     return Store(ROOT, disk=disk, chunk_bytes=1024, lanes=AtOnce)
 
 
-def stored():
-    """A store with a head, as a disk that survived everything until now, and its snapshot."""
+def stored() -> tuple[MemoryDisk, Digest]:
+    """A store with a head, on a disk that has survived everything so far, and its snapshot."""
     disk = MemoryDisk()
     store = opened(disk)
     digest = store.put_blob("snapshot", [SNAPSHOT], {})
@@ -33,8 +34,8 @@ def stored():
     return disk.reboot(random.Random(0)), digest
 
 
-def rot(disk, digest):
-    """Damage two of the snapshot's chunks and its list of them; returns the sound bytes."""
+def rot(disk: MemoryDisk, digest: Digest) -> dict[Digest, bytes]:
+    """Damage two of the snapshot's chunks and its manifest. Return the intact bytes."""
     store = opened(disk)
     manifest = store.manifest(digest)
     victims = {each: store.get_chunk(each) for each in (manifest.chunks[1], manifest.chunks[2])}
@@ -45,8 +46,8 @@ def rot(disk, digest):
     return victims
 
 
-def repair(store, victims):
-    """As a scrub and `store check --repair` do it: set aside, fetch, make the names durable."""
+def repair(store: Store, victims: Mapping[Digest, bytes]) -> None:
+    """Repair as a scrub and `store check --repair` do: set aside, fetch, make the names durable."""
     for victim in victims:
         store.examine(victim)
     for victim, sound in victims.items():
@@ -55,14 +56,14 @@ def repair(store, victims):
     store.settle()
 
 
-def count_of(work):
-    """How many writes there are, from the opening of the store on."""
+def count_of(work: Callable[[MemoryDisk, Digest], object]) -> int:
+    """The number of writes from the opening of the store on."""
     disk, digest = stored()
     work(disk, digest)
     return len(disk.writes)
 
 
-def whole_repair(disk, digest):
+def whole_repair(disk: MemoryDisk, digest: Digest) -> dict[Digest, bytes]:
     victims = rot(disk, digest)
     disk.writes.clear()
     repair(opened(disk), victims)
@@ -70,7 +71,7 @@ def whole_repair(disk, digest):
 
 
 @pytest.mark.parametrize("fail_at", range(1, count_of(whole_repair) + 1))
-def test_a_repair_that_is_cut_short_believes_no_rot_loses_nothing_else_and_can_be_repeated(fail_at):
+def test_interrupted_repair_loses_nothing_and_can_be_repeated(fail_at: int) -> None:
     for seed in range(SEEDS):
         disk, digest = stored()
         victims = rot(disk, digest)
@@ -84,6 +85,7 @@ def test_a_repair_that_is_cut_short_believes_no_rot_loses_nothing_else_and_can_b
         rotten = {each for each, is_damaged in Survey(ROOT, disk).damaged() if is_damaged}
         store = opened(disk)
         head = store.head()
+        assert head is not None
         assert (head.snapshot, head.step) == (digest, 1)
         assert rotten <= set(victims)
         for victim, sound in victims.items():
@@ -95,20 +97,20 @@ def test_a_repair_that_is_cut_short_believes_no_rot_loses_nothing_else_and_can_b
         assert opened(after).read_blob(digest) == SNAPSHOT
 
 
-def sound_or_gone(store, digest):
+def sound_or_gone(store: Store, digest: Digest) -> bytes | None:
     try:
         return store.get_chunk(digest)
     except ChunkMissing:
         return None
 
 
-def whole_disowning(disk, digest):
+def whole_disowning(disk: MemoryDisk, digest: Digest) -> None:
     disk.writes.clear()
     disown(opened(disk))
 
 
 @pytest.mark.parametrize("fail_at", range(1, count_of(whole_disowning) + 2))
-def test_a_snapshot_is_disowned_or_not_whenever_that_is_cut_short_and_once_it_is_it_stays(fail_at):
+def test_interrupted_rejection_of_a_snapshot_is_all_or_nothing(fail_at: int) -> None:
     for seed in range(SEEDS):
         disk, digest = stored()
         disk.writes.clear()
@@ -118,14 +120,18 @@ def test_a_snapshot_is_disowned_or_not_whenever_that_is_cut_short_and_once_it_is
             done = True
         after = opened(disk.reboot(random.Random(seed) if seed else None))
         head = after.head()
+        assert head is not None
         assert (head.run, head.height, head.head, head.step) == (RUN, 2, digest_of(b"entry"), 1)
-        assert (head.snapshot, head.snapshot_step) in [(None, None)] + [(digest, 1)] * (not done)
-        assert after.read_blob(digest) == SNAPSHOT  # kept: it may still be found to be right
+        if (head.snapshot, head.snapshot_step) != (None, None):
+            assert (head.snapshot, head.snapshot_step, done) == (digest, 1, False)
+        assert after.read_blob(digest) == SNAPSHOT  # kept, since it may still turn out to be right
         disown(after)
-        assert after.head().snapshot is None
+        rejected = after.head()
+        assert rejected is not None
+        assert rejected.snapshot is None
 
 
-def test_the_cuts_of_a_disowning_come_before_and_after_it():
+def test_rejection_is_interrupted_before_and_after_it_holds() -> None:
     heads = set()
     for fail_at in range(1, count_of(whole_disowning) + 1):
         disk, _ = stored()
@@ -133,5 +139,7 @@ def test_the_cuts_of_a_disowning_come_before_and_after_it():
         disk.fail_at = fail_at
         with suppress(PowerCut):
             disown(opened(disk))
-        heads.add(opened(disk.reboot(None)).head().snapshot_step)
+        head = opened(disk.reboot(None)).head()
+        assert head is not None
+        heads.add(head.snapshot_step)
     assert heads == {1, None}

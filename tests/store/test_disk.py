@@ -1,4 +1,4 @@
-"""One conformance suite for the seam, run on the real disk and on the one in memory."""
+"""One conformance suite for disks, run on the real disk and on the one in memory."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ import mmap
 import os
 import random
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from p2ptrain.store import LocalDisk, MemoryDisk, PowerCut
+from p2ptrain.store import Disk, LocalDisk, MemoryDisk, PowerCut
 
 
 @pytest.fixture(params=["local", "memory"])
-def disk(request):
+def disk(request: pytest.FixtureRequest) -> Disk:
     return LocalDisk() if request.param == "local" else MemoryDisk()
 
 
 @pytest.fixture
-def root(disk, tmp_path):
+def root(disk: Disk, tmp_path: Path) -> Path:
     disk.make_directories(tmp_path / "a" / "b")
     return tmp_path / "a" / "b"
 
 
-def test_a_file_reads_back_as_it_was_written_whole_or_in_part(disk, root):
+def test_file_reads_back_as_written_whole_or_in_part(disk: Disk, root: Path) -> None:
     disk.write(root / "f", memoryview(b"hello world"))
     assert disk.read(root / "f", 0, 100) == b"hello world"
     assert disk.read(root / "f", 6, 3) == b"wor"
@@ -32,7 +35,7 @@ def test_a_file_reads_back_as_it_was_written_whole_or_in_part(disk, root):
     assert disk.read(root / "f", 50, 5) == b""
 
 
-def test_a_chunk_is_read_into_memory_once(tmp_path):
+def test_chunk_is_read_into_memory_once(tmp_path: Path) -> None:
     disk, size = LocalDisk(), 4 * 2**20
     disk.write(tmp_path / "chunk", memoryview(bytes(size)))
     tracemalloc.start()
@@ -43,7 +46,7 @@ def test_a_chunk_is_read_into_memory_once(tmp_path):
         tracemalloc.stop()
 
 
-def test_writing_again_replaces_the_content_and_appending_adds_to_it(disk, root):
+def test_writing_replaces_the_content_and_appending_extends_it(disk: Disk, root: Path) -> None:
     disk.write(root / "f", memoryview(b"a long first content"))
     disk.write(root / "f", memoryview(b"short"))
     disk.opened(root / "f").append(memoryview(b"er"))
@@ -52,7 +55,7 @@ def test_writing_again_replaces_the_content_and_appending_adds_to_it(disk, root)
     assert disk.size(root / "f") == 6
 
 
-def test_an_open_file_stays_the_same_whatever_has_its_name(disk, root):
+def test_open_file_is_unaffected_by_a_change_of_its_name(disk: Disk, root: Path) -> None:
     disk.write(root / "f", memoryview(b"old"))
     old = disk.opened(root / "f")
     disk.write(root / "new", memoryview(b"new"))
@@ -69,7 +72,7 @@ def test_an_open_file_stays_the_same_whatever_has_its_name(disk, root):
     new.close()
 
 
-def test_read_into_fills_as_much_as_there_is(disk, root):
+def test_read_into_fills_as_much_as_there_is(disk: Disk, root: Path) -> None:
     disk.write(root / "f", memoryview(b"abcdef"))
     short, long = bytearray(3), bytearray(9)
     assert disk.read_into(root / "f", memoryview(short)) == 3
@@ -77,7 +80,7 @@ def test_read_into_fills_as_much_as_there_is(disk, root):
     assert (bytes(short), bytes(long)) == (b"abc", b"abcdef\0\0\0")
 
 
-def test_replace_moves_over_what_was_there(disk, root):
+def test_replace_moves_over_what_was_there(disk: Disk, root: Path) -> None:
     disk.write(root / "old", memoryview(b"old"))
     disk.write(root / "new", memoryview(b"new"))
     disk.sync(root / "new")
@@ -87,7 +90,7 @@ def test_replace_moves_over_what_was_there(disk, root):
     assert disk.read(root / "old", 0, 9) == b"new"
 
 
-def test_a_file_that_is_not_there_has_no_size_and_cannot_be_used(disk, root):
+def test_missing_file_has_no_size_and_cannot_be_used(disk: Disk, root: Path) -> None:
     assert disk.size(root / "none") is None
     for use in (
         lambda: disk.read(root / "none", 0, 1),
@@ -100,7 +103,7 @@ def test_a_file_that_is_not_there_has_no_size_and_cannot_be_used(disk, root):
     assert disk.names(root) == []
 
 
-def test_a_lock_is_held_by_one_until_it_is_closed(disk, root):
+def test_lock_is_held_by_one_owner_until_it_is_closed(disk: Disk, root: Path) -> None:
     lock = disk.lock(root / "lock")
     assert lock is not None
     assert disk.lock(root / "lock") is None
@@ -110,8 +113,9 @@ def test_a_lock_is_held_by_one_until_it_is_closed(disk, root):
     again.close()
 
 
-def test_after_a_power_cut_only_what_was_made_durable_is_sure(tmp_path):
-    survived = set()
+def test_only_durable_writes_are_certain_after_a_power_cut(tmp_path: Path) -> None:
+    survived: set[tuple[str, ...]] = set()
+    contents: set[bytes] = set()
     for seed in range(200):
         disk = MemoryDisk()
         disk.make_directories(tmp_path)
@@ -127,15 +131,15 @@ def test_after_a_power_cut_only_what_was_made_durable_is_sure(tmp_path):
         assert "named" in after.names(tmp_path)
         if "sure" in after.names(tmp_path):
             assert after.read(tmp_path / "sure", 0, 9) == b"sure"
-        survived.add(after.read(tmp_path / "named", 0, 9999))
+        contents.add(after.read(tmp_path / "named", 0, 9999))
     assert ("named",) in survived
     assert ("named", "sure", "written") in survived
-    assert {b"", b"data" * 300} < survived
-    assert len(survived) > 20  # torn in many ways
+    assert {b"", b"data" * 300} < contents
+    assert len(survived) + len(contents) > 20  # torn in many ways
 
 
-def pages(count):
-    """Memory that begins at a page, full of bytes of which no two pages are alike."""
+def pages(count: int) -> memoryview:
+    """Memory that starts at a page boundary. No two of its pages are equal."""
     memory = memoryview(mmap.mmap(-1, count * mmap.PAGESIZE))
     memory[:] = b"".join(bytes([n]) * mmap.PAGESIZE for n in range(count))
     return memory
@@ -152,7 +156,9 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_memory_of_any_place_and_length_is_written_as_it_is(disk, root, name):
+def test_memory_at_any_address_and_of_any_length_is_written(
+    disk: Disk, root: Path, name: str
+) -> None:
     data = ALIKE[name](pages(3))
     disk.write(root / "f", memoryview(b"longer than that, and replaced" * 1000))
     disk.write(root / "f", data)
@@ -160,11 +166,12 @@ def test_memory_of_any_place_and_length_is_written_as_it_is(disk, root, name):
     assert disk.read(root / "f", 0, 99_999) == data
 
 
-def refuse_around_the_cache(monkeypatch, name, error):
-    """From here on the first such system call that goes around the page cache fails."""
-    call, refused = getattr(os, name), []
+def refuse_around_the_cache(monkeypatch: pytest.MonkeyPatch, name: str, error: int) -> None:
+    """Make the first such system call fail that bypasses the page cache, and all later ones."""
+    call: Callable[..., object] = getattr(os, name)
+    refused: list[object] = []
 
-    def failing(*words):
+    def failing(*words: Any) -> object:
         if not refused and (name == "write" or words[1] & os.O_DIRECT):
             refused.append(words)
             raise OSError(error, "as the test demands")
@@ -174,9 +181,9 @@ def refuse_around_the_cache(monkeypatch, name, error):
 
 
 @pytest.mark.parametrize("call", ["open", "write"])
-def test_where_there_is_no_way_around_the_page_cache_files_are_written_through_it(
-    tmp_path, monkeypatch, call
-):
+def test_files_use_the_page_cache_where_it_cannot_be_bypassed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     refuse_around_the_cache(monkeypatch, call, errno.EINVAL)
     LocalDisk().write(tmp_path / "f", pages(2))
     monkeypatch.undo()
@@ -184,14 +191,16 @@ def test_where_there_is_no_way_around_the_page_cache_files_are_written_through_i
 
 
 @pytest.mark.parametrize("call", ["open", "write"])
-def test_a_disk_that_is_full_is_not_tried_another_way(tmp_path, monkeypatch, call):
+def test_full_disk_is_not_tried_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     refuse_around_the_cache(monkeypatch, call, errno.ENOSPC)
     with pytest.raises(OSError, match="as the test demands") as caught:
         LocalDisk().write(tmp_path / "f", pages(2))
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_a_killed_process_loses_nothing_that_the_kernel_had(tmp_path):
+def test_killed_process_loses_nothing_that_the_kernel_had(tmp_path: Path) -> None:
     disk = MemoryDisk()
     disk.make_directories(tmp_path)
     disk.write(tmp_path / "f", memoryview(b"never synced"))
@@ -202,16 +211,17 @@ def test_a_killed_process_loses_nothing_that_the_kernel_had(tmp_path):
     assert after.reboot(random.Random(3)).read(tmp_path / "g", 0, 99) != b"never synced"
 
 
-def test_nothing_happens_on_a_disk_without_power(tmp_path):
+def test_nothing_happens_on_a_disk_without_power(tmp_path: Path) -> None:
     disk = MemoryDisk(fail_at=1)
     disk.make_directories(tmp_path)
     with pytest.raises(PowerCut):
         disk.write(tmp_path / "f", memoryview(b"half of it"))
-    for use in (
+    uses: tuple[Callable[[], None], ...] = (
         lambda: disk.write(tmp_path / "g", memoryview(b"")),
         lambda: disk.remove(tmp_path / "f"),
         lambda: disk.sync_directory(tmp_path),
-    ):
+    )
+    for use in uses:
         with pytest.raises(PowerCut):
             use()
     assert disk.reboot(None).names(tmp_path) == ["f"]

@@ -1,7 +1,8 @@
-"""Collection removes what nothing needs, and never anything else."""
+"""Collection removes what nothing needs, and nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,33 +10,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.errors import ChunkCorrupt
-from p2ptrain.ids import RunId
+from p2ptrain.ids import Digest, RunId
 from p2ptrain.store import Collected, Head, MemoryDisk, RootsDamaged, Store, digest_of
 from tests.store.turns import AtOnce
 
 
 @pytest.fixture
-def disk():
+def disk() -> MemoryDisk:
     return MemoryDisk()
 
 
 @pytest.fixture
-def store(disk):
+def store(disk: MemoryDisk) -> Store:
     return Store(Path("/store"), disk=disk, chunk_bytes=1024)
 
 
-def grown_up(store):
-    """Forget what was put recently, as a collection that keeps everything would."""
+def grown_up(store: Store) -> None:
+    """Forget what was stored recently, as a collection that keeps everything would."""
     store._objects.grow_up(2**62)
 
 
-def blob(store, seed, chunks=3):
+def blob(store: Store, seed: int, chunks: int = 3) -> Digest:
     return store.put_blob(
         "update", [b"%d-%d|" % (seed, n) * 200 for n in range(chunks)], {"n": seed}
     )
 
 
-def test_what_is_kept_stays_and_the_rest_goes(store):
+def test_kept_blobs_stay_and_the_others_are_removed(store: Store) -> None:
     kept, lost = blob(store, 1), blob(store, 2)
     bare = store.put_chunk(b"a data block")
     grown_up(store)
@@ -50,7 +51,7 @@ def test_what_is_kept_stays_and_the_rest_goes(store):
     )
 
 
-def test_what_was_put_since_the_last_collection_is_spared_once(store):
+def test_new_chunk_is_spared_by_the_next_collection(store: Store) -> None:
     fresh = blob(store, 1)
     assert store.collect_garbage([]).chunks == 0
     assert store.holds_blob(fresh)
@@ -58,7 +59,7 @@ def test_what_was_put_since_the_last_collection_is_spared_once(store):
     assert not store.has_chunk(fresh)
 
 
-def test_putting_a_chunk_again_spares_it_again(store):
+def test_storing_a_chunk_again_spares_it_again(store: Store) -> None:
     store.put_chunk(b"again")
     grown_up(store)
     digest = store.put_chunk(b"again")
@@ -66,7 +67,7 @@ def test_putting_a_chunk_again_spares_it_again(store):
     assert store.has_chunk(digest)
 
 
-def test_the_heads_snapshot_needs_no_keeping(store):
+def test_heads_snapshot_stays_without_being_listed(store: Store) -> None:
     snapshot = blob(store, 1)
     store.put_head(Head(RunId("cd" * 32), 4, digest_of(b"e"), 2, snapshot, 2))
     grown_up(store)
@@ -74,7 +75,7 @@ def test_the_heads_snapshot_needs_no_keeping(store):
     assert store.read_blob(snapshot)
 
 
-def test_a_pin_protects_what_is_being_fetched_even_before_its_manifest_is_here(store):
+def test_pin_protects_a_blob_even_before_its_manifest_is_here(store: Store) -> None:
     whole = blob(store, 1)
     manifest = store.get_chunk(whole)
     grown_up(store)
@@ -94,18 +95,18 @@ class DiskThatIsListened(MemoryDisk):
 
     on_listing = staticmethod(lambda: None)
 
-    def names(self, path):
+    def names(self, path: Path) -> list[str]:
         self.on_listing()
         return super().names(path)
 
 
-def test_what_is_put_while_a_sweep_is_under_way_is_spared():
+def test_chunk_stored_during_a_sweep_is_spared() -> None:
     disk = DiskThatIsListened()
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     digest = store.put_chunk(b"garbage until this very moment")
     grown_up(store)
 
-    def put_once():
+    def put_once() -> None:
         disk.on_listing = lambda: None
         store.put_chunk(b"garbage until this very moment")
 
@@ -114,10 +115,10 @@ def test_what_is_put_while_a_sweep_is_under_way_is_spared():
     assert store.has_chunk(digest)
 
 
-def test_a_blob_that_is_being_written_is_not_collected_however_often(store):
+def test_blob_being_written_survives_any_number_of_collections(store: Store) -> None:
     collections = []
 
-    def parts():
+    def parts() -> Iterator[bytes]:
         for number in range(5):
             yield b"%d" % number * 1024
             collections.append(store.collect_garbage([]).chunks)
@@ -127,7 +128,9 @@ def test_a_blob_that_is_being_written_is_not_collected_however_often(store):
     assert len(store.read_blob(digest)) == 5 * 1024
 
 
-def test_a_damaged_root_stops_the_collection_before_it_removes_anything(store, disk):
+def test_damaged_root_stops_the_collection_before_any_removal(
+    store: Store, disk: MemoryDisk
+) -> None:
     kept, other = blob(store, 1), blob(store, 2)
     grown_up(store)
     disk.damage(store.chunk_path(kept), lambda data: b"\0" + data[1:])
@@ -138,7 +141,9 @@ def test_a_damaged_root_stops_the_collection_before_it_removes_anything(store, d
     assert store.holds_blob(other)
 
 
-def test_all_damaged_roots_are_told_and_how_to_let_go_of_those_that_are_pinned(store, disk):
+def test_damaged_roots_are_all_named_and_pinned_ones_can_be_freed(
+    store: Store, disk: MemoryDisk
+) -> None:
     kept, pinned = blob(store, 1), blob(store, 2)
     store.lasting.change(add=pinned)
     grown_up(store)
@@ -152,6 +157,7 @@ def test_all_damaged_roots_are_told_and_how_to_let_go_of_those_that_are_pinned(s
     home = Path("/an other/home")
     assert f"p2ptrain store unpin {pinned} --home '/an other/home', if" in both.remedy(home)
     left = both.without([pinned])
+    assert left is not None
     assert (left.roots, left.pinned, "unpin" in left.remedy(home)) == ([kept], [], False)
     assert left.without([kept]) is None
     store.lasting.change(remove=pinned)
@@ -159,13 +165,14 @@ def test_all_damaged_roots_are_told_and_how_to_let_go_of_those_that_are_pinned(s
 
 
 class DiskWithAnotherReader(MemoryDisk):
-    """Somebody else sets a file aside just before it is read for the nth time."""
+    """Another process sets a file aside just before its nth read."""
 
-    def __init__(self, before):
+    def __init__(self, before: int) -> None:
         super().__init__()
-        self.before, self.path = before, None
+        self.before = before
+        self.path: Path | None = None
 
-    def read(self, path, offset, size):
+    def read(self, path: Path, offset: int, size: int) -> bytes:
         if path == self.path:
             self.before -= 1
             if self.before == 0:
@@ -174,7 +181,7 @@ class DiskWithAnotherReader(MemoryDisk):
 
 
 @pytest.mark.parametrize("before", [1, 2, 3])
-def test_a_root_that_another_reader_sets_aside_meanwhile_stops_the_collection_too(before):
+def test_root_set_aside_by_another_reader_stops_the_collection(before: int) -> None:
     disk = DiskWithAnotherReader(before)
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     kept = blob(store, 1)
@@ -186,14 +193,14 @@ def test_a_root_that_another_reader_sets_aside_meanwhile_stops_the_collection_to
     assert all(map(store.has_chunk, chunks))
 
 
-def test_a_data_block_that_begins_like_a_manifest_is_kept_as_a_chunk(store):
+def test_data_block_that_resembles_a_manifest_is_kept_as_a_chunk(store: Store) -> None:
     block = store.put_chunk(b"\x85\xabchunk_bytes but not really")
     grown_up(store)
     store.collect_garbage([block])
     assert store.has_chunk(block)
 
 
-def test_set_aside_garbage_is_removed_too(store, disk):
+def test_set_aside_garbage_is_removed_too(store: Store, disk: MemoryDisk) -> None:
     digest = store.put_chunk(b"z" * 500)
     grown_up(store)
     disk.damage(store.chunk_path(digest), lambda data: data[:-1])
@@ -207,7 +214,9 @@ def test_set_aside_garbage_is_removed_too(store, disk):
     st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6),
     st.sets(st.integers(0, 5)),
 )
-def test_shared_chunks_live_as_long_as_any_blob_that_is_kept(contents, kept_numbers):
+def test_shared_chunk_stays_while_any_blob_needs_it(
+    contents: list[list[int]], kept_numbers: set[int]
+) -> None:
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024, lanes=AtOnce)
     blobs = [
         store.put_blob("update", [b"%d" % part * 1024 for part in content], {})
@@ -223,13 +232,14 @@ def test_shared_chunks_live_as_long_as_any_blob_that_is_kept(contents, kept_numb
             assert not store.has_chunk(digest)
 
 
-def test_a_blob_that_is_being_written_protects_its_own_chunks_and_no_older_ones(store):
+def test_blob_being_written_protects_only_its_own_chunks(store: Store) -> None:
     old = blob(store, 1)
 
-    def parts():
+    def parts() -> Iterator[bytes]:
         yield b"first" * 1024
         store.collect_garbage([])  # spares both: they are new
-        assert store.collect_garbage([]).chunks == 4  # the old one; the other goes on
+        # removes the old one; the other writer continues
+        assert store.collect_garbage([]).chunks == 4
         yield b"second" * 1024
 
     new = store.put_blob("update", parts(), {})

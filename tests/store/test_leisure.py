@@ -1,4 +1,6 @@
-"""What can wait takes a hundredth of a core where all are busy, and else all that it needs."""
+"""Background writes use a hundredth of a core where all cores are busy, and otherwise as much as
+they need.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from p2ptrain.store.idle_throttle import FREE_S, LOOK_S, REST_S_MAX, SHARE
 
 
 class Machine:
-    """Its clock goes on where somebody works or rests; `idle_cores` of it are idle meanwhile."""
+    """Its clock advances while a writer works or rests. Meanwhile `idle_cores` of its cores are
+    idle.
+    """
 
     def __init__(self, idle_cores: float) -> None:
         self.idle_cores = idle_cores
@@ -37,26 +41,26 @@ class Machine:
             self.leisure.count(lambda: self.work(each_s))
 
 
-def test_where_all_cores_are_busy_a_writer_takes_its_share_of_one() -> None:
+def test_writer_takes_its_share_of_a_core_on_a_busy_machine() -> None:
     machine = Machine(idle_cores=0.0)
     machine.write(1000)
     assert (machine.used_s - FREE_S) / machine.now_s == pytest.approx(SHARE, rel=0.02)
 
 
-def test_a_small_blob_is_written_at_once_however_busy_the_machine_is() -> None:
+def test_small_blob_is_written_at_once_even_on_a_busy_machine() -> None:
     machine = Machine(idle_cores=0.0)
     machine.passes(LOOK_S)
     machine.write(7)
     assert machine.rests == []
 
 
-def test_where_a_core_is_idle_nobody_rests() -> None:
+def test_writer_does_not_rest_while_a_core_is_idle() -> None:
     machine = Machine(idle_cores=0.9)
     machine.write(1000)
     assert machine.rests == []
 
 
-def test_what_was_taken_of_idle_cores_is_forgiven_when_they_are_all_busy() -> None:
+def test_time_on_idle_cores_does_not_count_later() -> None:
     machine = Machine(idle_cores=1.0)
     machine.write(1000)
     machine.idle_cores = 0.0
@@ -65,7 +69,7 @@ def test_what_was_taken_of_idle_cores_is_forgiven_when_they_are_all_busy() -> No
     assert machine.now_s == pytest.approx(4 + (4 - FREE_S) / SHARE, rel=0.02)
 
 
-def test_a_rest_ends_soon_after_the_inner_steps_have() -> None:
+def test_rest_ends_soon_after_the_inner_steps() -> None:
     machine = Machine(idle_cores=0.0)
     machine.write(1, each_s=LOOK_S)  # for which it would rest for 20 s
 
@@ -78,7 +82,7 @@ def test_a_rest_ends_soon_after_the_inner_steps_have() -> None:
     assert machine.rests == [REST_S_MAX] * 4
 
 
-def test_a_node_that_leaves_does_not_wait_for_a_writer_that_rests() -> None:
+def test_leaving_node_does_not_wait_for_a_resting_writer() -> None:
     machine = Machine(idle_cores=0.0)
     machine.write(1, each_s=LOOK_S)
 

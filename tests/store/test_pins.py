@@ -1,4 +1,4 @@
-"""What an owner pins stays, and nobody else's list is taken for it."""
+"""Pinned blobs stay, and a damaged list is not mistaken for a list of pins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_pins_are_added_once_and_removed_once(disk: MemoryDisk) -> None:
     assert pins.read() == {OTHER}
 
 
-def test_a_crash_leaves_the_old_pins_or_the_new_ones() -> None:
+def test_crash_leaves_the_old_pins_or_the_new_ones() -> None:
     seen = set()
     for cut_at, luck in itertools.product(range(1, 6), range(20)):
         disk = MemoryDisk()
@@ -51,14 +51,14 @@ def test_a_crash_leaves_the_old_pins_or_the_new_ones() -> None:
 
 
 @pytest.mark.parametrize("content", [b"no digest\n", b"\xff\xfe", b"ab" * 31 + b"\n"])
-def test_a_damaged_list_is_no_list(disk: MemoryDisk, content: bytes) -> None:
+def test_damaged_list_of_pins_is_refused(disk: MemoryDisk, content: bytes) -> None:
     disk.write(ROOT / "pins", memoryview(content))
     with pytest.raises(StoreError) as caught:
         Pins(ROOT, disk).read()
     assert caught.value.code == "STORE-PINS"
 
 
-def test_there_are_only_so_many(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_pins_is_bounded(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PINS_MAX", 1)
     pins = Pins(ROOT, disk)
     pins.change(add=ONE)
@@ -67,7 +67,7 @@ def test_there_are_only_so_many(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatc
     assert pins.read() == {ONE}
 
 
-def test_who_finds_the_pins_in_use_is_told_to_try_later(
+def test_command_that_finds_the_pins_in_use_says_try_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_TRIES", 2)
@@ -78,7 +78,7 @@ def test_who_finds_the_pins_in_use_is_told_to_try_later(
     assert pins.change(add=ONE)
 
 
-def test_a_collection_spares_what_is_pinned_with_all_its_chunks(disk: MemoryDisk) -> None:
+def test_collection_spares_pinned_blobs_with_all_their_chunks(disk: MemoryDisk) -> None:
     store = Store(ROOT, disk=disk, chunk_bytes=1024)
     kept, lost = (store.put_blob("update", [seed * 3000], {}) for seed in (b"k", b"l"))
     Pins(ROOT, disk).change(add=kept)

@@ -1,10 +1,11 @@
-"""The log: what was appended durably is there for ever, or opening it says that it is not."""
+"""The log keeps what was appended durably, or opening it reports the loss."""
 
 from __future__ import annotations
 
 import errno
 import random
 import resource
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,11 +20,11 @@ PATH = Path("/home/votes.log")
 
 
 @pytest.fixture
-def disk():
+def disk() -> MemoryDisk:
     return MemoryDisk()
 
 
-def test_records_come_back_in_order_after_reopening(tmp_path):
+def test_records_come_back_in_order_after_reopening(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "chain.log"
     log = RecordLog(path)
     log.append([b"one", b"", b"two"])
@@ -36,7 +37,7 @@ def test_records_come_back_in_order_after_reopening(tmp_path):
     assert list(RecordLog(path))[-1] == b"four"
 
 
-def test_an_empty_append_is_no_record(disk):
+def test_empty_append_is_not_a_record(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([])
     assert list(RecordLog(PATH, disk=disk)) == []
@@ -44,7 +45,7 @@ def test_an_empty_append_is_no_record(disk):
 
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.binary(max_size=40), max_size=4), max_size=6))
-def test_any_records_come_back(batches):
+def test_records_of_any_content_come_back(batches: list[list[bytes]]) -> None:
     disk = MemoryDisk()
     log = RecordLog(PATH, disk=disk)
     for batch in batches:
@@ -53,7 +54,7 @@ def test_any_records_come_back(batches):
     assert list(log) == list(RecordLog(PATH, disk=disk)) == expected
 
 
-def test_a_tail_torn_at_any_byte_is_cut_off_with_a_word(tmp_path):
+def test_tail_torn_at_any_byte_is_cut_off_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "chain.log"
     log = RecordLog(path)
     log.append([b"first", b"second"])
@@ -69,7 +70,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off_with_a_word(tmp_path):
         assert list(RecordLog(path)) == [b"first", b"second", b"next"]
 
 
-def test_damage_anywhere_before_the_last_append_is_an_error_never_a_loss(disk):
+def test_damage_before_the_last_append_is_an_error_not_a_loss(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     for number in range(3):
         log.append([b"record %d" % number])
@@ -77,7 +78,7 @@ def test_damage_anywhere_before_the_last_append_is_an_error_never_a_loss(disk):
     last = len(whole) - 20 - 4 - len(b"record 2")
     for position in range(last):
 
-        def flip(data, position=position):
+        def flip(data: bytes, position: int = position) -> bytes:
             return data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :]
 
         disk.damage(PATH, flip)
@@ -89,7 +90,9 @@ def test_damage_anywhere_before_the_last_append_is_an_error_never_a_loss(disk):
 
 
 @pytest.mark.parametrize("content", [b"", b"p2plog1", b"something else altogether"])
-def test_a_file_that_is_no_log_is_not_taken_for_an_empty_one(tmp_path, content):
+def test_file_that_is_not_a_log_is_not_mistaken_for_an_empty_one(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "log").write_bytes(content)
     with pytest.raises(StoreError) as caught:
         RecordLog(tmp_path / "log")
@@ -97,7 +100,7 @@ def test_a_file_that_is_no_log_is_not_taken_for_an_empty_one(tmp_path, content):
     assert (tmp_path / "log").read_bytes() == content
 
 
-def test_a_record_that_holds_a_copy_of_a_frame_cannot_pass_for_one(disk):
+def test_record_that_contains_a_frame_is_not_mistaken_for_one(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([b"real"])
     other = MemoryDisk()
@@ -109,14 +112,14 @@ def test_a_record_that_holds_a_copy_of_a_frame_cannot_pass_for_one(disk):
     assert list(RecordLog(PATH, disk=disk)) == [b"real"]
 
 
-def test_a_record_over_the_bound_is_our_own_mistake(disk):
+def test_record_over_the_bound_is_our_own_mistake(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     with pytest.raises(LocalProtocolError):
         log.append([bytes(2**24)])
     assert list(log) == []
 
 
-def test_rewriting_replaces_everything_at_once(disk):
+def test_rewriting_replaces_everything_at_once(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([b"a", b"b", b"c"])
     log.rewrite([b"c"])
@@ -124,9 +127,9 @@ def test_rewriting_replaces_everything_at_once(disk):
     assert list(log) == list(RecordLog(PATH, disk=disk)) == [b"c", b"d"]
 
 
-def test_a_long_log_is_rewritten_in_frames_of_which_none_can_be_taken_for_a_torn_tail(
-    disk, monkeypatch
-):
+def test_rewritten_long_log_has_no_frame_that_looks_torn(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(record_log, "FRAME_BYTES", 10)
     log = RecordLog(PATH, disk=disk)
     records = [b"%d" % number * (1 + number % 15) for number in range(20)]
@@ -141,7 +144,7 @@ def test_a_long_log_is_rewritten_in_frames_of_which_none_can_be_taken_for_a_torn
     assert caught.value.code == "LOG-CORRUPT"
 
 
-def test_a_full_disk_leaves_the_log_as_it_was_and_in_use(disk):
+def test_full_disk_leaves_the_log_unchanged_and_usable(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([b"before"])
     for failing in ("append", "sync"):
@@ -155,8 +158,8 @@ def test_a_full_disk_leaves_the_log_as_it_was_and_in_use(disk):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_stood_before_a_failed_append_survives_a_power_cut(disk, seed):
-    """Cutting the log back makes durable what was not, and the frames after it rely on that."""
+def test_records_before_a_failed_append_survive_a_power_cut(disk: MemoryDisk, seed: int) -> None:
+    """Cutting back the log also syncs older records, on which later frames rely."""
     log = RecordLog(PATH, disk=disk)
     log.append([b"not synced yet"], durable=False)
     disk.fail_at, disk.failure = len(disk.writes) + 1, errno.ENOSPC
@@ -166,8 +169,8 @@ def test_what_stood_before_a_failed_append_survives_a_power_cut(disk, seed):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_read_after_a_restart_survives_a_power_cut(disk, seed):
-    """The process before was killed ahead of its sync; from now on others rely on the record."""
+def test_records_read_after_a_restart_survive_a_power_cut(disk: MemoryDisk, seed: int) -> None:
+    """The process before was killed before its sync. From now on others rely on the record."""
     RecordLog(PATH, disk=disk).append([b"not synced yet"], durable=False)
     disk = disk.reboot(None)
     assert list(RecordLog(PATH, disk=disk)) == [b"not synced yet"]
@@ -175,8 +178,8 @@ def test_what_is_read_after_a_restart_survives_a_power_cut(disk, seed):
 
 
 @contextmanager
-def no_more_descriptors():
-    """Inside, this process can open nothing."""
+def no_more_descriptors() -> Iterator[None]:
+    """Inside the block, this process cannot open any file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -186,7 +189,9 @@ def no_more_descriptors():
 
 
 @pytest.mark.parametrize("prepare", [RecordLog.hold, lambda log: log.rewrite([b"0"])])
-def test_a_log_that_is_open_needs_no_descriptor_more(tmp_path, prepare):
+def test_open_log_needs_no_further_descriptor(
+    tmp_path: Path, prepare: Callable[[RecordLog], object]
+) -> None:
     path = tmp_path / "votes.log"
     RecordLog(path).append([b"0"])
     log = RecordLog(path)
@@ -200,8 +205,10 @@ def test_a_log_that_is_open_needs_no_descriptor_more(tmp_path, prepare):
     assert list(log) == list(RecordLog(path)) == [b"0", b"1", b"2"]
 
 
-def test_an_append_that_cannot_open_its_file_leaves_the_log_in_use(disk, monkeypatch):
-    def refused(*_):
+def test_append_that_cannot_open_its_file_leaves_the_log_usable(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
     RecordLog(PATH, disk=disk)
@@ -215,7 +222,7 @@ def test_an_append_that_cannot_open_its_file_leaves_the_log_in_use(disk, monkeyp
     assert list(RecordLog(PATH, disk=disk)) == [b"after"]
 
 
-def test_a_rewritten_log_whose_name_may_be_lost_takes_no_more(disk):
+def test_rewritten_log_whose_name_may_be_lost_refuses_appends(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([b"a", b"b"])
     disk.fail_at, disk.failure = len(disk.writes) + 5, errno.EIO
@@ -230,7 +237,7 @@ def test_a_rewritten_log_whose_name_may_be_lost_takes_no_more(disk):
     assert list(RecordLog(PATH, disk=disk)) == [b"b", b"c"]
 
 
-def test_a_log_that_cannot_be_cut_back_takes_no_more(disk):
+def test_log_that_cannot_be_cut_back_refuses_appends(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     log.append([b"before"])
     disk.fail_at, disk.failure, disk.forever = len(disk.writes) + 1, errno.EIO, True
@@ -243,8 +250,8 @@ def test_a_log_that_cannot_be_cut_back_takes_no_more(disk):
     assert list(RecordLog(PATH, disk=disk)) == [b"before"]
 
 
-def story(log, durable):
-    """Appends of all sorts; notes how many records must survive from then on."""
+def story(log: RecordLog, durable: list[int]) -> None:
+    """Append in all ways. Note the number of records that must survive from then on."""
     log.append([b"0"])
     durable.append(1)
     log.append([b"1", b"2" * 700], durable=False)
@@ -261,14 +268,14 @@ def story(log, durable):
 RECORDS = [b"0", b"1", b"2" * 700, b"3" * 1300, b"4", b"5", b"6"]
 
 
-def writes_of_the_story():
+def writes_of_the_story() -> int:
     disk = MemoryDisk()
     story(RecordLog(PATH, disk=disk), [])
     return len(disk.writes)
 
 
 @pytest.mark.parametrize("fail_at", range(1, writes_of_the_story() + 2))
-def test_a_crash_at_any_write_keeps_all_durable_records_and_tears_none(fail_at):
+def test_crash_at_any_write_keeps_all_durable_records_whole(fail_at: int) -> None:
     for seed in range(25):
         disk = MemoryDisk(fail_at=fail_at)
         durable = [0]

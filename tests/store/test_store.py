@@ -1,4 +1,4 @@
-"""The store on a sound disk, on a rotten one, and between two processes."""
+"""The store on a good disk, on a corrupt one, and between two processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -29,6 +30,7 @@ from p2ptrain.store import (
     CHUNK_BYTES_MAX,
     BlobManifest,
     Collected,
+    Disk,
     Head,
     Health,
     Leisure,
@@ -46,23 +48,23 @@ RUN = RunId("cd" * 32)
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[Store]:
     with Store(tmp_path / "store", chunk_bytes=1024) as store:
         yield store
 
 
-def memory_store():
+def memory_store() -> Store:
     return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
 
 
-def rot(store, digest):
+def rot(store: Store, digest: Digest) -> None:
     path = store.chunk_path(digest)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def test_a_chunk_comes_back_as_it_was_put_and_is_one_file(store):
+def test_chunk_comes_back_as_it_was_stored_and_is_one_file(store: Store) -> None:
     digest = store.put_chunk(b"chunk")
     assert digest == store.put_chunk(bytearray(b"chunk"))
     assert store.get_chunk(digest) == b"chunk"
@@ -71,7 +73,7 @@ def test_a_chunk_comes_back_as_it_was_put_and_is_one_file(store):
     assert list((store.root / "tmp").iterdir()) == []
 
 
-def test_a_chunk_that_is_not_held_is_missing_in_words(store):
+def test_missing_chunk_is_reported_in_words(store: Store) -> None:
     assert not store.has_chunk(ABSENT)
     for use in (store.get_chunk, store.chunk_path, store.manifest, store.missing_chunks):
         with pytest.raises(ChunkMissing):
@@ -79,20 +81,20 @@ def test_a_chunk_that_is_not_held_is_missing_in_words(store):
     assert not store.holds_blob(ABSENT)
 
 
-def test_what_a_peer_sent_under_a_wrong_name_is_not_stored(store):
+def test_bytes_with_a_wrong_name_are_not_stored(store: Store) -> None:
     with pytest.raises(ChunkCorrupt):
         store.put_chunk(b"forged", expected=ABSENT)
     assert not store.has_chunk(ABSENT)
     assert not store.has_chunk(digest_of(b"forged"))
 
 
-def test_a_chunk_over_the_bound_is_our_own_mistake(store):
+def test_chunk_over_the_bound_is_our_own_mistake(store: Store) -> None:
     with pytest.raises(LocalProtocolError):
         store.put_chunk(bytes(CHUNK_BYTES_MAX + 1))
 
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 4096, 5000])
-def test_a_blob_of_any_size_comes_back(store, size):
+def test_blob_of_any_size_comes_back(store: Store, size: int) -> None:
     data = bytes(index % 251 for index in range(size))
     digest = store.put_blob("update", [data], {"step": size})
     assert store.read_blob(digest) == data
@@ -105,14 +107,14 @@ def test_a_blob_of_any_size_comes_back(store, size):
 
 @settings(max_examples=40)
 @given(st.binary(max_size=6000), st.lists(st.integers(0, 6000), max_size=5))
-def test_a_blobs_name_does_not_depend_on_how_it_was_cut(data, cuts):
+def test_name_of_a_blob_does_not_depend_on_its_pieces(data: bytes, cuts: list[int]) -> None:
     store = memory_store()
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     parts = [data[start:stop] for start, stop in pairwise(edges)]
     assert store.put_blob("update", parts, {}) == store.put_blob("update", [data], {})
 
 
-def test_the_meta_and_the_kind_are_part_of_a_blobs_name(store):
+def test_meta_and_kind_are_part_of_a_blobs_name(store: Store) -> None:
     names = {
         store.put_blob("update", [b"x"], {"step": 1}),
         store.put_blob("update", [b"x"], {"step": 2}),
@@ -123,16 +125,16 @@ def test_the_meta_and_the_kind_are_part_of_a_blobs_name(store):
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=4))
-def test_a_blob_is_read_across_several_views(sizes):
+def test_blob_is_read_across_several_views(sizes: list[int]) -> None:
     store = memory_store()
     data = np.random.default_rng(1).bytes(sum(sizes))
     digest = store.put_blob("snapshot", [data], {})
     views = [bytearray(size) for size in sizes]
-    store.read_blob_into(digest, *map(memoryview, views))
+    store.read_blob_into(digest, *(memoryview(view) for view in views))
     assert b"".join(views) == data
 
 
-def test_views_of_another_size_than_the_blob_are_refused_untouched(store):
+def test_views_of_the_wrong_total_size_are_refused_untouched(store: Store) -> None:
     digest = store.put_blob("update", [b"x" * 3000], {})
     view = bytearray(2999)
     with pytest.raises(LocalProtocolError):
@@ -140,13 +142,13 @@ def test_views_of_another_size_than_the_blob_are_refused_untouched(store):
     assert view == bytes(2999)
 
 
-def test_a_bare_chunk_is_no_blob(store):
+def test_plain_chunk_is_not_a_blob(store: Store) -> None:
     digest = store.put_chunk(b"data block")
     with pytest.raises(ManifestInvalid):
         store.holds_blob(digest)
 
 
-def test_a_manifest_that_misstates_a_chunks_length_is_refused(store):
+def test_manifest_with_a_wrong_chunk_length_is_refused(store: Store) -> None:
     chunk = store.put_chunk(b"x" * 100)
     lie = BlobManifest("update", 900, 1024, (chunk,), {})
     with pytest.raises(ManifestInvalid):
@@ -154,7 +156,7 @@ def test_a_manifest_that_misstates_a_chunks_length_is_refused(store):
     assert store.get_chunk(chunk) == b"x" * 100
 
 
-def test_a_rotten_chunk_is_noticed_set_aside_and_can_be_put_again(store):
+def test_corrupt_chunk_is_set_aside_and_can_be_stored_again(store: Store) -> None:
     digest = store.put_blob("update", [b"x" * 3000], {})
     (last,) = store.manifest(digest).chunks[2:]
     rot(store, last)
@@ -171,7 +173,7 @@ def test_a_rotten_chunk_is_noticed_set_aside_and_can_be_put_again(store):
 @pytest.mark.parametrize(
     "change", [lambda data: b"", lambda data: data[:-1], lambda data: data * 2]
 )
-def test_a_chunk_of_a_wrong_length_is_corrupt(store, change):
+def test_chunk_of_a_wrong_length_is_corrupt(store: Store, change: Callable[[bytes], bytes]) -> None:
     digest = store.put_blob("update", [b"y" * 700], {})
     (chunk,) = store.manifest(digest).chunks
     path = store.chunk_path(chunk)
@@ -181,12 +183,12 @@ def test_a_chunk_of_a_wrong_length_is_corrupt(store, change):
     assert not store.holds_blob(digest)
 
 
-def head_of(store, step, snapshot=None):
+def head_of(store: Store, step: int, snapshot: Digest | None = None) -> Head:
     step_of_snapshot = step if snapshot else None
     return Head(RUN, 2 * step, digest_of(b"%d" % step), step, snapshot, step_of_snapshot)
 
 
-def test_a_new_store_has_no_head_and_then_the_last_that_was_put(store):
+def test_head_is_the_last_one_stored(store: Store) -> None:
     assert store.head() is None
     snapshot = store.put_blob("snapshot", [b"theta"], {})
     store.put_head(head_of(store, 1))
@@ -194,14 +196,14 @@ def test_a_new_store_has_no_head_and_then_the_last_that_was_put(store):
     assert store.head() == head_of(store, 2, snapshot)
 
 
-def test_the_head_outlives_the_process(tmp_path):
+def test_head_outlives_the_process(tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
         store.put_head(head_of(store, 7))
     with Store(tmp_path / "store") as store:
         assert store.head() == head_of(store, 7)
 
 
-def test_a_head_cannot_name_a_snapshot_that_is_not_whole(store):
+def test_head_cannot_name_an_incomplete_snapshot(store: Store) -> None:
     snapshot = store.put_blob("snapshot", [b"x" * 2000], {})
     store.chunk_path(store.manifest(snapshot).chunks[0]).unlink()
     store.put_head(head_of(store, 1))
@@ -212,7 +214,7 @@ def test_a_head_cannot_name_a_snapshot_that_is_not_whole(store):
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"x" * 10_000])
-def test_a_damaged_head_is_said_to_be_so(store, content):
+def test_damaged_head_is_reported(store: Store, content: bytes) -> None:
     store.put_head(head_of(store, 1))
     (store.root / "head").write_bytes(content)
     with pytest.raises(StoreError) as caught:
@@ -220,7 +222,7 @@ def test_a_damaged_head_is_said_to_be_so(store, content):
     assert caught.value.code == "STORE-HEAD"
 
 
-def test_every_flipped_bit_of_a_head_is_noticed(store):
+def test_every_flipped_bit_of_a_head_is_noticed(store: Store) -> None:
     store.put_head(head_of(store, 1))
     good = (store.root / "head").read_bytes()
     for position in range(len(good)):
@@ -231,7 +233,7 @@ def test_every_flipped_bit_of_a_head_is_noticed(store):
             store.head()
 
 
-def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
+def test_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [
             sys.executable,
@@ -244,6 +246,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
         stdout=subprocess.PIPE,
     )
     with holder:
+        assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(StoreError) as caught:
             Store(tmp_path / "store")
@@ -255,7 +258,9 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
 
 @pytest.mark.parametrize("disk", [LocalDisk(), MemoryDisk()], ids=["local", "memory"])
 @pytest.mark.parametrize("name", ["stray", f".{'b' * 63}.XhK3fQ", ".nfs0000000012ab", "ü.corrupt"])
-def test_files_of_others_among_the_chunks_are_no_chunks_and_stay(tmp_path, disk, name):
+def test_foreign_files_among_the_chunks_are_ignored_and_stay(
+    tmp_path: Path, disk: Disk, name: str
+) -> None:
     with Store(tmp_path / "store", disk=disk) as store:
         garbage = store.put_chunk(b"garbage")
         beside = store.root / "objects" / garbage[0] / name
@@ -267,7 +272,7 @@ def test_files_of_others_among_the_chunks_are_no_chunks_and_stay(tmp_path, disk,
         assert disk.size(beside) == 17
 
 
-def test_what_others_put_where_chunks_are_written_keeps_no_store_shut(tmp_path):
+def test_foreign_files_in_the_writing_folder_do_not_block_opening(tmp_path: Path) -> None:
     folder, file = (tmp_path / "store" / "tmp" / name for name in ("@eaDir", ".nfs0000000012ab"))
     folder.mkdir(parents=True)
     file.write_bytes(b"in use")
@@ -277,17 +282,17 @@ def test_what_others_put_where_chunks_are_written_keeps_no_store_shut(tmp_path):
     assert file.exists()
 
 
-def test_leftovers_of_a_crash_are_swept_out_on_opening(tmp_path):
+def test_leftovers_of_a_crash_are_swept_out_on_opening(tmp_path: Path) -> None:
     Store(tmp_path / "store").close()
     (tmp_path / "store" / "tmp" / "123-4").write_bytes(b"half a chunk")
     with Store(tmp_path / "store"):
         assert list((tmp_path / "store" / "tmp").iterdir()) == []
 
 
-def test_threads_that_put_the_same_chunks_get_along(store):
+def test_threads_may_store_the_same_chunks_at_once(store: Store) -> None:
     blobs = []
 
-    def put():
+    def put() -> None:
         parts = [b"%04d" % index * 256 for index in range(20)]
         blobs.append(store.put_blob("update", parts, {}))
 
@@ -302,17 +307,17 @@ def test_threads_that_put_the_same_chunks_get_along(store):
 
 
 class FailingDisk(MemoryDisk):
-    """Some of its files cannot be read any more."""
+    """Some of its files can no longer be read."""
 
     failing: ClassVar[dict[Path, int]] = {}
 
-    def read(self, path, offset, size):
+    def read(self, path: Path, offset: int, size: int) -> bytes:
         if path in self.failing:
             raise OSError(self.failing[path], "as the test demands")
         return super().read(path, offset, size)
 
 
-def test_every_chunk_can_be_examined_and_what_is_damaged_counts_as_missing(monkeypatch):
+def test_survey_counts_damaged_chunks_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FailingDisk()
     store = Store(Path("/store"), disk=disk)
     sound, rotten, unreadable = (store.put_chunk(data) for data in (b"one", b"two", b"three"))
@@ -334,7 +339,7 @@ def test_every_chunk_can_be_examined_and_what_is_damaged_counts_as_missing(monke
     assert list(StoreReader(Path("/store"), disk).set_aside()) == [unreadable]
 
 
-def test_a_disk_that_may_not_be_read_at_all_is_no_rot(monkeypatch):
+def test_unreadable_disk_does_not_count_as_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(Path("/store"), disk=FailingDisk())
     digest = store.put_chunk(b"one")
     monkeypatch.setattr(FailingDisk, "failing", {store.chunk_path(digest): errno.EACCES})
@@ -345,7 +350,9 @@ def test_a_disk_that_may_not_be_read_at_all_is_no_rot(monkeypatch):
 
 
 @pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_machine_that_is_short_of_something_damages_no_chunk(monkeypatch, shortage):
+def test_machine_short_of_resources_damages_no_chunk(
+    monkeypatch: pytest.MonkeyPatch, shortage: int
+) -> None:
     store = Store(Path("/store"), disk=FailingDisk())
     digest = store.put_chunk(b"one")
     monkeypatch.setattr(FailingDisk, "failing", {store.chunk_path(digest): shortage})
@@ -357,17 +364,19 @@ def test_a_machine_that_is_short_of_something_damages_no_chunk(monkeypatch, shor
 
 
 class VanishingDisk(MemoryDisk):
-    """The file that is about to be read is gone by then."""
+    """The file that is about to be read has been removed by then."""
 
     vanishing: ClassVar[set[Path]] = set()
 
-    def read(self, path, offset, size):
+    def read(self, path: Path, offset: int, size: int) -> bytes:
         if path in self.vanishing:
             self.remove(path)
         return super().read(path, offset, size)
 
 
-def test_what_is_collected_while_it_is_looked_at_is_gone_and_not_damaged(monkeypatch):
+def test_chunk_collected_during_a_survey_is_gone_not_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = Store(Path("/store"), disk=VanishingDisk())
     read, examined = store.put_chunk(b"one"), store.put_chunk(b"two")
     paths = {store.chunk_path(digest) for digest in (read, examined)}
@@ -378,28 +387,28 @@ def test_what_is_collected_while_it_is_looked_at_is_gone_and_not_damaged(monkeyp
 
 
 class DiskThatAsksWho(MemoryDisk):
-    """Notes how nice the threads are that write to it."""
+    """Records the niceness of the threads that write to it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.nice = set()
+        self.nice: set[int] = set()
 
-    def write(self, path, data):
+    def write(self, path: Path, data: memoryview) -> None:
         self.nice.add(niceness())
         super().write(path, data)
 
 
-def niceness():
+def niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_what_can_wait_is_read_hashed_and_written_by_threads_that_stand_back(patient):
-    disk, data, reading = DiskThatAsksWho(), bytes(range(256)) * 40, set()
+def test_background_work_runs_in_threads_of_low_priority(patient: bool) -> None:
+    disk, data, reading = DiskThatAsksWho(), bytes(range(256)) * 40, set[int]()
     store = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     own, filled = niceness(), filling([data])
 
-    def fill(view):
+    def fill(view: memoryview) -> int:
         reading.add(niceness())
         return filled(view)
 
@@ -410,7 +419,7 @@ def test_what_can_wait_is_read_hashed_and_written_by_threads_that_stand_back(pat
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_names_that_could_not_be_made_durable_are_tried_again(seed):
+def test_names_that_could_not_be_made_durable_are_tried_again(seed: int) -> None:
     disk, root = MemoryDisk(), Path("/store")
     disk.make_directories(root)
     objects = Objects(root, disk)

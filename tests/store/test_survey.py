@@ -9,7 +9,7 @@ from p2ptrain.store import LocalDisk, Store, Survey, Usage
 CHUNK_BYTES = 1024
 
 
-def test_usage_tells_kinds_apart_and_counts_shared_chunks_once(tmp_path: Path) -> None:
+def test_usage_is_split_by_kind_and_counts_shared_chunks_once(tmp_path: Path) -> None:
     with Store(tmp_path / "store", chunk_bytes=CHUNK_BYTES) as store:
         update = store.put_blob("update", [b"u" * CHUNK_BYTES, b"v" * 10], {})
         store.put_blob("update", [b"u" * CHUNK_BYTES], {"another": 1})
@@ -26,7 +26,7 @@ def test_usage_tells_kinds_apart_and_counts_shared_chunks_once(tmp_path: Path) -
         assert store.holds_blob(update)
 
 
-def test_a_store_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+def test_missing_store_holds_nothing(tmp_path: Path) -> None:
     survey = Survey(tmp_path / "none", LocalDisk())
     assert survey.usage() == {}
     assert list(survey.damaged()) == []
@@ -40,7 +40,7 @@ def test_every_chunk_is_compared_with_its_digest(tmp_path: Path) -> None:
     assert dict(Survey(store.root, LocalDisk()).damaged()) == {sound: False, rotten: True}
 
 
-def test_a_data_block_that_begins_like_a_manifest_is_a_data_block(tmp_path: Path) -> None:
+def test_data_block_that_resembles_a_manifest_is_a_data_block(tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
         blob = store.put_blob("update", [b"u"], {})
         store.put_chunk(store.get_chunk(blob)[:-1])

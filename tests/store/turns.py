@@ -1,8 +1,8 @@
-"""Threads that take turns in an order which a seed decides: interleavings that can be replayed.
+"""Threads that take turns in an order chosen by a seed, so that an interleaving can be replayed.
 
-`Turns` stands for the executor that runs a store's lanes. Of all its threads and the one that waits
-for them exactly one runs at a time; at each write and sync of a `TurnsDisk` it may become another's
-turn. So a crash at some operation meets all mixtures of chunks that are begun, written and synced.
+`Turns` replaces the executor that runs a store's lanes. Exactly one of its threads and the waiting
+main thread runs at a time. At each write and sync of a `TurnsDisk` the turn may pass to another
+thread. A crash at an operation thus meets all mixtures of begun, written and synced chunks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from p2ptrain.store import MemoryDisk
 
 
 class AtOnce(Executor):
-    """Runs what it is given before it returns: one chunk after the other."""
+    """Runs each call before it returns, so one chunk after the other."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -44,7 +44,7 @@ class Turns(Executor):
         self._may_main: Callable[[], bool] = lambda: True
 
     def __call__(self) -> Turns:
-        """As a store asks for one."""
+        """Return an executor, as a store asks for one."""
         return self
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
@@ -66,14 +66,16 @@ class Turns(Executor):
         self.wait_until(lambda: not self._live)
 
     def switch(self) -> None:
-        """Let somebody go on, who may be the caller; returns when it is its turn again."""
+        """Let a random thread continue, perhaps the caller. Return when the caller has the turn
+        again.
+        """
         here, chosen = getattr(self._here, "gate", self._main), self._chosen()
         if chosen is not here:
             chosen.release()
             here.acquire()
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """The others' turn until it does. For the main thread."""
+        """Let the others run until the call is done. For the main thread."""
         self._may_main = holds
         while not holds():
             self.switch()
@@ -84,13 +86,13 @@ class Turns(Executor):
 
 
 class TurnsDisk(MemoryDisk):
-    """A disk in memory on which chunks are written beside each other, by `turns`."""
+    """A disk in memory on which chunks are written in parallel, as `turns` decides."""
 
     turns: Turns
 
     @classmethod
     def of(cls, disk: MemoryDisk, rng: random.Random) -> TurnsDisk:
-        """What this disk holds, for a process whose threads take turns as `rng` says."""
+        """Return this disk's contents for a process whose threads take turns as `rng` decides."""
         made = cls(_names=disk._names, _durable_names=disk._durable_names)
         made.turns = Turns(rng)
         return made

@@ -1,14 +1,15 @@
-"""A crowd without sockets or clocks: joiners that begin together, while one seed alone holds what
-they want. Each fetches from the seed and from all others, and serves what it has got so far.
+"""A crowd without sockets or clocks. Joiners begin together while a single seed holds what they
+want. Each joiner fetches from the seed and from all others, and serves the chunks it has so far.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from p2ptrain.ids import Digest
@@ -18,39 +19,39 @@ from p2ptrain.swarm.server import MISS_S, MISS_S_MAX
 SEED = 0
 RTT_S = 0.04
 STAGGER_S = 0.5
-"""Between the beginnings of two joiners."""
+"""Seconds between the starts of two joiners."""
 
 
 @dataclass
 class Crowd:
-    """Uplinks of `chunks_per_s` each, of which every one sends a chunk at a time."""
+    """Uplinks of `chunks_per_s` each. An uplink sends one chunk at a time."""
 
     joiners: int
     chunks: int
     chunks_per_s: float = 3.0
     lost: frozenset[int] = frozenset()
-    """What the seed does not have either, by number."""
+    """Numbers of the chunks that the seed lacks too."""
     seed_ends_at: float = float("inf")
 
     now: float = 0.0
     sent: Counter[int] = field(default_factory=Counter)
-    """Chunks, by who sent them."""
+    """Number of chunks sent, by sender."""
     misses: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """By who said so, and to whom."""
+    """Number of "missing" answers, by (sender, receiver)."""
     ended_at: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> Crowd:
-        """Until each joiner has all, or its picker is stuck."""
+        """Run until each joiner has everything or its picker is stuck."""
         self._digests = [Digest(f"{number:064x}") for number in range(self.chunks)]
         everything = {self._digests[n] for n in range(self.chunks) if n not in self.lost}
         self.held = [everything, *(set[Digest]() for _ in range(self.joiners))]
-        self._free_at = Counter[int]()
+        self._free_at = defaultdict[int, float](float)
         self._in_a_row = Counter[tuple[int, int]]()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order, self._wakes_at = count(), dict[tuple[int, int], float]()
         self._pickers = {me: self._picker_of(me) for me in range(1, self.joiners + 1)}
         for me in self._pickers:
-            self._at(me * STAGGER_S, lambda me=me: self._ask(me))
+            self._at(me * STAGGER_S, partial(self._ask, me))
         if self.seed_ends_at < float("inf"):
             self._at(self.seed_ends_at, self._end_seed)
         while self._events and len(self.ended_at) < self.joiners:
@@ -73,7 +74,7 @@ class Crowd:
             return
         for peer in sorted(picker.lanes):
             while (digest := picker.next(peer, self.now)) is not None:
-                self._at(self.now + RTT_S / 2, lambda p=peer, d=digest: self._serve(p, me, d))
+                self._at(self.now + RTT_S / 2, partial(self._serve, peer, me, digest))
             self._wake(me, peer)
 
     def _wake(self, me: int, peer: int) -> None:

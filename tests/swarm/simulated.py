@@ -1,5 +1,5 @@
-"""A swarm without sockets or clocks: sources of given rates and characters, and a picker that is
-asked what to do. Everything happens in the order of simulated time, so a run can be repeated.
+"""A swarm without sockets or clocks: sources with given rates and behaviour, and a picker that
+decides what to request. Events happen in the order of simulated time, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Answer = Literal["chunk", "lack", "garbage", "gone"]
 
 @dataclass
 class Source:
-    """Brings `chunks_per_s`, one at a time, over a path of `rtt_s`.
+    """Sends `chunks_per_s`, one at a time, over a path of `rtt_s`.
 
-    `holds` are the numbers of its chunks, all if None; `garbage` sends wrong bytes; it is `gone`
-    (the connection breaks) or `stuck` (nothing more comes) from a time on; and from another time
-    on it has only a `slowed` part of its rate.
+    `holds` are the numbers of its chunks, or None for all. `garbage` sends wrong bytes. From the
+    time `gone` its connection is broken, from the time `stuck` nothing arrives, and from another
+    time on it has only the part `slowed` of its rate.
     """
 
     chunks_per_s: float
@@ -38,7 +38,7 @@ class Source:
     free_at: float = 0.0
 
     def serve(self, number: int, now: float) -> tuple[float, Answer]:
-        """When the answer to a request of now is there, and what it is."""
+        """When the answer to a request sent now arrives, and the answer."""
         begun = max(self.free_at, now + self.rtt_s / 2)
         if self.holds is not None and number not in self.holds:
             self.free_at = begun
@@ -54,7 +54,9 @@ class Source:
 
 @dataclass
 class Outcome:
-    """`asked` counts requests of each source; `open_max` the most that it had open at a time."""
+    """`asked` counts the requests to each source. `open_max` is the most that it had open at a
+    time.
+    """
 
     seconds: float = 0.0
     arrived: list[int] = field(default_factory=list)
@@ -64,7 +66,7 @@ class Outcome:
 
 
 def run(sources: dict[str, Source], chunks: int) -> Outcome:
-    """Fetch so many chunks. Ends when all are here, or nothing can happen any more."""
+    """Fetch this many chunks. End when all have arrived or nothing more can happen."""
     digests = {Digest(f"{number:064x}"): number for number in range(chunks)}
     picker, outcome, order = Picker(list(sources)), Outcome(), count()
     picker.want(digests)

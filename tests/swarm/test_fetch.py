@@ -1,10 +1,11 @@
-"""Fetching from sources that are good, gone, slow, silent, poor or hostile, several at a time."""
+"""Fetching from several sources that are good, gone, slow, silent, incomplete or hostile."""
 
 from __future__ import annotations
 
 import errno
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2ptrain.dataplane import Credentials, Endpoint, Listener, dial, plain_pair
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, SecureSocket, dial, plain_pair
 from p2ptrain.errors import (
     ManifestInvalid,
     P2PTrainError,
@@ -22,6 +23,7 @@ from p2ptrain.errors import (
     TryLater,
 )
 from p2ptrain.identity import Identity
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.state import OuterState
 from p2ptrain.store import BlobManifest, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import (
@@ -29,6 +31,7 @@ from p2ptrain.swarm import (
     ChunkServer,
     Fault,
     FetchHandle,
+    FetchProgress,
     fetch_blob,
     fetch_chunks,
     picker,
@@ -36,39 +39,50 @@ from p2ptrain.swarm import (
 from p2ptrain.swarm.wire import receive_request, send_response
 
 DEADLINE_S = 100.0
-"""Of what takes milliseconds, on a machine that others keep busy."""
+"""Seconds for what takes milliseconds on an idle machine."""
 CHUNKS = 24
 DATA = b"".join(b"%04d" % number * 256 for number in range(CHUNKS))
 
 
-def new_store():
+def new_store() -> Store:
     return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
 
 
 @dataclass
 class FakeSource:
-    """A peer as the fetch sees it: what `behave` does with each connection is its character."""
+    """A peer as the fetch sees it. `behave` handles each connection."""
 
-    peer: str
-    behave: object
-    asked: list = field(default_factory=list)
+    peer: PeerId
+    behave: Behave | None
+    asked: list[Digest] = field(default_factory=list)
     was_asked: threading.Event = field(default_factory=threading.Event)
     leaves: threading.Event = field(default_factory=threading.Event)
 
 
+Behave = Callable[[FakeSource, SecureSocket], object]
+Answer = Callable[[SecureSocket, Digest], object]
+Dialled = Callable[[FakeSource], SecureSocket]
+Seed = tuple[Store, Digest]
+
+
+def fake(peer: str, behave: Behave | None) -> FakeSource:
+    return FakeSource(PeerId(peer), behave)
+
+
 @pytest.fixture
-def dialled():
-    """The `dial` to pass to a fetch. Afterwards every connection must have come to its end."""
-    threads = []
+def dialled() -> Iterator[Dialled]:
+    """The `dial` to pass to a fetch. Afterwards every connection must have ended."""
+    threads: list[threading.Thread] = []
 
-    def connect(source):
-        if source.behave is None:
+    def connect(source: FakeSource) -> SecureSocket:
+        behave = source.behave
+        if behave is None:
             raise PeerUnreachable("refused: nothing listens there", peer=source.peer)
-        ours, theirs = plain_pair("joiner", source.peer, deadline_s=DEADLINE_S)
+        ours, theirs = plain_pair(PeerId("joiner"), source.peer, deadline_s=DEADLINE_S)
 
-        def serve():
+        def serve() -> None:
             with suppress(P2PTrainError):
-                source.behave(source, theirs)
+                behave(source, theirs)
             theirs.close()
 
         thread = threading.Thread(target=serve)
@@ -83,16 +97,16 @@ def dialled():
 
 
 @pytest.fixture
-def seed():
+def seed() -> Seed:
     """A store that holds the blob, and the blob's digest."""
     store = new_store()
     return store, store.put_blob("snapshot", [DATA], {})
 
 
-def good(store, *, chunks_max=None):
-    """Serves the store; dies after `chunks_max` answers, in the middle of the next one."""
+def good(store: Store, *, chunks_max: int | None = None) -> Behave:
+    """Serve the store. After `chunks_max` answers, break off in the middle of the next one."""
 
-    def behave(source, sock):
+    def behave(source: FakeSource, sock: SecureSocket) -> None:
         while True:
             digest = receive_request(sock)
             source.asked.append(digest)
@@ -104,10 +118,10 @@ def good(store, *, chunks_max=None):
     return behave
 
 
-def answering(make):
-    """Answers every request with the bytes that `make` gives for the digest."""
+def answering(make: Answer) -> Behave:
+    """Answer every request with the bytes that `make` returns for the digest."""
 
-    def behave(source, sock):
+    def behave(source: FakeSource, sock: SecureSocket) -> None:
         while True:
             digest = receive_request(sock)
             source.asked.append(digest)
@@ -116,25 +130,25 @@ def answering(make):
     return behave
 
 
-def answering_by(behave, *, before=lambda: None):
-    """Does something first."""
+def answering_by(behave: Behave, *, before: Callable[[], object] = lambda: None) -> Behave:
+    """Behave like `behave`, but do something first."""
 
-    def first(source, sock):
+    def first(source: FakeSource, sock: SecureSocket) -> None:
         before()
         behave(source, sock)
 
     return first
 
 
-def silent(source, sock):
-    """Takes requests and never answers."""
+def silent(source: FakeSource, sock: SecureSocket) -> None:
+    """Accept requests and never answer."""
     while True:
         source.asked.append(receive_request(sock))
         source.was_asked.set()
 
 
-def dripping(source, sock):
-    """Begins each chunk and goes on with it, a byte at a time: it is never silent for long."""
+def dripping(source: FakeSource, sock: SecureSocket) -> None:
+    """Begin each chunk and continue a byte at a time, never silent for long."""
     while True:
         source.asked.append(receive_request(sock))
         sock.send_all(b"\0\0\0\4\0")
@@ -144,10 +158,10 @@ def dripping(source, sock):
             source.leaves.wait(0.02)
 
 
-def test_a_blob_comes_whole_from_one_source(seed, dialled):
+def test_blob_arrives_complete_from_one_source(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     mine = new_store()
-    source = FakeSource("a", good(store))
+    source = fake("a", good(store))
     report = fetch_blob(mine, digest, [source], dialled, deadline_s=DEADLINE_S)
     assert mine.read_blob(digest) == DATA
     assert report.chunks_fetched == CHUNKS + 1
@@ -157,44 +171,44 @@ def test_a_blob_comes_whole_from_one_source(seed, dialled):
     assert report.seconds > 0
 
 
-def test_several_sources_serve_at_the_same_time(seed, dialled):
+def test_several_sources_serve_at_the_same_time(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     mine = new_store()
     mine.put_chunk(store.get_chunk(digest))
     together = threading.Barrier(3)
 
-    def behave(source, sock):
+    def behave(source: FakeSource, sock: SecureSocket) -> None:
         first = receive_request(sock)
         # Passed only if all three have been asked before any has answered.
         together.wait(DEADLINE_S)
         send_response(sock, store.get_chunk(first))
         good(store)(source, sock)
 
-    sources = [FakeSource(name, behave) for name in "abc"]
+    sources = [fake(name, behave) for name in "abc"]
     report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S)
     assert mine.read_blob(digest) == DATA
     assert set(report.bytes_by_peer) == {"a", "b", "c"}
     assert report.bytes_fetched == len(DATA)
 
 
-def test_several_streams_to_one_peer_share_the_work(seed, dialled):
+def test_several_streams_to_one_peer_share_the_requests(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     mine = new_store()
-    source = FakeSource("a", good(store))
+    source = fake("a", good(store))
     report = fetch_blob(mine, digest, [source], dialled, deadline_s=DEADLINE_S, streams_per_peer=3)
     assert mine.read_blob(digest) == DATA
     assert list(report.bytes_by_peer) == ["a"]
 
 
-def wrong_bytes(sock, digest):
+def wrong_bytes(sock: SecureSocket, digest: Digest) -> None:
     send_response(sock, b"garbage")
 
 
-def oversize(sock, digest):
+def oversize(sock: SecureSocket, digest: Digest) -> None:
     sock.send_all(b"\0" + (2**31).to_bytes(4, "big"))
 
 
-def odd_status(sock, digest):
+def odd_status(sock: SecureSocket, digest: Digest) -> None:
     sock.send_all(b"\x09" + bytes(4))
 
 
@@ -207,23 +221,23 @@ def odd_status(sock, digest):
     ],
 )
 @pytest.mark.parametrize("streams", [1, 2])
-def test_a_hostile_source_is_dropped_and_blamed_and_the_fetch_completes(
-    seed, dialled, make, fault, streams
-):
+def test_hostile_source_is_dropped_and_blamed_and_the_fetch_ends(
+    seed: Seed, dialled: Dialled, make: Answer, fault: Fault, streams: int
+) -> None:
     store, digest = seed
     mine = new_store()
     mine.put_chunk(store.get_chunk(digest))
     hostile_was_asked = threading.Event()
 
-    def hostile(sock, asked):
+    def hostile(sock: SecureSocket, asked: Digest) -> None:
         hostile_was_asked.set()
         make(sock, asked)
 
-    def patient(source, sock):
+    def patient(source: FakeSource, sock: SecureSocket) -> None:
         hostile_was_asked.wait(DEADLINE_S)
         good(store)(source, sock)
 
-    sources = [FakeSource("bad", answering(hostile)), FakeSource("good", patient)]
+    sources = [fake("bad", answering(hostile)), fake("good", patient)]
     report = fetch_blob(
         mine, digest, sources, dialled, deadline_s=DEADLINE_S, streams_per_peer=streams
     )
@@ -233,48 +247,48 @@ def test_a_hostile_source_is_dropped_and_blamed_and_the_fetch_completes(
     assert "bad" not in report.bytes_by_peer
 
 
-def test_a_peer_that_is_hostile_on_one_connection_loses_the_others_too(seed, dialled):
+def test_hostile_peer_loses_its_other_connections_too(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     mine = new_store()
     mine.put_chunk(store.get_chunk(digest))
     lied = threading.Event()
     liars = iter([True, False])
 
-    def two_faced(source, sock):
+    def two_faced(source: FakeSource, sock: SecureSocket) -> None:
         if next(liars):
             send_response(sock, b"lie" * len(receive_request(sock)))
             lied.set()
-            silent(source, sock)  # closing with requests unread would lose the lie itself
+            silent(source, sock)  # closing with unread requests would lose the lie itself
         else:
             after_the_lie(source, sock)
 
-    def after_the_lie(source, sock):
+    def after_the_lie(source: FakeSource, sock: SecureSocket) -> None:
         lied.wait(DEADLINE_S)
         good(store)(source, sock)
 
-    sources = [FakeSource("two-faced", two_faced), FakeSource("good", after_the_lie)]
+    sources = [fake("two-faced", two_faced), fake("good", after_the_lie)]
     report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S, streams_per_peer=2)
     assert mine.read_blob(digest) == DATA
     assert [(drop.peer, drop.fault) for drop in report.dropped] == [("two-faced", Fault.CORRUPT)]
 
 
-def test_a_source_that_dies_half_way_is_dropped_without_blame(seed, dialled):
+def test_source_that_dies_midway_is_dropped_without_blame(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     mine = new_store()
     mine.put_chunk(store.get_chunk(digest))
     dead = threading.Event()
 
-    def dies(source, sock):
+    def dies(source: FakeSource, sock: SecureSocket) -> None:
         try:
             good(store, chunks_max=5)(source, sock)
         finally:
             dead.set()
 
-    def patient(source, sock):
+    def patient(source: FakeSource, sock: SecureSocket) -> None:
         dead.wait(DEADLINE_S)
         good(store)(source, sock)
 
-    sources = [FakeSource("dying", dies), FakeSource("good", patient)]
+    sources = [fake("dying", dies), fake("good", patient)]
     report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S)
     assert mine.read_blob(digest) == DATA
     assert [(drop.peer, drop.fault) for drop in report.dropped] == [("dying", Fault.LOST)]
@@ -282,15 +296,17 @@ def test_a_source_that_dies_half_way_is_dropped_without_blame(seed, dialled):
     assert report.chunks_fetched == CHUNKS
 
 
-def test_garbage_a_death_and_two_good_sources_together(seed, dialled):
+def test_fetch_survives_garbage_and_a_death_with_two_good_sources(
+    seed: Seed, dialled: Dialled
+) -> None:
     store, digest = seed
     mine = new_store()
     sources = [
-        FakeSource("garbage", answering(wrong_bytes)),
-        FakeSource("dying", good(store, chunks_max=3)),
-        FakeSource("good", good(store)),
-        FakeSource("gone", None),
-        FakeSource("fine", good(store)),
+        fake("garbage", answering(wrong_bytes)),
+        fake("dying", good(store, chunks_max=3)),
+        fake("good", good(store)),
+        fake("gone", None),
+        fake("fine", good(store)),
     ]
     report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S)
     assert mine.read_blob(digest) == DATA
@@ -306,20 +322,20 @@ def test_garbage_a_death_and_two_good_sources_together(seed, dialled):
 
 
 @pytest.mark.parametrize("behave", [silent, dripping])
-def test_a_silent_or_dripping_source_is_gone_round_without_waiting_for_it(
-    seed, dialled, monkeypatch, behave
-):
+def test_silent_or_dripping_source_is_bypassed_without_waiting(
+    seed: Seed, dialled: Dialled, monkeypatch: pytest.MonkeyPatch, behave: Behave
+) -> None:
     monkeypatch.setattr(picker, "PATIENCE_MIN_S", 0.01)
     store, digest = seed
     mine = new_store()
     mine.put_chunk(store.get_chunk(digest))
-    mute = FakeSource("mute", behave)
+    mute = fake("mute", behave)
 
-    def patient(source, sock):
+    def patient(source: FakeSource, sock: SecureSocket) -> None:
         mute.was_asked.wait(DEADLINE_S)
         good(store)(source, sock)
 
-    sources = [mute, FakeSource("good", patient)]
+    sources = [mute, fake("good", patient)]
     report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S)
     mute.leaves.set()
     assert mine.read_blob(digest) == DATA
@@ -328,14 +344,14 @@ def test_a_silent_or_dripping_source_is_gone_round_without_waiting_for_it(
     assert report.seconds < 10  # of the 20 that the dripping one takes for its chunk
 
 
-def test_poor_sources_that_each_hold_a_part_are_enough_together(seed, dialled):
+def test_incomplete_sources_are_enough_together(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     parts = [new_store() for _ in range(3)]
     for number, chunk in enumerate(store.manifest(digest).chunks):
         parts[number % 3].put_chunk(store.get_chunk(chunk))
     parts[1].put_chunk(store.get_chunk(digest))
     mine = new_store()
-    sources = [FakeSource(name, good(part)) for name, part in zip("abc", parts, strict=True)]
+    sources = [fake(name, good(part)) for name, part in zip("abc", parts, strict=True)]
     report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S)
     assert mine.read_blob(digest) == DATA
     assert report.dropped == ()
@@ -346,36 +362,36 @@ def test_poor_sources_that_each_hold_a_part_are_enough_together(seed, dialled):
     }
 
 
-def test_a_fetch_resumes_with_what_is_missing(seed, dialled):
+def test_fetch_resumes_with_the_missing_chunks(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     mine = new_store()
-    dying = FakeSource("dying", good(store, chunks_max=20))
+    dying = fake("dying", good(store, chunks_max=20))
     with pytest.raises(StoreError) as caught:
         fetch_blob(mine, digest, [dying], dialled, deadline_s=DEADLINE_S)
     assert caught.value.code == "CKPT-NO-SOURCE"
     missing = mine.missing_chunks(digest)
-    # Of twenty answers the manifest was the first; sixteen may have died in the connection.
+    # The manifest was the first of twenty answers. Sixteen may have died in the connection.
     assert CHUNKS - 19 <= len(missing) < CHUNKS - 2
-    source = FakeSource("good", good(store))
+    source = fake("good", good(store))
     report = fetch_blob(mine, digest, [source], dialled, deadline_s=DEADLINE_S)
     assert sorted(source.asked) == sorted(missing)
     assert report.chunks_fetched == len(missing)
     assert mine.read_blob(digest) == DATA
 
 
-def test_what_is_held_whole_is_not_asked_for(seed, dialled):
+def test_complete_blob_is_not_requested_again(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
-    source = FakeSource("a", good(store))
+    source = fake("a", good(store))
     report = fetch_blob(store, digest, [source], dialled, deadline_s=DEADLINE_S)
     assert (report.chunks_fetched, source.asked) == (0, [])
 
 
-def test_nobody_has_it_says_so_with_evidence_for_each_source(seed, dialled):
+def test_chunk_that_nobody_has_is_reported_for_each_source(seed: Seed, dialled: Dialled) -> None:
     _, digest = seed
     sources = [
-        FakeSource("empty", good(new_store())),
-        FakeSource("gone", None),
-        FakeSource("liar", answering(wrong_bytes)),
+        fake("empty", good(new_store())),
+        fake("gone", None),
+        fake("liar", answering(wrong_bytes)),
     ]
     with pytest.raises(StoreError) as caught:
         fetch_blob(new_store(), digest, sources, dialled, deadline_s=DEADLINE_S)
@@ -387,64 +403,66 @@ def test_nobody_has_it_says_so_with_evidence_for_each_source(seed, dialled):
     assert error.do
 
 
-def test_who_lied_is_named_also_where_the_fetch_fails(seed, dialled):
+def test_lying_source_is_named_even_if_the_fetch_fails(seed: Seed, dialled: Dialled) -> None:
     _, digest = seed
-    handle = FetchHandle()
-    assert handle.blamed == ()
+    handle = FetchHandle[FakeSource]()
+    assert list(handle.blamed) == []
     with pytest.raises(StoreError):
         fetch_blob(
             new_store(),
             digest,
-            [FakeSource("liar", answering(wrong_bytes)), FakeSource("gone", None)],
+            [fake("liar", answering(wrong_bytes)), fake("gone", None)],
             dialled,
             deadline_s=DEADLINE_S,
             handle=handle,
         )
-    assert handle.blamed == ("liar",)
+    assert list(handle.blamed) == ["liar"]
 
 
-def test_without_sources_it_is_said_at_once(seed, dialled):
+def test_fetch_without_sources_fails_at_once(seed: Seed, dialled: Dialled) -> None:
     with pytest.raises(StoreError) as caught:
         fetch_blob(new_store(), seed[1], [], dialled, deadline_s=DEADLINE_S)
     assert caught.value.code == "CKPT-NO-SOURCE"
     assert caught.value.evidence == ("no source is known",)
 
 
-def test_one_chunk_that_nobody_has_does_not_keep_the_others_from_coming(seed, dialled):
+def test_one_chunk_that_nobody_has_does_not_stop_the_others(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     lost = store.manifest(digest).chunks[3]
     store._disk.remove(store.chunk_path(lost))
     mine = new_store()
     with pytest.raises(StoreError) as caught:
-        fetch_blob(mine, digest, [FakeSource("a", good(store))], dialled, deadline_s=DEADLINE_S)
+        fetch_blob(mine, digest, [fake("a", good(store))], dialled, deadline_s=DEADLINE_S)
     assert caught.value.code == "CKPT-NO-SOURCE"
     assert mine.missing_chunks(digest) == [lost]
 
 
-def test_a_manifest_is_asked_of_another_source_soon(seed, dialled, monkeypatch):
+def test_slow_manifest_is_soon_requested_from_another_source(
+    seed: Seed, dialled: Dialled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(picker, "PATIENCE_UNKNOWN_S", DEADLINE_S)
     store, digest = seed
-    mute = FakeSource("mute", silent)
+    mute = fake("mute", silent)
 
-    def patient(source, sock):
+    def patient(source: FakeSource, sock: SecureSocket) -> None:
         mute.was_asked.wait(DEADLINE_S)
         good(store)(source, sock)
 
     started = time.monotonic()
     mine = new_store()
     mine.put_blob("snapshot", [DATA[1024:]], {})  # all chunks but the first
-    sources = [mute, FakeSource("good", patient)]
+    sources = [mute, fake("good", patient)]
     fetch_blob(mine, digest, sources, dialled, deadline_s=2 * DEADLINE_S)
     assert time.monotonic() - started < picker.PATIENCE_UNKNOWN_S
     assert mine.holds_blob(digest)
 
 
-def test_a_silent_source_alone_is_dropped_as_slow(seed, dialled):
+def test_single_silent_source_is_dropped_as_too_slow(seed: Seed, dialled: Dialled) -> None:
     with pytest.raises(StoreError) as caught:
         fetch_blob(
             new_store(),
             seed[1],
-            [FakeSource("mute", silent)],
+            [fake("mute", silent)],
             dialled,
             deadline_s=DEADLINE_S,
             stall_s=0.05,
@@ -453,17 +471,19 @@ def test_a_silent_source_alone_is_dropped_as_slow(seed, dialled):
     assert Fault.SLOW.value in caught.value.evidence[0]
 
 
-def test_the_deadline_ends_a_fetch_that_cannot_end(seed, dialled):
+def test_deadline_ends_a_fetch_that_cannot_end(seed: Seed, dialled: Dialled) -> None:
     with pytest.raises(TryLater) as caught:
-        fetch_blob(new_store(), seed[1], [FakeSource("mute", silent)], dialled, deadline_s=0.05)
+        fetch_blob(new_store(), seed[1], [fake("mute", silent)], dialled, deadline_s=0.05)
     assert caught.value.code == "FETCH-TIMEOUT"
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early):
-    handle = FetchHandle()
+def test_fetch_can_be_cancelled_before_and_while_it_runs(
+    seed: Seed, dialled: Dialled, early: bool
+) -> None:
+    handle = FetchHandle[FakeSource]()
 
-    def behave(source, sock):
+    def behave(source: FakeSource, sock: SecureSocket) -> None:
         receive_request(sock)
         handle.cancel()
         receive_request(sock)
@@ -474,7 +494,7 @@ def test_a_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early)
         fetch_blob(
             new_store(),
             seed[1],
-            [FakeSource("a", behave)],
+            [fake("a", behave)],
             dialled,
             deadline_s=DEADLINE_S,
             handle=handle,
@@ -482,19 +502,19 @@ def test_a_fetch_can_be_cancelled_before_and_while_it_runs(seed, dialled, early)
     assert caught.value.code == "FETCH-CANCELLED"
 
 
-def test_a_source_that_is_found_while_it_runs_is_asked_as_well(seed, dialled):
+def test_source_found_during_the_fetch_is_used(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
-    handle, late_was_asked = FetchHandle(), threading.Event()
+    handle, late_was_asked = FetchHandle[FakeSource](), threading.Event()
 
-    def late_comes(source, sock):
+    def late_comes(source: FakeSource, sock: SecureSocket) -> None:
         chunk = receive_request(sock)
         send_response(sock, store.get_chunk(chunk))
         late_was_asked.set()
         good(store)(source, sock)
 
-    late = FakeSource("late", late_comes)
+    late = fake("late", late_comes)
 
-    def first(source, sock):
+    def first(source: FakeSource, sock: SecureSocket) -> None:
         manifest = receive_request(sock)
         handle.offer(late)
         send_response(sock, store.get_chunk(manifest))
@@ -503,38 +523,40 @@ def test_a_source_that_is_found_while_it_runs_is_asked_as_well(seed, dialled):
 
     mine = new_store()
     report = fetch_blob(
-        mine, digest, [FakeSource("first", first)], dialled, deadline_s=DEADLINE_S, handle=handle
+        mine, digest, [fake("first", first)], dialled, deadline_s=DEADLINE_S, handle=handle
     )
     assert mine.read_blob(digest) == DATA
     assert set(report.bytes_by_peer) == {"first", "late"}
     assert late_was_asked.is_set()
 
 
-def test_a_source_may_be_offered_before_the_fetch_begins(seed, dialled):
+def test_source_may_be_offered_before_the_fetch_begins(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
-    handle, mine = FetchHandle(), new_store()
-    handle.offer(FakeSource("a", good(store)))
+    handle, mine = FetchHandle[FakeSource](), new_store()
+    handle.offer(fake("a", good(store)))
     report = fetch_blob(mine, digest, [], dialled, deadline_s=DEADLINE_S, handle=handle)
     assert list(report.bytes_by_peer) == ["a"]
 
 
 @pytest.mark.parametrize("at_first", ["unreachable", "lost"])
-def test_who_was_out_of_reach_may_be_offered_again_and_who_lied_may_not(seed, dialled, at_first):
+def test_unreachable_source_may_be_offered_again_but_no_liar(
+    seed: Seed, dialled: Dialled, at_first: str
+) -> None:
     store, digest = seed
-    handle, mine = FetchHandle(), new_store()
+    handle, mine = FetchHandle[FakeSource](), new_store()
     mine.put_chunk(store.get_chunk(digest))
-    liar, late = FakeSource("liar", answering(wrong_bytes)), FakeSource("late", None)
+    liar, late = fake("liar", answering(wrong_bytes)), fake("late", None)
     met = threading.Event()
 
-    def connect(source):
+    def connect(source: FakeSource) -> SecureSocket:
         if source is late and late.behave is None:
             late.behave = answering_by(good(store), before=met.set)
             if at_first == "lost":
-                return dialled(FakeSource("late", lambda *_: None))
-            raise PeerUnreachable("it does not know us yet", peer="late")
+                return dialled(fake("late", lambda *_: None))
+            raise PeerUnreachable("it does not know us yet", peer=late.peer)
         return dialled(source)
 
-    def first(source, sock):
+    def first(source: FakeSource, sock: SecureSocket) -> None:
         chunk = receive_request(sock)
         for _ in range(10_000):
             handle.offer(late)
@@ -544,25 +566,25 @@ def test_who_was_out_of_reach_may_be_offered_again_and_who_lied_may_not(seed, di
         send_response(sock, store.get_chunk(chunk))
         good(store)(source, sock)
 
-    sources = [FakeSource("first", first), liar, late]
+    sources = [fake("first", first), liar, late]
     report = fetch_blob(mine, digest, sources, connect, deadline_s=DEADLINE_S, handle=handle)
     assert mine.read_blob(digest) == DATA
-    assert {drop.peer: drop.fault for drop in report.dropped}.get("late") is None
+    assert {drop.peer: drop.fault for drop in report.dropped}.get(late.peer) is None
     assert len(liar.asked) <= 1
 
 
-def test_a_source_that_is_still_being_dialled_holds_nobody_up(seed, dialled):
+def test_source_that_is_still_being_dialled_delays_nobody(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     never, left = threading.Event(), threading.Event()
 
-    def connect(source):
+    def connect(source: FakeSource) -> SecureSocket:
         if source.peer == "black hole":
             never.wait(DEADLINE_S)
             left.set()
         return dialled(source)
 
     mine = new_store()
-    sources = [FakeSource("black hole", None), FakeSource("good", good(store))]
+    sources = [fake("black hole", None), fake("good", good(store))]
     report = fetch_blob(mine, digest, sources, connect, deadline_s=DEADLINE_S)
     assert mine.read_blob(digest) == DATA
     assert report.dropped == ()
@@ -571,10 +593,10 @@ def test_a_source_that_is_still_being_dialled_holds_nobody_up(seed, dialled):
     assert left.wait(DEADLINE_S)
 
 
-def test_progress_grows_to_the_whole(seed, dialled):
+def test_progress_grows_to_the_whole_size(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
-    seen = []
-    source = FakeSource("a", good(store))
+    seen: list[FetchProgress] = []
+    source = fake("a", good(store))
     fetch_blob(new_store(), digest, [source], dialled, deadline_s=DEADLINE_S, progress=seen.append)
     assert [progress.chunks_fetched for progress in seen] == list(range(1, CHUNKS + 2))
     assert seen[0].chunks_left == CHUNKS
@@ -582,12 +604,12 @@ def test_progress_grows_to_the_whole(seed, dialled):
     assert seen[-1].bytes_fetched == len(DATA) + len(store.get_chunk(digest))
 
 
-def test_a_full_disk_stops_the_fetch_with_its_own_error_and_nothing_lost(seed, dialled):
+def test_full_disk_stops_the_fetch_with_its_own_error(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     disk = MemoryDisk()
     mine = Store(Path("/store"), disk=disk, chunk_bytes=1024)
     disk.fail_at, disk.failure, disk.forever = len(disk.writes) + 30, errno.ENOSPC, True
-    sources = [FakeSource(name, good(store)) for name in "ab"]
+    sources = [fake(name, good(store)) for name in "ab"]
     with pytest.raises(StoreFull):
         fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S)
     disk.fail_at = 0
@@ -598,31 +620,31 @@ def test_a_full_disk_stops_the_fetch_with_its_own_error_and_nothing_lost(seed, d
     assert mine.read_blob(digest) == DATA
 
 
-def test_a_digest_that_names_no_blob_is_said_to_be_none(dialled):
+def test_digest_that_names_no_blob_is_reported(dialled: Dialled) -> None:
     store = new_store()
     digest = store.put_chunk(b"a data block")
-    source = FakeSource("a", good(store))
+    source = fake("a", good(store))
     with pytest.raises(ManifestInvalid):
         fetch_blob(new_store(), digest, [source], dialled, deadline_s=DEADLINE_S)
     report = fetch_chunks(new_store(), [digest], [source], dialled, deadline_s=DEADLINE_S)
     assert report.chunks_fetched == 1
 
 
-def test_a_manifest_that_contradicts_itself_is_refused_before_its_chunks_are_asked_for(dialled):
+def test_inconsistent_manifest_is_refused_before_its_chunks(dialled: Dialled) -> None:
     store = new_store()
     chunk = store.put_chunk(b"x" * 1024)
     digest = store.put_chunk(BlobManifest("index", 1500, 1024, (chunk, chunk), {}).to_wire())
-    source = FakeSource("a", good(store))
+    source = fake("a", good(store))
     with pytest.raises(ManifestInvalid):
         fetch_blob(new_store(), digest, [source], dialled, deadline_s=DEADLINE_S)
     assert source.asked == [digest]
 
 
-def test_bare_chunks_come_once_each_and_only_if_missing(dialled):
+def test_bare_chunks_are_fetched_once_and_only_if_missing(dialled: Dialled) -> None:
     store, mine = new_store(), new_store()
     blocks = [store.put_chunk(b"block %d" % number) for number in range(5)]
     mine.put_chunk(b"block 2")
-    source = FakeSource("a", good(store))
+    source = fake("a", good(store))
     wanted = [*blocks, *blocks]
     report = fetch_chunks(mine, wanted, [source], dialled, deadline_s=DEADLINE_S)
     assert report.chunks_fetched == 4
@@ -630,23 +652,25 @@ def test_bare_chunks_come_once_each_and_only_if_missing(dialled):
     assert digest_of(b"block 2") not in source.asked
 
 
-def test_a_collection_in_mid_fetch_takes_nothing_away(seed, dialled):
+def test_garbage_collection_during_a_fetch_removes_nothing(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     mine = new_store()
     collected = []
 
-    def collect(progress):
+    def collect(progress: FetchProgress) -> None:
         mine._objects.grow_up(2**62)
         collected.append(mine.collect_garbage([]).chunks)
 
-    source = FakeSource("a", good(store))
+    source = fake("a", good(store))
     fetch_blob(mine, digest, [source], dialled, deadline_s=DEADLINE_S, progress=collect)
     assert collected == [0] * (CHUNKS + 1)
     assert mine.holds_blob(digest)
 
 
-def test_a_joiner_over_real_tls_gets_a_members_state_bit_for_bit():
-    """The README's story: snapshot here, serve it, fetch it there from two members, load it."""
+def test_joiner_over_real_tls_gets_a_members_state_bit_for_bit() -> None:
+    """The README's story: take a snapshot here, serve it, fetch it there from two members, load
+    it.
+    """
     member_store, joiner_store = new_store(), new_store()
     state, joined = OuterState(5000), OuterState(5000)
     state.theta[:] = np.random.default_rng(1).standard_normal(5000, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Who asks for what others have just asked for costs no disk, and others' chunks only so much."""
+"""Chunks that others have just requested are served from memory, and this memory is bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2ptrain.swarm import HotChunks
 
 @dataclass
 class Counted:
-    """Chunks of ten bytes each, and what was read of them."""
+    """Chunks of ten bytes each, with a record of what was read."""
 
     read: list[str] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
@@ -34,20 +34,20 @@ def asked(hot: HotChunks, names: str) -> list[bytes]:
     return [hot.get_chunk(Digest(name)) for name in names]
 
 
-def test_what_was_asked_for_last_is_read_once_and_is_the_same_bytes() -> None:
+def test_recently_requested_chunk_is_read_once_and_unchanged() -> None:
     source = Counted()
     first, *_, again = asked(HotChunks(source, bytes_max=20), "abaaba")
     assert again is first
     assert source.read == ["a", "b"]
 
 
-def test_what_nobody_has_asked_for_the_longest_makes_room() -> None:
+def test_least_recently_requested_chunk_is_evicted() -> None:
     source = Counted()
     asked(HotChunks(source, bytes_max=20), "abacab")
     assert source.read == ["a", "b", "c", "b"]
 
 
-def test_a_large_chunk_takes_the_room_of_as_many_as_it_needs() -> None:
+def test_large_chunk_evicts_as_many_as_it_needs() -> None:
     source = Counted()
     hot = HotChunks(source, bytes_max=30)
     asked(hot, "abc")
@@ -56,13 +56,13 @@ def test_a_large_chunk_takes_the_room_of_as_many_as_it_needs() -> None:
     assert source.read == ["a", "b", "c", "dd", "b"]
 
 
-def test_a_chunk_too_large_to_keep_is_served_all_the_same() -> None:
+def test_chunk_too_large_to_keep_is_served_all_the_same() -> None:
     source = Counted()
     assert asked(HotChunks(source, bytes_max=9), "aa") == [b"a" * 10] * 2
     assert source.read == ["a", "a"]
 
 
-def test_what_is_missing_is_looked_for_anew_each_time() -> None:
+def test_missing_chunk_is_looked_for_again_each_time() -> None:
     source = Counted(missing={"a"})
     hot = HotChunks(source)
     with pytest.raises(ChunkMissing):
@@ -72,10 +72,15 @@ def test_what_is_missing_is_looked_for_anew_each_time() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_of_many_threads_that_want_one_chunk_one_reads_it(fails: bool) -> None:
-    """And if it cannot, the next one tries."""
+def test_one_of_many_threads_that_want_a_chunk_reads_it(fails: bool) -> None:
+    """If that read fails, the next thread tries."""
     begun, go_on = threading.Event(), threading.Event()
-    source = Counted(before=lambda: (begun.set(), go_on.wait()), missing={"a"} if fails else set())
+
+    def before() -> None:
+        begun.set()
+        go_on.wait()
+
+    source = Counted(before=before, missing={"a"} if fails else set())
     hot, found = HotChunks(source), list[bytes | str]()
 
     def want() -> None:

@@ -1,4 +1,4 @@
-"""What peers make a server hold, and look for in vain, has bounds."""
+"""The work that peers cause a server is bounded: chunks held for them, and searches in vain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hold(stack: ExitStack, in_hand: InHand, peer: PeerId) -> str:
     return "holds"
 
 
-def test_a_peer_that_reads_nothing_takes_its_own_turns_and_not_those_of_others() -> None:
+def test_peer_that_reads_nothing_blocks_only_its_own_turns() -> None:
     in_hand = InHand(chunks_max=3, per_peer_max=2)
     with ExitStack() as held:
         answers = [hold(held, in_hand, peer) for peer in (ANN, ANN, ANN, BEN, BEN)]
@@ -37,7 +37,7 @@ def test_a_peer_that_reads_nothing_takes_its_own_turns_and_not_those_of_others()
         assert [hold(again, in_hand, peer) for peer in (ANN, BEN, BEN)] == ["holds"] * 3
 
 
-def test_who_waits_goes_on_when_a_chunk_has_been_taken() -> None:
+def test_waiting_request_continues_when_a_chunk_has_been_taken() -> None:
     in_hand, went_on = InHand(per_peer_max=1), threading.Event()
 
     def wait() -> None:
@@ -52,10 +52,10 @@ def test_who_waits_goes_on_when_a_chunk_has_been_taken() -> None:
     assert went_on.is_set()
 
 
-def test_who_asks_for_what_nobody_has_waits_longer_each_time_until_it_finds_something() -> None:
+def test_peer_that_asks_in_vain_waits_longer_each_time() -> None:
     store = Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
     held, buffer, pauses = store.put_chunk(b"held"), bytearray(CHUNK_BYTES_MAX), list[float]()
-    client, sock = plain_pair("client", "server", deadline_s=DEADLINE_S)
+    client, sock = plain_pair(PeerId("client"), PeerId("server"), deadline_s=DEADLINE_S)
     server = ChunkServer(store, pause=pauses.append)
     thread = threading.Thread(target=server, args=(sock, {}))
     thread.start()

@@ -1,4 +1,6 @@
-"""Storing beside reading: a slow disk holds no line up, a stuck one takes no memory without end."""
+"""Storing runs beside reading: a slow disk does not block a connection, and a stuck disk does not
+use up memory.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import pytest
 
 from p2ptrain.dataplane import plain_pair
 from p2ptrain.errors import PeerError, StoreError, StoreFull
+from p2ptrain.ids import PeerId
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import fetch_chunks, lanes
 from p2ptrain.swarm.wire import receive_request, send_response
@@ -18,15 +21,15 @@ DEADLINE_S = 100.0
 
 
 class Turns(MemoryDisk):
-    """The first file is not synced before the second one is."""
+    """The first file is synced only after the second one."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.files = 0
         self.counting = threading.Lock()
         self.second_synced = threading.Event()
 
-    def sync(self, path):
+    def sync(self, path: Path) -> None:
         with self.counting:
             self.files += 1
             number = self.files
@@ -37,7 +40,7 @@ class Turns(MemoryDisk):
             self.second_synced.set()
 
 
-def test_lanes_that_end_and_begin_anew_take_no_more_memory():
+def test_restarted_lanes_take_no_more_memory() -> None:
     landing = Landing(1)
     first = landing.buffer()
     for _ in range(3 * STORING_MAX):
@@ -46,20 +49,20 @@ def test_lanes_that_end_and_begin_anew_take_no_more_memory():
     landing.close()
 
 
-def test_a_lane_that_ends_gives_its_buffer_back(monkeypatch):
-    held = []
+def test_ended_lane_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
 
     class Counting(Landing):
-        def buffer(self):
+        def buffer(self) -> memoryview:
             held.append(1)
             return super().buffer()
 
-        def give_back(self, buffer):
+        def give_back(self, buffer: memoryview) -> None:
             held.pop()
             super().give_back(buffer)
 
     monkeypatch.setattr(lanes, "Landing", Counting)
-    ours, far = plain_pair("joiner", "a", deadline_s=DEADLINE_S)
+    ours, far = plain_pair(PeerId("joiner"), PeerId("a"), deadline_s=DEADLINE_S)
     far.close()
     with pytest.raises(StoreError, match="no source has 1 of the missing chunks"):
         mine = Store(Path("/mine"), disk=MemoryDisk())
@@ -68,17 +71,17 @@ def test_a_lane_that_ends_gives_its_buffer_back(monkeypatch):
 
 
 class OneSource:
-    peer = "a"
+    peer = PeerId("a")
 
 
-def test_a_lane_reads_on_while_the_disk_is_busy_with_what_it_brought():
+def test_lane_reads_on_while_the_disk_stores_its_last_chunk() -> None:
     theirs = Store(Path("/theirs"), disk=MemoryDisk())
     wanted = [theirs.put_chunk(b"block %d" % number) for number in range(3)]
     disk = Turns()
     mine = Store(Path("/mine"), disk=disk)
-    ours, far = plain_pair("joiner", "a", deadline_s=DEADLINE_S)
+    ours, far = plain_pair(PeerId("joiner"), PeerId("a"), deadline_s=DEADLINE_S)
 
-    def serve():
+    def serve() -> None:
         with pytest.raises(PeerError):
             while True:
                 send_response(far, theirs.get_chunk(receive_request(far)))
@@ -92,12 +95,16 @@ def test_a_lane_reads_on_while_the_disk_is_busy_with_what_it_brought():
     assert [mine.get_chunk(digest) for digest in wanted] == [b"block 0", b"block 1", b"block 2"]
 
 
-def test_each_lane_has_a_buffer_and_the_disk_has_eight_and_then_one_waits():
+def test_lane_waits_when_all_buffers_are_being_stored() -> None:
     landing, disk_is_free = Landing(2), threading.Event()
+
+    def wait_for_the_disk() -> None:
+        disk_is_free.wait()
+
     buffers = [landing.buffer() for _ in range(2 + STORING_MAX)]
     assert {len(buffer) for buffer in buffers} == {CHUNK_BYTES_MAX}
-    stuck = [landing.store(buffer, disk_is_free.wait) for buffer in buffers[:STORING_MAX]]
-    got = []
+    stuck = [landing.store(buffer, wait_for_the_disk) for buffer in buffers[:STORING_MAX]]
+    got: list[memoryview] = []
     waiting = threading.Thread(target=lambda: got.append(landing.buffer()))
     waiting.start()
     assert not any(put.done() for put in stuck)
@@ -108,11 +115,11 @@ def test_each_lane_has_a_buffer_and_the_disk_has_eight_and_then_one_waits():
     assert any(got[0] is buffer for buffer in buffers[:STORING_MAX])
 
 
-def test_what_cannot_be_stored_is_told_and_its_buffer_is_empty_again():
+def test_failed_store_is_reported_and_its_buffer_is_free_again() -> None:
     landing = Landing(1)
     buffers = [landing.buffer() for _ in range(1 + STORING_MAX)]
 
-    def full():
+    def full() -> None:
         raise StoreFull("no room")
 
     told = landing.store(buffers[0], full)

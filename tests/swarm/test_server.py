@@ -1,4 +1,4 @@
-"""What a client costs the server, told by a socket that only writes down what is asked of it."""
+"""The cost of a client to the server, seen by a socket that only records the calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELD, LACKED = Digest("a" * 64), Digest("b" * 64)
 
 @dataclass
 class Client:
-    """Asks for these chunks, and is gone. `deadlines` are those that the server has set."""
+    """Asks for these chunks, then disconnects. `deadlines` are those that the server has set."""
 
     asks: deque[Digest]
     peer: PeerId = ANN
@@ -49,13 +49,13 @@ def pauses_for(*asks: Digest) -> list[float]:
     return paused
 
 
-def test_each_miss_in_a_row_makes_the_next_answer_wait_longer_and_a_hit_ends_the_row() -> None:
+def test_each_miss_in_a_row_delays_the_next_answer_until_a_hit() -> None:
     assert pauses_for(LACKED, LACKED, LACKED, HELD, HELD) == [MISS_S, 2 * MISS_S, 3 * MISS_S]
     assert pauses_for(LACKED, HELD, LACKED, LACKED) == [MISS_S, MISS_S]
     assert pauses_for(*[LACKED] * 100)[-1] == MISS_S_MAX
 
 
-def test_a_client_may_think_for_as_long_and_must_read_within_another_time() -> None:
+def test_client_has_one_time_limit_to_ask_and_another_to_read() -> None:
     client = Client(deque([HELD]))
     ChunkServer(OneChunk())(client, {})  # type: ignore[arg-type]
     assert client.deadlines == [IDLE_S, SEND_S, IDLE_S]

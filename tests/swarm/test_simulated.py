@@ -1,4 +1,6 @@
-"""The picker against whole swarms of simulated sources: it is fast, frugal, and never beaten."""
+"""The picker in whole swarms of simulated sources is fast and economical, whatever the sources
+do.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,20 @@ from tests.swarm.crowd import SEED, Crowd
 from tests.swarm.simulated import Source, run
 
 MBIT_100 = 100e6 / 8 / (4 * 2**20)
-"""Chunks a second of a line of 100 Mbit/s."""
+"""Chunks a second that a line of 100 Mbit/s carries."""
 
 GIGABYTE = 239
 """Chunks."""
 
 
-def test_four_equal_sources_are_used_to_the_full():
+def test_four_equal_sources_are_fully_used() -> None:
     outcome = run({name: Source(MBIT_100) for name in "abcd"}, GIGABYTE)
     assert outcome.done
     assert outcome.seconds * 4 * MBIT_100 < GIGABYTE / 0.95
     assert sum(outcome.asked.values()) <= GIGABYTE + 4
 
 
-def test_one_that_sends_garbage_and_one_that_dies_cost_little_more_than_themselves():
+def test_bad_and_dying_sources_cost_little_beyond_their_share() -> None:
     sources = {name: Source(MBIT_100) for name in "abcd"}
     sources["c"].garbage = True
     sources["d"].gone_at = 10.0
@@ -35,7 +37,7 @@ def test_one_that_sends_garbage_and_one_that_dies_cost_little_more_than_themselv
     assert outcome.seconds * 2 * MBIT_100 < GIGABYTE / 0.85
 
 
-def test_a_slow_source_helps_and_is_not_waited_for_at_the_end():
+def test_slow_source_helps_and_does_not_delay_the_end() -> None:
     fast = {name: Source(MBIT_100) for name in "abc"}
     outcome = run(fast | {"slow": Source(MBIT_100 / 50)}, GIGABYTE)
     assert outcome.done
@@ -43,7 +45,7 @@ def test_a_slow_source_helps_and_is_not_waited_for_at_the_end():
     assert "slow" in outcome.asked
 
 
-def test_a_source_that_gets_stuck_is_not_waited_for():
+def test_stuck_source_is_not_waited_for() -> None:
     sources = {name: Source(MBIT_100) for name in "abcd"}
     sources["b"].stuck_at = 3.0
     outcome = run(sources, GIGABYTE)
@@ -51,7 +53,7 @@ def test_a_source_that_gets_stuck_is_not_waited_for():
     assert outcome.seconds * 3 * MBIT_100 < GIGABYTE / 0.95
 
 
-def test_a_source_that_grows_slow_is_relieved():
+def test_source_that_becomes_slow_is_relieved() -> None:
     sources = {name: Source(MBIT_100) for name in "ab"}
     sources["b"].slow_from, sources["b"].slowed = 5.0, 0.02
     outcome = run(sources, 60)
@@ -59,7 +61,7 @@ def test_a_source_that_grows_slow_is_relieved():
     assert outcome.seconds < 60 / MBIT_100
 
 
-def test_the_faster_a_source_is_the_more_it_is_asked_for_ahead():
+def test_faster_source_has_more_requests_open() -> None:
     sources = {"fast": Source(40.0, rtt_s=0.2), "slow": Source(0.25, rtt_s=0.2)}
     outcome = run(sources, 1000)
     assert outcome.done
@@ -68,13 +70,15 @@ def test_the_faster_a_source_is_the_more_it_is_asked_for_ahead():
     assert outcome.seconds < 1000 / 40 * 1.05
 
 
-def test_the_latency_of_a_path_is_paid_once_and_not_for_each_chunk():
+def test_latency_is_paid_once_and_not_for_each_chunk() -> None:
     outcome = run({"far": Source(10.0, rtt_s=0.5)}, 200)
     assert outcome.seconds < 200 / 10 + 4 * 0.5
 
 
-def test_who_holds_little_is_asked_for_one_chunk_at_a_time():
-    """A peer that has just begun itself must not hold up hundreds of chunks by saying no."""
+def test_source_with_few_chunks_has_one_request_at_a_time() -> None:
+    """A peer that has just joined itself must not delay hundreds of chunks by answering
+    "missing".
+    """
     sources = {"full": Source(MBIT_100), "new": Source(100.0, holds=frozenset())}
     outcome = run(sources, 100)
     assert outcome.done
@@ -82,7 +86,7 @@ def test_who_holds_little_is_asked_for_one_chunk_at_a_time():
     assert outcome.seconds < 100 / MBIT_100 * 1.05
 
 
-def test_who_never_holds_any_is_asked_ever_more_seldom() -> None:
+def test_source_that_never_has_chunks_is_asked_ever_less_often() -> None:
     empty = {name: Source(100.0, holds=frozenset()) for name in "abc"}
     outcome = run(empty | {"full": Source(0.05)}, 180)
     assert outcome.done
@@ -91,7 +95,7 @@ def test_who_never_holds_any_is_asked_ever_more_seldom() -> None:
 
 
 def draw(rng: random.Random) -> Source:
-    """Anybody at all."""
+    """Random sources."""
     return Source(
         chunks_per_s=math.exp(rng.uniform(-3, 4)),
         rtt_s=rng.choice((0.0, 0.02, 0.5)),
@@ -104,7 +108,7 @@ def draw(rng: random.Random) -> Source:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_with_one_good_source_everything_arrives_once_whoever_else_there_is(seed: int) -> None:
+def test_with_one_good_source_everything_arrives_once(seed: int) -> None:
     for number in range(20):
         rng = random.Random(f"{seed}/{number}")
         chunks = rng.randint(1, 60)
@@ -118,7 +122,7 @@ def test_with_one_good_source_everything_arrives_once_whoever_else_there_is(seed
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_honest_sources_of_any_rates_are_nearly_as_fast_as_all_their_lines_together(
+def test_honest_sources_are_nearly_as_fast_as_all_lines_together(
     seed: int,
 ) -> None:
     for number in range(10):
@@ -132,7 +136,7 @@ def test_honest_sources_of_any_rates_are_nearly_as_fast_as_all_their_lines_toget
         assert outcome.seconds <= bound_s, number
 
 
-def test_those_who_begin_together_fetch_from_each_other() -> None:
+def test_peers_that_start_together_fetch_from_each_other() -> None:
     alone, crowd = Crowd(1, 64).run(), Crowd(4, 64).run()
     assert all(len(held) == 64 for held in crowd.held)
     assert crowd.sent.total() <= 1.05 * 4 * 64
@@ -141,7 +145,7 @@ def test_those_who_begin_together_fetch_from_each_other() -> None:
     assert crowd.misses.total() < 20 * 4 * crowd.now
 
 
-def test_a_crowd_is_told_in_time_of_what_nobody_has() -> None:
+def test_crowd_learns_in_time_that_nobody_has_a_chunk() -> None:
     crowd = Crowd(4, 64, lost=frozenset({7, 8})).run()
     whole = Crowd(4, 64).run()
     assert [len(held) for held in crowd.held] == [62] * 5
@@ -149,8 +153,8 @@ def test_a_crowd_is_told_in_time_of_what_nobody_has() -> None:
     assert crowd.now < whole.now + 1
 
 
-def test_a_crowd_whose_seed_ends_is_told_so_at_once() -> None:
-    """What they have by then they find when they begin again."""
+def test_crowd_learns_at_once_that_its_seed_is_gone() -> None:
+    """A joiner that starts again keeps the chunks it has by then."""
     crowd = Crowd(4, 64, seed_ends_at=10.0).run()
     assert len(crowd.ended_at) == 4
     assert crowd.now < 12

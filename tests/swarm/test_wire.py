@@ -1,15 +1,18 @@
-"""Requests and responses over a pair of sockets, and what is made of nonsense."""
+"""Requests and responses over a socket pair, and the handling of malformed ones."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from p2ptrain.dataplane import plain_pair
+from p2ptrain.dataplane import PeerSocket, plain_pair
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerLost, RemoteProtocolError
+from p2ptrain.ids import PeerId
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import ChunkServer
 from p2ptrain.swarm.wire import (
@@ -21,31 +24,40 @@ from p2ptrain.swarm.wire import (
     send_response,
 )
 
+Pair = tuple[PeerSocket, PeerSocket]
+Serve = Callable[..., ChunkServer]
+
+
+def received(sock: PeerSocket, buffer: bytearray) -> bytes:
+    response = receive_response(sock, buffer, 5.0)
+    assert response is not None
+    return bytes(response)
+
 
 @pytest.fixture
-def pair():
-    client, server = plain_pair("client", "server")
+def pair() -> Iterator[Pair]:
+    client, server = plain_pair(PeerId("client"), PeerId("server"))
     yield client, server
     client.close()
     server.close()
 
 
 @pytest.fixture
-def buffer():
+def buffer() -> bytearray:
     return bytearray(CHUNK_BYTES_MAX)
 
 
 @pytest.fixture
-def store():
+def store() -> Store:
     return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
 
 
 @pytest.fixture
-def served(pair, store):
-    """Starts a server of `store` on the pair; its thread must end when the client closes."""
-    threads = []
+def served(pair: Pair, store: Store) -> Iterator[Serve]:
+    """Starts a server of `store` on the pair. Its thread must end when the client closes."""
+    threads: list[threading.Thread] = []
 
-    def serve(**options):
+    def serve(**options: Any) -> ChunkServer:
         server = ChunkServer(store, **options)
         threads.append(threading.Thread(target=server, args=(pair[1], {"purpose": "swarm"})))
         threads[0].start()
@@ -58,25 +70,25 @@ def served(pair, store):
         assert not thread.is_alive()
 
 
-def test_a_request_and_its_answers_cross_the_wire(pair, buffer):
+def test_request_and_its_answers_arrive(pair: Pair, buffer: bytearray) -> None:
     client, server = pair
     send_request(client, digest_of(b"chunk"))
     assert receive_request(server) == digest_of(b"chunk")
     send_response(server, b"chunk")
     send_response(server, None)
     send_response(server, b"")
-    assert bytes(receive_response(client, buffer, 5.0)) == b"chunk"
+    assert received(client, buffer) == b"chunk"
     assert receive_response(client, buffer, 5.0) is None
-    assert bytes(receive_response(client, buffer, 5.0)) == b""
+    assert received(client, buffer) == b""
 
 
-def test_a_limit_is_asked_before_every_slice(pair, buffer):
+def test_rate_limit_is_asked_before_every_slice(pair: Pair, buffer: bytearray) -> None:
     client, server = pair
     chunk = bytes(2 * SLICE_BYTES + 7)
-    asked = []
+    asked: list[int] = []
     sender = threading.Thread(target=send_response, args=(server, chunk, asked.append))
     sender.start()
-    assert len(receive_response(client, buffer, 5.0)) == len(chunk)
+    assert len(received(client, buffer)) == len(chunk)
     sender.join()
     assert asked == [SLICE_BYTES, SLICE_BYTES, 7]
 
@@ -95,14 +107,14 @@ def test_a_limit_is_asked_before_every_slice(pair, buffer):
         pack({"chunk": bytes(32)}) + b"\0",
     ],
 )
-def test_a_malformed_request_is_the_clients_fault(pair, request_bytes):
+def test_malformed_request_is_the_clients_fault(pair: Pair, request_bytes: bytes) -> None:
     client, server = pair
     client.send_frame(request_bytes)
     with pytest.raises(RemoteProtocolError):
         receive_request(server)
 
 
-def test_an_oversize_request_is_refused_before_it_is_read(pair):
+def test_oversized_request_is_refused_before_it_is_read(pair: Pair) -> None:
     client, server = pair
     client.send_all((REQUEST_BYTES_MAX + 1).to_bytes(4, "big"))
     with pytest.raises(RemoteProtocolError):
@@ -112,7 +124,9 @@ def test_an_oversize_request_is_refused_before_it_is_read(pair):
 @pytest.mark.parametrize(
     "header", [(0, CHUNK_BYTES_MAX + 1), (0, 2**32 - 1), (1, 5), (2, 0), (255, 255)]
 )
-def test_a_malformed_response_is_the_servers_fault(pair, buffer, header):
+def test_malformed_response_is_the_servers_fault(
+    pair: Pair, buffer: bytearray, header: bytes
+) -> None:
     client, server = pair
     status, length = header
     server.send_all(bytes([status]) + length.to_bytes(4, "big"))
@@ -120,48 +134,55 @@ def test_a_malformed_response_is_the_servers_fault(pair, buffer, header):
         receive_response(client, buffer, 5.0)
 
 
-def test_the_server_sends_what_it_has_and_says_what_it_lacks(pair, buffer, store, served):
+def test_server_sends_what_it_has_and_names_what_it_lacks(
+    pair: Pair, buffer: bytearray, store: Store, served: Serve
+) -> None:
     client, _ = pair
     held = store.put_chunk(b"held")
     server = served()
     for digest in (held, digest_of(b"absent"), held):
         send_request(client, digest)
-    assert bytes(receive_response(client, buffer, 5.0)) == b"held"
+    assert received(client, buffer) == b"held"
     assert receive_response(client, buffer, 5.0) is None
-    assert bytes(receive_response(client, buffer, 5.0)) == b"held"
+    assert received(client, buffer) == b"held"
     assert receive_after_close(client) == "lost"
     assert server.bytes_sent >= 4
 
 
-def receive_after_close(client):
+def receive_after_close(client: PeerSocket) -> str:
     client.close()
     with pytest.raises(PeerLost):
         client.receive_frame()
     return "lost"
 
 
-def test_the_server_asks_for_leave_in_its_clients_name(pair, buffer, store, served):
-    asked = []
+def test_server_asks_the_rate_limit_in_its_clients_name(
+    pair: Pair, buffer: bytearray, store: Store, served: Serve
+) -> None:
+    asked: list[tuple[PeerId, int]] = []
     served(limit=lambda peer, count: asked.append((peer, count)))
     send_request(pair[0], store.put_chunk(b"x" * 100))
-    assert bytes(receive_response(pair[0], buffer, 5.0)) == b"x" * 100
+    assert received(pair[0], buffer) == b"x" * 100
     assert asked == [("client", 100)]
 
 
-def test_a_rotten_chunk_is_answered_as_missing_not_passed_on(pair, buffer, store, served):
+def test_corrupt_chunk_is_answered_as_missing(
+    pair: Pair, buffer: bytearray, store: Store, served: Serve
+) -> None:
     digest = store.put_chunk(b"x" * 100)
+    assert isinstance(store._disk, MemoryDisk)
     store._disk.damage(store.chunk_path(digest), lambda data: b"y" * 100)
     served()
     send_request(pair[0], digest)
     assert receive_response(pair[0], buffer, 5.0) is None
 
 
-def test_the_server_leaves_a_client_that_talks_nonsense(pair, store):
+def test_server_leaves_a_client_that_sends_nonsense(pair: Pair, store: Store) -> None:
     client, sock = pair
     client.send_frame(b"GET / HTTP/1.1")
     with pytest.raises(RemoteProtocolError):
         ChunkServer(store)(sock, {})
 
 
-def test_the_server_leaves_a_client_that_is_silent(pair, store):
+def test_server_leaves_a_silent_client(pair: Pair, store: Store) -> None:
     ChunkServer(store, idle_s=0.01)(pair[1], {})

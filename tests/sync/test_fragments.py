@@ -1,4 +1,6 @@
-"""Fragments are whole layers, far apart, and together they are every element once."""
+"""Fragments consist of whole layers that are far apart. Together they contain every element
+once.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def layout(layers: int, *, tied: bool = True) -> Layout:
 
 
 def names_in(layout: Layout, fragment: Fragment) -> set[str]:
-    """What lies in it wholly; nothing may lie in it in part."""
+    """Names of the parameters that lie in it completely. No parameter may lie in it in part."""
     inside = set()
     for entry in layout.entries:
         held = sum(
@@ -35,7 +37,7 @@ def names_in(layout: Layout, fragment: Fragment) -> set[str]:
 
 
 @given(layers=st.integers(1, 40), tied=st.booleans(), data=st.data())
-def test_fragments_are_every_element_once(layers: int, tied: bool, data: st.DataObject) -> None:
+def test_fragments_contain_every_element_once(layers: int, tied: bool, data: st.DataObject) -> None:
     own = 1 if tied else 2
     count = data.draw(st.one_of(st.just(1), st.integers(own + 1, own + layers)))
     whole = layout(layers, tied=tied)
@@ -46,39 +48,39 @@ def test_fragments_are_every_element_once(layers: int, tied: bool, data: st.Data
     assert seen.tolist() == [1] * whole.numel
 
 
-def test_layers_are_strided_and_embedding_and_head_stand_alone() -> None:
+def test_layers_are_strided_and_embedding_and_head_are_separate() -> None:
     whole = layout(12, tied=False)
     cut = [names_in(whole, fragment) for fragment in fragments(whole, 6)]
     layers = [{int(name.split(".")[1]) for name in names if "blocks" in name} for names in cut]
     assert layers == [{0, 4, 8}, {1, 5, 9}, {2, 6, 10}, {3, 7, 11}, set(), set()]
     assert cut[4] == {"embedding.weight"}
     assert cut[5] == {"head.weight", "norm.weight"}
-    assert all(len(names) == 27 for names in cut[:4]), "nothing of a layer is left out"
+    assert all(len(names) == 27 for names in cut[:4]), "every part of a layer is included"
 
 
-def test_a_tied_head_is_the_embedding_and_has_the_last_norm_with_it() -> None:
+def test_tied_head_shares_the_fragment_of_the_last_norm() -> None:
     whole = layout(6)
     cut = [names_in(whole, fragment) for fragment in fragments(whole, 4)]
     assert cut[3] == {"embedding.weight", "norm.weight"}
 
 
-def test_plain_diloco_has_one_fragment_and_it_is_everything() -> None:
+def test_plain_diloco_has_one_fragment_with_everything() -> None:
     assert fragments(layout(3), 1) == (Fragment(((0, layout(3).numel),)),)
 
 
 @pytest.mark.parametrize(("count", "tied"), [(5, True), (2, False), (6, False), (0, True)])
-def test_there_are_no_fragments_without_a_layer(count: int, tied: bool) -> None:
+def test_fragment_without_a_layer_is_refused(count: int, tied: bool) -> None:
     with pytest.raises(ValueError, match="make no"):
         fragments(layout(3, tied=tied), count)
 
 
 @pytest.mark.parametrize("ranges", [(), ((3, 3),), ((0, 4), (4, 8)), ((4, 8), (0, 2)), ((-1, 2),)])
-def test_ranges_that_are_no_fragment_cannot_be_made(ranges: tuple[tuple[int, int], ...]) -> None:
+def test_ranges_that_are_no_fragment_are_refused(ranges: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError, match="of the ranges"):
         Fragment(ranges)
 
 
-def test_what_is_gathered_is_scattered_to_where_it_was() -> None:
+def test_gathered_elements_are_scattered_to_their_places() -> None:
     whole = layout(6)
     vector = np.arange(whole.numel, dtype=np.float32)
     copied = np.zeros_like(vector)
@@ -89,7 +91,7 @@ def test_what_is_gathered_is_scattered_to_where_it_was() -> None:
     assert np.array_equal(copied, vector)
 
 
-def test_any_stretch_of_a_fragment_is_found_in_the_vector() -> None:
+def test_any_range_of_a_fragment_is_found_in_the_vector() -> None:
     fragment = Fragment(((2, 5), (7, 8), (10, 14)))
     vector = np.arange(20)
     whole = np.empty(fragment.numel, vector.dtype)

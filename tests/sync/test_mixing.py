@@ -1,4 +1,4 @@
-"""The arithmetic of the modes, against the formulas that their papers give."""
+"""The arithmetic of the sync modes, compared with the formulas in the papers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_without_mixing_even_a_nan_is_replaced() -> None:
     assert local.tobytes() == outer.tobytes()
 
 
-def test_eager_peers_stand_where_the_papers_outer_step_takes_them() -> None:
-    """Each peer's θ by the paper's g, peer by peer, against the shared θ and a deviation."""
+def test_eager_peers_stand_where_the_papers_outer_step_puts_them() -> None:
+    """Compare each peer's θ by the paper's g with the shared θ plus a deviation."""
     peers, numel, lr, mu = 3, 5, 0.7, 0.9
     random = np.random.default_rng(0)
     deltas = random.standard_normal((6, peers, numel)).astype(np.float32)
@@ -47,7 +47,7 @@ def test_eager_peers_stand_where_the_papers_outer_step_takes_them() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])
-def test_a_deviation_coasts_as_if_the_same_work_were_offered_again(steps: int) -> None:
+def test_deviation_moves_on_as_if_the_same_work_came_again(steps: int) -> None:
     eager, lr, mu = Eager(1), 0.7, 0.9
     eager.step(np.array([3.0], np.float32), 0.5, lr, mu)
     before, momentum = float(eager.deviation[0]), float(eager.momentum[0])

@@ -1,6 +1,8 @@
-"""When fragments are read and merged: the rule of the paper, and a table of it."""
+"""When fragments are read and merged: the paper's rule, and a table of it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from p2ptrain.sync import Due, SyncSchedule, SyncSpec
 
 
 def drawn(schedule: SyncSchedule, steps: int) -> list[str]:
-    """A line for each fragment: r where it is read, m where it is merged, b for both at once."""
+    """One line for each fragment: r where it is read, m where it is merged, b where both happen."""
     lines = [["."] * steps for _ in range(schedule.fragments)]
     for done in range(1, steps + 1):
         due = schedule.due(done)
@@ -21,7 +23,7 @@ def drawn(schedule: SyncSchedule, steps: int) -> list[str]:
     return ["".join(line) for line in lines]
 
 
-def test_streaming_with_three_fragments() -> None:
+def test_streaming_schedule_with_three_fragments() -> None:
     assert drawn(SyncSchedule(6, 3, 1), 15) == [
         ".rm....rm....rm",
         "...rm....rm....",
@@ -33,7 +35,7 @@ def test_plain_reads_and_merges_at_once() -> None:
     assert drawn(SyncSchedule(4), 13) == ["...b...b...b."]
 
 
-def test_one_step_delayed_reads_anew_before_it_merges_what_it_read_last() -> None:
+def test_one_step_delayed_reads_before_it_merges_the_last_read() -> None:
     schedule = SyncSchedule(4, 1, 4)
     assert [schedule.due(done) for done in (4, 8, 12)] == [Due(0, None), Due(1, 0), Due(2, 1)]
     assert schedule.due(7) == Due(None, None)
@@ -47,7 +49,7 @@ def test_one_step_delayed_reads_anew_before_it_merges_what_it_read_last() -> Non
     done=st.integers(1, 300),
     data=st.data(),
 )
-def test_it_is_the_rule_of_the_paper(
+def test_schedule_follows_the_rule_of_the_paper(
     stride: int, fragments: int, done: int, data: st.DataObject
 ) -> None:
     """Fragment p is read when (t − t_p) mod H = 0, and merged when (t − t_p − τ) mod H = 0, t ≥
@@ -60,20 +62,14 @@ def test_it_is_the_rule_of_the_paper(
     read = [p for p in range(fragments) if (done - offsets[p]) % period == 0]
     merged = [p for p in range(fragments) if (done - offsets[p] - overlap) % period == 0]
     begun = [p for p in merged if done - overlap > 0]
-    assert (
-        [schedule.fragment_of(due.read)] * (due.read is not None) == read
-        if read
-        else (due.read is None)
-    )
+    assert [schedule.fragment_of(due.read)] == read if due.read is not None else not read
     assert ([] if due.merge is None else [schedule.fragment_of(due.merge)]) == begun
     for step, at in ((due.read, schedule.read_at), (due.merge, schedule.merged_at)):
         assert step is None or at(step) == done
 
 
 @pytest.mark.parametrize(("steps", "fragments", "overlap"), [(10, 4, 0), (8, 4, 3), (8, 1, 9)])
-def test_a_schedule_that_does_not_come_out_even_is_refused(
-    steps: int, fragments: int, overlap: int
-) -> None:
+def test_uneven_schedule_is_refused(steps: int, fragments: int, overlap: int) -> None:
     with pytest.raises(ValueError, match="inner steps"):
         SyncSchedule(steps, fragments, overlap)
 
@@ -90,7 +86,7 @@ def test_a_schedule_that_does_not_come_out_even_is_refused(
         {"overlap_steps": 1, "fragments": 2, "eager": True},
     ],
 )
-def test_numbers_that_name_no_mode_are_refused(numbers: dict[str, object]) -> None:
+def test_numbers_without_a_mode_are_refused(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="sync mode is not valid"):
         SyncSpec(**numbers)
 

@@ -1,4 +1,6 @@
-"""A tiny model, its data and its arena, in this process, and a node that plays from a list."""
+"""A tiny model with its data and its arena in this process, and a simulated node that plays a list
+of orders.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -26,21 +29,21 @@ from p2ptrain.trainer.rank.optimizer import InnerOptimizer, make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks, open_ranks
 
-# Odd sizes: neither vocab nor ffn nor the batch divides by two ranks.
+# Odd sizes: two ranks can evenly divide neither vocab nor ffn nor the batch.
 MODEL = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 INNER = InnerSpec(steps=4, batch_sequences=5, lr=1e-2, warmup_steps=2, total_steps=400)
 DEVICE = os.environ.get("P2PTRAIN_TEST_DEVICE", "cpu")
-"""scripts/gpu_check has what tests train in their own process run on a GPU as well. Processes train
-on the CPU: two ranks need a GPU each.
+"""scripts/gpu_check also runs the tests that train in their own process on a GPU. Trainer processes
+use the CPU, since two ranks would need a GPU each.
 """
 THREADS = int(os.environ.get("P2PTRAIN_TEST_THREADS", "1"))
-"""scripts/test_matrix sets it. It is handed to trainers that are started, too."""
+"""scripts/test_matrix sets it. Trainer processes get it too."""
 CONFIG = TrainerConfig(MODEL, INNER, device=DEVICE, threads=THREADS)  # type: ignore[arg-type]
 
 
 @dataclass
 class Vectors:
-    """θ and local as the node has them."""
+    """θ and local as the node sees them."""
 
     layout: Layout
     theta_fd: int
@@ -50,7 +53,7 @@ class Vectors:
 
     @property
     def covered(self) -> np.ndarray:
-        """True where a parameter lies, False in the padding."""
+        """True at parameters, and False in the padding."""
         mask = np.zeros(self.layout.numel, dtype=bool)
         for entry in self.layout.entries:
             mask[entry.offset : entry.end] = True
@@ -69,14 +72,14 @@ def vectors() -> Iterator[Vectors]:
         os.ftruncate(fd, layout.numel * 4)
     theta, local = (np.frombuffer(mmap.mmap(fd, layout.numel * 4), np.float32) for fd in fds)
     theta[:] = genesis(MODEL, seed=0)
-    yield Vectors(layout, *fds, theta, local)
+    yield Vectors(layout, fds[0], fds[1], theta, local)
     for fd in fds:
         os.close(fd)
 
 
 @pytest.fixture(scope="session")
 def block_paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Twelve blocks of tokens in which the next one is easy to learn."""
+    """Twelve blocks of tokens in which the next token is easy to learn."""
     folder = tmp_path_factory.mktemp("blocks")
     random = np.random.default_rng(0)
     paths = []
@@ -95,11 +98,15 @@ def ranks() -> Iterator[Ranks]:
         yield ranks
 
 
+AnyFrame = TypeVar("AnyFrame", bound=Frame)
+
+
 @dataclass
 class Script:
-    """The node's side: the next frame when the trainer is idle, and `after` n inner steps in all.
+    """The node's side: send the next frame when the trainer is idle or after `after` inner steps in
+    total.
 
-    When the script is over it says Stop.
+    At the end of the script, send Stop.
     """
 
     frames: list[Frame]
@@ -120,7 +127,7 @@ class Script:
 
 @dataclass
 class Desk:
-    """A trainer in this process: `tell` it frames and get what it answers."""
+    """A trainer in this process: `tell` it frames and get its answers."""
 
     loop: Loop
     arena: Arena
@@ -133,6 +140,12 @@ class Desk:
         self.loop.run()
         return script.heard
 
+    def last(self, kind: type[AnyFrame], *frames: Frame) -> AnyFrame:
+        """Tell it frames, and return its last answer, which must be of this kind."""
+        answer = self.tell(*frames)[-1]
+        assert isinstance(answer, kind)
+        return answer
+
 
 MakeDesk = Callable[[TrainerConfig], Desk]
 
@@ -143,8 +156,8 @@ def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
         model = build(config, ranks)
         numel = vectors.layout.numel
         theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
-        cut = {"count": config.fragments, "eager": config.eager}
-        arena = Arena(model, vectors.layout, theta, local, **cut)
+        count, eager = config.fragments, config.eager
+        arena = Arena(model, vectors.layout, theta, local, count=count, eager=eager)
         optimizer = make_optimizer(model, config.inner)
         folder, layout, state = config.state_folder, vectors.layout, None
         if folder:

@@ -1,4 +1,4 @@
-"""States of an inner optimizer that training could have made, without any torch."""
+"""States of an inner optimizer that training could have made, without torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Floats = NDArray[np.float32]
 
 
 def trained(layout: Layout, inner: InnerSpec, steps: int = 30) -> tuple[Floats, Floats]:
-    """Both vectors after so many gradients, each clipped to `inner.clip`; some grow, some fade."""
+    """Both vectors after this many gradients, each clipped to `inner.clip`. Some of them grow and
+    some fade.
+    """
     random = np.random.default_rng(7)
     covered, muons = np.zeros(layout.numel, bool), np.zeros(layout.numel, bool)
     for entry in layout.entries:
@@ -42,7 +44,7 @@ def write_state(
     count: int = 30,
     warmed: int = inner_format.WARM,
 ) -> Path:
-    """As a trainer leaves it."""
+    """Write the state as a trainer does."""
     new = folder / "new"
     inner_format.reserve(new, layout)
     with new.open("r+b", buffering=0) as file:

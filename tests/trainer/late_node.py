@@ -1,7 +1,7 @@
-"""A node and its ledger, as far as a trainer can tell, with every delay and death drawn by chance.
+"""A node and its ledger as a trainer sees them, with random delays and deaths.
 
-Orders are those of `node.orders`, given when `node.training` would give them; frames and answers
-lie in queues. Everything that can happen next is a method here; `happen` draws one of them.
+Orders are those of `node.orders`, at the times when `node.training` would give them. Frames and
+answers wait in queues. Each method is something that can happen next, and `happen` chooses one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ledger.chain import leases
@@ -35,13 +36,16 @@ from p2ptrain.sync.trainer_orders import (
 from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
 from tests.trainer.ought import Offered, Ought, Vector
 
+US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
 FOR_EVER = 1e12
 TOLERANCE = 1e-2
-"""Traces are whole numbers, and eager or mixed weights are not."""
+"""Traces are whole numbers, unlike eager or mixed weights."""
 
 
 class Trainer(Protocol):
-    """The trainer under test, one frame or one inner step at a time. `said`: its answers."""
+    """The trainer under test, run one frame or one inner step at a time. `said` holds its
+    answers.
+    """
 
     said: list[Frame]
 
@@ -59,19 +63,19 @@ class LateNode:
     theta: np.ndarray
     local: np.ndarray
     move: Callable[[int], Vector]
-    """How far outer step s moves θ, in its fragment alone."""
+    """The distance by which outer step s moves θ, in its fragment alone."""
     block_tokens: int
     eager: bool = False
     may_amend: bool = True
 
     step: int = 0
-    """Of the ledger; `outer_step` is θ's."""
+    """The step of the ledger. `outer_step` is that of θ."""
     outer_step: int = 0
     book: Leases = field(init=False)
     took_part: dict[int, bool] = field(default_factory=dict)
     amended: dict[int, Pace] = field(default_factory=dict)
     roster: tuple[int, int] | None = None
-    """Our tokens and blocks in the reduce under way."""
+    """Our tokens and blocks in the current reduce."""
     averaged: bool = False
     moves: dict[int, Vector] = field(default_factory=dict)
     evicted_step: int | None = None
@@ -79,7 +83,7 @@ class LateNode:
     desk: Desk | None = None
     work: Work | None = None
     offer: Offered | None = None
-    """Which `work` this is."""
+    """The number of the current `work`."""
     paths: tuple[str, ...] = ()
     to_train: int = 0
     answered_step: int | None = None
@@ -91,7 +95,7 @@ class LateNode:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.book = leases.top_up(Leases({}), ("us", "other"), self.lease_blocks)
+        self.book = leases.top_up(Leases({}), (US, OTHER), self.lease_blocks)
         self.start_trainer()
 
     # -- what is agreed -------------------------------------------------------------------------
@@ -102,21 +106,21 @@ class LateNode:
 
     @property
     def lease(self) -> Blocks:
-        return self.book.held.get("us", ())
+        return self.book.held.get(US, ())
 
     @property
     def ready(self) -> bool:
-        """Whether the others know that we are."""
+        """Whether the others know that we are ready."""
         return self.work is not None and self.work.step == self.step and bool(self.lease)
 
     def open_roster(self) -> None:
-        """With us, if we are ready; an attempt before it may have failed."""
+        """Open a reduce, with us if we are ready. An attempt before it may have failed."""
         if self.ready and self.chance.random() < 0.8:
             assert self.work is not None
             self.roster, self.averaged = (self.work.tokens, len(self.work.blocks)), False
 
     def reduce(self) -> None:
-        """Read what is averaged. It may fail all the same, and be done again."""
+        """Read the contribution. The reduce may still fail and be repeated."""
         if self.roster is None or self.outer_step != self.step or self.work is None:
             return
         ours = self.work.tokens, len(self.work.blocks)
@@ -125,7 +129,7 @@ class LateNode:
             self.averaged = self.chance.random() < 0.7
 
     def commit(self) -> None:
-        """With our work, if the ring has it; else without us."""
+        """Commit, with our work if it is in the ring."""
         blocks = 0
         if self.roster is not None and self.averaged:
             assert self.offer is not None
@@ -140,9 +144,9 @@ class LateNode:
                 self.offer.within
             )
         elif self.roster is not None and self.chance.random() < 0.5:
-            return  # Another attempt, in time.
-        done = [("us", blocks)] if blocks else []
-        other = ("other", len(self.book.held["other"]))
+            return  # Another attempt is in time.
+        done = [(US, blocks)] if blocks else []
+        other = (OTHER, len(self.book.held[OTHER]))
         self.took_part[self.step] = blocks > 0
         self.moves[self.step] = self.move(self.step)
         self.next_step(leases.commit(self.book, [*done, other]), leases.top_up)
@@ -154,26 +158,26 @@ class LateNode:
     def next_step(self, book: Leases, grant: Callable[..., Leases]) -> None:
         self.step, self.roster, self.averaged = self.step + 1, None, False
         self.pace = self.amended.pop(self.step, self.pace)
-        members = [each for each in ("us", "other") if each in book.held]
+        members = [each for each in (US, OTHER) if each in book.held]
         self.book = grant(book, members, self.lease_blocks)
 
     def amend(self) -> None:
-        """Another H from the next outer step on, which some overlaps do not allow."""
+        """Amend H from the next outer step on. Some overlaps do not allow that."""
         if self.may_amend:
             stride = self.chance.randint(max(1, self.pace.overlap), self.pace.overlap + 3)
             self.amended[self.step + 1] = replace(self.pace, stride=stride)
 
     def evict(self) -> None:
         self.roster, self.evicted_step = None, self.step
-        self.book = leases.give_back(self.book, ["us"])
-        if self.chance.random() < 0.3:  # Somebody else is admitted, and takes what we had.
-            self.book = leases.top_up(self.book, ["else"], self.lease_blocks)
-            self.book = leases.commit(self.book, [("else", self.lease_blocks)])
-            self.book = leases.give_back(self.book, ["else"])
+        self.book = leases.give_back(self.book, [US])
+        if self.chance.random() < 0.3:  # Another peer is admitted and takes our blocks.
+            self.book = leases.top_up(self.book, [ELSE], self.lease_blocks)
+            self.book = leases.commit(self.book, [(ELSE, self.lease_blocks)])
+            self.book = leases.give_back(self.book, [ELSE])
 
     def admit(self) -> None:
-        if "us" not in self.book.held:
-            self.book = leases.top_up(self.book, ["us"], self.lease_blocks)
+        if US not in self.book.held:
+            self.book = leases.top_up(self.book, [US], self.lease_blocks)
 
     # -- what the node does ---------------------------------------------------------------------
 
@@ -182,7 +186,7 @@ class LateNode:
         return self.desk is not None and self.answered_step != self.desk.step
 
     def apply(self) -> None:
-        """θ follows the ledger, by one outer step."""
+        """θ follows the ledger by one outer step."""
         if self.outer_step < self.step and not self.theta_in_use:
             if (moved := self.moves.pop(self.outer_step, None)) is not None:
                 self.theta += moved.astype(np.float32)
@@ -210,7 +214,7 @@ class LateNode:
                 self.give(each)
 
     def data(self) -> None:
-        """What it is to train next is not here yet, or is."""
+        """The blocks it is to train next arrive, or are still missing."""
         self.has_data = not self.has_data
 
     def give(self, order: Order) -> None:
@@ -269,13 +273,13 @@ class LateNode:
         self.outbox: deque[tuple[Frame, Offered | None]] = deque()
         self.desk, self.paths, self.to_train, self.answered_step = None, (), 0, None
         self.watch = StallWatch(self.now, Patience())
-        self.watch.received(frames.Hello(0, 1, "0" * 64, 1, "cpu", 1), self.now)
+        self.watch.received(frames.Hello(0, 1, Digest("0" * 64), 1, "cpu", 1), self.now)
 
     def kill(self) -> None:
         self.start_trainer()
 
     def restart(self) -> None:
-        """The node itself: what it had made known, it does not know any more."""
+        """The node itself restarts: it forgets what it had reported."""
         self.work = self.offer = None
         self.averaged = False
         self.local[:] = np.nan
@@ -293,7 +297,7 @@ class LateNode:
             self.compare(self.ought.inner_step())
 
     def compare(self, due: Offered | None) -> None:
-        """What the trainer has just said with what it should say; what it wrote likewise."""
+        """Compare the trainer's last answers and written weights with the expected ones."""
         said, self.trainer.said = self.trainer.said, []
         ready = [frame for frame in said if isinstance(frame, frames.FragmentReady)]
         assert len(ready) == (due is not None), (said, due)
@@ -308,7 +312,7 @@ class LateNode:
         np.testing.assert_allclose(self.local[inside], due.weights[inside], rtol=0, atol=TOLERANCE)
 
     def check_work(self) -> None:
-        """As long as it stands, it is there."""
+        """The reported work is in the arena for as long as the report is valid."""
         if self.work is not None and self.work.step == self.step:
             assert self.offer is not None
             self.check_local(self.offer)
@@ -328,10 +332,10 @@ class LateNode:
         overdue = self.watch.overdue(self.now + FOR_EVER)
         assert not (idle and overdue), overdue
         if self.trainer.busy and not self.inbox and not self.outbox:
-            assert overdue, "nobody would notice that it is stuck"
+            assert overdue, "the watch would not notice that it is stuck"
 
     def settle(self) -> None:
-        """Let everybody do what is due, until nothing is."""
+        """Let each side do what is due until nothing is."""
         self.has_data = True
         for _ in range(1000):
             if self.inbox:
@@ -346,16 +350,16 @@ class LateNode:
                 self.do("apply")
             else:
                 return
-        raise AssertionError("it never comes to rest")
+        raise AssertionError("the system never becomes idle")
 
     def commit_calmly(self) -> None:
-        """From whatever has happened, the next outer step has our work in it."""
+        """After whatever has happened, the next outer step contains our work."""
         self.settle()
         if self.step == self.evicted_step and not self.ready:
-            # Who is admitted again in the same outer step, and gets the same blocks, is left out.
+            # A peer admitted again in the same outer step, with the same blocks, is left out.
             self.do("skip")
             self.settle()
-        assert self.ready, "it waits, and nobody knows for what"
+        assert self.ready, "the trainer waits for nothing"
         assert self.work is not None
         self.roster, self.averaged = (self.work.tokens, len(self.work.blocks)), True
         self.do("commit")

@@ -1,7 +1,7 @@
-"""The node's side of a trainer whose ranks are somewhere else, as a process of its own, so that it
-can be put into a network namespace: `node_alone.py FOLDER HOST PORT RANKS`.
+"""The node's side of a trainer whose ranks are elsewhere, as a separate process, so that it can run
+in a network namespace: `node_alone.py FOLDER HOST PORT RANKS`.
 
-It reads orders from stdin and writes what it heard to stdout, a line of JSON each.
+It reads orders from stdin and prints what it receives, one line of JSON each.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a trainer should make of its frames, worked out in the dumbest way: a list of blocks for
-each fragment, and the sum of what they leave behind.
+"""The expected answers of a trainer, computed in the simplest way: a list of blocks for each
+fragment, and the sum of their traces.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Offered:
-    """What a report should be about."""
+    """The expected contents of a report."""
 
     step: int
     paths: tuple[str, ...]
     within: tuple[str, ...]
-    """The blocks whose work lies in the fragment of `step`, and is not in θ."""
+    """Blocks whose work is in the fragment of `step` and not yet in θ."""
     weights: Vector
-    """The fragment of `step`, and zeros elsewhere."""
+    """True in the fragment of `step`."""
 
 
 @dataclass
 class Ought:
-    """Feed it every frame obeyed, with θ as it is then, and every block trained."""
+    """Feed it every order that was carried out, with θ at that time, and every block trained."""
 
     fragments: tuple[Fragment, ...]
     mixing: float
@@ -38,7 +38,7 @@ class Ought:
     traces: dict[str, Vector]
     theta: Vector
     away: Vector = field(init=False)
-    """Weights that are offered next, less θ."""
+    """Return the weights that are offered next, minus θ."""
     trained: list[str] = field(init=False)
     within: list[list[str]] = field(init=False)
     queue: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Ought:
         return Offered(self.step, tuple(self.trained), within, weights)
 
     def merge(self, theta: Vector, step: int) -> None:
-        """What was offered is in θ: of a fragment all that it held, or of all that and no more."""
+        """The offered work is in θ: either all that the fragment held, or exactly that."""
         if self.delayed:
             taken = self.trained[: self.offered]
             self.away += sum((self.traces[path] for path in taken), np.zeros_like(theta))

@@ -1,7 +1,7 @@
-"""What a trainer computes, in fp64, and in fp32 or bf16 with its rows in several orders.
+"""The results of a trainer in fp64, and in fp32 or bf16 with its rows in several orders.
 
-Model and optimizer are the product's own, so all that differs is rounding and the order of sums.
-(test_model, test_muon and tests/export test that the formulas are right.) See tests/rounding.py.
+Model and optimizer are the product's own, so only rounding and the order of sums differ.
+(test_model, test_muon and tests/export check the formulas.) See tests/rounding.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from p2ptrain.data.blocks import Tokens, read_block
 from p2ptrain.ipc.trainer_config import TrainerConfig
@@ -24,12 +25,12 @@ from p2ptrain.trainer.rank.optimizer import clip_gradients, make_optimizer
 from tests.rounding import MARGIN, MARGIN_BF16, assert_rounded_alike, distance
 
 ORDERS = 5
-"""Orders of the rows to train in: the error of a single one may be small by chance."""
+"""Orders of the rows to train in. The error of a single order may be small by chance."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Of each inner step the loss and the gradient's norm, in nats; and the weights at the end."""
+    """The loss and the gradient's norm of each inner step, in nats, and the weights at the end."""
 
     losses: NDArray[np.float64]
     norms: NDArray[np.float64]
@@ -38,7 +39,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Reference:
-    """The steps in fp64, and in the precision of the trainer in several orders."""
+    """The steps in fp64, and in the trainer's precision with several orders."""
 
     config: TrainerConfig
     tokens: int
@@ -46,7 +47,7 @@ class Reference:
     rounded: tuple[Trained, ...]
 
     def assert_alike(self, **found: ArrayLike) -> None:
-        """Each of these fields of Trained is the exact one but for rounding."""
+        """Check that each of these fields of Trained is exact except for rounding."""
         for name, value in found.items():
             others = [getattr(each, name) for each in self.rounded]
             exact = getattr(self.exact, name)
@@ -62,7 +63,7 @@ class Reference:
 
     @property
     def terms(self) -> dict[str, int]:
-        """Of how many numbers each is the sum: losses of a block's tokens, norms of all weights."""
+        """The number of terms in each sum: losses of a block's tokens, norms of all weights."""
         return {"losses": self.tokens, "norms": self.exact.weights.size, "weights": 1}
 
 
@@ -72,7 +73,7 @@ def read(paths: Sequence[str], config: TrainerConfig) -> list[Tokens]:
 
 
 def reference(config: TrainerConfig, blocks: Sequence[Tokens], rates: Sequence[float]) -> Reference:
-    """One inner step for each block and rate, from genesis on."""
+    """Take one inner step for each block and rate, from genesis on."""
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     orders = [np.random.default_rng(seed) for seed in range(ORDERS)]
     shuffled = [[order.permutation(rows) for rows in blocks] for order in orders]
@@ -85,7 +86,7 @@ def reference(config: TrainerConfig, blocks: Sequence[Tokens], rates: Sequence[f
 
 
 def model_at(weights: NDArray[np.floating], config: TrainerConfig, dtype: torch.dtype) -> Llama:
-    """The model with these weights, computing in `dtype`."""
+    """Return the model with these weights, computing in `dtype`."""
     model = Llama(config.model, config.document_token).to(dtype)
     named = dict(model.named_parameters())
     with torch.no_grad():
@@ -98,7 +99,7 @@ def model_at(weights: NDArray[np.floating], config: TrainerConfig, dtype: torch.
 def steps(
     config: TrainerConfig, blocks: Sequence[Tokens], rates: Sequence[float], dtype: torch.dtype
 ) -> Trained:
-    """Inner steps computed in `dtype`, on weights of at least fp32."""
+    """Take inner steps computed in `dtype`, with weights of at least fp32."""
     kept = torch.promote_types(dtype, torch.float32)
     model = model_at(genesis(config.model, seed=0), config, kept)
     optimizer = make_optimizer(model, config.inner)
@@ -123,17 +124,30 @@ def steps(
 def gradient(
     config: TrainerConfig, rows: Tokens, dtype: torch.dtype
 ) -> tuple[float, NDArray[np.float64]]:
-    """At genesis, of one block: the summed cross-entropy, and the mean objective's gradient."""
+    """Return the summed cross-entropy and the mean objective's gradient of one block at genesis."""
     model = model_at(genesis(config.model, seed=0), config, dtype)
     batch = torch.from_numpy(rows)
     logits, targets = model(batch[:, :-1]), batch[:, 1:]
     loss, objective = token_losses(logits, targets, config.inner.z_loss)
     (objective / targets.numel()).backward()
-    return float(loss.detach()), flat_of({n: p.grad for n, p in model.named_parameters()}, config)
+    return float(loss.detach()), flat_of(gradients_of(model), config)
+
+
+def full(sharded: Tensor | None) -> Tensor:
+    """Return the whole tensor of which the ranks hold shards."""
+    assert isinstance(sharded, DTensor)
+    whole = sharded.full_tensor()
+    assert isinstance(whole, Tensor)
+    return whole
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    named = {name: each.grad for name, each in model.named_parameters()}
+    return {name: each for name, each in named.items() if each is not None}
 
 
 def flat_of(named: Mapping[str, Tensor], config: TrainerConfig) -> NDArray[np.float64]:
-    """In the canonical layout, with zeros as the padding."""
+    """Return the parameters in the canonical layout, with zeros as padding."""
     layout = layout_of(config.model)
     found = np.zeros(layout.numel)
     for entry in layout.entries:

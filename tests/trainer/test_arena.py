@@ -1,4 +1,4 @@
-"""A rank has a share of each fragment, and it may be none."""
+"""A rank has a share of each fragment. The share may be empty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYOUT = layout_of(MODEL)
 
 
 class LastRank(DeviceMesh):
-    """Of many ranks, behind which there are no processes."""
+    """One of many ranks, without processes behind them."""
 
     def __init__(self) -> None:
         super().__init__("cpu", torch.arange(RANKS), _init_backend=False, _rank=RANKS - 1)
@@ -31,16 +31,17 @@ class LastRank(DeviceMesh):
 
 
 def of_the_last_rank(entry: LayoutEntry, mesh: DeviceMesh) -> DTensor:
-    """Its rows of a parameter, as FSDP2 deals them out."""
+    """Return the rank's rows of a parameter, as FSDP2 divides them."""
     rows_each = -(-entry.shape[0] // RANKS)
     rows = max(0, entry.shape[0] - (RANKS - 1) * rows_each)
     whole = torch.empty(entry.shape, device="meta")
     local = torch.zeros((rows, *entry.shape[1:]))
-    like = {"shape": whole.shape, "stride": whole.stride()}
-    return DTensor.from_local(local, mesh, [Shard(0)], run_check=False, **like)
+    return DTensor.from_local(
+        local, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
+    )
 
 
-def test_a_rank_without_rows_of_the_embedding_sees_theta_where_it_has_some() -> None:
+def test_rank_without_embedding_rows_still_sees_theta_elsewhere() -> None:
     mesh = LastRank()
     sharded = {entry.name: of_the_last_rank(entry, mesh) for entry in LAYOUT.entries}
     own = {name: each.to_local() for name, each in sharded.items()}

@@ -1,4 +1,4 @@
-"""Whichever kernel attends, on whichever device, its gradients are those of plain softmax."""
+"""Every attention kernel on every device has the gradients of plain softmax."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from p2ptrain.trainer.rank.ranks import Ranks
 
 SPEC = ModelSpec(vocab=9, layers=1, width=256, heads=4, kv_heads=4, ffn=8, sequence=512)
-"""Heads as wide as those of real models: kernels differ by width."""
+"""Heads as wide as those of real models, since kernels differ by width."""
 
 
 def plain(
@@ -30,7 +30,7 @@ def plain(
     is_causal: bool,
     enable_gqa: bool,
 ) -> Tensor:
-    """Softmax over all that a position sees, in fp32 at least."""
+    """Softmax over all visible positions, in at least fp32."""
     sharing = query.shape[1] // key.shape[1]
     wide = torch.promote_types(query.dtype, torch.float32)
     q, k, v = (each.to(wide) for each in (query, key, value))
@@ -44,7 +44,7 @@ def plain(
 
 
 def gradients(attention: Attention, x: Tensor, bias: Tensor | None) -> list[Tensor]:
-    """Of the inputs, and of all weights."""
+    """Gradients of the inputs and of all weights."""
     turns_nothing = torch.stack((torch.ones(x.shape[1], 32), torch.zeros(x.shape[1], 32)))
     x = x.clone().requires_grad_()
     y = attention(x, turns_nothing.to(x.device), bias)
@@ -56,10 +56,10 @@ def gradients(attention: Attention, x: Tensor, bias: Tensor | None) -> list[Tens
 @pytest.mark.parametrize("positions", [192, 512])
 @pytest.mark.parametrize("documents", [False, True], ids=["", "documents"])
 @pytest.mark.parametrize("kv_heads", [4, 2], ids=["", "grouped"])
-def test_gradients_are_finite_and_right_also_where_all_scores_are_far_below_zero(
+def test_gradients_are_right_even_if_all_scores_are_very_negative(
     positions: int, documents: bool, kv_heads: int, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of such scores one GPU kernel made NaN, where positions are 64 more than n times 128."""
+    """For such scores one GPU kernel produced NaN at lengths of 64 plus a multiple of 128."""
     dtype = torch.bfloat16 if ranks.device.type == "cuda" else torch.float32
     torch.manual_seed(0)
     attention = Attention(replace(SPEC, kv_heads=kv_heads))

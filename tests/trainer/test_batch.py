@@ -1,4 +1,4 @@
-"""Sharing a block among ranks and micro-batches, and what a step may not do."""
+"""How a block is divided among ranks and micro-batches, and errors that a step must not make."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -23,14 +23,14 @@ from p2ptrain.trainer.rank.batch import accumulate, own_pieces, train_on
 from p2ptrain.trainer.rank.optimizer import clip_gradients
 from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import MARGIN, UNIT_BF16, assert_rounded_alike, of_sum
-from tests.trainer.reference import flat_of, gradient
+from tests.trainer.reference import flat_of, full, gradient
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk
 
 
 @given(sequences=st.integers(1, 40), count=st.integers(1, 8), micro_batch=st.integers(0, 9))
-def test_every_row_is_trained_by_one_rank_in_equally_many_pieces(
+def test_every_row_is_trained_once_in_equally_many_pieces(
     sequences: int, count: int, micro_batch: int
 ) -> None:
     if sequences < count:
@@ -68,8 +68,8 @@ def test_gradients_are_clipped_together_to_the_norm(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"micro_batch": 2}, {"recompute": True}, {"document_token": 9}], ids=str
 )
-def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
-    options: dict[str, object],
+def test_gradient_is_that_of_the_mean_objective_over_all_tokens(
+    options: dict[str, Any],
     make_desk: MakeDesk,
     ranks: Ranks,
     config: TrainerConfig,
@@ -79,7 +79,7 @@ def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
     desk = make_desk(config)
     desk.arena.load()
     summed = accumulate(rows, desk.model, ranks, config)
-    made = {name: each.grad.full_tensor() for name, each in desk.model.named_parameters()}
+    made = {name: full(each.grad) for name, each in desk.model.named_parameters()}
     loss, exact = gradient(config, rows, torch.float64)
     tokens = rows[:, 1:].size
     assert summed.item() == pytest.approx(loss, rel=of_sum(tokens))
@@ -88,7 +88,7 @@ def test_the_gradient_is_that_of_the_mean_objective_over_all_tokens(
 
 
 @pytest.mark.parametrize(("count", "said"), [(1, [False, False, True]), (2, [True, True])])
-def test_no_rank_of_several_keeps_the_whole_gradient_between_pieces(
+def test_no_rank_keeps_the_whole_gradient_between_pieces(
     count: int,
     said: list[bool],
     desk: Desk,
@@ -104,7 +104,7 @@ def test_no_rank_of_several_keeps_the_whole_gradient_between_pieces(
     assert heard == said
 
 
-def test_gains_do_not_decay_and_matrices_do(desk: Desk) -> None:
+def test_weight_decay_applies_to_matrices_but_not_to_gains(desk: Desk) -> None:
     decay = {
         parameter.ndim: group["weight_decay"]
         for group in desk.optimizer.groups
@@ -113,7 +113,7 @@ def test_gains_do_not_decay_and_matrices_do(desk: Desk) -> None:
     assert decay == {2: 0.1, 1: 0.0}
 
 
-def test_a_step_that_diverges_leaves_no_gradient_behind(
+def test_diverging_step_leaves_no_gradient_behind(
     desk: Desk, ranks: Ranks, config: TrainerConfig, rows: np.ndarray
 ) -> None:
     desk.arena.load()
@@ -125,7 +125,7 @@ def test_a_step_that_diverges_leaves_no_gradient_behind(
     assert all(parameter.grad is None for parameter in desk.model.parameters())
 
 
-def test_bf16_learns_about_as_fp32_does_and_keeps_fp32_weights(
+def test_bf16_learns_like_fp32_and_keeps_fp32_weights(
     make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     ends = []
@@ -136,11 +136,11 @@ def test_bf16_learns_about_as_fp32_does_and_keeps_fp32_weights(
         assert {parameter.dtype for parameter in desk.model.parameters()} == {torch.float32}
         ends.append(ready.loss)
     assert ends[0] != ends[1]
-    # As if each logit, up to 4 here, and its share of the loss were rounded to bf16.
+    # As if each logit (at most 4 here) and its share of the loss were rounded to bf16.
     assert ends[1] == pytest.approx(ends[0], abs=4 * MARGIN * UNIT_BF16)
 
 
-def test_an_arena_that_is_too_small_is_refused_with_the_numbers() -> None:
+def test_arena_that_is_too_small_is_refused_with_the_numbers() -> None:
     fd = os.memfd_create("small")
     try:
         os.ftruncate(fd, 4 * 100)

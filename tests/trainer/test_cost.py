@@ -1,4 +1,4 @@
-"""The estimate of a trainer's memory against what torch really keeps."""
+"""The estimate of a trainer's memory, compared with what torch really keeps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ INNER = InnerSpec(steps=2, batch_sequences=2, lr=1e-3, warmup_steps=0, total_ste
 
 
 def kept_bytes(spec: ModelSpec) -> int:
-    """What autograd keeps from one forward pass of one sequence, weights and tables left out."""
+    """Bytes that autograd keeps from one forward pass of one sequence, without weights and
+    tables.
+    """
     model = Llama(spec)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
@@ -49,8 +51,10 @@ def kept_bytes(spec: ModelSpec) -> int:
 @pytest.mark.parametrize(
     "spec", [SPEC, replace(SPEC, layers=6), replace(SPEC, kv_heads=2), replace(SPEC, ffn=1024)]
 )
-def test_the_formula_of_activations_is_near_what_torch_keeps(spec: ModelSpec) -> None:
-    """Of a block; the ends are told apart by taking a model of one block more."""
+def test_estimate_of_activations_is_near_what_torch_keeps(spec: ModelSpec) -> None:
+    """This is about one block. A model with one more block separates it from the first and last
+    layers.
+    """
     deeper = replace(spec, layers=spec.layers + 1)
     block = (kept_bytes(deeper) - kept_bytes(spec)) / spec.sequence
     assert block == pytest.approx(block_activations(spec, 4), rel=0.15)
@@ -58,7 +62,7 @@ def test_the_formula_of_activations_is_near_what_torch_keeps(spec: ModelSpec) ->
     assert 0.2 * end_activations(spec, 4) < ends < end_activations(spec, 4)
 
 
-def test_what_is_counted_exactly_adds_up() -> None:
+def test_exactly_counted_parts_add_up() -> None:
     count = parameter_count(SPEC)
     memory = trainer_memory(SPEC, INNER, "bf16", eager=False)
     assert (memory.weights, memory.gradients, memory.optimizer) == (4 * count, 4 * count, 8 * count)
@@ -72,7 +76,7 @@ def test_what_is_counted_exactly_adds_up() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_one_rank_has_a_copy_of_all_weights_until_the_backward_pass(
+def test_single_rank_holds_a_copy_of_all_weights_until_backward(
     precision: Precision, config: TrainerConfig, ranks: Ranks
 ) -> None:
     model = build(replace(config, precision=precision), ranks)
@@ -85,7 +89,7 @@ def test_one_rank_has_a_copy_of_all_weights_until_the_backward_pass(
     assert all(isinstance(each, DTensor) for each in model.parameters())
 
 
-def test_an_eager_trainer_has_as_many_vectors_beside_its_weights_as_are_counted() -> None:
+def test_eager_trainer_has_as_many_vectors_as_are_counted() -> None:
     beside, shard = Deviation(), torch.zeros(7)
     beside.follow(shard)
     lists = [each for each in astuple(beside) if isinstance(each, list)]

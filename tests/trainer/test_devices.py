@@ -1,9 +1,10 @@
-"""The node's vectors lie in its memory and the trainer's weights on a GPU: only copies go between.
+"""The node's vectors are in its memory and the trainer's weights on a GPU. Only copies go between
+them.
 
-No GPU is needed to see that: torch knows of a tensor that is not there on which device it would be.
-Where gradients are made it wants a device that it was built for: there it is "meta", which is as
-little the CPU as a GPU is. What none of this can show: that kernels exist, what they compute, how
-fast, and with how much memory; nor anything of FSDP, whose process groups are real.
+This test needs no GPU: torch knows the device of a fake tensor, which has no memory. For gradients,
+torch needs a device that it was built for, so "meta" stands for the GPU there: it differs from the
+CPU as well. The test cannot show that kernels exist, their results, speed or memory, nor anything
+about FSDP, whose process groups are real.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SHAPE = (4, 3)
 
 
 class Crossings(TorchDispatchMode):
-    """Notes what is computed of tensors on more than one device, and is no copy."""
+    """Records computations on tensors of more than one device, except copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ def share(request: pytest.FixtureRequest) -> Iterator[Share]:
     ],
     ids=["load", "merge", "rebase", "store", "deviate", "set aside", "take back"],
 )
-def test_between_a_gpu_and_the_arena_only_copies_go(
+def test_only_copies_go_between_a_gpu_and_the_arena(
     share: Share, move: Callable[[Share], None]
 ) -> None:
     with Crossings() as crossings:
@@ -87,7 +88,7 @@ WIDE = replace(SPEC, kv_heads=6, qk_norm=True, tied=False)
 
 @pytest.mark.parametrize("mark", [None, 3], ids=["", "documents"])
 @pytest.mark.parametrize("spec", [SPEC, WIDE], ids=["grouped", "wide"])
-def test_losses_and_gradients_are_made_where_the_weights_are(
+def test_losses_and_gradients_are_computed_on_the_weights_device(
     spec: ModelSpec, mark: int | None
 ) -> None:
     with torch.device("meta"):
@@ -100,7 +101,7 @@ def test_losses_and_gradients_are_made_where_the_weights_are(
 
 
 class Attended(TorchFunctionMode):
-    """Notes for how many heads there are keys."""
+    """Records the number of heads that have keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class Attended(TorchFunctionMode):
 
 
 def place(module: nn.Module, mode: FakeTensorMode, dtype: torch.dtype, device: str) -> None:
-    """Have its weights, which are not there, on this device."""
+    """Place its fake weights on this device."""
     shapes = {name: each.shape for name, each in module.state_dict().items()}
     with mode:
         weights = {
@@ -135,7 +136,7 @@ def place(module: nn.Module, mode: FakeTensorMode, dtype: torch.dtype, device: s
     ],
 )
 @torch.no_grad()
-def test_on_a_gpu_each_query_has_its_key_where_no_fused_kernel_is_for_groups(
+def test_gpu_repeats_keys_where_no_fused_kernel_supports_groups(
     device: str, dtype: torch.dtype, documents: bool, heads: int
 ) -> None:
     mode, attended = FakeTensorMode(), Attended()
@@ -152,7 +153,7 @@ def test_on_a_gpu_each_query_has_its_key_where_no_fused_kernel_is_for_groups(
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_what_an_optimizer_keeps_is_where_the_weights_are(name: Optimizer) -> None:
+def test_optimizer_state_is_on_the_device_of_the_weights(name: Optimizer) -> None:
     mode = FakeTensorMode()
     with torch.device("meta"):
         model = Llama(SPEC)
@@ -170,7 +171,7 @@ def test_what_an_optimizer_keeps_is_where_the_weights_are(name: Optimizer) -> No
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have torch say that it sees GPUs, as `monkeypatch` lets nothing else do here."""
+    """Make torch report GPUs. `monkeypatch` is the only source of them here."""
 
     def gpus(count: int, capability: Capability = (8, 0), built_for: tuple[str, ...] = ()) -> None:
         said = {
@@ -187,7 +188,7 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(("gpus", "code"), [(0, "GPU-DRIVER"), (1, "GPU-NONE"), (2, "GPU-OLD")])
-def test_a_rank_that_has_no_gpu_says_what_is_missing(
+def test_rank_without_a_gpu_says_what_is_missing(
     gpus: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show(gpus, (6, 1), ("sm_75", "sm_80", "sm_90"))
@@ -212,7 +213,7 @@ def test_a_rank_that_has_no_gpu_says_what_is_missing(
         ((7, 0), ["gfx942"], True),
     ],
 )
-def test_a_gpu_runs_what_was_built_for_its_generation_or_can_be_compiled_for_it(
+def test_gpu_runs_code_built_or_compilable_for_its_generation(
     capability: Capability, built_for: list[str], runs: bool
 ) -> None:
     assert runs_on(capability, built_for) == runs
@@ -232,10 +233,10 @@ def test_bf16_is_not_emulated(show: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("free_gb", "code"), [(1, "GPU-BUSY"), (7, "MEM-GPU")], ids=["others", "the model"]
 )
-def test_a_gpu_that_the_model_does_not_fit_says_who_fills_it(
+def test_gpu_too_small_for_the_model_says_what_fills_it(
     free_gb: int, code: str, show: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 24 GB it has taken 16."""
+    """It has used 16 of 24 GB."""
     show(1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gb * 10**9, 24 * 10**9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 * 10**9)
@@ -248,8 +249,8 @@ def test_a_gpu_that_the_model_does_not_fit_says_who_fills_it(
         raise RuntimeError("shapes do not match")
 
 
-def test_who_fails_among_ranks_takes_no_leave_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NCCL's would wait for all of them, and they wait for this one elsewhere."""
+def test_failing_rank_does_not_wait_for_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's shutdown would wait for all ranks, and they wait for this one elsewhere."""
     left: list[bool] = []
     for name in ("init_process_group", "new_group"):
         monkeypatch.setattr(torch.distributed, name, lambda *_, **__: None)

@@ -1,4 +1,4 @@
-"""What one optimizer has learnt is taken up by another, if training can have made it."""
+"""The state of one inner optimizer is adopted by another, if training could have made it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADAMW, MUON = INNER, replace(INNER, optimizer="muon")
 
 
 def given(donor: Path, joiner: Path, inner: InnerSpec) -> int:
-    """Take the state in one folder to another, by way of a store. Returns its outer step."""
+    """Move the state in one folder to another, through a store. Return its outer step."""
     with Store(joiner.parent / "store", chunk_bytes=4096) as store:
         offer = put_newest(donor, store, RUN, LAYOUT)
         assert offer is not None
@@ -49,7 +49,7 @@ def losses(answers: list[Frame]) -> list[float]:
 
 
 @pytest.mark.parametrize("inner", [ADAMW, MUON], ids=lambda inner: inner.optimizer)
-def test_a_joiner_goes_on_with_the_bytes_of_its_donor_whatever_its_ranks(
+def test_joiner_continues_with_its_donors_bytes_on_any_ranks(
     inner: InnerSpec,
     make_desk: MakeDesk,
     config: TrainerConfig,
@@ -65,14 +65,14 @@ def test_a_joiner_goes_on_with_the_bytes_of_its_donor_whatever_its_ranks(
     assert path_of(ours, 1).read_bytes()[HEADER_BYTES:] == state[HEADER_BYTES:]
     told = [newest(each, LAYOUT, 1) for each in (theirs, ours)]
     assert told[0] is not None
-    assert told[1] == replace(told[0], warmed=WARM), "whoever has one need not warm up"
+    assert told[1] == replace(told[0], warmed=WARM), "a trainer with a state need not warm up"
 
     settings = replace(config, inner=inner, state_folder=str(ours))
     answers = make_desk(settings).tell(Load(1), Train(1, block_paths[3:6], 3))
     assert [each for each in answers if isinstance(each, Resumed)] == [Resumed(1, 1)]
     assert losses(answers) == losses(donor.tell(Train(1, block_paths[3:6], 3)))
 
-    # Two ranks in processes of their own; what they write down again is what they have taken up.
+    # Two ranks in processes of their own. They write the state that they have adopted.
     if inner is ADAMW:
         settings = replace(settings, device="cpu")
         trainer = Supervisor(settings, vectors.theta_fd, vectors.local_fd, ranks=2).start()
@@ -90,7 +90,7 @@ def test_a_joiner_goes_on_with_the_bytes_of_its_donor_whatever_its_ranks(
 
 
 @pytest.mark.parametrize("inner", [ADAMW, MUON], ids=lambda inner: inner.optimizer)
-def test_what_training_makes_is_within_the_bounds_and_near_them(
+def test_trained_states_are_within_the_bounds_and_near_them(
     inner: InnerSpec, tmp_path: Path
 ) -> None:
     held = write_state(tmp_path, LAYOUT, 3, trained(LAYOUT, inner))
@@ -101,7 +101,7 @@ def test_what_training_makes_is_within_the_bounds_and_near_them(
     assert 0.9 < nearest.max() / ratio_max(ADAMW) < 1.001
 
 
-def test_gradients_too_small_for_their_squares_are_no_lie(tmp_path: Path) -> None:
+def test_gradients_too_small_for_their_squares_are_accepted(tmp_path: Path) -> None:
     first, second = np.zeros((2, LAYOUT.numel), np.float32)
     first[LAYOUT.entries[0].offset] = 1e-23
     with write_state(tmp_path, LAYOUT, 3, (first, second)).open("rb") as file:
@@ -143,7 +143,7 @@ def grown(factor: float) -> Tamper:
         (MUON, put(1, 1e-30), "which Muon does not have"),
     ],
 )
-def test_what_no_training_makes_is_refused(
+def test_state_that_no_training_makes_is_refused(
     inner: InnerSpec, tamper: Tamper, refusal: str, tmp_path: Path
 ) -> None:
     inside = next(e for e in LAYOUT.entries if e.name.startswith("blocks.") and len(e.shape) == 2)
@@ -157,7 +157,7 @@ def test_what_no_training_makes_is_refused(
     assert list(ours.iterdir()) == []
 
 
-def test_where_nothing_is_clipped_any_length_may_be(tmp_path: Path) -> None:
+def test_without_clipping_any_length_is_accepted(tmp_path: Path) -> None:
     first, second = trained(LAYOUT, ADAMW)
     second[LAYOUT.entries[0].offset] = 2.0
     file = write_state(tmp_path, LAYOUT, 3, (first, second))
@@ -168,7 +168,7 @@ def test_where_nothing_is_clipped_any_length_may_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_nothing_lies_where_no_parameter_does(which: int, tmp_path: Path) -> None:
+def test_state_outside_the_parameters_is_refused(which: int, tmp_path: Path) -> None:
     entries = LAYOUT.entries
     gaps = [a.end for a, b in pairwise(entries) if a.end < b.offset]
     for at in (gaps[0], gaps[-1]):
@@ -181,7 +181,7 @@ def test_nothing_lies_where_no_parameter_does(which: int, tmp_path: Path) -> Non
             check(file.fileno(), LAYOUT, ADAMW)
 
 
-def test_a_parameter_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_parameter_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert max(entry.numel for entry in LAYOUT.entries) < PIECE_ELEMENTS
     monkeypatch.setattr("p2ptrain.trainer.formats.inner_bounds.PIECE_ELEMENTS", 100)
     vectors = trained(LAYOUT, ADAMW)

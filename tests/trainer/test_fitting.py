@@ -1,4 +1,4 @@
-"""Where memory runs out, all ranks start again with half as many sequences at once."""
+"""If memory runs out, all ranks start again with half as many sequences at once."""
 
 from __future__ import annotations
 
@@ -37,16 +37,19 @@ if TYPE_CHECKING:
 
 
 def test_half_is_rounded_up_until_one_is_left(config: TrainerConfig) -> None:
-    seen, smaller = [], config
+    seen: list[tuple[int, int]] = []
+    smaller: TrainerConfig | None = config
     while smaller is not None:
         seen.append((at_once(smaller, 1), at_once(smaller, 2)))
         smaller = halved(smaller, 1)
     assert seen == [(5, 3), (3, 3), (2, 2), (1, 1)]
-    assert halved(replace(config, micro_batch=400), 2).micro_batch == 2
+    two = halved(replace(config, micro_batch=400), 2)
+    assert two is not None
+    assert two.micro_batch == 2
 
 
-def test_the_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfig) -> None:
-    """Of 5 sequences: all, if all ranks' shares fit, else as many as do, and one in any case."""
+def test_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfig) -> None:
+    """Of 5 sequences: all if all ranks' shares fit, otherwise as many as fit, and at least one."""
     memory = trainer_memory(config.model, config.inner, "fp32", eager=False)
     each = memory.activations
     rooms = [0, each, 3 * each - 1, 3 * each, 5 * each]
@@ -57,7 +60,7 @@ def test_the_first_try_takes_no_more_than_there_is_room_for(config: TrainerConfi
     assert at_once(within(few, 1, 3 * memory.activations_recomputed), 1) == 3
 
 
-def test_on_a_gpu_the_first_try_leaves_room_for_what_comes_with_the_first_step(
+def test_first_try_on_a_gpu_leaves_room_for_the_first_step(
     config: TrainerConfig,
 ) -> None:
     memory = trainer_memory(config.model, config.inner, "fp32", eager=False)
@@ -71,7 +74,7 @@ def test_on_a_gpu_the_first_try_leaves_room_for_what_comes_with_the_first_step(
     assert on_gpu(few, 1, int(room / GPU_SHARE) + 9) == 3
 
 
-def test_what_says_that_memory_ran_out_is_known_from_other_errors() -> None:
+def test_out_of_memory_errors_are_recognised() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."))
     assert is_out_of_memory(MemoryError())
     cublas = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
@@ -86,7 +89,7 @@ def test_what_says_that_memory_ran_out_is_known_from_other_errors() -> None:
 
 @pytest.fixture
 def every_start_ends(monkeypatch: pytest.MonkeyPatch) -> list[TrainerConfig]:
-    """In place of ranks, processes that say what torch says and end as a rank does then."""
+    """In place of ranks, processes that print torch's error message and end as a rank does then."""
     configs: list[TrainerConfig] = []
     words = f"import sys; print('CUDA out of memory.'); sys.exit({OUT_OF_MEMORY_EXIT_CODE})"
 
@@ -107,7 +110,7 @@ def every_start_ends(monkeypatch: pytest.MonkeyPatch) -> list[TrainerConfig]:
     return configs
 
 
-def test_the_next_start_is_with_half_and_costs_no_restart_until_one_does_not_fit(
+def test_next_start_uses_half_and_costs_no_restart(
     every_start_ends: list[TrainerConfig], config: TrainerConfig, vectors: Vectors
 ) -> None:
     budget = RestartBudget(restarts_max=1)
@@ -135,7 +138,7 @@ def test_the_next_start_is_with_half_and_costs_no_restart_until_one_does_not_fit
     assert ended.value.code == "TRAINER-RESTARTS"
 
 
-def test_it_is_half_of_what_the_ranks_have_found_to_fit(
+def test_half_is_taken_of_what_the_ranks_found_to_fit(
     every_start_ends: list[TrainerConfig], config: TrainerConfig, vectors: Vectors
 ) -> None:
     told: list[Halving] = []
@@ -151,7 +154,7 @@ def test_it_is_half_of_what_the_ranks_have_found_to_fit(
     assert told == [Halving("A GPU", 700, 1)]
 
 
-def test_what_an_earlier_halving_has_left_holds_for_that_device_and_no_more_memory(
+def test_earlier_halving_holds_for_that_device_and_memory_only(
     config: TrainerConfig,
 ) -> None:
     knows = replace(config, halving=Halving("A GPU", 1000, 2))

@@ -1,4 +1,4 @@
-"""A node that waits for ranks, and ranks that are threads of this process; nothing is computed."""
+"""A node that waits for ranks, and ranks that are threads of this process. Nothing is computed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
 HOST = "127.0.0.1"
 LIMIT_S = 100.0
-"""Of what takes milliseconds, on a machine that others keep busy."""
+"""Seconds for what takes milliseconds on an idle machine."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Node:
         return Caller(HOST, self.trainers.port, secret, rank, ranks)
 
     def gathered(self) -> list[NodeLink]:
-        """Two ranks that have called, each in a thread of its own."""
+        """Two ranks that have connected, each in a thread of its own."""
         made: dict[int, NodeLink] = {}
 
         def call(rank: int) -> None:
@@ -110,7 +110,7 @@ def error_of(running: ExternalRanks) -> TrainerError:
     return caught.value
 
 
-def test_slices_travel_both_ways_once_all_are_there(node: Node) -> None:
+def test_slices_travel_both_ways_once_all_ranks_are_there(node: Node) -> None:
     running = node.start()
     assert running.waits_for == f"for 2 of 2 ranks to connect at {HOST}:{node.trainers.port}"
     links = node.gathered()
@@ -129,7 +129,7 @@ def test_slices_travel_both_ways_once_all_are_there(node: Node) -> None:
     assert node.local[:8].tolist() == [0, 0, 0, 5, 5, 0, 0, 0]
 
 
-def test_blocks_are_read_at_the_node_and_only_those_that_it_named(
+def test_only_blocks_that_the_node_named_can_be_read(
     node: Node, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     running = node.start()
@@ -145,7 +145,7 @@ def test_blocks_are_read_at_the_node_and_only_those_that_it_named(
     assert "did not announce" in error_of(running).what
 
 
-def test_frames_go_through_rank_0_and_stop_is_kind(node: Node) -> None:
+def test_frames_go_through_rank_0_and_stop_ends_all_ranks(node: Node) -> None:
     running = node.start()
     links = node.gathered()
     channel = links[0].channel()
@@ -165,9 +165,10 @@ def test_frames_go_through_rank_0_and_stop_is_kind(node: Node) -> None:
     ranks.join()
 
 
-def test_rank_0_may_leave_a_long_frame_unread_for_as_long_as_its_host_answers(node: Node) -> None:
-    """A lease of a thousand blocks fills the connection's buffer while it restores its optimizer.
-    The other connection tells whether its host is there."""
+def test_rank_0_may_leave_a_long_frame_unread_while_its_host_lives(node: Node) -> None:
+    """A lease of a thousand blocks fills the connection's buffer while rank 0 restores its
+    optimizer. The other connection shows whether its host is alive.
+    """
     running = node.start()
     first = node.gathered()[0]
     channel, lease = first.channel(), Train(0, ("/" + 128 * "x",) * 2000, 0)
@@ -185,7 +186,7 @@ def _silence_borne_ms(sock: socket.socket | None) -> int:
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
 
-def test_a_rank_that_goes_takes_the_others_along_and_all_may_come_again(node: Node) -> None:
+def test_rank_that_leaves_ends_the_others_and_all_may_return(node: Node) -> None:
     generations = set()
     for _ in range(3):
         running = node.start()
@@ -204,7 +205,7 @@ def test_a_rank_that_goes_takes_the_others_along_and_all_may_come_again(node: No
     assert caught.value.code == "TRAINER-RESTARTS"
 
 
-def test_ranks_that_stay_away_are_waited_for_only_so_long(node: Node) -> None:
+def test_absent_ranks_are_waited_for_only_for_a_time(node: Node) -> None:
     running = node.start()
     running.check()  # The first time there is no limit.
     running.stop(0.0, again=True)
@@ -223,9 +224,9 @@ def test_ranks_that_stay_away_are_waited_for_only_so_long(node: Node) -> None:
     assert again.value is caught.value
 
 
-def test_strangers_and_ranks_of_another_torchrun_get_nowhere(node: Node) -> None:
+def test_strangers_and_ranks_of_another_torchrun_are_refused(node: Node) -> None:
     running = node.start()
-    while not node.told:  # A busy machine may not even hear it within its time.
+    while not node.told:  # A busy machine may not even read it in time.
         with pytest.raises(NetworkUnreachable):
             join(node.caller(0, secret=b"o" * 32), limit_s=0.5)
     with pytest.raises(ConfigError, match="expects 2 ranks, and torchrun started 3"):
@@ -238,7 +239,7 @@ def test_strangers_and_ranks_of_another_torchrun_get_nowhere(node: Node) -> None
     )
 
 
-def test_a_rank_that_calls_again_before_all_are_there_takes_its_own_place(node: Node) -> None:
+def test_rank_that_connects_twice_takes_its_own_place(node: Node) -> None:
     running = node.start()
     early = node.caller(1).call(Purpose.SLICES)
     assert node.news.wait(timeout=LIMIT_S)
@@ -253,13 +254,13 @@ def test_a_rank_that_calls_again_before_all_are_there_takes_its_own_place(node: 
 
 
 class Reset:
-    """A rank's socket whose other end has gone for good, which its thread has not noticed yet."""
+    """A rank's socket whose other end is gone for good. Its thread has not noticed yet."""
 
     def shutdown(self, how: int) -> None:
         raise OSError(107, "Transport endpoint is not connected")
 
 
-def test_a_rank_takes_its_place_though_what_it_was_before_cannot_be_shut(node: Node) -> None:
+def test_rank_gets_its_place_even_if_its_old_socket_does_not_close(node: Node) -> None:
     running = node.start()
     seats = running._gathering._seats
     seats[0] = Reset()  # type: ignore[assignment]
@@ -269,15 +270,15 @@ def test_a_rank_takes_its_place_though_what_it_was_before_cannot_be_shut(node: N
     again.start()
     ends = time.monotonic() + LIMIT_S
     while isinstance(seats[0], Reset) and time.monotonic() < ends:
-        node.news.wait(0.01)  # the other rank would complete them, with this one's ghost
+        node.news.wait(0.01)  # with the old connection, the other rank would complete the set
     node.links.append(join(node.caller(1), limit_s=LIMIT_S))
     again.join()
     assert len(node.links) == 2
     assert running.waits_for == ""
 
 
-def test_a_rank_that_calls_again_later_ends_what_it_was_part_of(node: Node) -> None:
-    """Its host was cut off, and nobody has noticed: the newer one is believed."""
+def test_rank_that_connects_later_ends_its_old_group(node: Node) -> None:
+    """Its host was cut off, and nobody has noticed. The newer connection is believed."""
     running = node.start()
     node.gathered()
     late = node.caller(1).call(Purpose.SLICES)
@@ -286,7 +287,7 @@ def test_a_rank_that_calls_again_later_ends_what_it_was_part_of(node: Node) -> N
     late.close()
 
 
-def test_a_rank_without_memory_has_the_next_ones_take_less(node: Node) -> None:
+def test_rank_without_memory_makes_the_next_ones_take_less(node: Node) -> None:
     running = node.start()
     before = node.trainers.config
     node.gathered()[0].tell_end(OUT_OF_MEMORY_EXIT_CODE)
@@ -296,7 +297,7 @@ def test_a_rank_without_memory_has_the_next_ones_take_less(node: Node) -> None:
     assert node.trainers.config == replace(before, micro_batch=2)
 
 
-def test_it_is_less_than_what_the_ranks_have_found_to_fit(node: Node) -> None:
+def test_reduced_size_is_below_what_the_ranks_found_to_fit(node: Node) -> None:
     running, first = node.start(), node.gathered()[0]
     told: list[Halving] = []
     node.trainers.found = told.append
@@ -311,7 +312,7 @@ def test_it_is_less_than_what_the_ranks_have_found_to_fit(node: Node) -> None:
 
 
 @pytest.mark.parametrize("place", [slice(0, LAYOUT.numel + 1), slice(LAYOUT.numel, 10**9)])
-def test_nobody_reads_or_writes_beyond_the_layout(node: Node, place: slice) -> None:
+def test_access_beyond_the_layout_is_refused(node: Node, place: slice) -> None:
     running = node.start()
     link = node.gathered()[0]
     link.vectors(Layout.of([("a", (10**6,))]))
@@ -320,7 +321,7 @@ def test_nobody_reads_or_writes_beyond_the_layout(node: Node, place: slice) -> N
     assert "beyond the layout" in error_of(running).what
 
 
-def test_silence_is_judged_from_when_all_are_there(node: Node) -> None:
+def test_silence_counts_from_when_all_ranks_are_there(node: Node) -> None:
     node.trainers.patience = Patience(start_limit_s=0.0)
     running = node.start()
     running.check()
@@ -341,8 +342,8 @@ def test_orders_and_answers_are_watched(node: Node) -> None:
         running.feed(b"\xff" * 8)
 
 
-def test_a_hello_within_the_first_second_is_a_hello(node: Node) -> None:
-    """A node looks for silence once a second: ranks of a small model are up before it does."""
+def test_hello_within_the_first_second_counts(node: Node) -> None:
+    """A node checks for silence once a second. Ranks of a small model are ready before that."""
     node.trainers.patience = Patience(start_limit_s=0.0)
     running = node.start()
     channel = node.gathered()[0].channel()
@@ -351,14 +352,14 @@ def test_a_hello_within_the_first_second_is_a_hello(node: Node) -> None:
     running.check()
 
 
-def test_an_address_that_is_not_ours_is_said(node: Node) -> None:
+def test_foreign_listen_address_is_reported(node: Node) -> None:
     node.trainers.host = "203.0.113.9"
     with pytest.raises(TrainerError) as caught:
         node.trainers.start()
     assert caught.value.code == "RANKS-LISTEN"
 
 
-def test_more_callers_than_can_be_heard_are_sent_away(node: Node) -> None:
+def test_connections_beyond_the_limit_are_closed(node: Node) -> None:
     node.start()
     silent = [socket.create_connection((HOST, node.trainers.port)) for _ in range(24)]
     turned_away = 0
@@ -371,7 +372,7 @@ def test_more_callers_than_can_be_heard_are_sent_away(node: Node) -> None:
 
 
 class Deaf:
-    """A door at which nobody can be let in a few times, as where files have run out."""
+    """A listener whose accept fails a few times, as without free file descriptors."""
 
     def __init__(self, door: socket.socket, times: int) -> None:
         self._door, self.times = door, times
@@ -386,7 +387,7 @@ class Deaf:
         return getattr(self._door, name)
 
 
-def test_a_door_at_which_nobody_could_be_let_in_for_a_moment_stays_open(
+def test_listener_survives_a_temporary_failure_of_accept(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_server, "DEAF_S", 0.001)
@@ -399,7 +400,7 @@ def test_a_door_at_which_nobody_could_be_let_in_for_a_moment_stays_open(
     assert deaf == ["Too many open files"] * 3
 
 
-def test_frames_are_for_rank_0_and_once(node: Node) -> None:
+def test_frames_are_sent_once_and_to_rank_0_only(node: Node) -> None:
     running = node.start()
     early = node.caller(0).call(Purpose.FRAMES)
     assert early.recv(1) == b""
@@ -412,13 +413,13 @@ def test_frames_are_for_rank_0_and_once(node: Node) -> None:
     second.close()
 
 
-def test_a_false_node_is_told_from_one_that_is_not_there() -> None:
+def test_wrong_node_is_distinguished_from_an_absent_one() -> None:
     false = socket.create_server((HOST, 0))
     port = false.getsockname()[1]
 
     def pretend() -> None:
         caller, _ = false.accept()
-        with caller, suppress(OSError):  # It goes as soon as it knows.
+        with caller, suppress(OSError):  # It leaves as soon as it knows.
             caller.sendall(b"p2prank\x01" + bytes(64))
             caller.recv(4096)
 
@@ -433,6 +434,6 @@ def test_a_false_node_is_told_from_one_that_is_not_there() -> None:
         join(Caller(HOST, port, SECRET, 0, 2), limit_s=0.1)
 
 
-def test_gloo_is_given_the_interface_over_which_the_node_is_reached(node: Node) -> None:
+def test_gloo_uses_the_interface_through_which_the_node_is_reached(node: Node) -> None:
     node.start()
     assert node.gathered()[0].interface == "lo"

@@ -1,15 +1,17 @@
-"""Text a token at a time: what is kept changes nothing, and a seed says it all."""
+"""Generating text a token at a time: the cache changes nothing, and a seed fixes the text."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
 
 from p2ptrain.errors import ConfigError, TrainerDiverged
+from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.tools import generating
 from p2ptrain.trainer.tools.generating import Reader, Sampling, generate, pick
 from tests.rounding import UNIT
@@ -21,18 +23,18 @@ TEXT = [7, 300, 0, 12, 12, 99, 250, 31]
 
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, qk_norm=True, tied=False, rope_base=5e5)])
 @torch.no_grad()
-def test_a_text_read_token_by_token_is_the_text_read_at_once(spec: object) -> None:
+def test_text_read_token_by_token_equals_text_read_at_once(spec: ModelSpec) -> None:
     model = started(spec)
     whole = model(torch.tensor([TEXT]))[0]
     reader = Reader(model)
     read = [reader.read(TEXT[:3])] + [reader.read([token]) for token in TEXT[3:]]
-    # The model is in fp64, and what a reader tells is rounded to fp32 once.
+    # The model is in fp64, and the reader's results are rounded to fp32 once.
     torch.testing.assert_close(torch.stack(read), whole[2:].float(), rtol=2 * UNIT, atol=1e-12)
     assert reader.room == SPEC.sequence - len(TEXT)
 
 
 @torch.no_grad()
-def test_the_likeliest_token_is_taken_each_time() -> None:
+def test_likeliest_token_is_taken_each_time() -> None:
     model = started(SPEC)
     text = list(TEXT)
     for token in islice(generate(model, TEXT, GREEDY), SPEC.sequence - len(TEXT)):
@@ -42,7 +44,7 @@ def test_the_likeliest_token_is_taken_each_time() -> None:
 
 
 @torch.no_grad()
-def test_when_the_positions_are_used_up_the_newer_half_is_read_again() -> None:
+def test_when_positions_are_used_up_the_newer_half_is_read_again() -> None:
     model = started(SPEC)
     prompt = TEXT * 3
     tokens = list(islice(generate(model, prompt, GREEDY), 2 * SPEC.sequence))
@@ -52,7 +54,7 @@ def test_when_the_positions_are_used_up_the_newer_half_is_read_again() -> None:
     assert len(tokens) == 2 * SPEC.sequence
 
 
-def test_a_seed_says_the_same_again_and_another_something_else() -> None:
+def test_seed_fixes_the_text_and_another_seed_changes_it() -> None:
     model = started(SPEC)
     told = [list(islice(generate(model, TEXT, Sampling(1.0, 1.0, seed)), 12)) for seed in (1, 1, 2)]
     assert told[0] == told[1] != told[2]
@@ -70,28 +72,28 @@ def test_tokens_come_as_often_as_they_are_likely() -> None:
 @pytest.mark.parametrize(
     ("top_p", "left"), [(0.01, {0}), (0.5, {0}), (0.51, {0, 1}), (0.81, {0, 1, 2})]
 )
-def test_what_is_beyond_top_p_never_comes(top_p: float, left: set[int]) -> None:
+def test_tokens_beyond_top_p_never_come(top_p: float, left: set[int]) -> None:
     logits = torch.tensor([0.5, 0.3, 0.2]).log()
     random = torch.Generator().manual_seed(0)
     assert {pick(logits, Sampling(1.0, top_p), random) for _ in range(300)} == left
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-3])
-def test_a_cold_model_says_the_likeliest(temperature: float) -> None:
+def test_zero_temperature_takes_the_likeliest_token(temperature: float) -> None:
     logits, random = torch.tensor([1e30, -1e30, 2e30]), torch.Generator().manual_seed(0)
     assert pick(logits, Sampling(temperature), random) == 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("spoilt", [float("nan"), float("inf")])
-def test_a_model_that_computes_no_numbers_says_nothing(spoilt: float, temperature: float) -> None:
+def test_model_with_nan_output_generates_nothing(spoilt: float, temperature: float) -> None:
     logits, random = torch.tensor([0.0, spoilt, 1.0]), torch.Generator().manual_seed(0)
     with pytest.raises(TrainerDiverged):
         pick(logits, Sampling(temperature), random)
 
 
 @torch.no_grad()
-def test_positions_that_nobody_comes_to_take_no_memory() -> None:
+def test_unused_positions_take_no_memory() -> None:
     model = started(SPEC)
     few = list(islice(generate(model, TEXT, GREEDY), 4))
     model.spec = replace(SPEC, sequence=2**62)
@@ -110,6 +112,6 @@ def test_more_positions_are_made_as_they_are_needed(monkeypatch: pytest.MonkeyPa
     "wrong",
     [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1}],
 )
-def test_what_means_nothing_is_refused(wrong: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Sampling(**wrong)

@@ -1,5 +1,6 @@
 """Ranks of one peer on two hosts, started by torchrun. Where this machine allows it, the hosts are
-network namespaces joined by a cable; else both are at 127.0.0.1, and no packet can be misled.
+network namespaces joined by a virtual cable. Otherwise both are at 127.0.0.1, and no packet can
+take a wrong way.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ ENVIRONMENT = {
 
 
 class Conversation:
-    """With the node, in lines of JSON."""
+    """The connection to the node, in lines of JSON."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -47,7 +48,7 @@ class Conversation:
         stdin.flush()
 
     def hear(self, *kinds: str) -> dict[str, object]:
-        """The next of these kinds."""
+        """Return the next message of one of these kinds."""
         stdout: IO[str] | None = self._process.stdout
         assert stdout is not None
         for line in stdout:
@@ -55,7 +56,7 @@ class Conversation:
             if told["kind"] in kinds:
                 return told
             assert told["kind"] != "error", told
-        raise AssertionError(f"the node ended before it said {kinds}")
+        raise AssertionError(f"the node ended before it sent {kinds}")
 
 
 @contextmanager
@@ -72,12 +73,13 @@ def process(place: Place, host: int, words: list[str]) -> Iterator[subprocess.Po
         yield started
     finally:
         if started.poll() is None:
-            os.killpg(started.pid, signal.SIGTERM)  # torchrun ends its ranks, in their sessions.
+            # torchrun ends its ranks, which are in sessions of their own.
+            os.killpg(started.pid, signal.SIGTERM)
         started.communicate()
 
 
 def torchrun(place: Place, host: int, folder: Path) -> list[str]:
-    """The command that a user pastes on each host."""
+    """The command that a user runs on each host."""
     address, call, meet = place.address(0)
     return [
         *("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
@@ -96,7 +98,10 @@ def with_two_local_ranks(
         wait_for(trainer, Hello)
         for order in (Load(0), Evaluate(1, paths), Train(0, paths, 0)):
             trainer.send(order)
-        return wait_for(trainer, Evaluated), wait_for(trainer, FragmentReady), vectors.local.copy()
+        evaluated, ready = wait_for(trainer, Evaluated), wait_for(trainer, FragmentReady)
+        assert isinstance(evaluated, Evaluated)
+        assert isinstance(ready, FragmentReady)
+        return evaluated, ready, vectors.local.copy()
     finally:
         trainer.stop(120.0)
 
@@ -108,7 +113,7 @@ def wait_for(trainer: RunningTrainer, kind: type) -> object:
             return frame
 
 
-def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_again(
+def test_two_hosts_match_two_local_ranks_and_survive_a_dead_rank(
     on_cpu: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
@@ -130,7 +135,7 @@ def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_a
         ]
         evaluated, ready, local = with_two_local_ranks(on_cpu, vectors, paths)
 
-        def train() -> list[dict[str, object]]:
+        def train() -> list[Any]:
             node.order("hello")
             node.order("train", paths=paths)
             return [node.hear("heard")["frame"] for _ in range(3)]
@@ -158,5 +163,5 @@ def test_two_hosts_make_the_bits_of_two_local_ranks_and_a_rank_that_dies_comes_a
         assert [each.wait(timeout=200) for each in hosts] == [0, 0]
 
     if not place.can_cut:
-        with capsys.disabled():  # Else nobody would read it of a test that passes.
+        with capsys.disabled():  # Otherwise the output of a test that passes would be lost.
             sys.stderr.write("this was on loopback alone: network namespaces need root\n")

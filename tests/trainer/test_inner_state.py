@@ -1,11 +1,11 @@
-"""A trainer that was started again trains on as if it had never ended, to the bit."""
+"""A restarted trainer continues as if it had never ended, bit for bit."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
@@ -38,16 +38,16 @@ def first_step_then_load(desk: Desk, paths: tuple[str, ...]) -> list[Frame]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_after_a_restart_the_same_losses_and_weights_follow_to_the_bit(
-    optimizer: str,
+def test_losses_and_weights_after_a_restart_are_bit_identical(
+    optimizer: Literal["adamw", "muon"],
     make_desk: MakeDesk,
     kept: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
 ) -> None:
-    # With a rate of its own for each inner step, so that it shows where in the schedule they are.
-    moves = {"schedule": "cosine", "total_steps": 9, "optimizer": optimizer}
-    kept = replace(kept, inner=replace(kept.inner, **moves))
+    # Each inner step has a rate of its own, which shows the position in the schedule.
+    moving = replace(kept.inner, schedule="cosine", total_steps=9, optimizer=optimizer)
+    kept = replace(kept, inner=moving)
     twin = make_desk(replace(kept, state_folder=""))
     first_step_then_load(twin, block_paths)
     uninterrupted = losses(twin.tell(Train(1, block_paths[3:6], 3)))
@@ -67,7 +67,7 @@ def test_after_a_restart_the_same_losses_and_weights_follow_to_the_bit(
     assert fresh != uninterrupted
 
 
-def test_with_fragments_it_is_written_once_all_of_them_have_been_merged(
+def test_with_fragments_it_is_written_once_all_have_been_merged(
     make_desk: MakeDesk, kept: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     desk, folder = make_desk(replace(kept, fragments=3)), Path(kept.state_folder)
@@ -86,7 +86,7 @@ def test_with_fragments_it_is_written_once_all_of_them_have_been_merged(
     ]
 
 
-def test_one_file_is_kept_of_eight_bytes_a_parameter(
+def test_one_file_of_eight_bytes_a_parameter_is_kept(
     make_desk: MakeDesk, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     desk = make_desk(kept)
@@ -100,7 +100,7 @@ def test_one_file_is_kept_of_eight_bytes_a_parameter(
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no header", "another layout"])
-def test_what_is_damaged_or_not_ours_is_not_taken_up(
+def test_damaged_or_foreign_state_is_not_restored(
     damage: str, make_desk: MakeDesk, kept: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     first_step_then_load(make_desk(kept), block_paths)
@@ -120,7 +120,7 @@ def test_what_is_damaged_or_not_ours_is_not_taken_up(
     assert resumed(make_desk(kept).tell(Load(1))) == [Resumed(1, None)]
 
 
-def test_a_disk_that_takes_no_more_costs_the_state_and_not_the_trainer(
+def test_full_disk_costs_the_state_but_not_the_trainer(
     make_desk: MakeDesk, kept: TrainerConfig, tmp_path: Path, block_paths: tuple[str, ...]
 ) -> None:
     (tmp_path / "inner").write_text("where the folder should be")
@@ -129,7 +129,7 @@ def test_a_disk_that_takes_no_more_costs_the_state_and_not_the_trainer(
     assert resumed(answers) == [Resumed(0, None), Resumed(1, None, trouble)]
 
 
-def test_what_does_not_fit_gives_its_room_back(
+def test_state_that_does_not_fit_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int, offset: int, length: int) -> None:
@@ -141,7 +141,7 @@ def test_what_does_not_fit_gives_its_room_back(
     assert list((tmp_path / "inner").iterdir()) == []
 
 
-def test_a_joiner_that_was_started_again_warms_up_from_where_it_was(
+def test_restarted_joiner_continues_its_warm_up(
     make_desk: MakeDesk, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     kept = replace(kept, inner=replace(kept.inner, join_warmup_steps=100))
@@ -154,7 +154,7 @@ def test_a_joiner_that_was_started_again_warms_up_from_where_it_was(
     assert vectors.local.tobytes() == uninterrupted
 
 
-def test_a_joiner_without_a_state_warms_up_and_a_founder_does_not(
+def test_joiner_without_a_state_warms_up_and_a_founder_does_not(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     moved = []
@@ -163,6 +163,6 @@ def test_a_joiner_without_a_state_warms_up_and_a_founder_does_not(
         make_desk(slow).tell(Load(step), Train(step, block_paths[:1], 50))
         moved.append(float(np.abs(vectors.local - vectors.theta).max()))
     assert moved[0] == moved[1] == moved[2]
-    # A hundredth of AdamW's first step is a hundredth of the rate. It is told by the difference of
-    # weights up to 2, each of which was rounded.
+    # A hundredth of AdamW's first step is a hundredth of the rate. It is the difference of weights
+    # up to 2, each of which was rounded.
     assert moved[3] == pytest.approx(moved[2] / 100, abs=of_additions(2, 2.0))

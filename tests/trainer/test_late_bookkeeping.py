@@ -1,5 +1,5 @@
-"""Trainers whose means come late, against a dumb second account of their work, through whatever a
-node, its members and chance can do to them.
+"""Trainers whose means come late, compared with a simple second account of their work, through
+everything that a node, its members and chance can do to them.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ ODDS = {
 
 
 Shared = list[tuple[int, np.ndarray]]
-"""θ and `local`, as memory that two sides know."""
+"""θ and `local` as shared memory."""
 
 
 class Traces(dict[str, Vector]):
-    """By block, what training on it takes away: whole numbers, so that sums are exact."""
+    """The trace of training on each block: whole numbers, so that sums are exact."""
 
     def __missing__(self, path: str) -> Vector:
         made = np.random.default_rng(int(path)).integers(1, 9, LAYOUT.numel).astype(np.float64)
@@ -100,7 +100,7 @@ class Traces(dict[str, Vector]):
 
 @dataclass
 class Real:
-    """The trainer's own loop, with its channel in our hand."""
+    """The trainer's own loop. The test holds its channel."""
 
     loop: Loop
     said: list[Frame] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Real:
 
 @dataclass
 class Fake:
-    """The one that tests of nodes have instead, in the same hand."""
+    """The simulated trainer from the tests of nodes, controlled by the same test."""
 
     loop: fake_trainer.Loop
     said: list[Frame] = field(default_factory=list)
@@ -158,14 +158,14 @@ def shared() -> Iterator[Shared]:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
-    """Training on a block leaves its trace, and no more."""
+    """Training on a block only leaves its trace."""
     traces = Traces()
 
     def train_on(rows: np.ndarray, model: torch.nn.Module, *_: Any) -> InnerStep:
         parameters = dict(model.named_parameters())
         trace = torch.from_numpy(traces[str(rows[0, 0])].astype(np.float32))
         for entry in LAYOUT.entries:
-            shard, _ = own_share(parameters[entry.name], entry)
+            shard = own_share(parameters[entry.name], entry)[0]
             shard.sub_(trace[entry.offset : entry.end].view(shard.shape).to(shard.device))
         return InnerStep(1.0, 1.0)
 
@@ -196,8 +196,8 @@ def real(mode: Mode, shared: Shared, ranks: Ranks) -> Real:
 
 
 def fake(mode: Mode, shared: Shared, _: Ranks) -> Fake:
-    """Of a node's parts, what it looks at."""
-    (_, theta), (_, local) = shared
+    """The fields of a node that it reads."""
+    theta, local = (vector for _, vector in shared)
     parts = SimpleNamespace(
         arena=SimpleNamespace(theta=theta, local=local),
         layout=LAYOUT,
@@ -217,7 +217,7 @@ def late_node(
     make: Callable[[], Trainer], mode: Mode, seed: int, shared: Shared, traces: Traces
 ) -> LateNode:
     chance = random.Random(seed)
-    (_, theta), (_, local) = shared
+    theta, local = (vector for _, vector in shared)
     theta[:] = np.random.default_rng(seed).integers(100, 200, LAYOUT.numel) * COVERED
     cut = fragments(LAYOUT, mode.fragments)
 
@@ -246,7 +246,7 @@ def late_node(
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("trainer", [real, fake])
-def test_whatever_happens_each_report_is_of_the_work_that_lies_there(
+def test_every_report_is_about_the_work_in_the_arena(
     trainer: Callable[[Mode, Shared, Ranks], Trainer],
     name: str,
     shared: Shared,
@@ -274,5 +274,5 @@ def check_accounts(node: LateNode, mode: Mode) -> None:
     if mode.mixing == 0:
         assert all(max(each.values()) == 1 for each in node.contributed.values())
     if mode.delayed or (mode.fragments == 1 and not mode.pace.overlap):
-        # Nothing is forgotten at a merge: what is committed is what is contributed.
+        # A merge forgets nothing: what is committed is what is contributed.
         assert {int(path) for path in node.contributed[0]} == set(node.committed)

@@ -1,8 +1,9 @@
-"""Real trainers whose means come a whole outer step late, against the harness of the comparisons.
+"""Real trainers whose means come a whole outer step late, compared with the harness of the learning
+results.
 
-Two trainers of torch and FSDP2 in this process are told what nodes tell theirs; the ring's
-arithmetic averages what they write. The harness has the same model, blocks and optimizers, and its
-own way to go about it: so θ must come out alike, which is also what the comparisons rest on.
+Two trainers with torch and FSDP2 in this process get the orders that nodes give, and the ring's
+arithmetic averages their weights. The harness has the same model, blocks and optimizers but its own
+procedure. Both must reach the same θ. The published comparisons rely on that.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def trainer(of: Settings, theta_fd: int, local_fd: int, ranks: Ranks) -> Desk:
 
 
 def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) -> tuple[str, ...]:
-    """The blocks that the harness's lease book gives this peer for this outer step."""
+    """The blocks that the harness's lease book gives to this peer for this outer step."""
     paths = []
     for number in range(H):
         block = (step * of.peers + peer) * H + number
@@ -91,7 +92,7 @@ def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) 
 
 
 def trained(of: Settings, corpus: Corpus, ranks: Ranks, folder: Path) -> np.ndarray:
-    """θ after so many outer steps of real trainers."""
+    """θ after this many outer steps of real trainers."""
     pull = (1 / of.peers, *RATES)
     with ExitStack() as stack:
         theta_fd, theta = stack.enter_context(vector())
@@ -119,17 +120,18 @@ def trained(of: Settings, corpus: Corpus, ranks: Ranks, folder: Path) -> np.ndar
 def simulated(
     of: Settings, corpus: Corpus, random: np.random.Generator | None = None
 ) -> np.ndarray:
-    """θ in the end. With `random`, every inner step is rounded otherwise."""
+    """The final θ. With `random`, every inner step is rounded differently."""
     swarm = Swarm.begin(of, corpus)
     for _ in range(H * STEPS):
-        for peer in swarm.peers if random else ():
-            peer.replica.weights[:] = nudged(peer.replica.weights, random)
+        if random is not None:
+            for peer in swarm.peers:
+                peer.replica.weights[:] = nudged(peer.replica.weights, random)
         swarm.advance()
     swarm.drain()
     return swarm.theta
 
 
-def test_real_trainers_come_where_the_harness_comes_and_always_to_the_same_bits(
+def test_real_trainers_match_the_harness_and_repeat_bit_for_bit(
     corpus: Corpus, ranks: Ranks, tmp_path: Path
 ) -> None:
     found = {}

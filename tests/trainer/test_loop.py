@@ -1,4 +1,4 @@
-"""What a node can tell a trainer, and what the trainer makes of it.  One rank, in this process."""
+"""Every order that a node can give a trainer, and the effect. One rank, in this process."""
 
 from __future__ import annotations
 
@@ -34,36 +34,38 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.rank.ranks import Ranks
 from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.rounding import of_additions
-from tests.trainer.reference import read, reference
+from tests.trainer.reference import full, read, reference
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk, Vectors
 
 BLOCK_TOKENS = 5 * 16
 MOVED = of_additions(4, 2.0)
-"""Weights are below 2 here. Each is moved by two additions, and compared by two subtractions."""
+"""Weights are below 2 here. Two additions move each of them, and two subtractions compare them."""
 
 
-def test_a_lease_is_trained_and_its_weights_lie_in_the_arena(
+def test_lease_is_trained_and_its_weights_are_in_the_arena(
     desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     answers = desk.tell(Load(3), Train(3, block_paths[:4], 12))
-    progress, ready = answers[:-1], answers[-1]
+    progress, ready = [it for it in answers if isinstance(it, Progress)], answers[-1]
+    assert isinstance(ready, FragmentReady)
+    assert len(progress) == len(answers) - 1
     assert [(p.step, p.inner_step, p.tokens) for p in progress] == [
         (3, 12 + index, (index + 1) * BLOCK_TOKENS) for index in range(4)
     ]
     assert ready == FragmentReady(3, 4 * BLOCK_TOKENS, block_paths[:4], ready.loss)
     assert ready.loss == pytest.approx(np.mean([p.loss for p in progress]))
     for name, parameter in desk.model.named_parameters():
-        weights = parameter.full_tensor().detach().cpu().numpy()
+        weights = full(parameter).detach().cpu().numpy()
         np.testing.assert_array_equal(vectors.at(vectors.local, name), weights)
         assert not np.array_equal(weights, vectors.at(vectors.theta, name))
 
 
-def test_training_is_repeatable_to_the_bit(
+def test_training_is_bit_for_bit_repeatable(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """Whatever the generators of random numbers have been used for, and the arena held before."""
+    """Earlier use of random number generators and earlier contents of the arena do not matter."""
     results = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -86,10 +88,10 @@ def test_training_is_repeatable_to_the_bit(
         assert not np.array_equal(weights, vectors.at(vectors.theta, name))
 
 
-def test_amended_rates_train_as_if_the_trainer_had_begun_with_them(
+def test_amended_rates_train_as_if_they_had_always_held(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """The second inner step of two that go as far as one: both have the rate of step 1."""
+    """Both runs take the second inner step at the rate of step 1."""
     rates, twice = Rates(config.inner.lr / 4), Rates(config.inner.lr / 4, 4, 1, 2, 1)
     inner = replace(config.inner, lr=rates.lr)
     same = replace(config, inner=inner)
@@ -108,7 +110,7 @@ def test_amended_rates_train_as_if_the_trainer_had_begun_with_them(
     assert trained[3] == trained[4] != trained[1]
 
 
-def test_micro_batches_train_as_the_whole_batch_does(
+def test_micro_batches_train_like_the_whole_batch(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     rates = [learning_rate(config.inner, step) for step in range(len(block_paths))]
@@ -119,7 +121,7 @@ def test_micro_batches_train_as_the_whole_batch_does(
     assert expected.moved > 4.0
 
 
-def test_training_learns(desk: Desk, block_paths: tuple[str, ...]) -> None:
+def test_training_reduces_the_loss(desk: Desk, block_paths: tuple[str, ...]) -> None:
     answers = desk.tell(Load(0), Train(0, block_paths * 5, 0))
     losses = [answer.loss for answer in answers if isinstance(answer, Progress)]
     assert losses[0] == pytest.approx(math.log(301), abs=0.1)
@@ -135,21 +137,21 @@ def test_load_drops_local_work_and_its_counts(
     np.testing.assert_array_equal(vectors.local, vectors.theta)
 
 
-def test_after_a_skip_training_goes_on_and_the_counts_add_up(
+def test_training_continues_after_a_skip_and_the_counts_add_up(
     desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    first = desk.tell(Load(0), Train(0, block_paths[:2], 0))[-1]
+    first = desk.last(FragmentReady, Load(0), Train(0, block_paths[:2], 0))
     before = vectors.local.copy()
-    second = desk.tell(Train(1, block_paths[2:4], 2))[-1]
+    second = desk.last(FragmentReady, Train(1, block_paths[2:4], 2))
     assert (first.step, first.blocks) == (0, 2)
     assert (second.step, second.blocks, second.tokens) == (1, 4, 4 * BLOCK_TOKENS)
     assert not np.array_equal(vectors.local, before)
 
 
-def test_rebase_of_a_ready_trainer_moves_its_weights_as_theta_moved(
+def test_rebase_of_a_ready_trainer_moves_its_weights_with_theta(
     desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    ready = desk.tell(Load(0), Train(0, block_paths[:2], 0))[-1]
+    ready = desk.last(FragmentReady, Load(0), Train(0, block_paths[:2], 0))
     gradient = vectors.theta - vectors.local
     vectors.theta[vectors.covered] += np.float32(0.25)
     again = desk.tell(Rebase(1))
@@ -168,20 +170,21 @@ def test_two_rebases_count_each_move_of_theta_once(
     np.testing.assert_allclose(vectors.theta - vectors.local, gradient, rtol=0, atol=MOVED)
 
 
-def test_rebase_in_mid_lease_keeps_the_work_and_goes_on(
-    desk: Desk, block_paths: tuple[str, ...]
-) -> None:
+def test_rebase_in_mid_lease_keeps_the_work(desk: Desk, block_paths: tuple[str, ...]) -> None:
     answers = desk.tell(Load(0), Train(0, block_paths[:4], 0), after={2: Rebase(1)})
-    steps = [(type(answer).__name__, answer.step) for answer in answers]
+    reports = [it for it in answers if isinstance(it, Progress | FragmentReady)]
+    steps = [(type(report).__name__, report.step) for report in reports]
+    assert len(reports) == len(answers)
     assert steps == [
         *[("Progress", 0)] * 2,
         *[("Progress", 1)] * 2,
         ("FragmentReady", 1),
     ]
-    assert answers[-1].blocks == 4
+    assert isinstance(reports[-1], FragmentReady)
+    assert reports[-1].blocks == 4
 
 
-def test_evaluation_measures_theta_and_leaves_training_untouched(
+def test_evaluation_measures_theta_and_does_not_affect_training(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     make_desk(config).tell(Load(0), Train(0, block_paths[:6], 0))
@@ -196,55 +199,59 @@ def test_evaluation_measures_theta_and_leaves_training_untouched(
     np.testing.assert_array_equal(vectors.local, undisturbed)
 
 
-def test_pause_holds_after_the_inner_step_at_hand(desk: Desk, block_paths: tuple[str, ...]) -> None:
+def test_pause_takes_effect_after_the_current_inner_step(
+    desk: Desk, block_paths: tuple[str, ...]
+) -> None:
     answers = desk.tell(Load(0), Train(0, block_paths[:3], 0), after={1: Pause()})
     assert [type(answer) for answer in answers] == [Progress]
     assert [type(a) for a in desk.tell(Resume())] == [Progress, Progress, FragmentReady]
 
 
-def test_stop_in_mid_lease_ends_without_a_word(desk: Desk, block_paths: tuple[str, ...]) -> None:
+def test_stop_in_mid_lease_ends_without_a_report(desk: Desk, block_paths: tuple[str, ...]) -> None:
     answers = desk.tell(Load(0), Train(0, block_paths, 0), after={2: Stop()})
     assert [type(answer) for answer in answers] == [Progress, Progress]
 
 
 @pytest.mark.parametrize("order", [Train(0, (), 0), Rebase(1)])
-def test_an_order_before_the_first_load_is_refused(desk: Desk, order: Train | Rebase) -> None:
+def test_order_before_the_first_load_is_refused(desk: Desk, order: Train | Rebase) -> None:
     (answer,) = desk.tell(order)
     assert isinstance(answer, Failed)
     assert (answer.code, answer.evaluation) == ("ORDER", None)
 
 
-def test_a_loss_that_is_not_finite_is_reported_and_nothing_is_stepped(
+def test_nan_loss_is_reported_and_no_step_is_taken(
     desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     healthy = vectors.theta.copy()
     vectors.theta[:] = np.nan
     answers = desk.tell(Load(0), Evaluate(4, block_paths[:1]), Train(0, block_paths, 0))
-    assert [(a.code, a.evaluation) for a in answers] == [("NAN", 4), ("NAN", None)]
-    assert "inner step 0" in answers[1].text
+    failures = [it for it in answers if isinstance(it, Failed)]
+    assert [(it.code, it.evaluation) for it in failures] == [("NAN", 4), ("NAN", None)]
+    assert len(failures) == len(answers)
+    assert "inner step 0" in failures[1].text
     assert not any(part.state for part in desk.optimizer.parts)
     vectors.theta[:] = healthy
     answers = desk.tell(Load(0), Train(0, block_paths[:1], 0))
     assert [type(answer) for answer in answers] == [Progress, FragmentReady]
 
 
-def test_a_damaged_block_ends_the_lease_and_keeps_what_was_trained(
+def test_damaged_block_ends_the_lease_and_keeps_earlier_work(
     desk: Desk, block_paths: tuple[str, ...], tmp_path: Path
 ) -> None:
     damaged = bytearray(Path(block_paths[0]).read_bytes())
     damaged[-1] ^= 1
     (tmp_path / "damaged").write_bytes(damaged)
     lease = (*block_paths[:2], str(tmp_path / "damaged"), block_paths[2])
-    failed = desk.tell(Load(0), Train(0, lease, 0))[-1]
+    failed = desk.last(Failed, Load(0), Train(0, lease, 0))
     assert (failed.code, failed.evaluation) == ("DATA", None)
     assert "checksum" in failed.text
-    ready = desk.tell(Train(0, block_paths[2:4], 2))[-1]
+    ready = desk.last(FragmentReady, Train(0, block_paths[2:4], 2))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
 class WithAnother(Ranks):
-    """One more rank, on a host where some blocks cannot be read; this one fares well."""
+    """One more rank, on a host where some blocks cannot be read. This rank can read them."""
 
     lacks: Iterator[bool]
 
@@ -255,12 +262,13 @@ class WithAnother(Ranks):
         return words or "it has rotted"
 
 
-def test_a_block_that_only_another_rank_cannot_read_ends_the_lease_here_as_well(
+def test_block_that_another_rank_cannot_read_ends_the_lease_here(
     desk: Desk, ranks: Ranks, block_paths: tuple[str, ...]
 ) -> None:
-    """It would wait for this one in the next collective, and this one for it in this one's."""
-    parts = (getattr(ranks, each.name) for each in fields(Ranks))
-    desk.loop._ranks = WithAnother(*parts, lacks=iter([False, False, True, False, True]))
+    """Otherwise each rank would wait for the other in different collectives."""
+    parts = {each.name: getattr(ranks, each.name) for each in fields(Ranks)}
+    lacks = iter([False, False, True, False, True])
+    desk.loop._ranks = WithAnother(**parts, lacks=lacks)
     answers = desk.tell(Load(0), Train(0, block_paths[:4], 0))
     assert [type(each) for each in answers] == [Progress, Progress, Failed]
     said = "another rank reports: it has rotted"
@@ -268,22 +276,23 @@ def test_a_block_that_only_another_rank_cannot_read_ends_the_lease_here_as_well(
     assert desk.tell(Evaluate(7, block_paths[:2]))[-1] == Failed("DATA", said, 7)
 
 
-def test_a_block_of_another_batch_size_is_refused(
+def test_block_of_another_batch_size_is_refused(
     desk: Desk, block_paths: tuple[str, ...], tmp_path: Path
 ) -> None:
     rows = read_block(Path(block_paths[0]), vocab=301, sequence=16)
     (tmp_path / "short").write_bytes(encode_block(rows[:3], 301))
-    failed = desk.tell(Load(0), Train(0, (str(tmp_path / "short"),), 0))[-1]
+    failed = desk.last(Failed, Load(0), Train(0, (str(tmp_path / "short"),), 0))
     assert failed.code == "DATA"
     assert "3 sequences; the run has 5" in failed.text
 
 
-def test_an_evaluation_on_a_missing_block_names_its_request(desk: Desk, tmp_path: Path) -> None:
+def test_evaluation_of_a_missing_block_names_its_request(desk: Desk, tmp_path: Path) -> None:
     (answer,) = desk.tell(Load(0), Evaluate(11, (str(tmp_path / "gone"),)))
+    assert isinstance(answer, Failed)
     assert (answer.code, answer.evaluation) == ("DATA", 11)
 
 
-def test_the_loss_falls_on_real_text(
+def test_loss_falls_on_real_text(
     make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, tmp_path: Path
 ) -> None:
     model, inner = config.model, config.inner
@@ -296,5 +305,5 @@ def test_the_loss_falls_on_real_text(
     answers = desk.tell(Load(0), Evaluate(0, held_out), Train(0, tuple(paths[4:]), 0))
     first = next(answer for answer in answers if isinstance(answer, Evaluated))
     vectors.theta[:] = vectors.local
-    (last,) = desk.tell(Load(1), Evaluate(1, held_out))
+    last = desk.last(Evaluated, Load(1), Evaluate(1, held_out))
     assert last.loss < first.loss - 0.5

@@ -1,4 +1,4 @@
-"""The model's mathematics, against properties that do not repeat its code."""
+"""The model's mathematics, checked by properties that do not repeat its code."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.model import Llama, RMSNorm, rotary_table, rotate, token_losses
+from p2ptrain.trainer.rank.model import Block, Llama, RMSNorm, rotary_table, rotate, token_losses
 from tests.rounding import MARGIN, UNIT, of_sum
 
 SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, sequence=16)
 
 
 def started(spec: ModelSpec, noise: float = 0.3, document_token: int | None = None) -> Llama:
-    """The model at genesis, with noise so that the zero-started matrices take part.
+    """The model at genesis with noise, so that matrices that start at zero take part.
 
-    In fp64: there rounding is 10^8 times smaller than what torch's assert_close allows for fp64.
+    It is in fp64, where rounding is 10^8 times smaller than what torch's assert_close allows.
     """
     model, theta = Llama(spec, document_token), torch.from_numpy(genesis(spec, seed=1))
     named = dict(model.named_parameters())
@@ -47,19 +48,19 @@ def test_no_position_sees_a_later_one(tokens: torch.Tensor) -> None:
 
 
 @torch.no_grad()
-def test_a_shorter_text_gives_the_same_logits(tokens: torch.Tensor) -> None:
+def test_shorter_text_gives_the_same_logits(tokens: torch.Tensor) -> None:
     model = started(SPEC)
     torch.testing.assert_close(model(tokens[:, :5]), model(tokens)[:, :5])
 
 
 @torch.no_grad()
-def test_the_first_loss_is_that_of_a_uniform_guess(tokens: torch.Tensor) -> None:
+def test_first_loss_is_that_of_a_uniform_guess(tokens: torch.Tensor) -> None:
     loss, _ = token_losses(started(SPEC, noise=0.0)(tokens[:, :-1]), tokens[:, 1:], 0.0)
     assert loss.item() / 45 == pytest.approx(math.log(SPEC.vocab), abs=0.05)
 
 
 @torch.no_grad()
-def test_grouped_heads_are_full_heads_that_share_keys_and_values(tokens: torch.Tensor) -> None:
+def test_grouped_heads_equal_full_heads_with_shared_keys(tokens: torch.Tensor) -> None:
     grouped, full = started(SPEC), Llama(replace(SPEC, kv_heads=SPEC.heads)).double()
     for name, parameter in full.named_parameters():
         source = grouped.get_parameter(name)
@@ -72,8 +73,8 @@ def test_grouped_heads_are_full_heads_that_share_keys_and_values(tokens: torch.T
 def test_rotated_products_depend_on_distance_alone() -> None:
     table = rotary_table(32, 8, 10_000.0, torch.device("cpu"))
     query, key = torch.randn(2, 8, generator=torch.manual_seed(3))
-    # Positions below 32 times a frequency of 1 at most: rounding turns an angle by 32 units at
-    # most. Two angles meet in each product.
+    # Positions are below 32 and frequencies at most 1. So rounding turns an angle by at most 32
+    # units, and each product involves two angles.
     rounding = float(2 * 32 * UNIT * query.norm() * key.norm())
     turned_q = rotate(query.expand(1, 1, 32, 8), table)[0, 0]
     turned_k = rotate(key.expand(1, 1, 32, 8), table)[0, 0]
@@ -91,8 +92,8 @@ def test_rms_norm_follows_its_formula() -> None:
     torch.testing.assert_close(norm(x), expected, rtol=of_sum(6), atol=0)
 
 
-def test_the_objective_and_its_gradient_follow_their_formula() -> None:
-    """(1/N) Σ (log Z − logit of the target + z · log² Z), and what differentiating it gives."""
+def test_objective_and_its_gradient_follow_their_formula() -> None:
+    """(1/N) Σ (log Z − logit of the target + z · log² Z), and its derivative."""
     logits = torch.randn(2, 5, 11, generator=torch.manual_seed(5), dtype=torch.float64)
     targets = torch.randint(0, 11, (2, 5), generator=torch.manual_seed(6))
     logits.requires_grad_()
@@ -110,22 +111,26 @@ def test_the_objective_and_its_gradient_follow_their_formula() -> None:
 
 
 @torch.no_grad()
-def test_normalised_queries_and_keys_forget_how_large_they_were(tokens: torch.Tensor) -> None:
-    """Only the first block's: what comes after it sees larger values. What is left of their size is
-    the norm's epsilon, 1e-5 beside mean squares near 0.1.
+def test_normalised_queries_and_keys_lose_their_length(tokens: torch.Tensor) -> None:
+    """Only in the first block, since later blocks see larger values. Only the norm's epsilon
+    remains of their size, 1e-5 beside mean squares near 0.1.
     """
     model = started(replace(SPEC, layers=1, qk_norm=True))
     before = model(tokens)
-    attention = model.blocks[0].attention
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    attention = block.attention
     for layer in (attention.query, attention.key):
+        assert isinstance(layer, nn.Linear)
         layer.weight.mul_(50.0)
     torch.testing.assert_close(model(tokens), before, atol=1e-3, rtol=1e-3)
+    assert isinstance(attention.query_norm, RMSNorm)
     attention.query_norm.weight.mul_(2.0)
     assert not torch.allclose(model(tokens), before, atol=1e-3)
 
 
 @torch.no_grad()
-def test_a_packed_document_has_the_logits_that_it_has_alone(tokens: torch.Tensor) -> None:
+def test_packed_document_has_the_logits_that_it_has_alone(tokens: torch.Tensor) -> None:
     model = started(SPEC, document_token=7)
     packed = tokens[:1].clone()
     packed[packed == 7] = 8
@@ -133,7 +138,7 @@ def test_a_packed_document_has_the_logits_that_it_has_alone(tokens: torch.Tensor
     together = model(packed)
     for start, end in ((0, 5), (5, 11), (11, 16)):
         alone = model(packed[:, start:end])
-        # The table of angles is in fp32, and a document that is alone begins at its first angle.
+        # The table of angles is in fp32, and a document that is alone begins at the first angle.
         off = MARGIN * SPEC.sequence * UNIT * alone.norm()
         assert (together[:, start:end] - alone).norm() < off
     assert not torch.allclose(started(SPEC)(packed)[:, 5:], together[:, 5:], atol=1e-3)

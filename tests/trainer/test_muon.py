@@ -1,4 +1,4 @@
-"""Muon on shards is torch's Muon, and only matrices inside blocks have its steps."""
+"""Muon on shards equals torch's Muon, and applies only to matrices inside blocks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from p2ptrain.trainer.rank.bf16_emulation import multiplies_bf16
 from p2ptrain.trainer.rank.muon import ShardedMuon, orthogonal
 from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import MARGIN, UNIT_BF16, distance
+from tests.trainer.reference import full
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import MakeDesk
 
 
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12), (9, 9), (1, 5)])
-def test_three_steps_are_those_of_torch_to_the_bit_where_bf16_is_multiplied(
+def test_three_steps_match_torch_bit_for_bit_where_bf16_exists(
     shape: tuple[int, int], ranks: Ranks
 ) -> None:
     random = torch.manual_seed(1)
@@ -37,16 +38,16 @@ def test_three_steps_are_those_of_torch_to_the_bit_where_bf16_is_multiplied(
         ours.step()
         torchs.step()
     if multiplies_bf16(ranks.device.type):
-        assert torch.equal(sharded.full_tensor(), plain)
-    else:  # Sums in another order, of which a few in a hundred are rounded to another bf16 number.
+        assert torch.equal(full(sharded), plain)
+    else:  # The sums have another order, so a few in a hundred round to another bf16 number.
         moved = distance(plain.detach(), start)
-        apart = distance(sharded.detach().full_tensor(), plain.detach())
+        apart = distance(full(sharded.detach()), plain.detach())
         assert apart < MARGIN * UNIT_BF16 * moved
     assert not torch.equal(plain, start)
 
 
 @pytest.mark.parametrize("shape", [(20, 50), (50, 20)])
-def test_a_direction_has_singular_values_near_one(shape: tuple[int, int]) -> None:
+def test_direction_has_singular_values_near_one(shape: tuple[int, int]) -> None:
     group = ShardedMuon([nn.Parameter(torch.zeros(shape))]).param_groups[0]
     found = orthogonal(torch.randn(shape, generator=torch.manual_seed(2)), group)
     values = torch.linalg.svdvals(found.float())
@@ -55,7 +56,7 @@ def test_a_direction_has_singular_values_near_one(shape: tuple[int, int]) -> Non
     assert values.max() < 1.6
 
 
-def test_matrices_inside_blocks_have_muons_step_and_all_else_adamws(
+def test_muon_applies_to_matrices_in_blocks_and_adamw_to_the_rest(
     make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     config = replace(config, inner=replace(config.inner, optimizer="muon"))

@@ -1,4 +1,4 @@
-"""Blocks that are compiled, recomputed, or both: the same gradient, and really so."""
+"""Compiled and recomputed blocks have the same gradient, and are really compiled and recomputed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.rank.batch import accumulate
 from p2ptrain.trainer.rank.ranks import Ranks
 from tests.rounding import assert_rounded_alike
-from tests.trainer.reference import flat_of, gradient
+from tests.trainer.reference import flat_of, full, gradient
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import MakeDesk
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The code of what is handed to a compiler, which does it as it stands: torch's takes long."""
+    """Record the code handed to a compiler and run it unchanged, since torch's compiler takes
+    long.
+    """
     seen: list[str] = []
     compile_block = nn.Module.compile
 
     def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
-        seen.append("\n".join(each.code for each in graph.modules() if hasattr(each, "code")))
+        seen.append("\n".join(str(each.code) for each in graph.modules() if hasattr(each, "code")))
         return graph.forward
 
     torch._dynamo.reset()
@@ -40,7 +42,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("recompute", [False, True])
-def test_a_compiled_block_is_compiled_also_where_it_is_recomputed(
+def test_compiled_block_is_compiled_also_where_it_is_recomputed(
     recompute: bool,
     compiled: list[str],
     make_desk: MakeDesk,
@@ -59,7 +61,7 @@ def test_a_compiled_block_is_compiled_also_where_it_is_recomputed(
         desk.arena.load()
         accumulate(rows, desk.model, ranks, config)
         named = desk.model.named_parameters()
-        found.append(flat_of({name: each.grad.full_tensor() for name, each in named}, config))
+        found.append(flat_of({name: full(each.grad) for name, each in named}, config))
     assert_rounded_alike(found[1], gradient(config, rows, torch.float64)[1], found[0])
     (graph,) = compiled  # All blocks share it.
     assert "scaled_dot_product_attention" in graph

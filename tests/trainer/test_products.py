@@ -1,4 +1,6 @@
-"""bf16 multiplied in fp32 and rounded is bf16 multiplied: the same model, the same gradients."""
+"""Emulated bf16 products (computed in fp32, then rounded) give the same model and gradients as
+bf16.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +13,31 @@ from torch import Tensor
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.rank import bf16_emulation
 from p2ptrain.trainer.rank.bf16_emulation import RoundedLinear, round_products, rounded, to_multiply
-from p2ptrain.trainer.rank.model import Llama, token_losses
+from p2ptrain.trainer.rank.model import Block, Llama, token_losses
 from p2ptrain.trainer.rank.muon import ShardedMuon, orthogonal
 from tests.rounding import MARGIN, UNIT_BF16, distance
+from tests.trainer.reference import gradients_of
 
 
 def differently_rounded(one: Tensor, other: Tensor) -> float:
-    """Which share of the numbers differs at all, where none may by more than one step."""
+    """The share of numbers that differ. None may differ by more than one rounding step."""
     torch.testing.assert_close(one, other, rtol=2.01 * UNIT_BF16, atol=1e-30)
     return float((one != other).float().mean())
 
 
-def test_a_rounded_product_is_a_product_of_bf16_but_for_the_order_of_sums() -> None:
+def test_rounded_product_equals_bf16_except_for_order_of_sums() -> None:
     random = torch.manual_seed(3)
     a, b = (torch.randn(shape, generator=random).bfloat16() for shape in ((37, 300), (300, 53)))
     ours = rounded(a.float() @ b.float())
     assert ours.dtype == torch.float32
     assert torch.equal(ours, ours.bfloat16().float())
-    # Two fp32 sums of 300 products are apart by less than 2 of_sum(300) of their terms' norm, a
-    # 300th of a bf16 step. A sum is seldom 10 times as small as that norm, so less than one in 30
-    # lies so close to the middle between two bf16 numbers that they round it differently.
+    # Two fp32 sums of 300 products differ by less than 2 of_sum(300) of their terms' norm, a 300th
+    # of a bf16 step. A sum is rarely 10 times smaller than that norm. So fewer than one in 30 is so
+    # close to the middle between two bf16 numbers that it rounds differently.
     assert differently_rounded(ours, (a @ b).float()) < 1 / 30
 
 
-def test_a_cpu_without_bf16_multiplies_fp32_and_another_what_it_is_given(
+def test_cpu_without_bf16_multiplies_in_fp32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     matrix = torch.ones(2, 3, dtype=torch.bfloat16)
@@ -67,7 +70,7 @@ def made(config: TrainerConfig) -> Llama:
 TOKENS = torch.arange(64).reshape(4, 16) * 7 % 300
 
 
-def test_a_model_with_rounded_products_has_the_losses_and_gradients_of_bf16(
+def test_rounded_products_give_the_losses_and_gradients_of_bf16(
     config: TrainerConfig,
 ) -> None:
     gradients, losses = [], []
@@ -75,18 +78,22 @@ def test_a_model_with_rounded_products_has_the_losses_and_gradients_of_bf16(
         model = made(config).bfloat16()
         if rounds:
             round_products(model)
-            assert isinstance(model.blocks[0].attention.query, RoundedLinear)
+            block = model.blocks[0]
+            assert isinstance(block, Block)
+            assert isinstance(block.attention.query, RoundedLinear)
         loss = token_losses(model(TOKENS), TOKENS.roll(-1, 1), 1e-3)[1]
         loss.backward()
         losses.append(float(loss.detach()))
-        gradients.append(torch.cat([p.grad.float().flatten() for p in model.parameters()]))
-    # Each of 64 tokens' losses may be rounded to a neighbouring bf16 number, in either direction.
+        gradients.append(
+            torch.cat([each.float().flatten() for each in gradients_of(model).values()])
+        )
+    # Each of the 64 tokens' losses may round to a neighbouring bf16 number, up or down.
     assert losses[1] == pytest.approx(losses[0], rel=6 * 2 * UNIT_BF16 / math.sqrt(64))
     assert distance(*gradients) < MARGIN * UNIT_BF16 * gradients[0].norm()
 
 
 @torch.no_grad()
-def test_a_model_with_rounded_products_computes_in_fp32_what_is_in_fp32(
+def test_rounded_products_leave_fp32_parts_in_fp32(
     config: TrainerConfig,
 ) -> None:
     model = made(config)

@@ -1,4 +1,4 @@
-"""What a trainer says of each inner step: how good it was, how fast, and what it waited for."""
+"""The trainer's report of each inner step: quality, speed, and waiting times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Clock:
 
 @pytest.fixture
 def desk(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """One by whose clock reading and computing take their time, and nothing else any."""
+    """A trainer whose clock advances only while it reads and computes."""
     clock = Clock()
 
     def read(path: str, *, vocab: int, sequence: int) -> np.ndarray:
@@ -57,7 +57,7 @@ def progress_of(desk: Desk, *orders: Load | Train) -> list[Progress]:
     return [each for each in desk.tell(*orders) if isinstance(each, Progress)]
 
 
-def test_the_wait_for_data_is_told_and_is_part_of_the_steps_time(
+def test_wait_for_data_is_reported_and_part_of_the_step_time(
     desk: Desk, block_paths: tuple[str, ...]
 ) -> None:
     told = progress_of(desk, Load(0), Train(0, block_paths[:2], 0))
@@ -68,7 +68,7 @@ def test_the_wait_for_data_is_told_and_is_part_of_the_steps_time(
 @pytest.mark.parametrize(
     ("device", "peak"), [("NVIDIA H100 80GB HBM3", 989e12), ("cpu", None), ("NVIDIA B200", 2250e12)]
 )
-def test_mfu_is_told_where_the_devices_peak_is_known(
+def test_mfu_is_reported_where_the_devices_peak_is_known(
     device: str,
     peak: float | None,
     desk: Desk,
@@ -82,7 +82,7 @@ def test_mfu_is_told_where_the_devices_peak_is_known(
     assert told.mfu == (None if peak is None else pytest.approx(flops_per_s / peak))
 
 
-def test_the_gradients_length_is_told_as_it_was_before_it_was_clipped(
+def test_gradient_norm_is_reported_as_it_was_before_clipping(
     make_desk: MakeDesk,
     ranks: Ranks,
     config: TrainerConfig,
@@ -100,10 +100,10 @@ def test_the_gradients_length_is_told_as_it_was_before_it_was_clipped(
     assert told.gradient_norm == pytest.approx(length, rel=2 * of_sum(vectors.layout.numel))
 
 
-def test_the_learning_rate_is_told_by_which_the_step_was_made(
+def test_reported_learning_rate_is_the_one_of_the_step(
     make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
-    """In mid-run a trainer that begins without an inner state warms up."""
+    """In mid-run, a trainer that starts without an inner state warms up."""
     inner = replace(config.inner, join_warmup_steps=4)
     agreed = [learning_rate(inner, step) for step in range(12, 16)]
     desk = make_desk(replace(config, inner=inner))

@@ -1,4 +1,4 @@
-"""A simulated peer trains as a trainer does, and its flat vector is its weights."""
+"""A simulated peer trains like a trainer, and its flat vector holds its weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def begun(config: TrainerConfig, *, compiled: bool = False) -> Replica:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_replica_takes_the_inner_steps_of_a_sharded_trainer(
+def test_replica_takes_the_inner_steps_of_a_sharded_trainer(
     make_desk: MakeDesk,
     ranks: Ranks,
     config: TrainerConfig,
@@ -48,7 +48,7 @@ def test_a_replica_takes_the_inner_steps_of_a_sharded_trainer(
     expected.assert_alike(losses=losses, weights=replica.weights)
 
 
-def test_a_compiled_replica_takes_the_same_steps_within_the_rounding_of_bf16(
+def test_compiled_replica_takes_the_same_steps_except_for_rounding(
     config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     config = replace(config, precision="bf16")
@@ -63,7 +63,7 @@ def test_a_compiled_replica_takes_the_same_steps_within_the_rounding_of_bf16(
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_an_optimizer_goes_on_from_its_moments_to_the_bit(
+def test_optimizer_continues_from_its_moments_bit_for_bit(
     optimizer: Optimizer, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     config = replace(config, inner=replace(config.inner, optimizer=optimizer))
@@ -78,7 +78,7 @@ def test_an_optimizer_goes_on_from_its_moments_to_the_bit(
     assert first.weights.tobytes() == second.weights.tobytes()
 
 
-def test_measuring_a_loss_moves_nothing(
+def test_measuring_a_loss_changes_nothing(
     config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     replica = begun(replace(config, precision="bf16"))
@@ -89,7 +89,7 @@ def test_measuring_a_loss_moves_nothing(
     assert np.array_equal(replica.weights, before)
 
 
-def test_a_step_that_is_not_finite_is_not_taken(
+def test_step_with_a_nan_loss_is_not_taken(
     config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     replica = begun(config)

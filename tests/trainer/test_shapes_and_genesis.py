@@ -1,4 +1,6 @@
-"""The torch-free table of parameters is the model's own, and genesis fills it reproducibly."""
+"""The table of parameters, made without torch, matches the model, and genesis fills it
+reproducibly.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ SPEC = ModelSpec(vocab=301, layers=2, width=36, heads=6, kv_heads=2, ffn=75, seq
         replace(SPEC, layers=11, ffn=8),
     ],
 )
-def test_the_table_is_the_models_own(spec: ModelSpec) -> None:
+def test_table_matches_the_model(spec: ModelSpec) -> None:
     with torch.device("meta"):
         model = Llama(spec)
     told = {parameter.name: parameter.shape for parameter in parameters(spec)}
@@ -39,7 +41,7 @@ def test_the_table_is_the_models_own(spec: ModelSpec) -> None:
     assert parameter_count(spec) == sum(p.numel() for p in model.parameters())
 
 
-def test_the_same_seed_gives_the_same_bytes_for_ever() -> None:
+def test_same_seed_gives_the_same_bytes_in_every_version() -> None:
     digest = blake3(genesis(SPEC, seed=7).tobytes()).hexdigest()
     assert digest == blake3(genesis(SPEC, seed=7).tobytes()).hexdigest()
     assert digest[:16] == "89c06c2b2864ed56"
@@ -61,17 +63,17 @@ def test_padding_is_zero_and_gains_are_one() -> None:
     assert not theta[~covered].any()
 
 
-def test_a_parameters_start_does_not_depend_on_the_others() -> None:
+def test_start_of_a_parameter_does_not_depend_on_the_others() -> None:
     shallow, deep = SPEC, replace(SPEC, layers=5)
     for name in ("embedding.weight", "blocks.1.attention.query.weight"):
         values = []
         for spec in (shallow, deep):
             entry = next(entry for entry in layout_of(spec).entries if entry.name == name)
             values.append(genesis(spec, seed=3)[entry.offset : entry.end])
-        np.testing.assert_array_equal(*values)
+        np.testing.assert_array_equal(values[0], values[1])
 
 
-def test_the_program_writes_theta_and_layout(tmp_path: Path) -> None:
+def test_program_writes_theta_and_layout(tmp_path: Path) -> None:
     sizes = json.dumps(asdict(SPEC))
     genesis_program.main(["--model-json", sizes, "--seed", "4", "--out", str(tmp_path / "new")])
     theta = np.fromfile(tmp_path / "new" / "theta.bin", dtype="<f4")
@@ -80,6 +82,6 @@ def test_the_program_writes_theta_and_layout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"vocab": 1}', '{"colour": "red"}'])
-def test_the_program_refuses_what_is_no_model(text: str, tmp_path: Path) -> None:
+def test_program_refuses_an_invalid_model(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         genesis_program.main(["--model-json", text, "--out", str(tmp_path)])

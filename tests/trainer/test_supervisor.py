@@ -1,4 +1,6 @@
-"""Real trainer processes: one rank and two, killed, stopped, frozen, orphaned, misled."""
+"""Real trainer processes, with one rank and with two: killed, stopped, frozen, orphaned and given
+bad orders.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pytest
@@ -58,7 +60,7 @@ Supervise = Callable[..., Supervisor]
 
 @pytest.fixture
 def supervise(on_cpu: TrainerConfig, vectors: Vectors) -> Supervise:
-    def make(**options: object) -> Supervisor:
+    def make(**options: Any) -> Supervisor:
         return Supervisor(on_cpu, vectors.theta_fd, vectors.local_fd, **options)
 
     return make
@@ -85,7 +87,7 @@ def wait_for(trainer: RunningTrainer, kind: type[AnyFrame]) -> AnyFrame:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_of_both(
+def test_two_ranks_train_as_one_and_end_together(
     optimizer: Optimizer,
     on_cpu: TrainerConfig,
     started: Callable[[Supervisor], RunningTrainer],
@@ -141,7 +143,7 @@ def test_two_ranks_in_pieces_train_as_one_does_and_the_death_of_either_is_that_o
         (1, True, f"another rank reports: data block it is rejected: {DAMAGED}"),
     ],
 )
-def test_a_block_that_one_rank_alone_cannot_read_ends_no_rank_and_makes_none_wait(
+def test_block_that_one_rank_cannot_read_ends_no_rank(
     unlucky: int,
     damaged: bool,
     said: str,
@@ -152,7 +154,7 @@ def test_a_block_that_one_rank_alone_cannot_read_ends_no_rank_and_makes_none_wai
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each rank has a folder of its own, and the block's path begins in none."""
+    """Each rank has its own folder. The block's path exists in none at first."""
     good = Path(block_paths[0]).read_bytes()
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
@@ -176,7 +178,7 @@ def test_a_block_that_one_rank_alone_cannot_read_ends_no_rank_and_makes_none_wai
     assert wait_for(trainer, FragmentReady).blocks == 3
 
 
-def test_a_killed_trainer_can_be_started_again_and_goes_on(
+def test_killed_trainer_can_be_restarted_and_continues(
     supervise: Supervise,
     started: Callable[[Supervisor], RunningTrainer],
     block_paths: tuple[str, ...],
@@ -204,7 +206,7 @@ def test_a_killed_trainer_can_be_started_again_and_goes_on(
     assert refused.value.code == "TRAINER-RESTARTS"
 
 
-def test_a_frozen_trainer_counts_as_stalled_and_can_be_killed(
+def test_frozen_trainer_counts_as_stalled_and_can_be_killed(
     supervise: Supervise,
     started: Callable[[Supervisor], RunningTrainer],
     block_paths: tuple[str, ...],
@@ -213,7 +215,7 @@ def test_a_frozen_trainer_counts_as_stalled_and_can_be_killed(
     trainer.send(Load(0))
     trainer.send(Train(0, block_paths[:3], 0))
     wait_for(trainer, FragmentReady)
-    # From here on: before, a busy machine may keep it silent for longer than that.
+    # Only from here on: before that, a busy machine may keep it silent for longer.
     trainer._watch._patience = Patience(silence_floor_s=1.5, silence_factor=3.0)
     os.kill(trainer.pids[0], signal.SIGSTOP)
     trainer.send(Train(1, block_paths, 3))
@@ -224,12 +226,12 @@ def test_a_frozen_trainer_counts_as_stalled_and_can_be_killed(
     assert trainer.stop(deadline_s=1.0) == -signal.SIGKILL
 
 
-def test_a_node_that_was_stopped_does_not_take_its_trainer_for_stalled(
+def test_suspended_node_does_not_take_its_trainer_for_stalled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It looks before it reads, and what the trainer said while it was stopped lies unread."""
-    clock = SimpleNamespace(monotonic=lambda: now)
+    """The node checks before it reads. Frames sent during the pause are still unread."""
     now = 100.0
+    clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(supervisor, "time", clock)
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(["sleep", "600"])
@@ -247,10 +249,10 @@ def test_a_node_that_was_stopped_does_not_take_its_trainer_for_stalled(
 
 
 @pytest.mark.parametrize("useful", [False, True])
-def test_trainers_that_hang_at_every_start_are_given_up_unless_they_are_of_use_in_between(
+def test_trainers_that_hang_at_every_start_are_given_up(
     monkeypatch: pytest.MonkeyPatch, supervise: Supervise, useful: bool
 ) -> None:
-    """A hang is noticed after three minutes only, so that never many lie close together."""
+    """A hang is noticed only after three minutes, so the hangs are never close together."""
     now, starts, theirs = 0.0, 0, []
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now))
 
@@ -289,7 +291,7 @@ def test_trainers_that_hang_at_every_start_are_given_up_unless_they_are_of_use_i
     ],
     ids=["unfit", "unforeseen"],
 )
-def test_what_a_dying_trainer_printed_is_kept_and_it_dies_at_once(
+def test_output_of_a_dying_trainer_is_kept_and_it_ends_at_once(
     arena_bytes: int,
     access: int,
     status: int,
@@ -317,7 +319,7 @@ def test_what_a_dying_trainer_printed_is_kept_and_it_dies_at_once(
     assert ("Traceback" in caught.value.stderr_tail) == (error is TrainerExited)
 
 
-def test_a_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConfig) -> None:
+def test_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConfig) -> None:
     program = (
         "import os, sys\n"
         "from p2ptrain.ipc.trainer_config import Optimizer, TrainerConfig\n"
@@ -345,12 +347,12 @@ def test_a_trainer_does_not_outlive_its_node(tmp_path: Path, config: TrainerConf
 @pytest.mark.parametrize(
     ("code", "error"), [("NAN", TrainerDiverged), ("DATA", TrainerError), ("ORDER", TrainerError)]
 )
-def test_a_failed_frame_has_its_error(code: str, error: type[TrainerError]) -> None:
+def test_failed_frame_carries_its_error(code: str, error: type[TrainerError]) -> None:
     raised = failure(Failed(code, "words"))
     assert (type(raised), raised.code, raised.what) == (error, code, "words")
 
 
-def test_what_nodes_import_loads_neither_torch_nor_trio() -> None:
+def test_modules_that_nodes_import_load_neither_torch_nor_trio() -> None:
     program = (
         "import sys, p2ptrain.trainer.host.supervisor, p2ptrain.trainer.formats.genesis\n"
         "import p2ptrain.trainer.rank.schedule, p2ptrain.data.blocks, p2ptrain.ipc.channel\n"

@@ -1,4 +1,4 @@
-"""What a trainer makes of Merge, and of training ahead."""
+"""The trainer's handling of Merge, and of training ahead."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.fragments import fragments
 from tests.rounding import of_additions
+from tests.trainer.reference import full
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Desk, MakeDesk, Vectors
@@ -20,29 +21,31 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 5 * 16
 MOVE = np.float32(0.25)
 MOVED = of_additions(8, 2.0)
-"""Weights, and what is added to them, are below 2 here. Between two values that are compared lie
-eight additions at most: an outer step has four, and each of two differences another two."""
+"""Weights and the numbers added to them are below 2 here. At most eight additions lie between two
+compared values: four in an outer step, and two in each of two differences.
+"""
 
 
 def weights(desk: Desk, vectors: Vectors) -> np.ndarray:
-    """The trainer's own, as a flat vector."""
+    """The trainer's weights as a flat vector."""
     flat = np.zeros_like(vectors.theta)
     for name, parameter in desk.model.named_parameters():
-        vectors.at(flat, name)[:] = parameter.full_tensor().detach().cpu().numpy()
+        vectors.at(flat, name)[:] = full(parameter).detach().cpu().numpy()
     return flat
 
 
 def mask(vectors: Vectors, count: int, number: int) -> np.ndarray:
-    """True in the parameters of one fragment of so many."""
+    """True in the parameters of one fragment."""
     inside = np.zeros(vectors.layout.numel, dtype=bool)
     for start, stop in fragments(vectors.layout, count)[number].ranges:
         inside[start:stop] = True
-    return inside & vectors.covered
+    inside &= vectors.covered
+    return inside
 
 
 @pytest.fixture
 def cut(config: TrainerConfig) -> TrainerConfig:
-    """Each layer, and the rest, for itself."""
+    """Each layer separately, and the rest separately."""
     return replace(config, fragments=3)
 
 
@@ -59,7 +62,7 @@ def test_only_the_fragment_of_the_step_is_offered(
 
 
 @pytest.mark.parametrize("mixing", [0.0, 0.5])
-def test_a_merge_is_of_the_fragment_that_was_offered_and_leaves_the_others(
+def test_merge_changes_only_the_fragment_that_was_offered(
     make_desk: MakeDesk,
     cut: TrainerConfig,
     vectors: Vectors,
@@ -93,11 +96,11 @@ def test_fragments_that_moved_without_us_move_under_our_work(
     np.testing.assert_array_equal(after[rest], before[rest])
 
 
-def test_what_is_trained_ahead_is_counted_for_the_next_step(
+def test_blocks_trained_ahead_are_counted_for_the_next_step(
     make_desk: MakeDesk, cut: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     desk = make_desk(cut)
-    first = desk.tell(Load(0), Train(0, block_paths[:3], 0))[-1]
+    first = desk.last(FragmentReady, Load(0), Train(0, block_paths[:3], 0))
     assert (first.step, first.blocks, first.tokens) == (0, 3, 3 * BLOCK_TOKENS)
     ahead = desk.tell(Train(0, block_paths[3:5], 3, ahead=True))
     assert [type(answer) for answer in ahead] == [Progress, Progress]
@@ -106,7 +109,7 @@ def test_what_is_trained_ahead_is_counted_for_the_next_step(
     assert (second.step, second.blocks, second.tokens) == (1, 3, 3 * BLOCK_TOKENS)
 
 
-def test_for_a_single_fragment_a_merge_is_a_load_that_keeps_nothing(
+def test_merge_of_a_single_fragment_is_a_load_that_keeps_nothing(
     desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     desk.tell(Load(0), Train(0, block_paths[:2], 0))
@@ -115,7 +118,7 @@ def test_for_a_single_fragment_a_merge_is_a_load_that_keeps_nothing(
     np.testing.assert_array_equal(vectors.local, vectors.theta)
 
 
-def test_a_merge_of_what_was_never_ready_is_the_nodes_mistake(desk: Desk) -> None:
+def test_merge_before_any_report_is_the_nodes_mistake(desk: Desk) -> None:
     (answer,) = desk.tell(Load(0), Merge(1))
     assert isinstance(answer, Failed)
     assert answer.code == "ORDER"
@@ -123,42 +126,42 @@ def test_a_merge_of_what_was_never_ready_is_the_nodes_mistake(desk: Desk) -> Non
 
 @pytest.fixture
 def late(make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]) -> Desk:
-    """Its means come a whole outer step late; it was ready at step 0 and has trained ahead."""
+    """Its means come a whole outer step late. It was ready at step 0 and has trained ahead."""
     desk = make_desk(replace(config, delayed=True))
     desk.tell(Load(0), Train(0, block_paths[:2], 0))
     return desk
 
 
-def test_after_a_report_a_late_trainer_begins_at_theta_again(late: Desk, vectors: Vectors) -> None:
+def test_late_trainer_restarts_at_theta_after_a_report(late: Desk, vectors: Vectors) -> None:
     np.testing.assert_array_equal(weights(late, vectors), vectors.theta)
     assert not np.array_equal(vectors.local, vectors.theta)
 
 
-def test_a_late_trainer_offers_nothing_twice(
+def test_late_trainer_offers_nothing_twice(
     late: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     late.tell(Train(0, block_paths[2:4], 2, ahead=True))
     ahead = weights(late, vectors) - vectors.theta
     vectors.theta[vectors.covered] += MOVE
-    (ready,) = late.tell(Merge(1), Train(1, (), 4))
+    ready = late.last(FragmentReady, Merge(1), Train(1, (), 4))
     assert (ready.blocks, ready.tokens) == (2, 2 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, ahead, rtol=0, atol=MOVED)
 
 
-def test_a_late_trainer_that_was_left_out_offers_all_of_it(
+def test_late_trainer_that_was_left_out_offers_everything(
     late: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     first = vectors.local - vectors.theta
     late.tell(Train(0, block_paths[2:4], 2, ahead=True))
     ahead = weights(late, vectors) - vectors.theta
     vectors.theta[vectors.covered] += MOVE
-    *_, ready = late.tell(Rebase(1), Train(1, (), 4))
+    ready = late.last(FragmentReady, Rebase(1), Train(1, (), 4))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, rtol=0, atol=MOVED)
 
 
 @pytest.mark.parametrize("orders", [(), (Rebase(1),), (Rebase(1), Rebase(2))])
-def test_a_late_trainer_that_waited_and_is_told_of_more_offers_all_of_it(
+def test_late_trainer_that_gets_more_after_a_wait_offers_everything(
     late: Desk,
     make_desk: MakeDesk,
     config: TrainerConfig,
@@ -166,7 +169,7 @@ def test_a_late_trainer_that_waited_and_is_told_of_more_offers_all_of_it(
     block_paths: tuple[str, ...],
     orders: tuple[Rebase, ...],
 ) -> None:
-    """It had nothing to train ahead: its lease had no more, or what it had was not here yet."""
+    """It had nothing to train ahead: its lease was used up, or its next blocks had not arrived."""
     late.tell(*orders, Train(len(orders), block_paths[2:4], 2))
     offered = vectors.local.copy()
     plain = make_desk(config)
@@ -176,18 +179,18 @@ def test_a_late_trainer_that_waited_and_is_told_of_more_offers_all_of_it(
 
 
 PULL = (0.5, 0.7, 0.9)
-"""Half of the mean is ours; the outer optimizer's rate and momentum."""
+"""Half of the mean is ours. Also the outer optimizer's rate and momentum."""
 
 
 @pytest.fixture
 def eager(make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]) -> Desk:
-    """The same, but it goes on from its own newest work."""
+    """The same, but it continues from its own newest work."""
     desk = make_desk(replace(config, delayed=True, eager=True))
     desk.tell(Load(0), Train(0, block_paths[:2], 0, False, *PULL))
     return desk
 
 
-def test_an_eager_trainer_begins_where_its_share_would_have_taken_theta(
+def test_eager_trainer_starts_where_its_share_would_move_theta(
     eager: Desk, vectors: Vectors
 ) -> None:
     share, lr, momentum = PULL
@@ -196,29 +199,30 @@ def test_an_eager_trainer_begins_where_its_share_would_have_taken_theta(
     np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, rtol=0, atol=MOVED)
 
 
-def test_an_eager_trainer_offers_what_it_trained_and_none_of_where_it_began(
+def test_eager_trainer_offers_only_what_it_trained(
     eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     began = weights(eager, vectors)
     eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
     ahead = weights(eager, vectors) - began
     vectors.theta[vectors.covered] += MOVE
-    (ready,) = eager.tell(Merge(1), Train(1, (), 4, False, *PULL))
+    ready = eager.last(FragmentReady, Merge(1), Train(1, (), 4, False, *PULL))
     assert (ready.blocks, ready.tokens) == (2, 2 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, ahead, rtol=0, atol=MOVED)
 
 
-def test_an_eager_trainer_that_was_left_out_offers_all_of_it_and_counts_it_once(
+def test_eager_trainer_that_was_left_out_offers_its_work_once(
     eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     first, began = vectors.local - vectors.theta, weights(eager, vectors)
     eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
     ahead = weights(eager, vectors) - began
     vectors.theta[vectors.covered] += MOVE
-    *_, ready = eager.tell(Rebase(1), Train(1, (), 4, False, *PULL))
+    ready = eager.last(FragmentReady, Rebase(1), Train(1, (), 4, False, *PULL))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
     np.testing.assert_allclose(vectors.local - vectors.theta, first + ahead, rtol=0, atol=MOVED)
-    # Of an outer step before: only what its momentum still does; of this one: what is new.
+    # Only the momentum of an earlier outer step still has an effect. This step adds what is
+    # new.
     own = Eager(vectors.layout.numel)
     own.step(-first, *PULL)
     own.step(-first - ahead, *PULL)
@@ -227,7 +231,7 @@ def test_an_eager_trainer_that_was_left_out_offers_all_of_it_and_counts_it_once(
     )
 
 
-def test_work_that_is_offered_again_in_the_same_outer_step_is_added_once(
+def test_work_offered_again_in_the_same_outer_step_counts_once(
     eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     before = weights(eager, vectors)
@@ -235,10 +239,10 @@ def test_work_that_is_offered_again_in_the_same_outer_step_is_added_once(
     np.testing.assert_allclose(weights(eager, vectors), before, rtol=0, atol=MOVED)
 
 
-def test_an_eager_trainer_begins_anew_where_the_outer_optimizer_is_amended(
+def test_eager_trainer_starts_anew_if_the_outer_optimizer_changes(
     eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    """Steps with other numbers could not take out again what is in its weights."""
+    """Steps with other numbers could not remove what is already in its weights."""
     eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
     amended = (0.5, 0.35, 0.8)
     eager.tell(Merge(1), Train(1, (), 4, False, *amended))
@@ -248,7 +252,7 @@ def test_an_eager_trainer_begins_anew_where_the_outer_optimizer_is_amended(
     np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, rtol=0, atol=MOVED)
 
 
-def test_whoever_loads_theta_begins_at_theta(eager: Desk, vectors: Vectors) -> None:
+def test_trainer_that_loads_theta_starts_at_theta(eager: Desk, vectors: Vectors) -> None:
     eager.tell(Load(1))
     np.testing.assert_array_equal(weights(eager, vectors), vectors.theta)
     eager.tell(Train(1, (), 4, False, *PULL))

@@ -1,4 +1,4 @@
-"""Silence is judged by the trainer's own pace, and only when it owes an answer."""
+"""Silence is judged by the trainer's own pace, and only while it owes an answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def progress(inner_step: int = 0) -> frames.Progress:
 
 @pytest.fixture
 def watch() -> StallWatch:
-    """Up at 5 s, and at 20 s through its first three inner steps of 2 s each."""
+    """A trainer that is up at 5 s, and at 20 s has taken its first three inner steps of 2 s
+    each.
+    """
     watch = StallWatch(0.0, PATIENCE)
     watch.received(HELLO, 5.0)
     watch.sent(LEASE, 14.0)
@@ -32,24 +34,24 @@ def watch() -> StallWatch:
     return watch
 
 
-def test_a_start_may_take_its_time_but_not_for_ever() -> None:
+def test_start_may_take_long_but_not_for_ever() -> None:
     watch = StallWatch(0.0, PATIENCE)
     assert watch.overdue(100.0) is None
     assert "starting, but silent for 101 s; the limit is 100 s" in str(watch.overdue(101.0))
 
 
-def test_a_trainer_that_owes_nothing_may_be_silent(watch: StallWatch) -> None:
+def test_trainer_that_owes_nothing_may_be_silent(watch: StallWatch) -> None:
     assert watch.overdue(1e6) is None
 
 
-def test_a_lease_that_stops_moving_is_noticed_at_twenty_usual_steps(watch: StallWatch) -> None:
+def test_lease_without_progress_is_noticed_at_twenty_usual_steps(watch: StallWatch) -> None:
     watch.sent(LEASE, 1000.0)
     watch.received(progress(), 1002.0)
     assert watch.overdue(1042.0) is None
     assert "training, but silent for 41 s" in str(watch.overdue(1043.0))
 
 
-def test_the_last_block_still_owes_its_weights(watch: StallWatch) -> None:
+def test_last_block_still_owes_its_weights(watch: StallWatch) -> None:
     watch.sent(LEASE, 1000.0)
     for index in range(3):
         watch.received(progress(index), 1001.0 + index)
@@ -61,7 +63,7 @@ def test_the_last_block_still_owes_its_weights(watch: StallWatch) -> None:
 AHEAD = frames.Train(0, ("d", "e"), 3, ahead=True)
 
 
-def test_who_has_trained_ahead_waits_for_the_others_as_long_as_they_take(watch: StallWatch) -> None:
+def test_trainer_that_trained_ahead_may_wait_for_the_others(watch: StallWatch) -> None:
     watch.sent(AHEAD, 1000.0)
     watch.received(progress(3), 1002.0)
     assert watch.overdue(1043.0) is not None, "it still trains"
@@ -72,7 +74,7 @@ def test_who_has_trained_ahead_waits_for_the_others_as_long_as_they_take(watch: 
     assert watch.overdue(10_999.0) is not None, "its report is due"
 
 
-def test_who_is_told_of_more_while_it_trains_ahead_owes_a_report(watch: StallWatch) -> None:
+def test_order_while_training_ahead_makes_a_report_due(watch: StallWatch) -> None:
     watch.sent(AHEAD, 1000.0)
     watch.sent(frames.Rebase(1), 1000.5)
     watch.sent(frames.Train(1, (), 5), 1000.5)
@@ -83,10 +85,12 @@ def test_who_is_told_of_more_while_it_trains_ahead_owes_a_report(watch: StallWat
     assert watch.overdue(9999.0) is None
 
 
-def test_who_was_ready_and_is_told_of_more_is_watched_from_its_first_block_on(
+def test_ready_trainer_with_a_new_order_is_watched_from_its_start(
     watch: StallWatch,
 ) -> None:
-    """After a Skip: it is ready once more with what it had, and only then reads of the rest."""
+    """After a Skip it reports ready once more with its earlier work, and only then reads the new
+    order.
+    """
     watch.sent(frames.Rebase(1), 1000.0)
     watch.sent(frames.Train(1, ("d", "e"), 3), 1000.0)
     watch.received(READY, 1000.5)
@@ -98,14 +102,14 @@ def test_who_was_ready_and_is_told_of_more_is_watched_from_its_first_block_on(
     assert watch.overdue(9999.0) is None
 
 
-def test_who_is_told_that_theta_moved_owes_its_work_once_more(watch: StallWatch) -> None:
+def test_moved_theta_makes_the_report_due_again(watch: StallWatch) -> None:
     watch.sent(frames.Rebase(1), 1000.0)
     assert watch.overdue(1999.0) is not None
     watch.received(READY, 2000.0)
     assert watch.overdue(9999.0) is None
 
 
-def test_a_paused_trainer_owes_nothing_until_it_resumes(watch: StallWatch) -> None:
+def test_paused_trainer_owes_nothing_until_it_resumes(watch: StallWatch) -> None:
     watch.sent(LEASE, 1000.0)
     watch.sent(frames.Pause(), 1001.0)
     assert watch.overdue(9999.0) is None
@@ -114,7 +118,7 @@ def test_a_paused_trainer_owes_nothing_until_it_resumes(watch: StallWatch) -> No
     assert watch.overdue(10_041.0) is not None
 
 
-def test_an_evaluation_is_given_time_for_its_blocks(watch: StallWatch) -> None:
+def test_evaluation_is_given_time_for_its_blocks(watch: StallWatch) -> None:
     watch.sent(frames.Evaluate(1, ("v",) * 50), 1000.0)
     assert watch.overdue(1240.0) is None
     assert watch.overdue(1241.0) is not None
@@ -122,7 +126,7 @@ def test_an_evaluation_is_given_time_for_its_blocks(watch: StallWatch) -> None:
     assert watch.overdue(9999.0) is None
 
 
-def test_a_compiled_model_is_compiled_once_more_for_its_first_evaluation() -> None:
+def test_compiled_model_gets_compile_time_at_its_first_evaluation() -> None:
     watch, limits = StallWatch(0.0, PATIENCE, StepCost(compiled=True)), []
     watch.received(HELLO, 5.0)
     watch.sent(LEASE, 6.0)
@@ -136,7 +140,7 @@ def test_a_compiled_model_is_compiled_once_more_for_its_first_evaluation() -> No
 
 
 @pytest.mark.parametrize("order", [frames.Load(1), frames.Merge(1)], ids=["load", "merge"])
-def test_a_large_optimizers_state_may_pass_through_a_slow_disk_before_the_first_step(
+def test_large_optimizer_state_may_be_read_slowly_at_the_start(
     order: frames.Load | frames.Merge,
 ) -> None:
     watch = StallWatch(0.0, PATIENCE)
@@ -160,7 +164,7 @@ def test_a_large_optimizers_state_may_pass_through_a_slow_disk_before_the_first_
         (frames.Evaluate(7, ("v",)), frames.Failed("DATA", "gone", 7)),
     ],
 )
-def test_a_failure_is_an_answer(
+def test_failure_counts_as_an_answer(
     watch: StallWatch, order: frames.Train | frames.Evaluate, failed: frames.Failed
 ) -> None:
     watch.sent(order, 1000.0)
@@ -170,10 +174,10 @@ def test_a_failure_is_an_answer(
 
 A100 = replace(HELLO, device="NVIDIA A100-SXM4-80GB")
 COST = StepCost(312e12 * 120 * 0.4, bf16=True)
-"""What one A100 does in two minutes if it is used well, as with blocks of two million tokens."""
+"""FLOPs of a well-used A100 in two minutes, as with blocks of two million tokens."""
 
 
-def test_a_first_step_may_take_as_long_as_its_arithmetic_on_a_device_that_is_used_badly() -> None:
+def test_first_step_may_take_as_long_as_a_poorly_used_device() -> None:
     watch = StallWatch(0.0, PATIENCE, COST)
     assert watch.overdue(101.0) is not None, "but not the start"
     watch.received(A100, 50.0)
@@ -182,26 +186,28 @@ def test_a_first_step_may_take_as_long_as_its_arithmetic_on_a_device_that_is_use
     assert watch.overdue(60.0 + 101 + 8 * 120) is not None
 
 
-def test_in_fp32_a_device_is_not_held_to_what_it_does_in_bf16() -> None:
-    """An A100 does 19.5 TFLOP/s then, a sixteenth."""
+def test_device_is_slower_in_fp32_than_in_bf16() -> None:
+    """An A100 then does 19.5 TFLOP/s, a sixteenth."""
     step = StepCost(COST.flops)
     assert step.slowest_s("NVIDIA A100-SXM4-80GB", 1) > 2 * step.flops / 19.5e12
     assert step.slowest_s("NVIDIA A100-SXM4-80GB", 2) == step.slowest_s("Another", 1) / 2
 
 
-def test_what_came_with_the_first_step_is_no_reason_to_bear_a_long_silence_later() -> None:
-    """CUDA was loaded, ranks were connected, the model compiled: two minutes, then two seconds."""
+def test_slow_first_step_does_not_excuse_later_silence() -> None:
+    """CUDA was loaded, ranks were connected and the model compiled: two minutes, then two
+    seconds.
+    """
     watch = StallWatch(0.0, PATIENCE, COST)
     watch.received(A100, 50.0)
     watch.sent(LEASE, 60.0)
     watch.received(progress(0), 180.0)
-    assert watch.limit_s == 100 + 8 * 120, "the second may be as slow, for all that is known"
+    assert watch.limit_s == 100 + 8 * 120, "the second step may be as slow, as far as is known"
     watch.received(progress(1), 182.0)
     assert watch.limit_s == 20 * 2.0
 
 
-def test_what_is_measured_before_the_first_step_is_given_its_time() -> None:
-    """The loss of the run's first θ, say, on a share of eight blocks: no pace is known yet."""
+def test_evaluation_before_the_first_step_is_given_its_time() -> None:
+    """For example the loss of the run's first θ on eight blocks, while no pace is known yet."""
     watch = StallWatch(0.0, PATIENCE, COST)
     watch.received(A100, 5.0)
     watch.sent(LEASE, 10.0)
@@ -210,14 +216,14 @@ def test_what_is_measured_before_the_first_step_is_given_its_time() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "A device of next year"])
-def test_devices_that_nobody_knows_have_their_time_too(device: str) -> None:
+def test_unknown_devices_are_given_time_too(device: str) -> None:
     watch = StallWatch(0.0, PATIENCE, StepCost(2e13))
     watch.received(replace(HELLO, device=device), 5.0)
     watch.sent(LEASE, 10.0)
     assert watch.limit_s > PATIENCE.start_limit_s
 
 
-def test_fast_steps_do_not_make_us_impatient() -> None:
+def test_fast_steps_do_not_shorten_the_patience() -> None:
     watch = StallWatch(0.0, PATIENCE)
     watch.received(HELLO, 1.0)
     watch.sent(LEASE, 2.0)
@@ -227,19 +233,19 @@ def test_fast_steps_do_not_make_us_impatient() -> None:
     assert watch.overdue(12.1) is not None
 
 
-def test_who_stood_still_itself_does_not_blame_the_trainer_for_its_silence(
+def test_node_that_was_suspended_does_not_blame_the_trainer(
     watch: StallWatch,
 ) -> None:
-    """A node that was stopped, or had no core: what its trainer said since then is unread."""
+    """The node was stopped or had no core. Frames sent since then are unread."""
     watch.sent(LEASE, 1000.0)
     watch.received(progress(), 1002.0)
     assert watch.look(1003.0) is None
     for now in range(1060, 1091, 5):
         assert watch.look(now) is None
-    assert "silent for 41 s" in str(watch.look(1095.0)), "but for as long as it is looked at"
+    assert "silent for 41 s" in str(watch.look(1095.0)), "but only for that time"
 
 
-def test_restarts_are_rationed_and_forgiven_with_time() -> None:
+def test_restarts_are_limited_and_forgiven_with_time() -> None:
     budget = RestartBudget(restarts_max=2, window_s=60.0)
     granted = [budget.spend(now, useful=True) for now in (0.0, 10.0, 20.0, 59.0)]
     assert granted == [True, True, False, False]
@@ -248,7 +254,7 @@ def test_restarts_are_rationed_and_forgiven_with_time() -> None:
 
 
 @pytest.mark.parametrize("apart_s", [130.0, 181.0, 1e5])
-def test_trainers_that_never_have_work_to_offer_are_given_up_however_slowly_they_end(
+def test_trainers_that_never_offer_work_are_given_up(
     apart_s: float,
 ) -> None:
     budget = RestartBudget()
@@ -256,7 +262,7 @@ def test_trainers_that_never_have_work_to_offer_are_given_up_however_slowly_they
     assert granted == [True] * 5 + [False] * 95
 
 
-def test_who_has_work_to_offer_now_and_then_is_not_given_up() -> None:
+def test_trainer_that_sometimes_offers_work_is_not_given_up() -> None:
     budget = RestartBudget()
     granted = [budget.spend(200.0 * each, useful=each % 4 == 0) for each in range(1, 101)]
     assert all(granted)

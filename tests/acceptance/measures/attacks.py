@@ -76,7 +76,7 @@ ATTACKS = (
     Attack(
         "12",
         "providers that other implementations cannot look up",
-        ("tests/net/test_kad.py::test_a_key_is_a_sha2_256_multihash",),
+        ("tests/net/test_kad.py::test_key_is_a_sha2_256_multihash",),
     ),
     Attack("14", "exit statuses that mislead", ("tests/cli/test_errors.py",)),
 )

@@ -63,7 +63,7 @@ def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
 
 
 def tampered(letter: Letter, part: str, run: RunId) -> Letter:
-    """Return the letter with one part altered.
+    """Return the message with one part altered.
 
     The part is a vote's `line`, `height` or `entry`, a `signature`, or the `claim` of a promise to
     have accepted something. `twin` replaces a proposal by another one, signed by its proposer.

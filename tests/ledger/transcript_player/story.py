@@ -286,7 +286,7 @@ class Story:
         return self.reaches(letter.sender, letter.receiver)
 
     def _picked(self, line: Line) -> list[Letter]:
-        """Remove from the mail the letters that match the words, and return them."""
+        """Remove from the mail the messages that match the words, and return them."""
         chosen = [letter for letter in self.group.mail if _fits(letter, line.words)]
         if not chosen:
             raise StoryFault(f"there is no mail {' '.join(line.words)}")
@@ -296,7 +296,7 @@ class Story:
     # ── what must not happen ─────────────────────────────────────────────────────────────────────
 
     def tamper(self, line: Line) -> None:
-        """tamper a->c accept line: alter this part of the letter before it arrives"""
+        """tamper a->c accept line: alter this part of the message before it arrives"""
         *which, part = line.words
         for letter in self._picked(Line(line.name, tuple(which), (), {})):
             self.group.mail.append(tampered(letter, part, self.group.rules.run))
@@ -327,7 +327,7 @@ _RULES = {
 
 
 def _fits(letter: Letter, words: Sequence[str]) -> bool:
-    """Return whether the letter matches the words: `a->b`, `propose`, or both."""
+    """Return whether the message matches the words: `a->b`, `propose`, or both."""
     sender, arrow, receiver = words[0].partition("->")
     kinds = words[1:] if arrow else words
     if arrow and (letter.sender != sender or receiver not in ("*", letter.receiver)):

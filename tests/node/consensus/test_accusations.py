@@ -1,4 +1,6 @@
-"""A proof that a voter lied outlives the node that found it; a namesake is told to the operator."""
+"""A proof that a voter lied outlives the node that found it. A second process with our identity is
+reported to the operator.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tests.node.rig import ANN, NewRig, rig, settled
 
 
 def twice(liar: Identity, run: RunId) -> Evidence:
-    """Two votes of one round for different entries, really signed."""
+    """Two genuine votes of one round for different entries."""
     entries = Digest("a" * 64), Digest("b" * 64)
     votes = [
         Statement(None, 0, entry, liar.sign(vote_message(run, 1, 0, entry))) for entry in entries
@@ -30,7 +32,7 @@ def twice(liar: Identity, run: RunId) -> Evidence:
     return Evidence(run, 1, liar.peer, *votes)
 
 
-async def test_evidence_is_written_down_once_and_said_aloud(
+async def test_evidence_is_written_once_and_reported(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))
@@ -44,7 +46,7 @@ async def test_evidence_is_written_down_once_and_said_aloud(
     assert (warning.code, "is evicted" in warning.what) == ("VOTER-LIED", True)
 
 
-async def test_a_restarted_node_remembers_who_lied(
+async def test_restarted_node_remembers_liars(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))
@@ -53,7 +55,7 @@ async def test_a_restarted_node_remembers_who_lied(
     await settled(lambda: ANN.peer in r.parts.ledger.view.accused)
 
 
-async def test_a_namesake_is_told_with_what_to_do(tmp_path: Path) -> None:
+async def test_second_process_is_reported_with_advice(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         evidence_log.heed_namesake(r.parts, VotingStopped("a vote that this node did not cast"))
         said = r.parts.standing.warnings["identity"]
@@ -63,7 +65,7 @@ async def test_a_namesake_is_told_with_what_to_do(tmp_path: Path) -> None:
         ]
 
 
-def test_evidence_that_cannot_be_read_is_a_fault_of_this_disk(tmp_path: Path) -> None:
+def test_unreadable_evidence_is_a_fault_of_this_disk(tmp_path: Path) -> None:
     home = Home(tmp_path)
     RecordLog(home.evidence).append([b"{}"])
     with pytest.raises(StoreError, match="cannot be read") as caught:

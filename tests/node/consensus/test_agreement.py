@@ -1,4 +1,4 @@
-"""The ledger's owner: effects in their order, votes on disk before they are on the wire."""
+"""The task that owns the ledger: effects in their order, and votes on disk before they are sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, NewRig, opening, rig, settled, signed, somebody
 
 
-def test_neighbouring_effects_of_a_kind_share_a_write_and_keep_their_order() -> None:
+def test_adjacent_effects_of_a_kind_share_a_write_in_order() -> None:
     first, second, third = Persist(b"1"), Persist(b"2"), Persist(b"3")
     note, send = Note("a"), Send(ANN.peer, EntriesRequest(1))
     assert _in_runs([first, second, send, third, note]) == [
@@ -38,7 +38,7 @@ def test_neighbouring_effects_of_a_kind_share_a_write_and_keep_their_order() -> 
     ]
 
 
-async def test_events_that_wait_are_taken_together_and_time_makes_a_tick() -> None:
+async def test_waiting_events_are_taken_together_and_time_makes_a_tick() -> None:
     way_in, out = trio.open_memory_channel[object](200)
     for number in range(100):
         way_in.send_nowait(number)
@@ -48,7 +48,7 @@ async def test_events_that_wait_are_taken_together_and_time_makes_a_tick() -> No
     assert type(tick).__name__ == "Tick"
 
 
-async def test_a_lone_founder_decides_and_all_of_it_is_on_disk(tmp_path: Path) -> None:
+async def test_single_founder_decides_and_everything_is_on_disk(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
         nursery.start_soon(agree, parts, r.events)
@@ -62,7 +62,7 @@ async def test_a_lone_founder_decides_and_all_of_it_is_on_disk(tmp_path: Path) -
     assert ledger.state == r.parts.ledger.state
 
 
-async def test_the_log_of_votes_is_shortened_while_the_node_runs(
+async def test_log_of_votes_is_shortened_while_the_node_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_task, "VOTE_RECORDS_MAX", 4)
@@ -83,7 +83,7 @@ async def test_the_log_of_votes_is_shortened_while_the_node_runs(
     assert list(votes) == ledger.records()
 
 
-async def test_a_log_that_cannot_be_shortened_now_grows_and_the_node_goes_on(
+async def test_node_continues_if_its_log_cannot_be_shortened_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_: RecordLog, records: object) -> None:
@@ -101,7 +101,7 @@ async def test_a_log_that_cannot_be_shortened_now_grows_and_the_node_goes_on(
         assert parts.vote_records == len(binding)
 
 
-async def test_a_peer_that_asks_for_entries_gets_them(
+async def test_peer_that_asks_for_entries_gets_them(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -115,7 +115,7 @@ async def test_a_peer_that_asks_for_entries_gets_them(
     assert page.certified == tuple(r.parts.ledger.chain)  # type: ignore[union-attr]
 
 
-async def test_noise_costs_its_sender_an_answer_and_nothing_else(
+async def test_noise_costs_only_an_answer_to_its_sender(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -128,7 +128,7 @@ async def test_noise_costs_its_sender_an_answer_and_nothing_else(
     await settled(lambda: r.parts.ledger.state.height == 1)
 
 
-async def test_under_a_flood_peers_are_dropped_and_our_own_words_wait(
+async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -150,7 +150,7 @@ async def test_under_a_flood_peers_are_dropped_and_our_own_words_wait(
     await settled(lambda: ANN.peer not in parts.ledger.view.down, deadline_s=20.0)
 
 
-async def test_who_floods_the_ledger_keeps_nobody_else_from_being_heard(tmp_path: Path) -> None:
+async def test_flooding_peer_does_not_silence_others(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         for _ in range(2 * EVENTS_MAX):
             r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
@@ -161,7 +161,7 @@ async def test_who_floods_the_ledger_keeps_nobody_else_from_being_heard(tmp_path
         assert said["peer"] == CAI.peer
 
 
-async def test_what_the_ledger_has_taken_counts_no_more_against_its_author(
+async def test_processed_messages_no_longer_count_against_their_author(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -174,7 +174,7 @@ async def test_what_the_ledger_has_taken_counts_no_more_against_its_author(
 
 
 @pytest.mark.parametrize("question", [EntriesRequest(1), Prepare(1, 0)])
-async def test_who_asks_for_page_after_page_gets_so_many_only(
+async def test_pages_for_one_peer_are_rate_limited(
     tmp_path: Path, question: EntriesRequest | Prepare
 ) -> None:
     async with rig(tmp_path) as r:
@@ -190,7 +190,7 @@ async def test_who_asks_for_page_after_page_gets_so_many_only(
         assert [said["peer"] for said in r.said("asks-too-often")] == [CAI.peer]
 
 
-async def test_who_makes_the_ledger_note_much_fills_no_journal(
+async def test_notes_caused_by_one_peer_do_not_fill_the_journal(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -205,7 +205,7 @@ async def test_who_makes_the_ledger_note_much_fills_no_journal(
     assert [said["peer"] for said in r.said("notes-kept-back")] == [CAI.peer]
 
 
-async def test_a_vote_that_cannot_be_kept_is_never_sent(tmp_path: Path) -> None:
+async def test_vote_that_cannot_be_written_is_never_sent(tmp_path: Path) -> None:
     class Full(RecordLog):
         def append(self, records: object, *, durable: bool = True) -> None:
             raise StoreFull("the disk was full")
@@ -220,7 +220,7 @@ async def test_a_vote_that_cannot_be_kept_is_never_sent(tmp_path: Path) -> None:
         assert r.network.published == []
 
 
-async def test_a_ledger_that_is_over_ends_the_task_with_the_chain_to_follow(
+async def test_healed_ledger_ends_the_task_with_the_chain_to_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_task, "LAST_WORDS_S", 0.0)

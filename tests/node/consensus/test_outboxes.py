@@ -1,4 +1,6 @@
-"""Ledger messages leave by one queue a peer: a slow peer delays itself, and nobody is blocked."""
+"""Ledger messages leave through one queue for each peer: a slow peer delays only its own
+messages.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ async def test_messages_arrive_in_their_order(tmp_path: Path) -> None:
         assert r.network.requested == [(ANN.peer, b"%d" % number) for number in range(5)]
 
 
-async def test_a_peer_that_takes_nothing_delays_nobody_else_and_loses_what_does_not_fit(
+async def test_blocked_peer_delays_nobody_and_loses_what_does_not_fit(
     tmp_path: Path,
 ) -> None:
     async with outboxes(tmp_path) as (r, boxes):
@@ -52,7 +54,7 @@ async def test_a_peer_that_takes_nothing_delays_nobody_else_and_loses_what_does_
         await settled(lambda: [p for p, _ in r.network.requested].count(ANN.peer) == QUEUE_MESSAGES)
 
 
-async def test_peers_to_whom_all_has_gone_take_no_place(tmp_path: Path) -> None:
+async def test_peers_with_empty_queues_take_no_place(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
         for number in range(PEERS_MAX):
             boxes.post(PeerId(f"stranger-{number}"), b"page")
@@ -62,7 +64,7 @@ async def test_peers_to_whom_all_has_gone_take_no_place(tmp_path: Path) -> None:
         await settled(lambda: r.network.requested[-1] == (ANN.peer, b"vote"))
 
 
-async def test_a_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Path) -> None:
+async def test_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
 
         async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -76,8 +78,8 @@ async def test_a_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: 
         assert not r.parts.standing.refused
 
 
-async def test_what_waits_is_not_queued_again_when_it_is_repeated(tmp_path: Path) -> None:
-    """Answers that take seconds: repetitions would keep all that is new behind them, for ever."""
+async def test_waiting_message_is_not_queued_again_when_repeated(tmp_path: Path) -> None:
+    """Answers take seconds here. Repetitions would delay all new messages behind them for ever."""
     async with outboxes(tmp_path) as (r, boxes):
         goes_on = trio.Event()
 
@@ -99,7 +101,7 @@ async def test_what_waits_is_not_queued_again_when_it_is_repeated(tmp_path: Path
         await settled(lambda: len(r.network.requested) == 4)
 
 
-async def test_what_was_lost_and_repeated_meanwhile_is_tried_once_more(tmp_path: Path) -> None:
+async def test_message_lost_and_repeated_meanwhile_is_tried_once_more(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
         repeated = trio.Event()
 
@@ -118,7 +120,7 @@ async def test_what_was_lost_and_repeated_meanwhile_is_tried_once_more(tmp_path:
         assert [said for _, said in r.network.requested] == [b"vote", b"another", b"vote"]
 
 
-async def test_who_refuses_us_makes_us_ask_whether_we_are_still_admitted(tmp_path: Path) -> None:
+async def test_refusal_makes_us_ask_whether_we_are_still_admitted(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
 
         async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -129,7 +131,7 @@ async def test_who_refuses_us_makes_us_ask_whether_we_are_still_admitted(tmp_pat
         await settled(lambda: r.parts.standing.refused)
 
 
-async def test_what_is_too_long_for_gossip_is_left_out_and_the_rest_goes_on(
+async def test_message_too_long_for_gossip_is_left_out(
     tmp_path: Path,
 ) -> None:
     async with outboxes(tmp_path) as (r, boxes):
@@ -141,7 +143,7 @@ async def test_what_is_too_long_for_gossip_is_left_out_and_the_rest_goes_on(
         await settled(lambda: r.network.published == [("topic", b"short")])
 
 
-async def test_announcements_without_end_do_not_block(tmp_path: Path) -> None:
+async def test_endless_announcements_do_not_block(tmp_path: Path) -> None:
     async with outboxes(tmp_path) as (r, boxes):
         for _ in range(3 * QUEUE_MESSAGES):
             boxes.announce("topic", b"x")

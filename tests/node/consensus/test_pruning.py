@@ -1,4 +1,4 @@
-"""A node forgets old entries where its user wants that: at one stroke, and never what it needs."""
+"""A node prunes old entries if its user wants that: atomically, and never what it still needs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ ALONE = {"steps": 40, "rules": policy(participants_min=1)}
 
 
 def history(run: Run, me: Identity, steps: int = STEPS) -> list[Certified]:
-    """Two entries a step, signed by the only founder; every fourth step certifies a snapshot."""
+    """A chain with two entries a step, signed by the only founder. Every fourth step certifies a
+    snapshot.
+    """
     rules, chain = rules_of(run), list[Certified]()
     state = genesis(rules)
     for step in range(steps):
@@ -107,7 +109,7 @@ class Place:
         RecordLog(self.home.ledger, disk=disk).append(map(entry_bytes, self.chain))
 
     def head(self, step: int, disk: MemoryDisk | None = None) -> None:
-        """This home's own snapshot is of `step`."""
+        """The home has a snapshot of its own, of outer step `step`."""
         with Store(self.home.store, disk=disk, chunk_bytes=4096) as store:
             snapshot = store.put_blob("snapshot", [b"theta"], {})
             store.put_head(Head(self.run.id, 2 * step, digest("head"), step, snapshot, step))
@@ -132,7 +134,7 @@ def place(tmp_path: Path) -> Place:
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_pruned_chain_comes_back_as_it_was(place: Place) -> None:
+def test_pruned_chain_is_read_back_unchanged(place: Place) -> None:
     for trusted in (None, Checkpoint(8, digest("x"))):
         origin = place.origin(16, trusted)
         records = list(chain_records(origin, place.chain[16:]))
@@ -140,7 +142,7 @@ def test_a_pruned_chain_comes_back_as_it_was(place: Place) -> None:
     assert read_chain(chain_records(None, place.chain)) == ChainFile(None, place.chain)
 
 
-def test_what_is_no_origin_is_refused(place: Place) -> None:
+def test_malformed_origin_is_refused(place: Place) -> None:
     good = origin_bytes(place.origin(16, Checkpoint(8, digest("x"))))
     assert origin_of(b"{}") is None
     bad = [
@@ -169,7 +171,7 @@ def test_what_is_no_origin_is_refused(place: Place) -> None:
          "pruned in this home up to checkpoint 24 (D…)"),
     ],
 )  # fmt: skip
-def test_where_a_chain_begins_is_told(
+def test_origin_of_a_chain_is_reported(
     place: Place, height: int, trusted: int | None, words: str
 ) -> None:
     named = None if trusted is None else place.origin(trusted).base.checkpoint
@@ -177,7 +179,7 @@ def test_where_a_chain_begins_is_told(
     assert origin.words == words.replace("D…", f"{origin.base.checkpoint.digest[:12]}…")
 
 
-def test_a_node_starts_from_a_pruned_chain_and_checks_it(place: Place) -> None:
+def test_node_starts_from_a_pruned_chain_and_verifies_it(place: Place) -> None:
     origin = place.origin(16)
     log = RecordLog(place.home.ledger)
     log.rewrite(chain_records(origin, place.chain[16:]))
@@ -201,7 +203,7 @@ def test_a_node_starts_from_a_pruned_chain_and_checks_it(place: Place) -> None:
         *((0, 2, None), (17, 11, None), (0, None, None)),
     ],
 )
-def test_a_home_keeps_what_its_restart_needs(
+def test_home_keeps_what_its_restart_needs(
     place: Place, keep: int, own_snapshot: int | None, begins: int | None
 ) -> None:
     place.write()
@@ -214,7 +216,7 @@ def test_a_home_keeps_what_its_restart_needs(
     assert ledger.chain[0].entry.height == (begins or 1)
 
 
-def test_pruning_again_goes_on_from_where_the_chain_begins(place: Place) -> None:
+def test_second_pruning_continues_from_the_chains_origin(place: Place) -> None:
     place.write()
     place.head(11)
     trusted = Checkpoint(1, digest("x"))
@@ -235,7 +237,7 @@ def prepared(place: Place) -> MemoryDisk:
     return disk.reboot(None)
 
 
-def test_killed_at_any_write_there_is_the_old_chain_or_the_pruned_one(
+def test_kill_at_any_write_leaves_the_old_chain_or_the_pruned_one(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_log, "FRAME_BYTES", 900)
@@ -269,7 +271,7 @@ def grown(r: Rig, me: Identity, steps: int) -> None:
         ledger._append(certified, state, r.parts.now())
 
 
-async def test_a_running_node_prunes_when_it_may_and_goes_on(tmp_path: Path) -> None:
+async def test_running_node_prunes_when_it_may_and_continues(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         parts = r.parts
         grown(r, parts.identity, STEPS)
@@ -292,7 +294,7 @@ async def test_a_running_node_prunes_when_it_may_and_goes_on(tmp_path: Path) -> 
     assert (ledger.state, pruning.origin_in(log)) == (parts.ledger.state, parts.origin)
 
 
-async def test_what_was_measured_of_a_step_that_was_pruned_meanwhile_is_dropped(
+async def test_measurement_of_a_step_pruned_meanwhile_is_dropped(
     tmp_path: Path,
 ) -> None:
     """The ledger goes on while a trainer measures, which takes long where θ is large."""
@@ -311,7 +313,7 @@ async def test_what_was_measured_of_a_step_that_was_pruned_meanwhile_is_dropped(
         assert r.said("share-evaluated") == []
 
 
-async def test_who_finds_nobody_that_keeps_what_it_lacks_says_so_and_ends(
+async def test_node_ends_if_all_peers_have_pruned_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
@@ -328,7 +330,7 @@ async def test_who_finds_nobody_that_keeps_what_it_lacks_says_so_and_ends(
         assert "pruned" in parts.standing.warnings
 
 
-async def test_somebody_who_keeps_everything_comes_in_time(
+async def test_peer_that_keeps_everything_may_still_come(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
@@ -342,10 +344,10 @@ async def test_somebody_who_keeps_everything_comes_in_time(
     await settled(lambda: "pruned" not in parts.standing.warnings)
 
 
-async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
+async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Ann claims to be far ahead, and to have pruned all that would show it."""
+    """Ann claims to be far ahead, and to have pruned everything that would prove it."""
     monkeypatch.setattr(pruning, "PATIENCE_S", 0.0)
     r = await new_rig(tmp_path, **ALONE)
     parts = r.parts
@@ -362,10 +364,10 @@ async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
 
 
 @pytest.mark.parametrize("who_says_it", [(ANN,), (ANN, CAI), (BOB,), (ANN, BOB)])
-async def test_only_those_who_could_have_gone_on_without_a_voter_end_it(
+async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who_says_it: tuple[Identity, ...]
 ) -> None:
-    """It hears nobody else, so nobody is seen where it stands. Cai is no voter."""
+    """It hears nobody else, so no peer is seen at its own height. Cai is not a voter."""
     monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
     me = load_or_create(Home(tmp_path / "home").identity)
     async with rig(tmp_path, founders=(ANN.peer, BOB.peer, me.peer), **ALONE) as r:
@@ -391,10 +393,10 @@ async def test_only_those_who_could_have_gone_on_without_a_voter_end_it(
             assert told in parts.standing.warnings["pruned"].what
 
 
-async def test_who_has_no_vote_at_its_head_loses_nothing_by_anybodys_word(
+async def test_node_without_a_vote_is_not_ended_by_others_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that began at a checkpoint that its user trusts, and that others left behind."""
+    """It began at a checkpoint that its user trusts, and others have left it behind."""
     monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
     async with rig(tmp_path, founders=(BOB.peer, CAI.peer), **ALONE) as r:
         parts = r.parts
@@ -406,7 +408,7 @@ async def test_who_has_no_vote_at_its_head_loses_nothing_by_anybodys_word(
             await notice_pruned(parts)
 
 
-async def test_of_what_others_keep_a_few_are_named_and_once(
+async def test_bases_of_others_are_named_once_and_in_bounded_number(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
@@ -434,7 +436,7 @@ async def test_of_what_others_keep_a_few_are_named_and_once(
 # ── bases over the network ───────────────────────────────────────────────────────────────────────
 
 
-async def test_a_node_gives_the_base_that_is_named_and_no_other(tmp_path: Path) -> None:
+async def test_node_serves_only_the_base_that_is_named(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         grown(r, r.parts.identity, STEPS)
         serve_bases(r.parts)
@@ -456,7 +458,7 @@ async def test_a_node_gives_the_base_that_is_named_and_no_other(tmp_path: Path) 
 
 
 class Newcomer:
-    """A home that knows the run, and a network of one peer that answers as it is told."""
+    """A home that knows the run, and a network with one peer that gives fixed answers."""
 
     def __init__(self, place: Place, folder: Path) -> None:
         self.place, self.home = place, Home(folder / "newcomer")
@@ -488,7 +490,7 @@ def newcomer(place: Place, tmp_path: Path) -> Newcomer:
     return Newcomer(place, tmp_path)
 
 
-async def test_a_newcomer_begins_at_the_checkpoint_that_its_user_trusts(newcomer: Newcomer) -> None:
+async def test_newcomer_starts_at_the_checkpoint_its_user_trusts(newcomer: Newcomer) -> None:
     place = newcomer.place
     base = place.origin(16).base
     await newcomer.begins(base.checkpoint, encode_base(base))
@@ -507,13 +509,13 @@ async def test_a_newcomer_begins_at_the_checkpoint_that_its_user_trusts(newcomer
     assert caught.value.code == "LEDGER-CHECKPOINT"
 
 
-async def test_without_a_checkpoint_nothing_is_believed(newcomer: Newcomer) -> None:
+async def test_without_a_trusted_checkpoint_no_base_is_used(newcomer: Newcomer) -> None:
     await newcomer.begins(None, encode_base(newcomer.place.origin(16).base))
     assert newcomer.network.requested == []
     assert not newcomer.home.ledger.exists()
 
 
-async def test_a_laggard_may_jump_to_a_checkpoint_as_well(newcomer: Newcomer) -> None:
+async def test_node_that_is_behind_may_jump_to_a_checkpoint_too(newcomer: Newcomer) -> None:
     place = newcomer.place
     RecordLog(newcomer.home.ledger).append(map(entry_bytes, place.chain[:5]))
     base = place.origin(16).base
@@ -522,7 +524,7 @@ async def test_a_laggard_may_jump_to_a_checkpoint_as_well(newcomer: Newcomer) ->
 
 
 @pytest.mark.parametrize("lie", ["nothing", "noise", "another base", "a base nobody voted for"])
-async def test_what_is_not_the_base_that_was_named_is_refused(newcomer: Newcomer, lie: str) -> None:
+async def test_other_base_than_the_named_one_is_refused(newcomer: Newcomer, lie: str) -> None:
     place = newcomer.place
     base = place.origin(16).base
     unsigned = replace(base.commit, certificate=replace(base.commit.certificate, votes=()))
@@ -539,7 +541,7 @@ async def test_what_is_not_the_base_that_was_named_is_refused(newcomer: Newcomer
     assert pruning.origin_in(RecordLog(newcomer.home.ledger)) is None
 
 
-async def test_a_newcomer_that_is_connected_to_nobody_says_so(newcomer: Newcomer) -> None:
+async def test_newcomer_without_connections_says_so(newcomer: Newcomer) -> None:
     newcomer.network.peers = set()
     with pytest.raises(NetworkUnreachable) as caught:
         await newcomer.begins(Checkpoint(16, digest("x")))

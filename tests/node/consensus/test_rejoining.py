@@ -1,4 +1,6 @@
-"""A branch is left for the chain that outranks it: on disk, whatever happens meanwhile."""
+"""A node leaves its branch for the chain that outranks it. Its disk is consistent whatever happens
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def place(tmp_path: Path) -> Branched:
     return Branched(tmp_path)
 
 
-def test_the_other_chain_takes_the_place_of_the_branch_and_promises_stay(place: Branched) -> None:
+def test_other_chain_replaces_the_branch_and_promises_stay(place: Branched) -> None:
     place.write(place.own[-1])
     assert place.state() == place.own_end
     take_over(place.home, place.rejoin)
@@ -28,7 +30,7 @@ def test_the_other_chain_takes_the_place_of_the_branch_and_promises_stay(place: 
     assert place.head() == Head(place.run.id, parted.height, parted.digest, parted.value.step + 1)
 
 
-def test_a_snapshot_from_before_the_branch_is_still_a_start(place: Branched) -> None:
+def test_snapshot_from_before_the_branch_is_still_a_start(place: Branched) -> None:
     place.write(place.shared[-1])
     before = place.head()
     take_over(place.home, place.rejoin)
@@ -42,7 +44,7 @@ def prepared(place: Branched) -> MemoryDisk:
     return disk.reboot(None)
 
 
-def test_killed_at_any_write_no_snapshot_of_the_branch_stands_beside_the_other_chain(
+def test_kill_at_any_write_never_mixes_branch_snapshots_and_chain(
     place: Branched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_log, "FRAME_BYTES", 900)

@@ -1,4 +1,4 @@
-"""Whoever opens the control socket gets one answer a line, and cannot hurt the node."""
+"""The control socket gives one answer for each line, and its users cannot harm the node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def serving(folder: Path) -> AsyncIterator[Rig]:
 
 
 async def opened(path: Path) -> None:
-    """Wait until somebody listens there."""
+    """Wait until a node listens there."""
     never = trio.Event()
     with trio.fail_after(30.0):
         while True:
@@ -65,7 +65,7 @@ async def answer_at(path: Path, line: bytes) -> dict[str, object]:
     return value
 
 
-async def test_status_comes_as_one_line_that_can_be_read_again(tmp_path: Path) -> None:
+async def test_status_is_one_line_that_can_be_parsed(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         status = NodeStatus.from_json(await answer(r, b'{"command":"status"}\n'))
         assert (status.peer, status.run) == (r.parts.me, r.run.id)
@@ -88,9 +88,7 @@ async def test_status_comes_as_one_line_that_can_be_read_again(tmp_path: Path) -
     ],
     ids=lambda line: str(line[:24]),
 )
-async def test_a_line_that_is_no_command_is_answered_with_those_that_are(
-    tmp_path: Path, line: bytes
-) -> None:
+async def test_unknown_command_is_answered_with_the_valid_ones(tmp_path: Path, line: bytes) -> None:
     async with serving(tmp_path) as r:
         said = await answer(r, line)
         commands = "status, newest-allowlist, reload-allowlist, reload-amendments, pending, scrub"
@@ -98,7 +96,7 @@ async def test_a_line_that_is_no_command_is_answered_with_those_that_are(
         assert "peer" in await answer(r, b'{"command":"status"}\n')
 
 
-async def test_who_hangs_up_or_says_nothing_disturbs_nobody(tmp_path: Path) -> None:
+async def test_client_that_hangs_up_or_says_nothing_disturbs_nobody(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         silent = await trio.open_unix_socket(str(r.parts.home.control))
         for line in (b"", b'{"command"', b'{"command":"status"}\n'):
@@ -108,7 +106,7 @@ async def test_who_hangs_up_or_says_nothing_disturbs_nobody(tmp_path: Path) -> N
         await silent.aclose()
 
 
-async def test_a_list_that_cannot_be_used_is_told_and_the_node_goes_on(tmp_path: Path) -> None:
+async def test_unusable_list_is_reported_and_the_node_continues(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         r.parts.home.allowlist.write_bytes(b"damaged")
         assert (await answer(r, b'{"command":"reload-allowlist"}\n'))["code"] == "RUN-FILE"
@@ -118,7 +116,7 @@ async def test_a_list_that_cannot_be_used_is_told_and_the_node_goes_on(tmp_path:
         assert r.parts.admission.admits(ANN.peer)
 
 
-async def test_a_list_that_the_organiser_wrote_takes_effect_at_once(tmp_path: Path) -> None:
+async def test_list_written_by_the_organiser_takes_effect_at_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.parts.home.identity)
@@ -134,7 +132,7 @@ async def test_a_list_that_the_organiser_wrote_takes_effect_at_once(tmp_path: Pa
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": []}
 
 
-async def test_the_socket_is_its_owners_and_replaces_one_that_was_left_behind(
+async def test_socket_is_private_and_replaces_a_stale_one(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -149,7 +147,7 @@ async def test_the_socket_is_its_owners_and_replaces_one_that_was_left_behind(
         assert not path.exists()
 
 
-async def test_a_home_with_a_long_path_has_a_socket_all_the_same(
+async def test_home_with_a_long_path_has_a_socket_too(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path / ("deep" * 40))
@@ -160,7 +158,7 @@ async def test_a_home_with_a_long_path_has_a_socket_all_the_same(
 
 @asynccontextmanager
 async def starting(folder: Path) -> AsyncIterator[tuple[Path, Reception, Diary]]:
-    """A node that has no parts yet: its socket, and who answers there."""
+    """The socket of a node without parts yet, and what answers there."""
     with Diary(folder / "journal.jsonl") as diary:
         reception, path = Reception(ANN.peer, diary), folder / "control.sock"
         async with trio.open_nursery() as nursery:
@@ -170,7 +168,7 @@ async def starting(folder: Path) -> AsyncIterator[tuple[Path, Reception, Diary]]
             nursery.cancel_scope.cancel()
 
 
-async def test_while_a_node_starts_status_says_how_far_it_is(tmp_path: Path) -> None:
+async def test_status_of_a_starting_node_shows_its_progress(tmp_path: Path) -> None:
     async with starting(tmp_path) as (path, reception, diary):
         ask = b'{"command":"status"}\n'
         first = NodeStatus.from_json(await answer_at(path, ask))
@@ -190,7 +188,7 @@ async def test_while_a_node_starts_status_says_how_far_it_is(tmp_path: Path) -> 
         assert states == ["connecting", "awaiting approval"]
 
 
-async def test_what_is_doubtful_of_the_machine_is_in_the_status_before_there_are_parts_and_after(
+async def test_cautions_about_the_machine_are_shown_from_the_start(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -216,7 +214,7 @@ async def test_what_is_doubtful_of_the_machine_is_in_the_status_before_there_are
 
 
 @pytest.mark.parametrize("order", sorted(set(COMMANDS) - {"status"}))
-async def test_while_a_node_starts_orders_are_refused_in_words(order: str, tmp_path: Path) -> None:
+async def test_starting_node_refuses_orders_with_a_reason(order: str, tmp_path: Path) -> None:
     async with starting(tmp_path) as (path, reception, _):
         reception.enter(AwaitingApproval())
         said = await answer_at(path, json.dumps({"command": order}).encode() + b"\n")
@@ -226,7 +224,7 @@ async def test_while_a_node_starts_orders_are_refused_in_words(order: str, tmp_p
         }
 
 
-async def test_an_order_that_outlasts_the_parts_is_given_up_before_they_are_closed(
+async def test_order_still_running_at_the_end_is_cancelled_first(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -254,7 +252,7 @@ async def test_an_order_that_outlasts_the_parts_is_given_up_before_they_are_clos
         assert (reception.parts, reception.status().state) == (None, "starting")
 
 
-async def test_a_start_that_fails_at_once_leaves_no_socket(tmp_path: Path) -> None:
+async def test_start_that_fails_at_once_leaves_no_socket(tmp_path: Path) -> None:
     with Diary(tmp_path / "journal.jsonl") as diary, warnings.catch_warnings():
         warnings.simplefilter("error")
         with trio.CancelScope() as scope:

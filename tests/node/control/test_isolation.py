@@ -1,4 +1,4 @@
-"""Where no quorum can be heard nothing can be agreed, and the node says so."""
+"""If no quorum can be heard, nothing can be agreed, and the node says so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hear(r: Rig, *peers: PeerId, **said: object) -> None:
         r.parts.detector.note_arrival(peer, r.parts.now())
 
 
-async def test_a_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
+async def test_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
     async with rig(tmp_path, **THREE) as r:
         assert unheard(r.parts) == (ANN.peer, BOB.peer, CAI.peer)
         hear(r, ANN.peer)
@@ -36,7 +36,7 @@ async def test_a_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
         assert unheard(r.parts) == ()
 
 
-async def test_who_waits_says_that_it_waits_in_vain_until_a_quorum_is_heard(
+async def test_waiting_node_warns_until_a_quorum_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(isolation_warning, "PATIENCE_S", 0.01)
@@ -63,10 +63,12 @@ async def test_who_waits_says_that_it_waits_in_vain_until_a_quorum_is_heard(
     assert [each["reason"] for each in r.said("isolated")] == [words, ""]
 
 
-async def test_voters_who_are_off_the_allowlist_are_named_since_they_will_not_come_back(
+async def test_voters_off_the_allowlist_are_named(
     tmp_path: Path,
 ) -> None:
-    """Founders are on it always; who voted in place of one of them is not."""
+    """They will not come back. Founders are always on the list, but a voter that replaced one may
+    not be.
+    """
     async with rig(tmp_path, allowed=[ANN.peer], rules=policy(participants_min=1)) as r:
         words = in_words(r.parts, (ANN.peer, BOB.peer))
         assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; off the" in words

@@ -1,4 +1,4 @@
-"""Leaving kindly: a goodbye while somebody is there to hear it, and a word on what is lost."""
+"""Leaving: a goodbye while others can hear it, and a message about what is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def left_at_once(r: Rig) -> bool:
-    """Whether `leave` returns without waiting for anybody."""
+    """Whether `leave` returns without waiting."""
     with trio.move_on_after(10.0) as scope:
         await leave(r.parts)
     return not scope.cancelled_caught
@@ -37,7 +37,7 @@ def two_voters(r: Rig) -> None:
     )
 
 
-async def test_who_is_alone_has_nobody_to_wait_for(tmp_path: Path) -> None:
+async def test_single_node_leaves_without_waiting(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         assert await left_at_once(r)
         assert r.heard() == [Leaving(r.parts.me)]
@@ -45,7 +45,7 @@ async def test_who_is_alone_has_nobody_to_wait_for(tmp_path: Path) -> None:
         assert r.said("left") == [{"event": "left", "member": True}]
 
 
-async def test_who_only_has_dead_neighbours_does_not_wait_for_them(tmp_path: Path) -> None:
+async def test_node_with_only_dead_neighbours_does_not_wait(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         two_voters(r)
         r.parts.detector.watch(ANN.peer, r.parts.now())
@@ -53,7 +53,7 @@ async def test_who_only_has_dead_neighbours_does_not_wait_for_them(tmp_path: Pat
         assert await left_at_once(r)
 
 
-async def test_a_member_waits_until_the_others_have_agreed_to_go_on_without_it(
+async def test_member_waits_until_the_others_agree_to_go_on_without_it(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -69,7 +69,9 @@ async def test_a_member_waits_until_the_others_have_agreed_to_go_on_without_it(
         await settled(lambda: r.said("left") == [{"event": "left", "member": False}])
 
 
-async def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leaving_ends_after_a_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(leaving, "LEAVE_S", 0.05)
     async with rig(tmp_path) as r:
         two_voters(r)
@@ -92,9 +94,7 @@ def done(r: Rig) -> None:
 @pytest.mark.parametrize(
     ("change", "lost"), [(halfway, "3 of 8 inner steps will be lost"), (done, "")]
 )
-async def test_the_goodbye_says_what_will_be_lost(
-    tmp_path: Path, change: Change, lost: str
-) -> None:
+async def test_goodbye_says_what_will_be_lost(tmp_path: Path, change: Change, lost: str) -> None:
     async with rig(tmp_path) as r:
         two_voters(r)
         change(r)
@@ -103,7 +103,7 @@ async def test_the_goodbye_says_what_will_be_lost(
         assert "only voter" not in farewell(r.parts)
 
 
-async def test_the_only_voter_is_told_that_the_run_stands_without_it(tmp_path: Path) -> None:
+async def test_only_voter_is_told_that_the_run_stops_without_it(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1), steps=1) as r:
         assert "only voter" in farewell(r.parts)
         r.decide(opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1)))

@@ -1,4 +1,4 @@
-"""Whoever was left out of an exchange is told so, why, and once for each cause."""
+"""A node that was left out of a reduce says so, with the reason, once for each cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES = policy(participants_min=1)
 
 
 def at(r: Rig, work: Work | None = None, outer_step: int | None = 0) -> Caution | None:
-    """What a node that has seen nothing but being a member makes of the ledger's state."""
+    """The view of a node that has only been a member so far, given the ledger's state."""
     return Rosters(member=True).look(r.parts.ledger.state, r.parts.me, work, outer_step)
 
 
@@ -36,18 +36,18 @@ def at(r: Rig, work: Work | None = None, outer_step: int | None = 0) -> Caution 
         (None, None, left_out_warning.BEHIND),
     ],
 )
-async def test_why_is_what_this_node_knows_of_itself(
+async def test_reason_comes_from_what_this_node_knows_of_itself(
     work: Work | None, outer_step: int | None, why: Caution, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
-        assert at(r, work, outer_step) is None, "a roster of membership is no exchange"
+        assert at(r, work, outer_step) is None, "a membership roster opens no reduce"
         r.decide(opening(r.parts.ledger.state, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
         assert at(r, work, outer_step) == why
         assert why.code == "SYNC-DROPPED"
 
 
-async def test_an_attempt_without_who_was_in_the_last_one_says_so(tmp_path: Path) -> None:
+async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, me = r.parts.ledger.state, r.parts.me
         ours, work = Participant(me, 16, 1), Work(0, (0,), 16)
@@ -67,7 +67,7 @@ async def test_an_attempt_without_who_was_in_the_last_one_says_so(tmp_path: Path
         )
 
 
-async def test_who_is_no_member_any_more_is_told_and_who_never_was_is_not(tmp_path: Path) -> None:
+async def test_dropped_member_is_told_and_a_stranger_is_not(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, stranger = r.parts.ledger.state, PeerId(BOB.peer)
         assert Rosters(member=True).look(state, stranger, None, 0) == left_out_warning.GONE
@@ -78,7 +78,7 @@ def told(r: Rig, times: int) -> bool:
     return len(r.said("left-out")) == times
 
 
-async def test_the_warning_stands_until_an_exchange_has_this_node_again(
+async def test_warning_stays_until_a_reduce_includes_this_node(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=RULES)
@@ -103,7 +103,7 @@ async def test_the_warning_stands_until_an_exchange_has_this_node_again(
     await settled(lambda: WARNING not in parts.standing.warnings)
 
 
-async def test_what_opened_before_this_process_began_is_passed_over(
+async def test_reduces_opened_before_this_process_began_are_skipped(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=RULES)

@@ -1,4 +1,6 @@
-"""An exchange that lasts twice its usual is told once, with who has been silent for longest."""
+"""A reduce that takes twice its usual time is reported once, with the peer that was silent
+longest.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def after(*known_s: float) -> Exchanges:
     return exchanges
 
 
-def test_durations_are_learnt_of_exchanges_that_end_well_alone() -> None:
+def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
     exchanges = Exchanges()
     for now, under_way, done in [
         (0.0, True, False),
@@ -56,7 +58,7 @@ def test_durations_are_learnt_of_exchanges_that_end_well_alone() -> None:
         (after(1, 1), 500, False),
     ],
 )
-def test_slow_is_twice_the_usual_and_long_enough_to_matter(
+def test_slow_means_twice_the_usual_and_long_enough_to_matter(
     exchanges: Exchanges, lasts_s: float, is_slow: bool
 ) -> None:
     assert exchanges.look(under_way=True, done=False, now=5.0) is None
@@ -64,7 +66,7 @@ def test_slow_is_twice_the_usual_and_long_enough_to_matter(
     assert told == (lasts_s if is_slow else None)
 
 
-async def test_who_has_been_silent_is_named(tmp_path: Path) -> None:
+async def test_silent_peer_is_named(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         parts = r.parts
         r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
@@ -84,7 +86,7 @@ async def test_who_has_been_silent_is_named(tmp_path: Path) -> None:
         )
 
 
-async def test_the_warning_stands_while_the_exchange_does(
+async def test_warning_lasts_as_long_as_the_reduce(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(slow_reduce_warning, "LOOK_S", 0.01)

@@ -1,4 +1,4 @@
-"""A node's account of itself, and the digest of its state above all, is never a mixture."""
+"""A node's status, above all the digest of its state, never mixes two moments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig
 
 
-async def test_a_node_without_theta_says_so(tmp_path: Path) -> None:
+async def test_node_without_theta_says_so(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         said = await status(r.parts)
         assert (said.outer_step, said.state_digest, said.role) == (0, "", "voter")
@@ -30,7 +30,7 @@ async def test_a_node_without_theta_says_so(tmp_path: Path) -> None:
         assert said.outer_steps == 4
 
 
-async def test_the_digest_is_computed_once_a_step_and_not_while_theta_moves(
+async def test_digest_is_computed_once_a_step_while_theta_rests(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -39,7 +39,7 @@ async def test_the_digest_is_computed_once_a_step_and_not_while_theta_moves(
         first = (await status(r.parts)).state_digest
         assert first == outer.vectors.digest()
         outer.vectors.theta[0] += 1
-        assert (await status(r.parts)).state_digest == first  # Of step 0, as it was asked for.
+        assert (await status(r.parts)).state_digest == first  # For step 0, as it was requested.
         outer.moving = True
         outer.step = 1
         assert (await status(r.parts)).state_digest == ""
@@ -47,7 +47,7 @@ async def test_the_digest_is_computed_once_a_step_and_not_while_theta_moves(
         assert (await status(r.parts)).state_digest == outer.vectors.digest() != first
 
 
-async def test_a_digest_during_which_theta_moved_is_not_shown(tmp_path: Path) -> None:
+async def test_digest_taken_while_theta_moved_is_not_shown(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         outer = r.parts.outer
         outer.step = 0
@@ -66,7 +66,7 @@ async def test_a_digest_during_which_theta_moved_is_not_shown(tmp_path: Path) ->
         assert shown == [""]
 
 
-async def test_members_are_shown_by_what_the_ledger_and_they_themselves_say(
+async def test_members_are_shown_by_ledger_and_heartbeats(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
@@ -90,14 +90,14 @@ async def test_members_are_shown_by_what_the_ledger_and_they_themselves_say(
         assert (said.tokens, said.tokens_total) == (32, 48)
 
 
-async def test_a_member_that_was_never_heard_is_shown_as_such(tmp_path: Path) -> None:
+async def test_unheard_member_is_shown_as_such(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
         ann = (await status(r.parts)).members[1]
         assert (ann.health, ann.heard_s_ago, ann.state) == ("red", None, "")
 
 
-async def test_whoever_leaves_says_so_to_the_end(tmp_path: Path) -> None:
+async def test_leaving_node_says_so_to_the_end(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.parts.standing.leaving = True
         r.parts.enter(Leaving())
@@ -105,7 +105,7 @@ async def test_whoever_leaves_says_so_to_the_end(tmp_path: Path) -> None:
         assert (await status(r.parts)).state_name == "leaving"
 
 
-async def test_a_branch_is_said_with_names_for_as_long_as_it_is_one(tmp_path: Path) -> None:
+async def test_branch_is_shown_with_names_while_it_lasts(tmp_path: Path) -> None:
     rules = policy(quorum_loss="branch", branch_after_s=60.0)
     async with rig(tmp_path, rules=rules, founders=[ANN.peer, BOB.peer, CAI.peer]) as r:
         branch_warning.warn(r.parts)
@@ -122,7 +122,7 @@ async def test_a_branch_is_said_with_names_for_as_long_as_it_is_one(tmp_path: Pa
         assert f"branch    {shown.branch}" in status_lines(shown)
 
 
-async def test_how_a_node_sends_is_told_at_its_start_and_when_asked(tmp_path: Path) -> None:
+async def test_congestion_control_is_reported_at_start_and_in_status(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         found = probe_congestion()
         (told,) = r.said("sending")
@@ -132,7 +132,7 @@ async def test_how_a_node_sends_is_told_at_its_start_and_when_asked(tmp_path: Pa
         assert f"sending   {found.words}" in status_lines(shown)
 
 
-async def test_a_node_that_cannot_have_bbr_and_is_capped_says_both(tmp_path: Path) -> None:
+async def test_capped_node_without_bbr_says_both(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.parts.congestion = Congestion("cubic", "Operation not permitted")
         r.parts.config = replace(r.parts.config, limit_up_bytes_per_s=1_000_000)
@@ -148,7 +148,7 @@ async def test_a_node_that_cannot_have_bbr_and_is_capped_says_both(tmp_path: Pat
         )
 
 
-def test_an_exchange_is_told_in_words_with_its_slowest_path() -> None:
+def test_reduce_is_described_with_its_slowest_path() -> None:
     traffic = (
         Traffic(ANN.peer, 3_000_000, 1_000_000, 0.5),
         Traffic(BOB.peer, 1_000_000, 3_000_000, 1.0),

@@ -27,7 +27,7 @@ def names(count: int, word: str) -> list[PeerId]:
 
 
 class Peers:
-    """Peers that do what their names say. `asked` are those that were asked, and when."""
+    """Peers that behave as their names say. `asked` lists those that were asked, and when."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[PeerId, float]] = []
@@ -45,7 +45,7 @@ class Peers:
 
 
 def question(order: list[PeerId], ask: Ask | None = None) -> tuple[str | None, float, Peers]:
-    """The answer, the virtual seconds that it took, and the peers."""
+    """The answer, the virtual seconds that it took, and the peers that were asked."""
     peers = Peers()
 
     async def main() -> tuple[str | None, float]:
@@ -69,26 +69,26 @@ def test_useless_answers_cost_no_time_however_many_there_are() -> None:
     assert (answer, seconds) == ("an answer of honest", pytest.approx(0.1))
 
 
-def test_each_silent_peer_costs_the_next_one_a_moment_only() -> None:
+def test_each_silent_peer_delays_the_next_one_only_a_little() -> None:
     answer, seconds, peers = question([*names(5, SILENT), PeerId("honest")])
     assert answer == "an answer of honest"
     assert seconds == pytest.approx(3.1)
     assert [at for _, at in peers.asked] == pytest.approx([0, 0, 0, 1, 2, 3])
 
 
-def test_the_whole_question_has_one_deadline() -> None:
+def test_whole_question_has_one_deadline() -> None:
     answer, seconds, peers = question(names(1000, SILENT))
     assert (answer, seconds) == (None, pytest.approx(10.0))
     assert len(peers.asked) <= PACE.at_once + PACE.deadline_s / PACE.next_s
 
 
-def test_when_nobody_has_an_answer_nobody_is_waited_for() -> None:
+def test_question_ends_when_nobody_has_an_answer() -> None:
     answer, seconds, peers = question(names(7, LIES))
     assert (answer, seconds, len(peers.asked)) == (None, 0.0, 7)
     assert question([])[:2] == (None, 0.0)
 
 
-def test_a_fault_of_our_own_machine_ends_the_question_and_is_raised_bare() -> None:
+def test_fault_of_our_own_machine_ends_the_question() -> None:
     async def ask(peer: PeerId) -> str | None:
         if peer.startswith(SILENT):
             await trio.sleep_forever()
@@ -98,7 +98,7 @@ def test_a_fault_of_our_own_machine_ends_the_question_and_is_raised_bare() -> No
         question([*names(1, SILENT), PeerId("any")], ask)
 
 
-def test_members_come_first_and_within_a_rank_no_id_is_preferred() -> None:
+def test_members_come_first_and_no_id_is_preferred() -> None:
     members, strangers = names(8, "z-member"), names(8, "a-stranger")
     orders = [
         in_order({*members, *strangers}, lambda peer: peer in strangers, random.Random(seed))

@@ -1,4 +1,4 @@
-"""Who is missed, who is forgotten, and that a peer's end is never a lost event."""
+"""Peers that are missed or forgotten. The end of a connection is never a lost event."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from p2ptrain.node.gossip.connections import (
 from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled
 
 
-async def test_a_member_that_never_speaks_is_taken_for_down_after_a_while(tmp_path: Path) -> None:
+async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         parts = r.parts
         r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
@@ -39,16 +39,16 @@ async def test_a_member_that_never_speaks_is_taken_for_down_after_a_while(tmp_pa
         await _expect_members(parts)
         assert not parts.is_down(ANN.peer)
         at = parts.now()
-        # Time passes as it does for a node that looks every second.
+        # Time passes as for a node that looks every second.
         for second in range(1, 12):
             changes = parts.detector.changes(at + second)
             if (ANN.peer, Colour.RED) in changes:
                 break
         else:
-            raise AssertionError("it was never missed")
+            raise AssertionError("the member was never missed")
 
 
-async def test_both_planes_are_told_who_the_members_are(
+async def test_both_planes_are_told_the_members(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -61,7 +61,7 @@ async def test_both_planes_are_told_who_the_members_are(
     assert not parts.listener._gate.is_member(BOB.peer)
 
 
-async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_path: Path) -> None:
+async def test_lost_connection_reaches_the_ledger_even_under_a_flood(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
         parts.detector.note_arrival(ANN.peer, parts.now())
@@ -76,7 +76,7 @@ async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_pa
         assert PeerDown(ANN.peer) in told
 
 
-async def test_what_waits_for_a_lost_peer_is_given_up_but_not_a_connection_that_it_has_made_anew(
+async def test_loss_of_a_peer_ends_waits_but_not_its_new_connection(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -88,7 +88,7 @@ async def test_what_waits_for_a_lost_peer_is_given_up_but_not_a_connection_that_
         assert r.heard() == [PeerDown(ANN.peer), PeerDown(BOB.peer)]
 
 
-async def test_who_was_cut_off_dials_everybody_as_soon_as_one_is_back(
+async def test_node_that_was_cut_off_dials_all_when_one_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.01)
@@ -110,7 +110,7 @@ async def test_who_was_cut_off_dials_everybody_as_soon_as_one_is_back(
     assert dialled[2] == BOB.peer
 
 
-async def test_who_was_not_heard_for_long_is_forgotten_unless_it_is_a_member(
+async def test_peer_unheard_for_long_is_forgotten_unless_a_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "FORGET_S", -1.0)
@@ -122,7 +122,7 @@ async def test_who_was_not_heard_for_long_is_forgotten_unless_it_is_a_member(
             parts.detector.note_arrival(peer, parts.now())
         await _expect_members(parts)
         assert [view.peer for view in parts.peers] == [ANN.peer]
-        # The detector has forgotten that it was down, so the ledger must forget it too.
+        # The detector has forgotten that it was down, so the ledger must forget that too.
         assert r.heard() == [PeerUp(BOB.peer)]
 
 
@@ -133,7 +133,7 @@ async def test_only_admitted_peers_are_dialled_and_never_ourselves(tmp_path: Pat
         assert known_peers(r.parts) == [ANN.peer]
 
 
-async def test_the_peer_with_the_smaller_id_dials_at_once_and_the_other_gives_it_time(
+async def test_peer_with_the_smaller_id_dials_first(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -151,7 +151,7 @@ async def test_the_peer_with_the_smaller_id_dials_at_once_and_the_other_gives_it
     assert set(dialled) == expected
 
 
-async def test_addresses_are_kept_when_the_node_ends(tmp_path: Path) -> None:
+async def test_addresses_are_saved_when_the_node_ends(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(find_peers, r.parts)
@@ -162,7 +162,7 @@ async def test_addresses_are_kept_when_the_node_ends(tmp_path: Path) -> None:
         assert PeerCache(r.parts.home.peers).load() == {ANN.peer: [address]}
 
 
-async def test_members_are_kept_before_others_where_a_file_cannot_hold_all(
+async def test_members_have_priority_in_a_full_address_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(book, "FILE_BYTES_MAX", 150)
@@ -175,7 +175,7 @@ async def test_members_are_kept_before_others_where_a_file_cannot_hold_all(
     assert set(PeerCache(r.parts.home.peers).load()) == {ANN.peer}
 
 
-async def test_those_met_before_are_remembered_and_a_broken_file_of_them_is_told(
+async def test_met_peers_are_remembered_and_a_broken_file_is_reported(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -189,7 +189,7 @@ async def test_those_met_before_are_remembered_and_a_broken_file_of_them_is_told
         assert "was ignored" in str(r.said("peers-not-loaded"))
 
 
-async def test_a_disk_too_full_for_addresses_costs_a_line(
+async def test_full_disk_costs_only_the_saved_addresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     def full(

@@ -1,4 +1,4 @@
-"""What a node says of itself, and what it makes of what others say."""
+"""A node's heartbeats, and its reactions to those of others."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None
         assert events_of(r, reduce=failed)[1:] == [ReduceFailed(ann, 3, 1, (BOB.peer,))]
 
 
-async def test_who_says_no_more_that_it_leaves_is_not_let_go(tmp_path: Path) -> None:
-    """Anybody can gossip an old goodbye of another's again."""
+async def test_replayed_goodbye_does_not_release_a_peer(tmp_path: Path) -> None:
+    """Anybody can gossip an old goodbye of another peer again."""
     async with rig(tmp_path) as r:
         r.parts.ledger.handle(Leaving(ANN.peer), 0.0)
         assert events_of(r)[1:] == [Staying(ANN.peer)]
@@ -97,19 +97,19 @@ async def test_who_says_no_more_that_it_leaves_is_not_let_go(tmp_path: Path) -> 
         assert events_of(r)[1:] == []
 
 
-async def test_a_restarted_node_takes_back_that_it_was_ready(tmp_path: Path) -> None:
+async def test_restarted_node_withdraws_its_ready(tmp_path: Path) -> None:
     ready = ReadyReport(3, 32, 2)
     async with rig(tmp_path) as r:
         was_ready = heartbeat(r.run.id, step=3, ready=ready)
         restarted = {"incarnation": 2, "step": 3}
         assert events_of(r, was_ready, **restarted)[1:] == [Ready(ANN.peer, 3, 0, 0)]
-        # Not if it was only another heartbeat, or another step, or is ready again.
+        # Not after just another heartbeat, in another step, or if it is ready again.
         assert events_of(r, was_ready, serial=2, step=3)[1:] == []
         assert events_of(r, was_ready, incarnation=2, step=4)[1:] == []
         assert events_of(r, was_ready, **restarted, ready=ready)[1:] == [Ready(ANN.peer, 3, 32, 2)]
 
 
-async def test_a_node_describes_itself_in_bounds(tmp_path: Path) -> None:
+async def test_node_describes_itself_within_bounds(tmp_path: Path) -> None:
     suspects = tuple(somebody(number).peer for number in range(SUSPECTS_MAX + 9))
     async with rig(tmp_path) as r:
         standing = r.parts.standing
@@ -122,7 +122,7 @@ async def test_a_node_describes_itself_in_bounds(tmp_path: Path) -> None:
         assert heard.head == r.run.id
 
 
-async def test_a_heartbeat_goes_out_at_once_when_something_changed(
+async def test_heartbeat_is_sent_at_once_when_something_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
@@ -136,12 +136,12 @@ async def test_a_heartbeat_goes_out_at_once_when_something_changed(
 
 
 @pytest.mark.parametrize(("peers", "seconds"), [(0, 2.0), (20, 2.0), (40, 4.0), (100, 10.0)])
-def test_in_a_large_run_everybody_speaks_less(peers: int, seconds: float) -> None:
+def test_heartbeats_are_rarer_in_a_large_run(peers: int, seconds: float) -> None:
     assert interval_s(peers) == seconds
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_in_an_open_run_others_let_nobody_wait_longer_than_twenty_do(
+async def test_nonmembers_of_an_open_run_count_as_twenty_at_most(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     admission: str,
@@ -164,7 +164,7 @@ async def test_in_an_open_run_others_let_nobody_wait_longer_than_twenty_do(
     assert not incarnations.is_other_due(ANN.peer, 2, parts.now() + again_s)
 
 
-async def test_in_an_open_run_all_members_count(tmp_path: Path) -> None:
+async def test_all_members_count_in_an_open_run(tmp_path: Path) -> None:
     async with rig(tmp_path, admission="open") as r:
         parts, many = r.parts, [somebody(number).peer for number in range(1, 60)]
         for peer in many[:30]:
@@ -174,7 +174,7 @@ async def test_in_an_open_run_all_members_count(tmp_path: Path) -> None:
         assert speakers(parts) == 30
 
 
-async def test_who_floods_is_named_in_the_journal(
+async def test_flooding_peer_is_named_in_the_journal(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -187,7 +187,7 @@ async def test_who_floods_is_named_in_the_journal(
 
 
 class Topics:
-    """Channels in place of gossip: `say` has a peer publish something."""
+    """Channels in place of gossip. `say` publishes something as a peer."""
 
     def __init__(self, r: Rig) -> None:
         self._rig = r
@@ -204,7 +204,7 @@ class Topics:
         await self._ways_in[topic].send((peer, payload))
 
 
-async def test_only_admitted_peers_are_heard_and_nonsense_costs_a_line_at_most(
+async def test_only_admitted_peers_are_heard_and_nonsense_is_bounded(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, allowed=[ANN.peer])
@@ -221,14 +221,14 @@ async def test_only_admitted_peers_are_heard_and_nonsense_costs_a_line_at_most(
 
 
 def beats_of(r: Rig, serial: int, *changes: dict[str, object]) -> list[bytes]:
-    """What a peer says: first in full, with `serial`, then small."""
+    """Heartbeats of a peer: the first one full, with `serial`, and then small ones."""
     saying = HeartbeatSender()
     told = heartbeat(r.run.id, serial=serial)
     later = [replace(told, serial=serial + 1 + n, **each) for n, each in enumerate(changes)]  # type: ignore[arg-type]
     return [saying.encode_next(each) for each in (told, *later)]
 
 
-async def test_small_heartbeats_are_heard_like_full_ones(
+async def test_small_heartbeats_have_the_effect_of_full_ones(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -246,7 +246,7 @@ async def test_small_heartbeats_are_heard_like_full_ones(
     ]
 
 
-async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_all_of_it(
+async def test_unreadable_beat_shows_a_live_sender_and_requests_a_full_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
@@ -266,14 +266,14 @@ async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_al
     assert parts.identities.incarnations.is_other_due(ANN.peer, 7, parts.now())
     assert (len(parts.peers), r.heard()) == (1, [])
     assert parts.peers.pop_lacking() == (BOB.peer, ANN.peer)
-    # Once an interval: a flood of such beats does not make us speak as often.
+    # Once an interval: a flood of such beats does not make us send more often.
     parts.heartbeat_due = trio.Event()
     await topics.say(ANN.peer, topic, again)
     await settled(lambda: parts.peers.pop_lacking() == (ANN.peer,))
     assert not parts.heartbeat_due.is_set()
 
 
-async def test_what_a_peer_said_before_its_restart_cannot_be_said_again_for_it(
+async def test_heartbeats_from_before_a_restart_cannot_be_replayed(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -294,7 +294,7 @@ async def test_what_a_peer_said_before_its_restart_cannot_be_said_again_for_it(
     assert view.heartbeat == after
 
 
-async def test_who_is_asked_says_everything_and_not_only_to_newcomers(
+async def test_asked_node_sends_a_full_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
@@ -303,7 +303,9 @@ async def test_who_is_asked_says_everything_and_not_only_to_newcomers(
         nursery.start_soon(listen, parts)
 
         async def told(serial: int, *lacks: PeerId) -> tuple[bool, bool]:
-            """Whether everything is to be said, and whether at once, after such a heartbeat."""
+            """Whether a full heartbeat is to be sent after such a heartbeat, and whether at
+            once.
+            """
             parts.saying.full_next, parts.heartbeat_due = False, trio.Event()
             beat = heartbeat(r.run.id, serial=serial, lacks=lacks)
             await topics.say(ANN.peer, topic, encode(beat))
@@ -318,7 +320,7 @@ async def test_who_is_asked_says_everything_and_not_only_to_newcomers(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_node_asks_in_its_next_heartbeat_and_soon_carries_only_what_changed(
+async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -334,7 +336,7 @@ async def test_a_node_asks_in_its_next_heartbeat_and_soon_carries_only_what_chan
     assert beats[-1] == HeartbeatDelta(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
 
 
-async def test_heartbeats_of_another_run_are_passed_over(
+async def test_heartbeats_of_another_run_are_ignored(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -352,7 +354,7 @@ def newer(r: Rig, sequence: int, *peers: PeerId) -> SignedAllowlist:
     return SignedAllowlist.publish(organiser, Allowlist.of(r.run.id, sequence, peers))
 
 
-async def test_a_newer_allowlist_takes_effect_everywhere_and_is_passed_on(
+async def test_newer_allowlist_takes_effect_and_is_forwarded(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -367,7 +369,7 @@ async def test_a_newer_allowlist_takes_effect_everywhere_and_is_passed_on(
     assert passed_on.allowlist.sequence == 2
 
 
-async def test_a_list_too_long_for_gossip_is_announced_and_asked_for(
+async def test_list_too_long_for_gossip_is_announced_and_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(gossip, "ALLOWLIST_BYTES_MAX", 100)
@@ -391,7 +393,7 @@ async def test_a_list_too_long_for_gossip_is_announced_and_asked_for(
     assert [peer for peer, _ in r.network.requested] == [ANN.peer]
 
 
-async def test_who_announces_lists_that_do_not_come_keeps_no_real_one_from_being_heard(
+async def test_false_announcements_do_not_hide_a_real_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(allowlist_notices, "NEXT_S", 0.01)
@@ -416,7 +418,7 @@ async def test_who_announces_lists_that_do_not_come_keeps_no_real_one_from_being
 
 
 @pytest.mark.parametrize("fault", [PeerUnreachable("gone"), None])
-async def test_a_peer_that_announces_what_it_cannot_show_changes_nothing(
+async def test_peer_that_cannot_show_its_list_changes_nothing(
     tmp_path: Path, fault: P2PTrainError | None, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

@@ -1,8 +1,9 @@
-"""Attacks on the question whether a node is alone, as they once succeeded, on a node's own tasks.
+"""Attacks on the check for a second process with a node's identity, as they once succeeded, on a
+node's own tasks.
 
-Before: one stranger stopped a seed without other peers after 18 to 32 s; twenty strangers with low
-ids stopped a voter beside honest voters, and its next start; one member that replayed heartbeats
-stopped all three nodes of a run. Each of them now has no effect.
+Before, one stranger stopped a seed without other peers after 18 to 32 s. Twenty strangers with low
+ids stopped a voter beside honest voters, and its next start. One member that replayed heartbeats
+stopped all three nodes of a run. None of these attacks has an effect now.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def very_quick_questions(monkeypatch: pytest.MonkeyPatch, quick_questions: None)
 
 
 def lying() -> Answer:
-    """Whatever can be said without the key: that another process lives, a forged proof of it over
-    the nonce that was asked, challenges that nobody made, and a forged mark.
+    """Everything that a peer without the key can say: a claim that another process lives, a forged
+    proof for the nonce, challenges that nobody made, and a forged mark.
     """
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -80,7 +81,7 @@ def lying() -> Answer:
 
 
 def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
-    """The liars lie; all others answer as the node `witness` does."""
+    """The liars lie. All others answer as the node `witness` does."""
     handler, lie = witness.network.handlers[IDENTITY_PROTOCOL], lying()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -93,7 +94,7 @@ def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
 
 
 async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
-    """It asks `TURNS` times more, and goes on voting."""
+    """It asks `TURNS` more times and keeps voting."""
     nursery.start_soon(keep_alone, r.parts)
     watch = r.parts.identities.watch
     await settled(lambda: len(watch._nonces) >= TURNS)
@@ -101,7 +102,7 @@ async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
     assert not any(isinstance(event, CloneFound) for event in r.heard())
 
 
-async def test_a_stranger_cannot_stop_a_seed_that_has_no_other_peer(
+async def test_stranger_cannot_stop_a_seed_without_other_peers(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, seed=True)
@@ -113,7 +114,7 @@ async def test_a_stranger_cannot_stop_a_seed_that_has_no_other_peer(
     assert r.heard() == []
 
 
-async def test_strangers_with_low_ids_stop_no_voter_beside_honest_ones_nor_its_restart(
+async def test_strangers_with_low_ids_cannot_stop_a_voter_or_its_restart(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     r, witness = await new_rig(tmp_path / "a"), await new_rig(tmp_path / "b")
@@ -128,7 +129,7 @@ async def test_strangers_with_low_ids_stop_no_voter_beside_honest_ones_nor_its_r
 async def test_members_that_lie_together_stop_nobody(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    """Not even if every member that can be asked lies."""
+    """This holds even if every member that can be asked lies."""
     r = await new_rig(tmp_path)
     r.network.peers, r.network.answer = {ANN.peer, BOB.peer, CAI.peer}, lying()
     await goes_on(r, nursery)
@@ -136,7 +137,7 @@ async def test_members_that_lie_together_stop_nobody(
 
 
 async def started_again(r: Rig) -> None:
-    """The next start of this node ends well, within its deadline, and takes no invented count."""
+    """The next start of this node succeeds within its deadline and accepts no invented count."""
     parts = r.parts
 
     def count(at_least: int) -> int:
@@ -153,8 +154,8 @@ async def started_again(r: Rig) -> None:
 async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
-    """Three nodes have all started again. A member sends their old heartbeats once more, with newer
-    serials at each turn, as if the old processes went on. An honest member answers all three.
+    """Three nodes have all restarted. A member sends their old heartbeats again, each time with
+    newer serials, as if the old processes continued. An honest member answers all three.
     """
     witness = await new_rig(tmp_path)
     parts, now = witness.parts, witness.parts.now()
@@ -181,11 +182,11 @@ def process(identity: Identity, incarnation: int) -> DuplicateWatch:
     return DuplicateWatch(identity.peer, run, incarnation, identity.sign, verify, random)
 
 
-# What only a holder of the key can do.
+# Only a holder of the key can do this.
 
 
 def signing(r: Rig, incarnation: int) -> Answer:
-    """A member that carries the answers of a process with the key of this node."""
+    """A member that forwards the answers of a process with this node's key."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         nonce = decode_question(payload).nonce
@@ -196,7 +197,7 @@ def signing(r: Rig, incarnation: int) -> Answer:
     return answer
 
 
-async def test_a_duplicate_that_started_before_ends_this_node(
+async def test_earlier_duplicate_ends_this_node(
     new_rig: NewRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duplicate_identity, "LINGER_S", 0.1)
@@ -217,7 +218,7 @@ async def test_a_duplicate_that_started_before_ends_this_node(
     assert (said["start"], said["other_start"], said["ends"]) == (3, 2, True)
 
 
-async def test_a_duplicate_that_started_later_leaves_this_node_without_a_vote_until_it_is_gone(
+async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duplicate_watch, "QUIET_S", 0.3)
@@ -240,7 +241,7 @@ async def test_a_duplicate_that_started_later_leaves_this_node_without_a_vote_un
     assert [type(event) for event in r.heard()] == [CloneFound]
 
 
-async def test_a_start_from_a_restored_home_counts_on_above_what_it_signed(
+async def test_restored_home_counts_on_above_the_numbers_it_signed(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     r = await new_rig(tmp_path)
@@ -257,14 +258,14 @@ async def test_a_start_from_a_restored_home_counts_on_above_what_it_signed(
     assert starts_of(incarnation) == start_count.counted(r.parts.home.starts) == 41
 
 
-async def test_only_members_may_announce_challenges_and_only_so_often_may_one_ask(
+async def test_only_members_announce_challenges_and_at_a_limited_rate(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     r = await new_rig(tmp_path)
     parts, watch = r.parts, r.parts.identities.watch
     notice = encode_notice(IdentityNotice(parts.me, b"n" * NONCE_BYTES))
     await take_notice(parts, ANN.peer, notice)
-    assert watch._challengers == {}, "it is admitted, and no member"
+    assert watch._challengers == {}, "it is admitted but not a member"
     state = parts.ledger.state
     r.decide(replace(opening(state), learners=(ANN.peer,)))
     await take_notice(parts, ANN.peer, notice)
@@ -277,7 +278,7 @@ async def test_only_members_may_announce_challenges_and_only_so_often_may_one_as
             await handler(BOB.peer, question)
 
 
-async def test_a_suspicion_is_announced_to_all_members(new_rig: NewRig, tmp_path: Path) -> None:
+async def test_suspicion_is_announced_to_all_members(new_rig: NewRig, tmp_path: Path) -> None:
     r = await new_rig(tmp_path)
     answer_questions(r.parts)
     handler = r.network.handlers[IDENTITY_PROTOCOL]

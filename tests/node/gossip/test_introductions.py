@@ -1,4 +1,4 @@
-"""Two data planes that do not know each other's certificates yet, and need not wait to."""
+"""Two data planes that do not know each other's certificates yet need not wait for heartbeats."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Neighbour:
         return Endpoint(self.peer, host, port, self.credentials.certificate_der)
 
     async def introduce(self, peer: PeerId, payload: bytes) -> bytes:
-        """What its node answers."""
+        """The answer of its node."""
         self.listener.trust(Endpoint.from_wire(unpack(payload, bytes_max=4096)).certificate_der)
         return pack(self.endpoint.to_wire())
 
@@ -55,7 +55,7 @@ def key(parts: Parts, dialler: PeerId) -> RingKey:
     return RingKey(parts.run, 3, 0, 1, dialler)
 
 
-async def test_who_introduces_itself_is_let_in_from_then_on(tmp_path: Path) -> None:
+async def test_peer_is_let_in_after_its_introduction(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         answer_introductions(r.parts)
         answer = r.network.handlers[ENDPOINT_PROTOCOL]
@@ -72,7 +72,7 @@ async def test_who_introduces_itself_is_let_in_from_then_on(tmp_path: Path) -> N
             await trio.to_thread.run_sync(knock)
 
 
-async def test_nobody_is_introduced_by_another(tmp_path: Path) -> None:
+async def test_peer_cannot_introduce_another(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         answer_introductions(r.parts)
         with neighbour(ANN) as ann, pytest.raises(RemoteProtocolError, match="another peer's"):
@@ -80,7 +80,7 @@ async def test_nobody_is_introduced_by_another(tmp_path: Path) -> None:
             await r.network.handlers[ENDPOINT_PROTOCOL](BOB.peer, wire)
 
 
-async def test_who_does_not_answer_costs_a_line(tmp_path: Path) -> None:
+async def test_peer_that_does_not_answer_costs_a_journal_line(tmp_path: Path) -> None:
     async def silent(peer: PeerId, payload: bytes) -> bytes:
         raise PeerTooSlow("no reply within 2.0 s", peer=peer)
 
@@ -90,10 +90,10 @@ async def test_who_does_not_answer_costs_a_line(tmp_path: Path) -> None:
         assert [each["peer"] for each in r.said("not-introduced")] == [ANN.peer]
 
 
-async def test_a_ring_waits_for_no_heartbeat_of_a_neighbour_that_has_restarted(
+async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """We know its old address and certificate, and it knows nothing of us."""
+    """We know its old address and certificate, and it knows nothing about us."""
     monkeypatch.setattr(reduce_links, "LATE_S", 0.0)
     async with rig(tmp_path) as r:
         with neighbour(ANN) as before:
@@ -109,11 +109,11 @@ async def test_a_ring_waits_for_no_heartbeat_of_a_neighbour_that_has_restarted(
         met = told["met"]
         assert (told["peer"], told["step"], told["stream"]) == (ANN.peer, 3, 1)
         assert isinstance(met, list)
-        assert len(met) == 1, "the second dial is the one that reaches it"
+        assert len(met) == 1, "the second dial reaches it"
         assert "refused" in met[0]
 
 
-async def test_a_neighbour_that_nothing_is_known_of_is_asked_before_it_is_dialled(
+async def test_unknown_neighbour_is_asked_before_it_is_dialled(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -127,7 +127,7 @@ async def test_a_neighbour_that_nothing_is_known_of_is_asked_before_it_is_dialle
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["it stalls the dial", "it never answers"])
-async def test_reaching_a_neighbour_has_one_deadline_whatever_it_waits_for(
+async def test_reaching_a_neighbour_has_one_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)

@@ -1,4 +1,4 @@
-"""An endpoint on a loopback address is dialled only for a peer that is on this machine itself."""
+"""A loopback endpoint is dialled only for a peer on this same machine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ FAR = ["10.0.0.1", "203.0.113.7", "2001:db8::1", "::ffff:10.0.0.1"]
 
 
 @pytest.mark.parametrize("host", OURS)
-async def test_a_loopback_endpoint_of_a_peer_elsewhere_is_not_dialled(
-    tmp_path: Path, host: str
-) -> None:
+async def test_loopback_endpoint_of_a_remote_peer_is_not_dialled(tmp_path: Path, host: str) -> None:
     async with rig(tmp_path) as r:
         parts, endpoint = r.parts, Endpoint(ANN.peer, host, 22, b"certificate")
         r.decide(opening(parts.ledger.state, learners=(ANN.peer,)))
@@ -38,9 +36,7 @@ async def test_a_loopback_endpoint_of_a_peer_elsewhere_is_not_dialled(
 
 
 @pytest.mark.parametrize("host", FAR)
-async def test_other_endpoints_are_dialled_wherever_their_peer_is(
-    tmp_path: Path, host: str
-) -> None:
+async def test_other_endpoints_are_dialled_for_any_peer(tmp_path: Path, host: str) -> None:
     async with rig(tmp_path) as r:
         for site in ("127.0.0.1", "10.0.0.2", ""):
             r.network.sites[ANN.peer] = site

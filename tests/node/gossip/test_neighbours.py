@@ -23,7 +23,7 @@ STRANGER = PeerId("12D3KooWStranger")
 def showing(
     r: Rig, lists: dict[PeerId, bytes | None]
 ) -> Callable[[PeerId, bytes], Awaitable[bytes]]:
-    """Neighbours who show these lists; None: it hangs up."""
+    """Neighbours that show these lists. For None, the neighbour hangs up."""
 
     async def answer(peer: PeerId, question: bytes) -> bytes:
         shown = lists[peer]
@@ -41,7 +41,7 @@ def listing(r: Rig, sequence: int, *peers: PeerId) -> bytes:
     return SignedAllowlist.publish(organiser, made).to_bytes()
 
 
-async def test_the_newest_list_that_others_have_is_taken_home(tmp_path: Path) -> None:
+async def test_newest_list_of_others_is_stored_at_home(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         old, new = listing(r, 1, ANN.peer), listing(r, 6, ANN.peer, BOB.peer, CAI.peer)
         r.network.answer = showing(r, {ANN.peer: old, BOB.peer: new, CAI.peer: None})
@@ -55,7 +55,7 @@ async def test_the_newest_list_that_others_have_is_taken_home(tmp_path: Path) ->
         assert STRANGER not in [peer for peer, _ in r.network.requested]
 
 
-async def test_whose_list_cannot_be_believed_was_not_heard(tmp_path: Path) -> None:
+async def test_neighbour_with_an_invalid_list_does_not_count(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.network.answer = showing(r, {ANN.peer: b"", BOB.peer: b"a forgery", CAI.peer: None})
         told = await newest_allowlist(r.parts)
@@ -63,7 +63,7 @@ async def test_whose_list_cannot_be_believed_was_not_heard(tmp_path: Path) -> No
         assert len(r.said("bad-hello")) == 2
 
 
-async def test_who_does_not_answer_keeps_nobody_waiting_for_long(
+async def test_silent_neighbour_delays_nobody_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allowlist_survey, "ANSWER_S", 0.01)

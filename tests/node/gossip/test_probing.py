@@ -1,4 +1,4 @@
-"""Whom a node probes, when, and what it makes of it."""
+"""The peers that a node probes, when it does, and what it learns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def endpoint_of(peer: PeerId) -> Endpoint:
     return Endpoint(peer, "127.0.0.1", 9, b"certificate")
 
 
-async def test_first_who_was_never_dialled_then_what_was_never_measured(tmp_path: FilePath) -> None:
+async def test_undialled_peers_are_probed_first_then_unmeasured_paths(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         parts, tried = r.parts, Tried()
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
@@ -56,7 +56,7 @@ async def test_first_who_was_never_dialled_then_what_was_never_measured(tmp_path
 
         assert chosen() is None  # Nobody has said where to dial.
         hear(r, endpoint_of(cai))
-        assert chosen() is None  # It is no member.
+        assert chosen() is None  # It is not a member.
         hear(r, endpoint_of(ann), dialled=True)
         assert chosen() == ann
         hear(r, endpoint_of(bob))
@@ -74,7 +74,7 @@ async def test_first_who_was_never_dialled_then_what_was_never_measured(tmp_path
         assert chosen() is None
 
 
-async def test_nobody_probes_while_a_reduce_is_under_way(tmp_path: FilePath) -> None:
+async def test_nobody_probes_during_a_reduce(tmp_path: FilePath) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
         parts, ann = r.parts, ANN.peer
         r.decide(opening(parts.ledger.state, learners=(ann,)))
@@ -87,7 +87,7 @@ async def test_nobody_probes_while_a_reduce_is_under_way(tmp_path: FilePath) -> 
 
 @contextmanager
 def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
-    """Ann's data plane, which serves probes by `handler`."""
+    """Ann's data plane. `handler` serves its probes."""
     credentials = Credentials.create(ANN)
     with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
         listener.trust(r.parts.credentials.certificate_der)
@@ -95,7 +95,7 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
         yield Endpoint(ANN.peer, *listener.address, credentials.certificate_der)
 
 
-async def test_a_probe_measures_rate_and_delay(
+async def test_probe_measures_rate_and_delay(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
@@ -114,11 +114,12 @@ async def test_a_probe_measures_rate_and_delay(
             nursery.cancel_scope.cancel()
 
 
-async def test_a_probe_is_given_up_when_a_reduce_begins(
+async def test_probe_is_cancelled_when_a_reduce_begins(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
-    monkeypatch.setattr(data_plane_probing, "PROBE_S", 100.0)  # It would wait for twice as long.
+    # Otherwise it would wait for twice as long.
+    monkeypatch.setattr(data_plane_probing, "PROBE_S", 100.0)
     begun, ended = threading.Event(), threading.Event()
 
     def silent(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -144,7 +145,7 @@ async def test_a_probe_is_given_up_when_a_reduce_begins(
             nursery.cancel_scope.cancel()
 
 
-async def test_who_cannot_be_probed_costs_a_line(
+async def test_peer_that_cannot_be_probed_costs_a_journal_line(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)

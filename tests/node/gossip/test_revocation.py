@@ -1,4 +1,4 @@
-"""A node that was taken off the list finds out, also when nobody talks to it any more."""
+"""A node that was taken off the list finds out, even if nobody talks to it any more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:
-    """Have this node be CAI, who is no founder; returns a newer list with `listed`."""
+    """Make this node CAI, which is not a founder. Return a newer list with `listed`."""
     organiser = load_or_create(r.parts.home.identity)
     r.parts.identity = CAI
     r.parts.admission._always = frozenset({organiser.peer})
@@ -31,7 +31,7 @@ def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:
     return SignedAllowlist.publish(organiser, newer).to_bytes()
 
 
-async def test_who_is_refused_or_alone_asks_and_is_told(tmp_path: Path) -> None:
+async def test_refused_or_lonely_node_asks_and_is_told(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         newer = as_volunteer(r, 2, ANN.peer, BOB.peer)
 
@@ -50,7 +50,7 @@ async def test_who_is_refused_or_alone_asks_and_is_told(tmp_path: Path) -> None:
         assert "organiser" in error.do
 
 
-async def test_who_is_heard_and_not_refused_asks_nobody(
+async def test_node_that_is_heard_and_not_refused_asks_nobody(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -67,7 +67,7 @@ async def test_who_is_heard_and_not_refused_asks_nobody(
     assert not r.parts.standing.refused
 
 
-async def test_an_older_list_or_a_forged_one_throws_nobody_out(
+async def test_older_or_forged_list_removes_nobody(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)

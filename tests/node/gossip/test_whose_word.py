@@ -1,4 +1,4 @@
-"""Connected strangers that are silent, or answer with rubbish, cost a node nothing.
+"""Connected strangers that are silent or answer with rubbish cost a node nothing.
 
 Each test is an attack of docs/decisions/001-whose-word-is-it.md: one honest peer is connected, and
 twenty strangers whose peer ids sort before it. A silent stranger never answers, so a node that
@@ -56,12 +56,12 @@ from tests.node.rig import (
 from tests.node.swarm import Diary
 
 FIRST_S = 8.0
-"""Less than any deadline of a question: a node that waits for one stranger fails the test."""
+"""Shorter than any deadline of a question, so a node that waits for one stranger fails the test."""
 
 _SORTED = sorted(somebody(number).peer for number in range(2000, 2200))
 STRANGERS = _SORTED[:20]
 FRIEND = next(each for each in map(somebody, range(2000, 2200)) if each.peer == _SORTED[-1])
-"""The honest peer: all strangers sort before it."""
+"""The honest peer. All strangers sort before it."""
 
 Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
 
@@ -95,7 +95,9 @@ def beset(network: PaperNetwork, attack: Answer, friend: Answer) -> None:
 
 
 class Volunteer:
-    """A home that knows a run, on whose newest list it is not yet; the honest peer is a founder."""
+    """A home that knows a run but is not yet on the run's newest list. The honest peer is a
+    founder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.organiser = load_or_create(Home(folder / "organiser").identity)
@@ -139,9 +141,7 @@ class Volunteer:
 
 
 @attacks
-async def test_strangers_do_not_delay_a_volunteer_that_was_approved(
-    tmp_path: Path, attack: Answer
-) -> None:
+async def test_strangers_do_not_delay_an_approved_volunteer(tmp_path: Path, attack: Answer) -> None:
     volunteer = Volunteer(tmp_path)
     beset(volunteer.network, attack, volunteer.approved)
     with trio.fail_after(FIRST_S):
@@ -149,7 +149,7 @@ async def test_strangers_do_not_delay_a_volunteer_that_was_approved(
     assert volunteer.admission.admits(volunteer.me.peer)
 
 
-async def test_a_stranger_tells_a_volunteer_no_addresses_and_a_member_does(tmp_path: Path) -> None:
+async def test_volunteer_learns_addresses_from_members_not_strangers(tmp_path: Path) -> None:
     volunteer = Volunteer(tmp_path)
     beset(volunteer.network, nothing, volunteer.approved)
     volunteer.network.peers.remove(FRIEND.peer)
@@ -161,7 +161,7 @@ async def test_a_stranger_tells_a_volunteer_no_addresses_and_a_member_does(tmp_p
     assert volunteer.network.addresses_by_peer == {BOB.peer: ["/ip4/192.0.2.7/tcp/1"]}
 
 
-async def test_a_connected_stranger_does_not_keep_a_volunteer_from_its_bootstrap_addresses(
+async def test_volunteer_dials_bootstrap_peers_despite_a_stranger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning_module, "ASK_AGAIN_S", 0.01)
@@ -206,7 +206,7 @@ async def test_strangers_do_not_delay_a_newcomer_at_its_checkpoint(
 
 
 @attacks
-async def test_strangers_do_not_delay_the_news_that_a_node_was_taken_off_the_list(
+async def test_strangers_do_not_delay_the_news_of_a_removal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Answer
 ) -> None:
     monkeypatch.setattr(revocation_module, "LOOK_EVERY_S", 0.01)
@@ -237,7 +237,7 @@ def agreed_amendment(r: Rig) -> SignedAmendment:
 
 
 @attacks
-async def test_strangers_are_not_even_asked_for_an_amendment_that_was_agreed(
+async def test_strangers_are_not_asked_for_an_agreed_amendment(
     tmp_path: Path, attack: Answer
 ) -> None:
     rules = policy(participants_min=1)
@@ -256,10 +256,10 @@ async def test_strangers_are_not_even_asked_for_an_amendment_that_was_agreed(
         assert {peer for peer, _ in r.network.requested} == {FRIEND.peer}
 
 
-async def test_an_amendment_that_is_not_the_missing_one_does_not_end_the_question(
+async def test_other_amendment_does_not_end_the_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is genuine and new, so it is kept and told on; but the peer that showed it is not asked
+    """It is genuine and new, so it is kept and forwarded. But the peer that showed it is not asked
     again at once, as if it had helped.
     """
     monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 1000.0)
@@ -292,7 +292,9 @@ async def test_an_amendment_that_is_not_the_missing_one_does_not_end_the_questio
 
 
 def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
-    """Give the node these bootstrap addresses; returns what it dials, which never answers."""
+    """Give the node these bootstrap addresses. Return the addresses it dials, which never
+    answer.
+    """
     dialled: list[Sequence[str]] = []
 
     async def connect_any(ways: Sequence[str], *, deadline_s: float) -> PeerId:
@@ -306,10 +308,10 @@ def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_a_connected_stranger_does_not_keep_a_node_from_bootstrapping_again(
+async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: str
 ) -> None:
-    """In an open run everybody is admitted, and yet no more than a stranger."""
+    """In an open run everybody is admitted, and still counts as a stranger here."""
     monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
     async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, STRANGERS[0], FRIEND.peer)
@@ -321,10 +323,10 @@ async def test_a_connected_stranger_does_not_keep_a_node_from_bootstrapping_agai
         nursery.cancel_scope.cancel()
 
 
-async def test_a_connected_member_is_company_unless_no_quorum_is_heard(
+async def test_connected_member_is_company_if_a_quorum_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One member that lies is not enough to keep a node to itself."""
+    """One lying member is not enough to isolate a node."""
     monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, FRIEND.peer)
@@ -337,7 +339,7 @@ async def test_a_connected_member_is_company_unless_no_quorum_is_heard(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_stranger_does_not_hide_that_all_others_were_lost(
+async def test_stranger_does_not_hide_the_loss_of_all_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
@@ -361,7 +363,7 @@ async def test_a_stranger_does_not_hide_that_all_others_were_lost(
         nursery.cancel_scope.cancel()
 
 
-async def test_in_an_open_run_nobody_but_members_keeps_a_node_waiting_for_more_of_the_ledger(
+async def test_only_members_make_an_open_runs_node_wait_for_entries(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, admission="open") as r:
@@ -380,14 +382,14 @@ async def test_in_an_open_run_nobody_but_members_keeps_a_node_waiting_for_more_o
 
 
 def offering(r: Rig, peer: Identity) -> None:
-    """Have this peer heard, with a data plane."""
+    """Make this peer heard, with a data plane."""
     place = Endpoint(peer.peer, "127.0.0.1", 1, Credentials.create(peer).certificate_der)
     beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
     r.parts.peers.note_heartbeat(peer.peer, beat, r.parts.now())
     r.parts.detector.note_arrival(peer.peer, r.parts.now())
 
 
-async def test_many_names_in_an_open_run_take_no_lane_of_a_fetch_from_a_member(
+async def test_many_names_in_an_open_run_take_no_lane_from_a_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "OTHERS_MAX", 4)

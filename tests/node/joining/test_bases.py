@@ -1,4 +1,6 @@
-"""Making a base for a newcomer costs the event loop nothing, and nobody can ask for too many."""
+"""Making a base for a newcomer does not block the event loop, and the number of requests is
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ ALONE = {"steps": 40, "rules": policy(participants_min=1)}
 
 
 class Node:
-    """A node with a chain in which each of some outer steps has certified a snapshot."""
+    """A node whose chain certifies a snapshot in each of some outer steps."""
 
     def __init__(self, r: Rig, steps: int = 6) -> None:
         for step in range(steps):
@@ -43,7 +45,7 @@ class Node:
         self._handler = r.network.handlers[BASE_PROTOCOL]
 
     async def asked(self, named: Checkpoint, peer: PeerId | None = None) -> bytes:
-        """The answer to a peer that has not asked before, or to `peer`."""
+        """The answer to `peer`, or to a peer that has not asked before."""
         return await self._handler(peer or next(PEERS), encode_named(named))
 
 
@@ -81,10 +83,10 @@ async def test_alternating_checkpoints_are_replayed_once_each(
         assert len(replays) == len(node.named) == 6
 
 
-async def test_the_chain_is_replayed_outside_the_event_loop(
+async def test_chain_is_replayed_outside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replay waits here for the loop, which a replay inside the loop would wait for forever."""
+    """The replay waits here for the loop. A replay inside the loop would wait for ever."""
     loop_ran = threading.Event()
 
     def slow(*arguments: object) -> object:
@@ -99,9 +101,7 @@ async def test_the_chain_is_replayed_outside_the_event_loop(
         loop_ran.set()
 
 
-async def test_bases_take_no_thread_that_a_vote_may_wait_for(
-    tmp_path: Path, replays: list[str]
-) -> None:
+async def test_bases_use_no_thread_that_a_vote_may_need(tmp_path: Path, replays: list[str]) -> None:
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r)
         shared = trio.to_thread.current_default_thread_limiter()
@@ -116,7 +116,7 @@ async def test_bases_take_no_thread_that_a_vote_may_wait_for(
                 shared.release_on_behalf_of(holder)
 
 
-async def test_peers_that_ask_for_one_base_at_once_have_it_made_once(
+async def test_base_requested_by_several_peers_is_made_once(
     tmp_path: Path, replays: list[str]
 ) -> None:
     async with rig(tmp_path, **ALONE) as r:
@@ -127,7 +127,7 @@ async def test_peers_that_ask_for_one_base_at_once_have_it_made_once(
         assert len(replays) == 1
 
 
-async def test_only_so_many_wait_for_the_thread(
+async def test_number_of_requests_waiting_for_the_thread_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
@@ -148,7 +148,7 @@ async def test_only_so_many_wait_for_the_thread(
         goes_on.set()
 
 
-async def test_one_peer_is_given_few_bases_at_once(tmp_path: Path) -> None:
+async def test_one_peer_gets_few_bases_at_once(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         node = Node(r)
         for _ in range(module.PEER_BURST):
@@ -159,10 +159,10 @@ async def test_one_peer_is_given_few_bases_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
-async def test_many_names_behind_one_address_share_an_allowance_in_an_open_run(
+async def test_names_behind_one_address_share_an_allowance_if_open(
     tmp_path: Path, admission: str
 ) -> None:
-    """Where the organiser lets peers in, one laboratory may have as many as it likes."""
+    """If the organiser admits peers, one laboratory may have as many as it likes."""
     async with rig(tmp_path, admission=admission, **ALONE) as r:
         node = Node(r)
         many = [next(PEERS) for _ in range(module.SITE_BURST + 1)]
@@ -175,7 +175,7 @@ async def test_many_names_behind_one_address_share_an_allowance_in_an_open_run(
         assert await node.asked(node.named[0])
 
 
-async def test_everybody_together_has_the_chain_replayed_and_sent_so_often_only(
+async def test_total_rate_of_replays_and_bytes_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ENTRIES_BURST", 12)
@@ -187,12 +187,12 @@ async def test_everybody_together_has_the_chain_replayed_and_sent_so_often_only(
         with pytest.raises(TryLater):
             await node.asked(node.named[4])
         answer = await node.asked(node.named[5])
-        assert answer, "what was made is given all the same"
+        assert answer, "a finished base is still given"
         clock[0] = 100.0
         assert await node.asked(node.named[4]), "the allowance comes back with time"
 
 
-async def test_a_chain_longer_than_the_allowance_is_replayed_for_a_newcomer(
+async def test_chain_longer_than_the_allowance_is_replayed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ENTRIES_BURST", 4)
@@ -216,7 +216,7 @@ async def test_bytes_that_are_sent_are_counted(
             await node.asked(node.named[0])
 
 
-async def test_a_replay_ends_with_its_request(
+async def test_replay_ends_with_its_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = threading.Event()
@@ -239,7 +239,7 @@ async def test_a_replay_ends_with_its_request(
                 nursery.cancel_scope.cancel()
 
 
-def test_finished_bases_are_bounded_and_the_last_wanted_stay(
+def test_finished_bases_are_bounded_and_recently_wanted_ones_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "KEPT_MAX", 2)

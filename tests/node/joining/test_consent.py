@@ -1,4 +1,4 @@
-"""Nobody takes part in a run that they have not seen: what is shown, asked, and kept."""
+"""Nobody takes part in a run before seeing its costs: what is shown, asked, and kept."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def run(tmp_path: Path) -> Run:
 
 @contextmanager
 def terminal(typed: str, *, beforehand: str = "") -> Iterator[tuple[TextIO, Callable[[], object]]]:
-    """A terminal, and how somebody types this at it; `beforehand` they have already."""
+    """A terminal, and a user who types this there. `beforehand` means consent was already given."""
     user, ours = pty.openpty()
     os.write(user, beforehand.encode())
     with open(ours) as answers, open(user, "rb"):
         yield answers, partial(os.write, user, typed.encode())
 
 
-def test_what_joiners_take_of_members_is_said_where_they_do(run: Run, tmp_path: Path) -> None:
+def test_screen_says_that_joiners_take_optimizer_state(run: Run, tmp_path: Path) -> None:
     state = size(8 * layout_of(run.manifest.model).numel)
     told = {
         "fresh": [],
@@ -57,9 +57,7 @@ def test_what_joiners_take_of_members_is_said_where_they_do(run: Run, tmp_path: 
         ]
 
 
-def test_a_seed_is_told_of_the_vectors_that_it_has_and_the_update_but_of_no_trainer(
-    run: Run, tmp_path: Path
-) -> None:
+def test_seed_is_told_its_memory_without_a_trainer(run: Run, tmp_path: Path) -> None:
     vectors = 8 * layout_of(run.manifest.model).numel
     update = published_formats(run.id, run.manifest)[0].payload_bytes
     lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
@@ -67,9 +65,7 @@ def test_a_seed_is_told_of_the_vectors_that_it_has_and_the_update_but_of_no_trai
     assert memory == f"memory    150 MB and {size(vectors + update)} for this node"
 
 
-def test_the_screen_says_what_goes_up_and_down_in_a_day_of_steps_of_ten_minutes(
-    run: Run, tmp_path: Path
-) -> None:
+def test_screen_shows_traffic_of_a_day_with_ten_minute_steps(run: Run, tmp_path: Path) -> None:
     update = published_formats(run.id, run.manifest)[0].payload_bytes
     model, inner = run.manifest.model, run.manifest.inner
     rows = np.zeros((inner.batch_sequences, model.sequence + 1), dtype=np.int64)
@@ -84,7 +80,7 @@ def test_the_screen_says_what_goes_up_and_down_in_a_day_of_steps_of_ten_minutes(
 
 
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
-async def test_who_says_yes_to_the_screen_takes_part_and_is_asked_once(
+async def test_user_who_accepts_takes_part_and_is_asked_once(
     run: Run, tmp_path: Path, typed: str
 ) -> None:
     shown, agreed = io.StringIO(), tmp_path / "agreed"
@@ -108,7 +104,7 @@ async def test_who_says_yes_to_the_screen_takes_part_and_is_asked_once(
 
 
 @pytest.mark.parametrize("typed", ["\n", "n\n", "what?\n"])
-async def test_anything_else_is_a_no_and_so_is_a_yes_from_before_the_question(
+async def test_any_other_answer_or_an_early_yes_declines(
     run: Run, tmp_path: Path, typed: str
 ) -> None:
     config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
@@ -122,7 +118,7 @@ async def test_anything_else_is_a_no_and_so_is_a_yes_from_before_the_question(
     assert not agreed.exists()
 
 
-async def test_without_a_terminal_the_screen_is_shown_and_nobody_agreed(
+async def test_without_a_terminal_the_screen_is_shown_and_declined(
     run: Run, tmp_path: Path
 ) -> None:
     shown = io.StringIO()
@@ -135,7 +131,7 @@ async def test_without_a_terminal_the_screen_is_shown_and_nobody_agreed(
 
 
 @pytest.mark.parametrize("yes", [True, False])
-async def test_who_said_so_beforehand_and_the_organiser_are_not_asked(
+async def test_organiser_and_prior_consent_are_not_asked(
     run: Run, tmp_path: Path, yes: bool
 ) -> None:
     shown, agreed = io.StringIO(), tmp_path / "agreed"
@@ -145,7 +141,7 @@ async def test_who_said_so_beforehand_and_the_organiser_are_not_asked(
     assert (shown.getvalue(), agreed.exists()) == ("", False)
 
 
-async def test_a_yes_to_another_run_does_not_count(run: Run, tmp_path: Path) -> None:
+async def test_consent_to_another_run_does_not_count(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agreed").write_text("ab" * 32)
     with pytest.raises(ConfigError, match="there is no terminal to ask you at"):
         await consent.ask(
@@ -158,7 +154,7 @@ async def test_a_yes_to_another_run_does_not_count(run: Run, tmp_path: Path) -> 
         )
 
 
-def test_a_seed_needs_no_memory_for_a_trainer_and_keeps_all_data(run: Run, tmp_path: Path) -> None:
+def test_seed_needs_no_trainer_memory_and_keeps_all_data(run: Run, tmp_path: Path) -> None:
     seed = "\n".join(consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer))
     everything = NodeConfig(tmp_path, keep_snapshots=None)
     trainer = "\n".join(consent.screen(run, everything, BOB.peer))

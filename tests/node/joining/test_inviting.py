@@ -1,4 +1,4 @@
-"""A seed says how others take part, and warns where the address cannot work for them."""
+"""A seed says how others take part, and warns if its address cannot work for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOP, LAN, PUBLIC = "/ip4/127.0.0.1/tcp/4201", "/ip4/10.0.0.5/tcp/4201", "/ip4/9
 NAME = "/dns/seed.example/tcp/4201"
 
 
-async def test_a_seed_in_a_private_network_says_so_and_names_what_helps(
+async def test_seed_in_a_private_network_says_so_and_names_what_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:
@@ -28,7 +28,7 @@ async def test_a_seed_in_a_private_network_says_so_and_names_what_helps(
         assert "--announce /ip4/PUBLIC-ADDRESS/tcp/4201" in caution.do
 
 
-async def test_who_listens_nowhere_invites_nobody(
+async def test_node_that_does_not_listen_invites_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:
@@ -48,7 +48,7 @@ async def test_who_listens_nowhere_invites_nobody(
         ([LAN, NAME], NAME, None),
     ],
 )
-def test_the_address_for_others_is_one_that_they_can_dial(
+def test_address_for_others_is_one_that_they_can_dial(
     addresses: list[str], best: str, code: str | None
 ) -> None:
     assert best_of(addresses) == best

@@ -1,4 +1,6 @@
-"""Who knows no run asks at addresses; what is wrong with all of them is one error, of one kind."""
+"""A node that knows no run asks at addresses. If all of them fail, there is one error with one
+kind.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from tests.node.rig import ANN, BOB, CAI
 
 @dataclass
 class Addresses:
-    """A network in which some answer, each at the address of its own name."""
+    """A network in which some peers answer, each at the address of its own name."""
 
     manifests: dict[PeerId, bytes]
 
@@ -58,9 +60,7 @@ async def failure(folder: Path, manifests: dict[PeerId, bytes]) -> P2PTrainError
     return caught.value
 
 
-async def test_addresses_that_are_all_of_another_run_are_a_mismatch(
-    tmp_path: Path, run: Run
-) -> None:
+async def test_all_addresses_of_another_run_are_a_mismatch(tmp_path: Path, run: Run) -> None:
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), BOB.peer: run.to_bytes()})
     assert isinstance(error, RunMismatch)
     assert (error.exit_code, error.code, len(error.evidence)) == (3, "RUN-MISMATCH", 4)
@@ -68,17 +68,17 @@ async def test_addresses_that_are_all_of_another_run_are_a_mismatch(
 
 
 @pytest.mark.parametrize("bob", [None, b""], ids=["silent", "not to be believed"])
-async def test_while_one_of_them_may_serve_the_run_it_is_worth_trying_again(
+async def test_retry_is_worthwhile_while_one_address_may_serve_the_run(
     tmp_path: Path, run: Run, bob: bytes | None
 ) -> None:
-    """A service does not start again after a mismatch."""
+    """A service manager does not restart the node after a mismatch."""
     others = {} if bob is None else {BOB.peer: bob}
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), **others})
     assert isinstance(error, NetworkUnreachable)
     assert error.exit_code == 5
 
 
-async def test_an_address_that_tells_of_another_version_costs_no_more_than_itself(
+async def test_address_with_another_version_costs_only_itself(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     genuine = Run.from_bytes
@@ -106,7 +106,7 @@ def earlier(tmp_path: Path) -> Run:
 async def returned(
     run: Run, manifests: dict[PeerId, bytes], *given: PeerId, of_run: Sequence[PeerId] = ()
 ) -> list[str]:
-    """What is said on the way back to `run`, with CAI met before, and known to be `of_run`."""
+    """The messages on the way back to `run`. CAI was met before, and is known to be `of_run`."""
     said, config = list[str](), NodeConfig(Path("home"), bootstrap=given)
     network = Addresses(manifests)
     await return_to(
@@ -120,10 +120,8 @@ async def returned(
     return said
 
 
-async def test_who_is_started_for_another_run_than_its_home_holds_is_told_which_both_are(
-    run: Run, earlier: Run
-) -> None:
-    """Not by those who were met in the run before: nobody meant them."""
+async def test_start_for_another_run_than_the_homes_names_both(run: Run, earlier: Run) -> None:
+    """Peers met in the old run do not count, since the user did not mean them."""
     serves = {ANN.peer: run.to_bytes(), CAI.peer: earlier.to_bytes()}
     with pytest.raises(RunMismatch) as caught:
         await returned(earlier, serves, ANN.peer)
@@ -135,15 +133,13 @@ async def test_who_is_started_for_another_run_than_its_home_holds_is_told_which_
     assert "--home DIR" in caught.value.do
 
 
-async def test_a_bootstrap_node_of_our_run_that_turns_hostile_stops_no_restart(
-    run: Run, earlier: Run
-) -> None:
-    """It tells of another run, which its own organiser has signed properly."""
+async def test_hostile_bootstrap_node_does_not_stop_a_restart(run: Run, earlier: Run) -> None:
+    """It names another run, which its own organiser has signed properly."""
     assert await returned(earlier, {ANN.peer: run.to_bytes()}, ANN.peer, of_run=[ANN.peer]) == []
 
 
 @pytest.mark.parametrize("bob", [None, b"", b"earlier"], ids=["away", "silent", "of this run"])
-async def test_while_one_address_may_be_of_the_run_in_the_home_it_goes_on(
+async def test_node_continues_while_one_address_may_be_of_its_run(
     run: Run, earlier: Run, bob: bytes | None
 ) -> None:
     serves = {ANN.peer: run.to_bytes()}
@@ -153,16 +149,16 @@ async def test_while_one_address_may_be_of_the_run_in_the_home_it_goes_on(
     assert said[-1].startswith(f"{ANN.peer} belongs to another run, {run.id}")
 
 
-async def test_who_finds_its_run_again_or_nobody_says_nothing_of_others(earlier: Run) -> None:
+async def test_node_that_finds_its_run_or_nobody_reports_no_other(earlier: Run) -> None:
     assert await returned(earlier, {ANN.peer: earlier.to_bytes()}, ANN.peer) == []
     [said] = await returned(earlier, {}, ANN.peer)
     assert "continuing with the data on this disk" in said
 
 
-async def test_those_met_before_are_dialled_where_nobody_answers_who_was_given(
+async def test_met_peers_are_dialled_if_the_given_ones_do_not_answer(
     run: Run, earlier: Run
 ) -> None:
-    """Else the first whom the cache names would hide that the address given is of another run."""
+    """Otherwise the first cached peer could hide that the given address is of another run."""
     serves = {CAI.peer: earlier.to_bytes(), ANN.peer: run.to_bytes()}
     with pytest.raises(RunMismatch):
         await returned(earlier, serves, ANN.peer)

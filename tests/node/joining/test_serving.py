@@ -1,4 +1,4 @@
-"""Newcomers are told the run; who belongs is told where the others are; requests are kept."""
+"""Newcomers are told the run, admitted peers are told addresses, and join requests are kept."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def request_of(identity: Identity, run: RunId, peer: PeerId | None = None) -> by
     return JoinRequest(run, identity.peer, 0, "a volunteer").to_bytes(identity)
 
 
-async def test_a_stranger_is_told_the_run_and_the_list_and_nobodys_address(tmp_path: Path) -> None:
+async def test_stranger_gets_the_run_and_the_list_but_no_addresses(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         r.network.peers = {ANN.peer}
         r.network.remember(ANN.peer, ["/ip4/127.0.0.1/tcp/1"])
@@ -56,7 +56,7 @@ async def test_a_stranger_is_told_the_run_and_the_list_and_nobodys_address(tmp_p
         assert reply.allowlist
 
 
-async def test_who_is_admitted_is_told_who_is_connected_here(tmp_path: Path) -> None:
+async def test_admitted_peer_is_told_who_is_connected_here(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r:
         r.network.peers = {ANN.peer, BOB.peer, CAI.peer}
         for peer in (ANN.peer, CAI.peer):
@@ -66,7 +66,7 @@ async def test_who_is_admitted_is_told_who_is_connected_here(tmp_path: Path) -> 
         assert reply.peers == {r.parts.me: (OWN_ADDRESS,), ANN.peer: ("/ip4/127.0.0.1/tcp/1",)}
 
 
-async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
+async def test_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         for _ in range(3):
             await hello(r, CAI.peer, request_of(CAI, r.run.id))
@@ -74,7 +74,7 @@ async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
         assert [each["note"] for each in r.said("join-request")] == ["a volunteer"]
 
 
-async def test_a_request_that_reached_another_node_is_passed_on_to_the_organisers(
+async def test_request_to_another_node_is_forwarded_to_the_organisers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(module, "PASS_ON_S", 0.0)
@@ -83,19 +83,19 @@ async def test_a_request_that_reached_another_node_is_passed_on_to_the_organiser
     r.parts.identity = ANN
     request = request_of(CAI, r.run.id)
     await hello(r, CAI.peer, request)
-    await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is passed on to nobody else.
+    await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is forwarded to nobody else.
     nursery.start_soon(module.pass_requests_on, r.parts)
     await trio.testing.wait_all_tasks_blocked()
     assert r.network.requested == [], "the organiser is not connected"
     r.network.peers = {organiser, BOB.peer}
     r.parts.changes.ring()
     await settled(lambda: bool(r.network.requested))
-    await hello(r, CAI.peer, request)  # Who asks again is not passed on each time.
+    await hello(r, CAI.peer, request)  # A repeated request is not forwarded each time.
     ((to, sent),) = r.network.requested
     assert (to, decode_request(sent)) == (organiser, HelloRequest(r.run.id, request))
 
 
-async def test_the_organiser_hears_from_members_who_asks_them_and_from_nobody_else(
+async def test_organiser_hears_of_requests_from_members_only(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
@@ -106,12 +106,12 @@ async def test_the_organiser_hears_from_members_who_asks_them_and_from_nobody_el
         assert list(r.parts.pending) == module.asking(r.parts) == [CAI.peer]
         assert (short.allowlist, short.peers) == (b"", {})
         own = await hello(r, ANN.peer, request_of(ANN, r.run.id))
-        assert own.allowlist, "who has just been let in learns so"
+        assert own.allowlist, "a peer that was just admitted is told"
         with pytest.raises(RemoteProtocolError):
             await hello(r, ANN.peer, b"noise")
 
 
-async def test_what_one_member_passes_on_leaves_room_for_what_others_do(
+async def test_requests_from_one_member_leave_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PENDING_MAX", 3)
@@ -124,7 +124,7 @@ async def test_what_one_member_passes_on_leaves_room_for_what_others_do(
         assert len(r.parts.pending) == 3
 
 
-async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
+async def test_organiser_sees_requests_on_terminal_and_in_status(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     said: list[str] = []
@@ -141,10 +141,10 @@ async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
     assert f"pending   {words}" in status_lines(told)
     assert NodeStatus.from_json(told.to_json()) == told
     r.parts.identity = ANN
-    assert (await status(r.parts)).asking == (), "who can let nobody in is not told"
+    assert (await status(r.parts)).asking == (), "a node that cannot admit peers is not told"
 
 
-async def test_who_watches_is_told_each_warning_once_with_its_code(
+async def test_each_warning_is_shown_once_with_its_code(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     said: list[str] = []
@@ -157,7 +157,7 @@ async def test_who_watches_is_told_each_warning_once_with_its_code(
         await settled(lambda: said == told)
 
 
-async def test_a_request_that_is_not_its_senders_own_or_of_another_run_is_passed_over(
+async def test_request_for_another_peer_or_run_is_ignored(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[]) as r:
@@ -166,7 +166,7 @@ async def test_a_request_that_is_not_its_senders_own_or_of_another_run_is_passed
         assert r.parts.pending == {}
 
 
-async def test_a_request_that_is_forged_or_noise_is_the_senders_fault(tmp_path: Path) -> None:
+async def test_forged_request_is_the_senders_fault(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         sound = request_of(CAI, r.run.id)
         for join in (b"noise", sound[:-3], sound.replace(b"volunteer", b"volunteeR")):
@@ -179,7 +179,7 @@ def identities() -> Iterator[Identity]:
     return map(somebody, count())
 
 
-async def test_requests_are_bounded_and_those_that_are_settled_make_room(
+async def test_requests_are_bounded_and_settled_ones_make_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PENDING_MAX", 3)
@@ -193,7 +193,7 @@ async def test_requests_are_bounded_and_those_that_are_settled_make_room(
         assert list(r.parts.pending) == [first.peer, third.peer, fourth.peer]
 
 
-async def test_who_asked_from_many_identities_once_does_not_hide_who_goes_on_asking(
+async def test_many_single_requests_do_not_hide_a_persistent_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PENDING_MAX", 2)
@@ -208,7 +208,7 @@ async def test_who_asked_from_many_identities_once_does_not_hide_who_goes_on_ask
         assert list(r.parts.pending) == [faithful.peer, later.peer]
 
 
-async def test_requests_of_one_address_leave_room_for_those_of_others(
+async def test_requests_from_one_address_leave_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PENDING_MAX", 3)
@@ -221,7 +221,7 @@ async def test_requests_of_one_address_leave_room_for_those_of_others(
         assert list(r.parts.pending) == [many[1].peer, many[2].peer, other.peer]
 
 
-async def test_who_asks_again_and_again_is_told_to_wait_and_a_newcomer_never_is(
+async def test_repeated_requests_are_delayed_but_newcomers_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
@@ -239,7 +239,7 @@ async def test_who_asks_again_and_again_is_told_to_wait_and_a_newcomer_never_is(
         await answer(CAI.peer, request)
 
 
-async def test_strangers_of_one_address_share_what_is_told_and_members_are_told_more(
+async def test_strangers_behind_one_address_share_a_limit(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:

@@ -1,4 +1,4 @@
-"""A node starts from where the fewest bytes bring it to the head."""
+"""A node starts from the point that needs the fewest bytes to reach the head."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = {"snapshot_bytes": 800, "update_bytes": 100}
 
 
 def chosen(target: int, own: Start | None, others: list[Start], steps=(), first_step=0):
-    """With `own` in our store, and the updates of these outer steps."""
+    """Choose with `own` and the updates of these outer steps in our store."""
     here = Here({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
     return choose_start(
@@ -34,28 +34,30 @@ def chosen(target: int, own: Start | None, others: list[Start], steps=(), first_
         (30, OWN, [GENESIS, SNAPSHOT], OWN),
         (41, Start(32, OWN.digest), [SNAPSHOT], SNAPSHOT),  # 900 bytes either way: the newer
         (5, None, [GENESIS], GENESIS),
-        (10, OWN, [GENESIS], GENESIS),  # ours is from beyond what this ledger knows
+        (10, OWN, [GENESIS], GENESIS),  # our snapshot is from beyond what this ledger knows
     ],
 )
-def test_examples(target, own, others, best):
+def test_start_is_the_cheapest_in_examples(target, own, others, best) -> None:
     assert chosen(target, own, others) == best
 
 
 @pytest.mark.parametrize(
     ("steps", "best"),
     [
-        (range(20, 45), OWN),  # nothing is lacking
+        (range(20, 45), OWN),  # nothing is missing
         (range(20, 33), OWN),  # 1200 bytes against 1300
         (range(20, 31), SNAPSHOT),
         (range(40, 45), SNAPSHOT),
     ],
 )
-def test_updates_that_are_here_cost_nothing(steps, best):
+def test_stored_updates_cost_nothing(steps, best) -> None:
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], steps) == best
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.sets(st.integers(0, 99)))
-def test_the_choice_is_reachable_and_nothing_is_cheaper(target, own_step, snapshot_step, steps):
+def test_chosen_start_is_reachable_and_nothing_is_cheaper(
+    target, own_step, snapshot_step, steps
+) -> None:
     own, snapshot = Start(own_step, OWN.digest), Start(snapshot_step, SNAPSHOT.digest)
     best = chosen(target, own, [GENESIS, snapshot], steps)
     assert best is not None
@@ -67,7 +69,7 @@ def test_the_choice_is_reachable_and_nothing_is_cheaper(target, own_step, snapsh
     assert bill[best] == min(cost for start, cost in bill.items() if start.step <= target)
 
 
-def test_a_pruned_ledger_cannot_start_from_before_where_it_begins():
+def test_pruned_ledger_cannot_start_before_its_origin() -> None:
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], first_step=21) == SNAPSHOT
     assert chosen(45, OWN, [GENESIS, SNAPSHOT], first_step=20) == SNAPSHOT
     assert chosen(45, OWN, [GENESIS], first_step=20) == OWN

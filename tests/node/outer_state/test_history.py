@@ -1,4 +1,4 @@
-"""The chain by outer steps: what ended each, and who took part."""
+"""The chain by outer steps: the entry that ended each, and the participants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UPDATE = Digest("d" * 64)
 A, B = Participant(RULES.founders[0], 100, 1), Participant(RULES.founders[1], 200, 2)
 
 
-def test_a_step_is_closed_by_its_commit_and_owed_to_the_last_roster_before_it() -> None:
+def test_step_ends_with_its_commit_by_the_last_roster() -> None:
     g = Growing(RULES)
     g.grow(g.opening(A, B))
     g.grow(g.opening(B))  # the second attempt
@@ -34,7 +34,7 @@ def test_a_step_is_closed_by_its_commit_and_owed_to_the_last_roster_before_it() 
     assert g.history.reduce_of(0) == Opened("ring", 1)
 
 
-def test_a_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
+def test_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
     g = Growing(RULES)
     g.grow(g.opening(A))
     g.grow(Commit(0, 0, UPDATE))
@@ -49,7 +49,7 @@ def test_a_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:
     assert g.history.participants(1) == (A,)
 
 
-def test_a_skipped_step_is_owed_to_nobody() -> None:
+def test_skipped_step_has_no_participants() -> None:
     g = Growing(RULES)
     g.grow(g.opening(A))
     g.grow(Commit(0, 0, UPDATE))
@@ -61,7 +61,7 @@ def test_a_skipped_step_is_owed_to_nobody() -> None:
     assert g.history.newest_participants(0) == ()
 
 
-def test_the_index_follows_the_chain_however_often_it_is_asked() -> None:
+def test_index_follows_the_chain_however_often_it_is_asked() -> None:
     g = Growing(RULES)
     assert g.history.newest_participants(9) == ()
     g.grow(g.opening(A))
@@ -73,7 +73,7 @@ def test_the_index_follows_the_chain_however_often_it_is_asked() -> None:
 
 
 @pytest.mark.parametrize("looked_at_before", [True, False])
-def test_what_is_pruned_is_forgotten_and_the_rest_stays(looked_at_before: bool) -> None:
+def test_pruned_steps_are_forgotten_and_the_others_stay(looked_at_before: bool) -> None:
     g = Growing(RULES)
     for step in range(3):
         named = (SnapshotRef(step, UPDATE), UPDATE) if step == 1 else ()

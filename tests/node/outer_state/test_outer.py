@@ -1,4 +1,4 @@
-"""θ and m at the ledger's head: from the right snapshot, by sound bytes, and never in a hurry."""
+"""θ and m at the ledger's head: from the right snapshot, with checked bytes, and without hurry."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else is there to be heard."""
+    """No other peer is heard."""
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
 
 
 @asynccontextmanager
 async def following(folder: Path, *, steps: int = 0, skip: bool = False) -> AsyncIterator[Rig]:
-    """A node that follows a ledger which has `steps` outer steps behind it already."""
+    """A node that follows a ledger with `steps` outer steps behind it."""
     async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
         for _ in range(steps):
             await commit(r)
@@ -80,7 +80,7 @@ async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | N
     r.parts.changes.ring()
 
 
-async def test_a_newcomer_starts_from_genesis_and_replays_what_was_committed(
+async def test_newcomer_starts_from_genesis_and_replays_the_commits(
     tmp_path: Path,
 ) -> None:
     async with following(tmp_path, steps=3) as r:
@@ -101,10 +101,12 @@ class Clock:
         return self.now_s
 
 
-async def test_the_share_of_an_outer_steps_time_in_which_was_computed_is_told(
+async def test_share_of_computing_time_of_an_outer_step_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first has no beginning. One that computed in more than all of the time had it before."""
+    """The first has no beginning. A step that computed for more than its whole time includes
+    earlier computing.
+    """
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     async with following(tmp_path) as r:
@@ -120,14 +122,14 @@ async def test_the_share_of_an_outer_steps_time_in_which_was_computed_is_told(
         assert r.parts.standing.inner_s == 0.0
 
 
-async def test_a_skipped_step_changes_nothing_but_the_count(tmp_path: Path) -> None:
+async def test_skipped_step_changes_only_the_count(tmp_path: Path) -> None:
     async with following(tmp_path, steps=1, skip=True) as r:
         await settled(lambda: r.parts.outer.step == 2)
         assert r.said("caught-up")[0]["updates"] == 1
         assert [each["skipped"] for each in r.said("committed")] == [False, True]
 
 
-async def test_equal_chains_make_equal_states_whatever_the_way_there(tmp_path: Path) -> None:
+async def test_equal_chains_give_equal_states_by_any_way(tmp_path: Path) -> None:
     digests = []
     for way in ("at once", "one by one"):
         async with following(tmp_path / way, steps=4 if way == "at once" else 0) as r:
@@ -154,7 +156,7 @@ async def test_snapshots_are_taken_in_passing_and_reported(tmp_path: Path) -> No
         assert (head.snapshot_step, head.snapshot) == taken[-1]
 
 
-async def test_what_it_wrote_before_it_was_restarted_it_says_again(tmp_path: Path) -> None:
+async def test_restarted_node_reports_its_snapshots_again(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         for step in range(2):
             await settled(lambda step=step: r.parts.outer.step == step)  # type: ignore[misc]
@@ -173,7 +175,7 @@ async def test_what_it_wrote_before_it_was_restarted_it_says_again(tmp_path: Pat
         assert describe(r.parts, 1, 0).snapshot == SnapshotReport(2, Digest(str(head.snapshot)))
 
 
-async def test_a_snapshot_is_of_its_step_although_theta_moves_on_meanwhile(tmp_path: Path) -> None:
+async def test_snapshot_belongs_to_its_step_although_theta_moves_on(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         await settled(lambda: r.parts.outer.step == 0)
         await commit(r)
@@ -198,7 +200,7 @@ async def test_a_snapshot_is_of_its_step_although_theta_moves_on_meanwhile(tmp_p
 
 
 class Gate:
-    """Holds up the writing of snapshots until it is opened."""
+    """Delays the writing of snapshots until it is opened."""
 
     def __init__(self, r: Rig) -> None:
         self._opened = threading.Event()
@@ -216,7 +218,7 @@ class Gate:
         self._opened.set()
 
 
-async def test_theta_waits_for_the_trainer_that_reads_it_and_for_the_ring(tmp_path: Path) -> None:
+async def test_theta_waits_for_its_readers_trainer_and_ring(tmp_path: Path) -> None:
     async with following(tmp_path, steps=0) as r:
         await settled(lambda: r.parts.outer.step == 0)
         r.parts.standing.theta_in_use = True
@@ -231,10 +233,10 @@ async def test_theta_waits_for_the_trainer_that_reads_it_and_for_the_ring(tmp_pa
         await settled(lambda: r.parts.outer.step == 1)
 
 
-async def test_a_certified_update_that_breaks_the_bound_is_applied_by_nobody(
+async def test_certified_update_over_the_bound_is_not_applied(
     tmp_path: Path,
 ) -> None:
-    """Most voters lie. The node ends with a word, and θ is as it was."""
+    """Most voters lie. The node ends with a message, and θ is unchanged."""
     async with rig(tmp_path, rules=ALONE) as r:
         parts, form = r.parts, r.parts.outer_step(0).update
         payload = bytearray(form.payload_bytes)
@@ -252,7 +254,7 @@ async def test_a_certified_update_that_breaks_the_bound_is_applied_by_nobody(
         genesis.close()
 
 
-async def test_a_certified_update_that_is_none_ends_the_node_with_a_word(tmp_path: Path) -> None:
+async def test_certified_blob_that_is_no_update_ends_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
         await commit(r, update=r.parts.manifest.genesis)
         with pytest.raises(BaseExceptionGroup) as caught:
@@ -260,7 +262,7 @@ async def test_a_certified_update_that_is_none_ends_the_node_with_a_word(tmp_pat
         assert caught.group_contains(RemoteProtocolError, match="not an update of outer step 0")
 
 
-async def test_a_certified_snapshot_that_is_none_is_passed_over(
+async def test_certified_blob_that_is_no_snapshot_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(fetch, "RETRY_S", 0.02)
@@ -278,7 +280,7 @@ async def test_a_certified_snapshot_that_is_none_is_passed_over(
     assert r.said("caught-up")[0]["updates"] == 3
 
 
-async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_is_fetched(
+async def test_only_the_manifest_of_a_wrong_sized_snapshot_is_fetched(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -305,7 +307,7 @@ async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_
         assert [r.parts.store.has_chunk(chunk) for chunk in chunks] == [False] * len(chunks)
 
 
-async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
+async def test_snapshot_that_nobody_has_is_replaced_by_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(fetch, "RETRY_S", 0.05)
@@ -322,7 +324,7 @@ async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
     assert r.said("caught-up")[0]["updates"] == 1
 
 
-async def test_who_was_away_for_longer_than_updates_are_kept_leaps_to_a_newer_snapshot(
+async def test_node_away_for_too_long_jumps_to_a_newer_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "RETRY_S", 0.05)
@@ -363,7 +365,7 @@ async def restarted(
 
 
 def taken_away(r: Rig, digest: Digest) -> bytes:
-    """The manifest of a blob, which is here no more."""
+    """The manifest of a blob that is no longer here."""
     data = r.parts.store.get_chunk(digest)
     r.parts.store.chunk_path(digest).unlink()
     return data
@@ -373,10 +375,12 @@ def update_of(r: Rig, step: int) -> Digest:
     return r.parts.ledger.updates[step].update
 
 
-async def test_a_restart_goes_by_what_it_has_rather_than_by_a_snapshot_that_nobody_has(
+async def test_restart_uses_what_it_has_before_a_snapshot_nobody_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only one had finished the newest certified snapshot when the power went, and stays away."""
+    """Only one peer had finished the newest certified snapshot when the power failed, and it stays
+    away.
+    """
     async with restarted(tmp_path, 12, monkeypatch) as r, trio.open_nursery() as nursery:
         await commit(r, snapshot=SnapshotRef(12, digest_of(b"gone")))
         assert update_blobs.payload_bytes_about(r.parts) * 12 > 8 * r.parts.layout.numel
@@ -387,7 +391,7 @@ async def test_a_restart_goes_by_what_it_has_rather_than_by_a_snapshot_that_nobo
         nursery.cancel_scope.cancel()
 
 
-async def test_what_nobody_has_gives_way_to_the_next_best_and_has_its_turn_again(
+async def test_unavailable_start_gives_way_to_the_next_best_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = (SnapshotRef(3, digest_of(b"gone")), SnapshotRef(4, digest_of(b"gone, too")))
@@ -405,7 +409,7 @@ async def test_what_nobody_has_gives_way_to_the_next_best_and_has_its_turn_again
         nursery.cancel_scope.cancel()
 
 
-async def test_a_transfer_that_comes_on_is_not_given_up_for_the_next_best(
+async def test_advancing_transfer_is_not_given_up_for_the_next_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with restarted(tmp_path, 0, monkeypatch) as r:
@@ -422,7 +426,7 @@ async def test_a_transfer_that_comes_on_is_not_given_up_for_the_next_best(
         assert not patience.is_over()
 
 
-async def test_a_lost_update_is_asked_for_again_where_nobody_has_a_newer_snapshot_either(
+async def test_missing_update_is_requested_again_without_newer_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with restarted(tmp_path, 3, monkeypatch) as r, trio.open_nursery() as nursery:
@@ -438,14 +442,16 @@ async def test_a_lost_update_is_asked_for_again_where_nobody_has_a_newer_snapsho
 
 
 def certified_elsewhere(r: Rig, step: int) -> SnapshotRef:
-    """A snapshot that is not what the log leads to, so that it can be told which way was taken."""
+    """A snapshot that differs from the result of the log, so that the test can tell which of the
+    two was used.
+    """
     other = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
     return SnapshotRef(step, write_state(r.parts.store, other, other, {"step": step}))
 
 
 async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]:
-    """Its trainer has held it up at outer step 0; to `step` the others have gone on meanwhile.
-    Returns the manifests of their updates, which are not here.
+    """Its trainer has held it at outer step 0 while the others reached `step`. Returns the
+    manifests of their updates, which are not here.
     """
     elsewhere = []
     await settled(lambda: r.parts.outer.step == 0)
@@ -464,7 +470,7 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
 
 
 @pytest.mark.parametrize("away", [12, 6])
-async def test_who_has_fallen_behind_goes_by_log_or_snapshot_whichever_takes_fewer_bytes(
+async def test_node_that_fell_behind_takes_the_way_with_fewer_bytes(
     tmp_path: Path, away: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "RETRY_S", 0.02)
@@ -484,7 +490,7 @@ async def test_who_has_fallen_behind_goes_by_log_or_snapshot_whichever_takes_few
         assert steps == (list(range(away + 1)) if by_log else [0, away])
 
 
-async def test_updates_that_are_here_already_cost_nothing_and_are_applied(tmp_path: Path) -> None:
+async def test_stored_updates_cost_nothing_and_are_applied(tmp_path: Path) -> None:
     async with following(tmp_path) as r:
         await settled(lambda: r.parts.outer.step == 0)
         r.parts.standing.theta_in_use = True
@@ -497,7 +503,7 @@ async def test_updates_that_are_here_already_cost_nothing_and_are_applied(tmp_pa
         assert (len(r.said("committed")), r.said("leapt")) == (13, [])
 
 
-async def test_where_nobody_has_the_newer_snapshot_the_log_is_followed(
+async def test_log_is_followed_if_nobody_has_the_newer_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "RETRY_S", 0.02)
@@ -520,7 +526,7 @@ async def test_where_nobody_has_the_newer_snapshot_the_log_is_followed(
         assert (len(r.said("committed")), r.said("leapt")) == (13, [])
 
 
-async def test_who_hears_somebody_further_on_waits_for_the_ledger_before_it_starts(
+async def test_node_that_hears_of_a_longer_chain_waits_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(module, "HEAR_FIRST_S", 10.0)
@@ -533,7 +539,7 @@ async def test_who_hears_somebody_further_on_waits_for_the_ledger_before_it_star
     await settled(lambda: r.parts.outer.step == 1)
 
 
-async def test_genesis_that_rots_again_and_again_ends_the_node(
+async def test_genesis_that_is_corrupt_again_and_again_ends_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
@@ -547,7 +553,7 @@ async def test_genesis_that_rots_again_and_again_ends_the_node(
         assert len(r.said("chunk-damaged")) == 3
 
 
-async def test_a_node_that_catches_up_from_afar_leaves_old_snapshots_to_others(
+async def test_node_that_catches_up_leaves_old_snapshots_to_others(
     tmp_path: Path,
 ) -> None:
     async with following(tmp_path, steps=9) as r:
@@ -556,7 +562,7 @@ async def test_a_node_that_catches_up_from_afar_leaves_old_snapshots_to_others(
         assert [each["step"] for each in r.said("snapshot")] == [8]
 
 
-async def test_a_snapshot_of_a_chain_that_is_followed_no_more_is_no_start(tmp_path: Path) -> None:
+async def test_snapshot_of_an_abandoned_chain_is_not_used(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r:
         await commit(r)
         state = r.parts.ledger.state
@@ -572,7 +578,7 @@ async def test_a_snapshot_of_a_chain_that_is_followed_no_more_is_no_start(tmp_pa
             assert start == (Start(1, snapshot) if trusted else Start(0, r.parts.manifest.genesis))
 
 
-async def test_below_a_checkpoint_that_the_user_named_nothing_says_whose_a_snapshot_is(
+async def test_snapshots_below_a_named_checkpoint_are_not_used(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r:

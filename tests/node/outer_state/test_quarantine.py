@@ -1,4 +1,6 @@
-"""A node whose θ and m are not what was certified says so, uses them no more, and mends them."""
+"""A node whose θ and m differ from the certified ones says so, stops using them, and repairs
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Truth:
-    """The state as everybody else has it, which `other` holds snapshots of."""
+    """The state as everybody else has it. `other` holds snapshots of it."""
 
     def __init__(self, other: Rig) -> None:
         self.parts = other.parts
@@ -53,7 +55,7 @@ class Truth:
 
 @asynccontextmanager
 async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
-    """A node that follows its ledger, and a neighbour that can be trusted."""
+    """A node that follows its ledger, and a trustworthy neighbour."""
     async with (
         rig(folder / "a", admission="open", rules=ALONE, steps=99) as r,
         rig(folder / "b", rules=ALONE, steps=99) as other,
@@ -83,7 +85,9 @@ async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> N
 
 
 async def snapshot_taken(r: Rig, step: int) -> Digest:
-    """Wait until the node's own is there, and tell its ledger, which is no task of the rig."""
+    """Wait until the node's own snapshot is there, and tell its ledger, since no task of the rig
+    does.
+    """
     await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
     for event in r.heard():
         r.parts.ledger.handle(event, r.parts.now())
@@ -91,11 +95,11 @@ async def snapshot_taken(r: Rig, step: int) -> Digest:
 
 
 def flip_a_bit(r: Rig) -> None:
-    """What a cosmic ray does, or a bad module of memory."""
+    """Flip a bit, as a cosmic ray or a bad memory module does."""
     r.parts.outer.vectors.theta[7] += 1
 
 
-async def test_a_wrong_state_is_noticed_said_and_mended_by_the_chunks_that_differ(
+async def test_wrong_state_is_detected_and_repaired_by_differing_chunks(
     tmp_path: Path,
 ) -> None:
     async with doubtful(tmp_path) as (r, truth):
@@ -127,7 +131,7 @@ async def test_a_wrong_state_is_noticed_said_and_mended_by_the_chunks_that_diffe
         assert r.parts.outer.replaced == 1
 
 
-async def test_nothing_is_done_with_a_wrong_state_while_it_is_mended(tmp_path: Path) -> None:
+async def test_wrong_state_is_not_used_during_its_repair(tmp_path: Path) -> None:
     async with doubtful(tmp_path) as (r, truth):
         flip_a_bit(r)
         for _ in range(2):
@@ -150,7 +154,7 @@ async def test_nothing_is_done_with_a_wrong_state_while_it_is_mended(tmp_path: P
         assert r.parts.outer.vectors.digest() == truth.state.digest()
 
 
-async def test_a_restart_does_not_begin_at_a_snapshot_that_was_certified_otherwise(
+async def test_restart_does_not_use_a_snapshot_that_was_not_certified(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
@@ -168,7 +172,7 @@ async def test_a_restart_does_not_begin_at_a_snapshot_that_was_certified_otherwi
         )
 
 
-async def test_a_machine_that_errs_again_and_again_is_told_so(tmp_path: Path) -> None:
+async def test_machine_with_repeated_errors_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with doubtful(tmp_path) as (r, truth):
             await commit(r, truth)

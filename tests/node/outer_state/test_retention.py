@@ -1,4 +1,4 @@
-"""What is kept for the run, and that the rest goes."""
+"""A node keeps what the run needs and removes the rest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def update(step: int) -> Digest:
 
 
 def committed(r: Rig, step: int, snapshot: SnapshotRef | None = None) -> None:
-    """One outer step, opened and committed, with the update's bytes in the store."""
+    """Open and commit one outer step, with the update's bytes in the store."""
     me, blocks = r.parts.me, r.parts.ledger.rules.blocks_per_lease
     tokens = blocks * r.parts.ledger.rules.tokens_per_block
     state = r.decide(opening(r.parts.ledger.state, Participant(me, tokens, blocks)))
@@ -57,7 +57,7 @@ def snapshot(parts: Parts, step: int) -> SnapshotRef:
     return SnapshotRef(step, parts.store.put_blob("snapshot", [b"of %d" % step], {}))
 
 
-async def test_the_newest_snapshots_and_the_updates_since_the_oldest_of_them_are_kept(
+async def test_newest_snapshots_and_updates_since_the_oldest_are_kept(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
@@ -86,7 +86,7 @@ async def test_the_newest_snapshots_and_the_updates_since_the_oldest_of_them_are
         }
 
 
-async def test_of_the_data_what_is_needed_soonest_is_kept(tmp_path: Path) -> None:
+async def test_data_needed_soonest_are_kept(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         index, rules = know_data(r), r.parts.ledger.rules
         last = rules.blocks - 1
@@ -103,7 +103,7 @@ async def test_of_the_data_what_is_needed_soonest_is_kept(tmp_path: Path) -> Non
         assert kept_data(index, book, rules, me, None) == [*index.validation, *index.train]
 
 
-async def test_a_seed_keeps_all_data_and_others_what_fits(tmp_path: Path) -> None:
+async def test_seed_keeps_all_data_and_others_what_fits(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         block_bytes = 4 * r.run.manifest.data.block_tokens
         config = NodeConfig(tmp_path, data_cache_bytes=3 * block_bytes)
@@ -111,7 +111,7 @@ async def test_a_seed_keeps_all_data_and_others_what_fits(tmp_path: Path) -> Non
         assert cached_blocks_max(replace(config, seed=True), r.run.manifest) is None
 
 
-async def test_what_this_node_voted_for_is_kept_though_it_is_not_decided(tmp_path: Path) -> None:
+async def test_undecided_update_that_was_voted_for_is_kept(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         index, ledger = know_data(r), r.parts.ledger
         me, blocks = r.parts.me, ledger.rules.blocks_per_lease
@@ -123,7 +123,7 @@ async def test_what_this_node_voted_for_is_kept_though_it_is_not_decided(tmp_pat
         assert update(0) in roots(r.run.manifest, ledger, index, r.parts.config, None).blobs
 
 
-async def test_when_a_snapshot_is_certified_what_is_older_than_needed_goes(tmp_path: Path) -> None:
+async def test_certified_snapshot_makes_older_ones_removable(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         store, index = r.parts.store, know_data(r)
         r.parts.config = replace(r.parts.config, keep_snapshots=1)
@@ -140,10 +140,10 @@ async def test_when_a_snapshot_is_certified_what_is_older_than_needed_goes(tmp_p
         assert all(store.has_chunk(block) for block in (*index.validation, *index.train))
 
 
-async def test_until_a_newer_snapshot_is_here_the_way_from_the_one_that_is_stays(
+async def test_way_from_the_present_snapshot_stays_until_a_newer_is_here(
     tmp_path: Path,
 ) -> None:
-    """The newest certified one may be on one disk only, and that disk may never come back."""
+    """The newest certified one may be on only one disk, and that disk may never come back."""
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         store, _ = r.parts.store, know_data(r)
         r.parts.config = replace(r.parts.config, keep_snapshots=1)
@@ -242,14 +242,14 @@ async def grown(r: Rig, step: int) -> None:
     await certifying(r, step, snapshot(r.parts, step))
 
 
-async def test_who_keeps_everything_collects_nothing(tmp_path: Path) -> None:
+async def test_node_that_keeps_everything_collects_nothing(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.parts.config = replace(r.parts.config, keep_snapshots=None)
         with trio.fail_after(20):
             await keep_store_small(r.parts)
 
 
-async def test_a_damaged_root_stops_the_collection_and_nothing_else(tmp_path: Path) -> None:
+async def test_damaged_root_stops_only_the_collection(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         index = r.run.manifest.data.index
@@ -268,7 +268,7 @@ async def test_a_damaged_root_stops_the_collection_and_nothing_else(tmp_path: Pa
 
 
 def rot(r: Rig, digest: Digest) -> bytes:
-    """Returns what it was."""
+    """Return the previous contents."""
     data, path = r.parts.store.get_chunk(digest), r.parts.store.chunk_path(digest)
     path.unlink()  # The file may be shared with other tests' stores.
     path.write_bytes(b"rotten")
@@ -276,10 +276,10 @@ def rot(r: Rig, digest: Digest) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["fetched again", "unpinned"])
-async def test_what_is_pinned_and_damaged_is_named_until_it_is_whole_or_let_go_of(
+async def test_damaged_pin_is_named_until_it_is_repaired_or_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Others have dropped that old snapshot, and nothing could be removed here ever again."""
+    """Others have dropped that old snapshot, so nothing could ever be removed here again."""
     for module, name, seconds in (
         (retention, "AGAIN_S", 0.02),
         (scrub, "REPAIR_S", 0.0),

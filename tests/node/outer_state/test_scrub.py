@@ -1,4 +1,6 @@
-"""What rots on this disk is found before it is needed, said aloud, and mended by the peers."""
+"""Corruption on this disk is found before the data are needed, reported, and repaired from
+peers.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def chunks_of(r: Rig, blob: Digest) -> tuple[Digest, ...]:
     return r.parts.store.manifest(blob).chunks
 
 
-async def test_rot_is_found_said_and_mended_by_a_peer(tmp_path: Path) -> None:
+async def test_corruption_is_found_reported_and_repaired_from_a_peer(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as (r, _):
         genesis = r.parts.manifest.genesis
         first, second = chunks_of(r, genesis)[:2]
@@ -66,7 +68,7 @@ async def test_rot_is_found_said_and_mended_by_a_peer(tmp_path: Path) -> None:
         assert WARNING not in r.parts.standing.warnings
 
 
-async def test_what_nobody_has_is_said_too_and_looked_for_again_in_the_next_pass(
+async def test_unrepairable_chunk_is_reported_and_retried_next_pass(
     tmp_path: Path,
 ) -> None:
     async with beside_another(tmp_path) as (r, other):
@@ -82,7 +84,7 @@ async def test_what_nobody_has_is_said_too_and_looked_for_again_in_the_next_pass
         assert r.parts.store.get_chunk(ours) == b"of us alone"
 
 
-async def test_a_source_that_does_not_answer_holds_no_pass_up(
+async def test_silent_source_delays_no_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TRY_S", 0.3)
@@ -101,7 +103,7 @@ async def test_a_source_that_does_not_answer_holds_no_pass_up(
         assert done.lost == [rotten]
 
 
-async def test_it_reads_slowly_unless_somebody_asks_for_it_at_once(
+async def test_scrub_reads_slowly_unless_requested_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(module, "FIRST_S", 0.0)
@@ -117,7 +119,7 @@ async def test_it_reads_slowly_unless_somebody_asks_for_it_at_once(
     assert len(r.said("scrubbed")) == 2
 
 
-async def test_who_does_not_want_it_is_asked_all_the_same(
+async def test_disabled_scrub_still_runs_on_request(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -129,7 +131,7 @@ async def test_who_does_not_want_it_is_asked_all_the_same(
     await settled(lambda: len(r.said("scrubbed")) == 1)
 
 
-async def test_a_collection_that_meets_damage_has_it_mended(tmp_path: Path) -> None:
+async def test_damage_met_by_a_collection_is_repaired(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as (r, _):
         spec = r.parts.manifest.data
         r.parts.data = DataIndex.from_bytes(

@@ -1,4 +1,4 @@
-"""A node that has just started begins to fetch from the first peer that it has heard of."""
+"""A node that has just started begins to fetch from the first peer it has heard of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from p2ptrain.swarm.wire import receive_request, send_response
 from tests.node.rig import Neighbour, Rig, rig, settled
 
 
-async def test_what_a_node_is_doing_beside_a_fetch_is_what_it_does_afterwards(
+async def test_state_before_a_fetch_is_restored_afterwards(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -49,7 +49,7 @@ async def test_what_a_node_is_doing_beside_a_fetch_is_what_it_does_afterwards(
         assert standing.shown == Loading()
 
 
-async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
+async def test_peer_heard_during_a_fetch_is_asked_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "RETRY_S", 0.02)
@@ -77,7 +77,7 @@ async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
         assert r.parts.store.read_blob(blob) == b"x" * 5000
 
 
-async def test_who_sends_garbage_is_reported_and_left_out_of_the_tries_that_follow(
+async def test_source_of_garbage_is_reported_and_avoided_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "RETRY_S", 0.02)
@@ -108,7 +108,9 @@ async def test_who_sends_garbage_is_reported_and_left_out_of_the_tries_that_foll
 
 
 def brings(chunks_max: int, r: Rig) -> Callable[[SecureSocket, Mapping[str, object]], None]:
-    """So many chunks over each connection, and then nothing, for as long as it is waited for."""
+    """Send this many chunks over each connection, and then nothing, however long the other side
+    waits.
+    """
 
     def serve(sock: SecureSocket, hello: Mapping[str, object]) -> None:
         for number in count():
@@ -137,7 +139,7 @@ def _short_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "FETCH_S", 3.0)
 
 
-async def test_what_a_source_that_stands_still_does_not_bring_may_be_given_up(
+async def test_fetch_from_a_stalled_source_may_be_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "RETRY_S", 0.02)
@@ -155,7 +157,7 @@ async def test_what_a_source_that_stands_still_does_not_bring_may_be_given_up(
 
 
 @pytest.mark.usefixtures("_short_tries")
-async def test_what_comes_slowly_is_not_given_up_by_the_patient(tmp_path: Path) -> None:
+async def test_patient_fetch_continues_with_a_slow_source(tmp_path: Path) -> None:
     async with beside_one_that(tmp_path, chunks_max=2) as (r, chunks):
         with trio.fail_after(20):
             await fetch.fetch_loose(r.parts, chunks, unwanted=lambda: True)
@@ -164,7 +166,7 @@ async def test_what_comes_slowly_is_not_given_up_by_the_patient(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("_short_tries")
-async def test_of_what_comes_slowly_the_impatient_keep_what_has_come(tmp_path: Path) -> None:
+async def test_impatient_fetch_keeps_the_chunks_that_have_arrived(tmp_path: Path) -> None:
     async with beside_one_that(tmp_path, chunks_max=2) as (r, chunks):
         with trio.fail_after(20), pytest.raises(StoreError) as caught:
             await fetch.fetch_loose(r.parts, chunks, unwanted=lambda: True, patient=False)

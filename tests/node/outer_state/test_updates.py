@@ -1,4 +1,4 @@
-"""Bytes that are to be voted on are looked at first; bytes that have rotted are fetched again."""
+"""An update is checked before a vote, and fetched again if its bytes are corrupt."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tests.node.rig import Neighbour, opening, rig, settled
 
 
 def payload_of(parts: Parts) -> bytearray:
-    """A sound update."""
+    """A valid update."""
     vector = np.linspace(-1, 1, parts.layout.numel, dtype=np.float32)
     payload = bytearray(parts.outer_step(0).update.payload_bytes)
     parts.outer_step(0).codec.quantise(vector, payload)
     return payload
 
 
-async def test_what_is_stored_is_what_is_read(tmp_path: Path) -> None:
+async def test_stored_update_is_read_back(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         payload, store = payload_of(r.parts), r.parts.store
         third, fourth = r.parts.outer_step(3), r.parts.outer_step(4)
@@ -50,7 +50,7 @@ async def test_what_is_stored_is_what_is_read(tmp_path: Path) -> None:
 
 
 async def refused(parts: Parts, digest: Digest, step: int = 3) -> str:
-    """How `digest` is refused, by a voter and by who is to apply it."""
+    """The refusals of `digest` by a voter, and by a node that is to apply it."""
     with pytest.raises(RemoteProtocolError) as before_a_vote:
         await update_blobs.inspect(parts, digest, parts.outer_step(step))
     with pytest.raises(RemoteProtocolError):
@@ -58,7 +58,7 @@ async def refused(parts: Parts, digest: Digest, step: int = 3) -> str:
     return before_a_vote.value.what
 
 
-async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None:
+async def test_invalid_update_of_this_step_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         parts, store = r.parts, r.parts.store
         payload = payload_of(parts)
@@ -75,7 +75,7 @@ async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None
         assert "no codec writes" in await refused(parts, nan)
 
 
-async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound_cannot_make(
+async def test_voter_refuses_an_update_that_honest_peers_cannot_make(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
@@ -100,11 +100,11 @@ async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4"])
 @pytest.mark.parametrize("variant", kernels.VARIANTS)
-def test_the_bound_is_held_element_by_element_and_alike_by_all_kernels(
+def test_bound_holds_for_each_element_in_all_kernels(
     name: CodecName, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the bound itself nothing is refused; the next larger number is; and codes that only a liar
-    writes are, though the scales look well.
+    """A value at the bound is accepted, and the next larger number is refused. So are codes that
+    only a liar writes, although their scales are valid.
     """
     monkeypatch.setattr(codecs, "_index", lambda wanted: kernels.VARIANTS.index(variant))
     organiser = PeerId("12D3KooWGRUVh7cEQrhBKWmTk5kEiBNJhhpfnoUSKqFJKBRKPT7e")
@@ -126,7 +126,7 @@ def test_the_bound_is_held_element_by_element_and_alike_by_all_kernels(
 
 
 def smallest_bound(form: UpdateFormat, opened: Opened, peak: float) -> float:
-    """The least bound on one participant with which a mean may be as large as `peak`."""
+    """The smallest bound on one participant that allows a mean as large as `peak`."""
     low, high = 0.0, 4 * peak
     for _ in range(200):
         middle = (low + high) / 2
@@ -135,13 +135,13 @@ def smallest_bound(form: UpdateFormat, opened: Opened, peak: float) -> float:
     return high
 
 
-async def test_a_digest_that_names_no_blob_at_all_is_refused(tmp_path: Path) -> None:
+async def test_digest_that_names_no_blob_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         bare = r.parts.store.put_chunk(b"a data block, or anything")
         assert "not a valid blob" in await refused(r.parts, bare)
 
 
-async def test_a_voter_survives_whatever_it_is_asked_to_vote_on(tmp_path: Path) -> None:
+async def test_voter_survives_any_proposed_update(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         bare = r.parts.store.put_chunk(b"not a blob")
         genesis = r.parts.manifest.genesis
@@ -152,7 +152,7 @@ async def test_a_voter_survives_whatever_it_is_asked_to_vote_on(tmp_path: Path) 
         assert r.parts.holding == set()
 
 
-async def test_bytes_that_nobody_has_are_looked_for_only_while_the_step_lasts(
+async def test_missing_bytes_are_searched_only_while_the_step_lasts(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
@@ -168,7 +168,7 @@ async def test_bytes_that_nobody_has_are_looked_for_only_while_the_step_lasts(
         assert r.heard() == []
 
 
-async def test_bytes_of_a_step_that_has_just_ended_are_not_called_bad(tmp_path: Path) -> None:
+async def test_bytes_of_a_step_that_just_ended_are_not_called_bad(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         parts = r.parts
         r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
@@ -177,13 +177,13 @@ async def test_bytes_of_a_step_that_has_just_ended_are_not_called_bad(tmp_path: 
             async with trio.open_nursery() as holding:
                 wanted, outboxes = FetchUpdate(digest, ()), Outboxes(parts, sending)
                 await _carry_out(parts, [wanted], None, outboxes, holding)
-                r.decide(Commit(0, 0, digest))  # What came next, before any task had its turn.
+                r.decide(Commit(0, 0, digest))  # The next entry came before any task had its turn.
             sending.cancel_scope.cancel()
         assert r.said("bad-update") == []
         assert parts.holding == set()
 
 
-async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path) -> None:
+async def test_corrupt_update_on_our_disk_is_fetched_again(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", admission="open") as r, rig(tmp_path / "b") as other:
         other.parts.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
@@ -200,7 +200,7 @@ async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path
         assert r.parts.store.holds_blob(digest)
 
 
-async def test_a_giant_that_passes_for_an_update_is_not_fetched(tmp_path: Path) -> None:
+async def test_oversized_blob_in_place_of_an_update_is_not_fetched(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", admission="open") as r, rig(tmp_path / "b") as other:
         other.parts.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)

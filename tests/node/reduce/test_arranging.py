@@ -1,4 +1,4 @@
-"""The order and the schedule that a node proposes, and who dials whom."""
+"""The order and the schedule that a node proposes, and which peer dials which."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hear(r: Rig, peer: PeerId, **changes: object) -> None:
 
 
 def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
-    """A reduce of these and us, who stand first."""
+    """A reduce of these peers and us. We stand first."""
     parts = [Participant(peer, 16, 1) for peer in (r.parts.me, *others)]
     roster = opening(r.parts.ledger.state, *parts, learners=others)
     request = _request(r.parts, r.parts.outer_step(roster.step), roster)
@@ -41,7 +41,7 @@ def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
 # ── what is proposed ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_was_measured_here_and_there_decides_the_order_and_the_status_says_why(
+async def test_measured_rates_decide_the_order_and_status_says_why(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -56,7 +56,8 @@ async def test_what_was_measured_here_and_there_decides_the_order_and_the_status
         schedule, order = ring_order.arrange(parts, (me, ann, bob, cai))
         assert (schedule, ring_order.arrange(parts, (me, ann, bob, cai))[1]) == ("ring", order)
         at = order.index(me)
-        assert order[(at + 2) % 4] == ann  # The slow paths, to ann and bob to cai, are not used.
+        # The slow paths, to ann and from bob to cai, are not used.
+        assert order[(at + 2) % 4] == ann
         (said,) = r.said("arranged")
         assert (said["schedule"], said["peers"]) == ("ring", order)
         ours = tuple(Participant(peer, 16, 1) for peer in order)
@@ -68,7 +69,7 @@ async def test_what_was_measured_here_and_there_decides_the_order_and_the_status
         assert words.startswith(ring_order.in_words(parts) + "; ")
 
 
-async def test_a_run_of_four_bits_is_not_averaged_in_a_long_ring(tmp_path: FilePath) -> None:
+async def test_run_of_four_bits_is_not_averaged_in_a_long_ring(tmp_path: FilePath) -> None:
     """Over slow paths all schedules take nearly the same time, and the ring stands."""
     members = tuple(somebody(number).peer for number in range(110, 114))
     for name, schedule in (("int4", "direct"), ("int8", "ring")):
@@ -82,7 +83,7 @@ async def test_a_run_of_four_bits_is_not_averaged_in_a_long_ring(tmp_path: FileP
             assert ring_order.arrange(r.parts, (r.parts.me, *members))[0] == schedule
 
 
-async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(
+async def test_impossible_order_is_a_warning_while_it_lasts(
     tmp_path: FilePath,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -99,7 +100,7 @@ async def test_that_no_order_will_do_is_a_warning_for_as_long_as_it_is_so(
         assert [bool(each["barred"]) for each in r.said("arranged")] == [True, False]
 
 
-async def test_paths_are_heard_of_members_about_themselves(tmp_path: FilePath) -> None:
+async def test_peers_report_only_their_own_paths(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         parts, ann, bob = r.parts, ANN.peer, BOB.peer
         r.decide(opening(parts.ledger.state, learners=(ann,)))
@@ -115,16 +116,17 @@ async def test_paths_are_heard_of_members_about_themselves(tmp_path: FilePath) -
 # ── who can be dialled ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_node_doubts_that_it_can_be_dialled_when_nobody_has_for_long(
+async def test_node_not_dialled_for_long_doubts_that_it_can_be(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:
         parts = r.parts
         assert judged_reach(parts) == (False, True)
         parts.started_s = time.monotonic() - DOUBT_S - 1
-        assert judged_reach(parts) == (False, True)  # Nobody is here who could.
+        assert judged_reach(parts) == (False, True)  # No peer is here that could dial.
         r.network.peers = {ANN.peer, BOB.peer}
-        assert judged_reach(parts) == (False, True)  # Only members probe, and these are none.
+        # Only members probe, and these are not members.
+        assert judged_reach(parts) == (False, True)
         r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer, BOB.peer)))
         assert judged_reach(parts) == (False, False)
         for counts in (ListenerStatistics(served=1), ListenerStatistics(connections_now=1)):
@@ -133,10 +135,10 @@ async def test_a_node_doubts_that_it_can_be_dialled_when_nobody_has_for_long(
         monkeypatch.setattr(parts.listener, "statistics", ListenerStatistics)
         monkeypatch.setattr(r.network, "addresses", list)
         parts.started_s = time.monotonic()
-        assert judged_reach(parts) == (False, False)  # It listens nowhere.
+        assert judged_reach(parts) == (False, False)  # It does not listen.
 
 
-async def test_who_cannot_be_dialled_is_warned_for_as_long_as_it_is_so(tmp_path: FilePath) -> None:
+async def test_node_that_cannot_be_dialled_is_warned_while_it_lasts(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         for dialable, codes in ((True, []), (False, ["NET-OUTBOUND-ONLY"]), (True, [])):
             r.parts.standing.dialable = dialable
@@ -144,7 +146,7 @@ async def test_who_cannot_be_dialled_is_warned_for_as_long_as_it_is_so(tmp_path:
             assert [each.code for each in r.parts.standing.warnings.values()] == codes
 
 
-async def test_reach_is_told_in_words(tmp_path: FilePath) -> None:
+async def test_reachability_is_described_in_words(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         told = []
         for dialled, dialable in ((True, True), (False, True), (False, False)):
@@ -162,7 +164,7 @@ async def test_reach_is_told_in_words(tmp_path: FilePath) -> None:
     ("mine", "theirs", "we_dial"),
     [(True, True, True), (True, False, False), (False, True, True)],
 )
-async def test_the_first_dials_unless_only_it_can_be_dialled(
+async def test_first_peer_dials_unless_only_it_can_be_dialled(
     tmp_path: FilePath, mine: bool, theirs: bool, we_dial: bool
 ) -> None:
     async with rig(tmp_path) as r:
@@ -172,10 +174,10 @@ async def test_the_first_dials_unless_only_it_can_be_dialled(
         assert (opener is reduce_links._reach) is we_dial
 
 
-async def test_two_that_cannot_dial_each_other_give_up_at_once_and_take_turns(
+async def test_pair_that_cannot_connect_gives_up_and_sits_out_in_turn(
     tmp_path: FilePath,
 ) -> None:
-    """The one who is named is left out of the next attempt; the other end names the same one."""
+    """The named peer is left out of the next attempt. The other end names the same peer."""
     async with rig(tmp_path) as r:
         me, ann = r.parts.me, ANN.peer
         r.parts.standing.dialable = False
@@ -191,7 +193,7 @@ async def test_two_that_cannot_dial_each_other_give_up_at_once_and_take_turns(
         assert named == [(ann,) if pair[step] == ann else () for step in (0, 1)]
 
 
-async def test_nobody_connects_to_more_than_it_has_room_for(tmp_path: FilePath) -> None:
+async def test_number_of_connections_is_bounded(tmp_path: FilePath) -> None:
     others = [somebody(500 + number).peer for number in range(NEIGHBOURS_MAX + 1)]
     async with rig(tmp_path) as r:
         request = replace(requested(r, *others), schedule="direct")

@@ -1,4 +1,4 @@
-"""When this node averages, with whom, and when it gives that up."""
+"""When this node takes part in a reduce, with whom, and when it gives the reduce up."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ WORK = Work(0, (0, 1), 200)
     [
         (A, 0, WORK, True),
         (A, None, WORK, False),  # θ is not loaded
-        (A, 1, WORK, False),  # θ is somewhere else
-        (A, 0, None, False),  # restarted since it said that it was ready
+        (A, 1, WORK, False),  # θ is of another step
+        (A, 0, None, False),  # restarted since it reported ready
         (A, 0, replace(WORK, step=1), False),
         (A, 0, replace(WORK, tokens=100), False),  # not what was agreed
         (A, 0, Work(0, (0,), 100), False),
@@ -71,14 +71,14 @@ WORK = Work(0, (0, 1), 200)
         (PeerId("c"), 0, WORK, False),
     ],
 )
-def test_a_reduce_is_due_for_whoever_has_exactly_what_was_agreed(
+def test_reduce_is_due_for_a_node_with_exactly_the_agreed_work(
     peer: PeerId, outer_step: int | None, work: Work | None, due: bool
 ) -> None:
     assert reduce_due(OPEN, outer_step, peer, work) == (OPENED if due else None)
     assert reduce_due(START, outer_step, peer, work) is None
 
 
-async def test_an_attempt_is_moot_when_the_ledger_went_on_or_a_participant_is_down(
+async def test_attempt_is_void_if_the_ledger_moved_or_a_peer_is_down(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
@@ -101,7 +101,7 @@ async def test_an_attempt_is_moot_when_the_ledger_went_on_or_a_participant_is_do
         assert reason.suspects == ()
 
 
-async def test_the_request_follows_from_roster_and_manifest_alone(tmp_path: Path) -> None:
+async def test_request_follows_from_roster_and_manifest_alone(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         roster = opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1))
         request = _request(r.parts, r.parts.outer_step(roster.step), roster)
@@ -109,7 +109,7 @@ async def test_the_request_follows_from_roster_and_manifest_alone(tmp_path: Path
         assert request.deadline_s >= REDUCE_S_MIN
 
 
-async def test_a_ring_of_one_stores_its_update_and_says_so_once(
+async def test_single_participant_stores_and_reports_its_update_once(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
@@ -147,7 +147,7 @@ async def test_a_ring_of_one_stores_its_update_and_says_so_once(
     assert len(r.said("exchange-started")) == 1
 
 
-async def test_who_cannot_be_reached_is_suspected_and_theta_is_free_again(
+async def test_unreachable_peer_is_suspected_and_theta_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)
@@ -168,10 +168,10 @@ async def test_who_cannot_be_reached_is_suspected_and_theta_is_free_again(
 
 
 @pytest.mark.parametrize("they_dial", [True, False])
-async def test_a_neighbour_that_never_opens_its_streams_is_named(
+async def test_neighbour_that_never_opens_its_streams_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, they_dial: bool
 ) -> None:
-    """It is due to dial and does not, or it is dialled and says nothing to our hello."""
+    """It should dial and does not, or it is dialled and does not answer our hello."""
     monkeypatch.setattr(reduce_links, "EDGE_S", 0.4)
     monkeypatch.setattr(reduce_links, "DIAL_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -195,7 +195,7 @@ async def test_a_neighbour_that_never_opens_its_streams_is_named(
 
 
 def put_into_a_roster(parts: Parts, *others: PeerId) -> None:
-    """The outer step's exchange is due, with our work and theirs."""
+    """A reduce of the outer step is due, with our work and theirs."""
     parts.outer.step = 0
     each = [Participant(name, 16, 1) for name in (parts.me, *others)]
     roster = opening(parts.ledger.state, *each, learners=others)
@@ -227,10 +227,10 @@ def answering(parts: Parts, answer: bytes) -> Iterator[Endpoint]:
 
 
 @pytest.mark.parametrize("answer", [b"\0\0\0\1\1", b"\0\0\0\1\x80", b"\xff\xff\xff\xff", None])
-async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_are_still_heard(
+async def test_neighbour_with_a_bad_answer_or_certificate_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
 ) -> None:
-    """A certificate may bear somebody else's name, who has nothing to do with it."""
+    """A certificate may contain the name of a peer that has nothing to do with it."""
     monkeypatch.setattr(reduce_links, "EDGE_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
@@ -253,7 +253,7 @@ async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_ar
         assert heard.heartbeat.reduce == ReduceReport(0, 0, None, (ANN.peer,))
 
 
-async def test_a_participant_that_is_no_peer_is_not_named_and_we_are_still_heard(
+async def test_participant_without_a_valid_peer_id_is_not_named(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """In an open run a lying proposer can put one into a roster."""
@@ -269,7 +269,7 @@ async def test_a_participant_that_is_no_peer_is_not_named_and_we_are_still_heard
     assert isinstance(heard, FullHeartbeat)
 
 
-async def test_an_attempt_that_lost_its_point_while_it_waited_for_theta_is_not_begun(
+async def test_attempt_that_became_void_before_its_start_is_not_begun(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
@@ -285,7 +285,7 @@ async def test_an_attempt_that_lost_its_point_while_it_waited_for_theta_is_not_b
     assert r.said("exchange-connected") == []
 
 
-async def test_who_no_longer_has_the_work_that_it_promised_says_so_and_is_not_waited_for(
+async def test_node_that_lost_its_promised_work_says_so(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
@@ -297,7 +297,7 @@ async def test_who_no_longer_has_the_work_that_it_promised_says_so_and_is_not_wa
     parts.ledger.state = replace(parts.ledger.state, roster=roster)
     nursery.start_soon(exchange, parts)
     await trio.testing.wait_all_tasks_blocked()
-    assert r.heard() == []  # This process never said that it was ready: it may yet be.
+    assert r.heard() == []  # This process never reported ready, and may still do so.
     parts.ledger.view.note(Ready(parts.me, 0, 16, 1))
     parts.changes.ring()
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -310,11 +310,11 @@ async def test_who_no_longer_has_the_work_that_it_promised_says_so_and_is_not_wa
     assert len(r.said("exchange-failed")) == 1
 
 
-async def test_who_comes_back_with_other_work_than_the_roster_counts_on_says_so_and_offers_that(
+async def test_returning_node_with_other_work_says_so_and_offers_that(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Where means come late, work that was not taken is carried; who is restarted carries none. If
-    that is so of all participants, nobody else is there to give the reduce up.
+    """If means come late, work that was not taken is carried over, but a restarted node carries
+    none. If this is true of all participants, nobody else can give the reduce up.
     """
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
     parts = r.parts
@@ -341,7 +341,7 @@ async def test_who_comes_back_with_other_work_than_the_roster_counts_on_says_so_
     assert len(r.said("exchange-failed")) == 1
 
 
-async def test_an_attempt_is_moot_when_a_participant_says_that_its_work_is_lost(
+async def test_attempt_is_void_when_a_participant_lost_its_work(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
@@ -358,7 +358,7 @@ async def test_an_attempt_is_moot_when_a_participant_says_that_its_work_is_lost(
         assert reason.suspects == (ANN.peer,)
 
 
-async def test_a_pseudo_gradient_that_is_not_finite_is_not_offered_again(
+async def test_pseudo_gradient_with_nan_is_not_offered_again(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
@@ -374,10 +374,10 @@ async def test_a_pseudo_gradient_that_is_not_finite_is_not_offered_again(
     assert parts.standing.work is None
 
 
-async def test_who_is_a_moment_later_than_the_others_makes_the_committed_update_itself(
+async def test_slightly_later_node_makes_the_committed_update_itself(
     tmp_path: Path,
 ) -> None:
-    """Over a slow line, fetching it from them would take as long as the whole reduce did."""
+    """Over a slow line, fetching it from the others would take as long as the whole reduce did."""
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
         parts = r.parts
         roster = opening(parts.ledger.state, Participant(parts.me, 16, 1))
@@ -403,7 +403,7 @@ async def test_who_is_a_moment_later_than_the_others_makes_the_committed_update_
             await _while_it_matters(parts, roster, trio.sleep_forever)
 
 
-async def test_the_update_that_a_reduce_is_about_to_make_is_not_fetched_beside_it(
+async def test_update_that_a_reduce_is_about_to_make_is_not_fetched(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -424,10 +424,10 @@ async def test_the_update_that_a_reduce_is_about_to_make_is_not_fetched_beside_i
 
 
 @pytest.mark.parametrize(("heard", "reported"), [(False, (ANN.peer,)), (True, ())])
-async def test_what_a_neighbour_said_is_not_reported_as_found_here(
+async def test_neighbours_accusation_is_not_repeated_as_our_own(
     tmp_path: Path, heard: bool, reported: tuple[str, ...]
 ) -> None:
-    """A liar that sends ABORT would otherwise accuse with the voices of all participants."""
+    """Otherwise a liar that sends ABORT would accuse with the voices of all participants."""
     async with rig(tmp_path) as r:
         await _give_up(r.parts, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
         assert r.parts.standing.reduce == ReduceReport(0, 0, None, reported)

@@ -1,4 +1,6 @@
-"""Error feedback: what rounding loses is owed once it is in θ, however its reduce ended here."""
+"""Error feedback: a rounding loss is owed once its update is in θ, however the reduce ended
+here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
 BLOCKS, TOKENS = 2, 32
-"""Of an outer step."""
+"""The steps of an outer step."""
 
 
 def opening_with(r: Rig, *participants: Participant) -> Roster:
@@ -38,7 +40,7 @@ def opening_with(r: Rig, *participants: Participant) -> Roster:
 
 
 async def begin(r: Rig, step: int) -> NDArray[np.float32]:
-    """Open the reduce of outer step `step` with work for it. Returns the pseudo-gradient."""
+    """Open the reduce of outer step `step` with work for it. Return the pseudo-gradient."""
     parts = r.parts
     assert parts.arena is not None
     await settled(lambda: parts.outer.step == step)
@@ -54,7 +56,7 @@ async def begin(r: Rig, step: int) -> NDArray[np.float32]:
 
 
 async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
-    """Have a pseudo-gradient averaged in outer step `step`. Returns it, and the update."""
+    """Have a pseudo-gradient averaged in outer step `step`. Return it and the update."""
     parts, offered = r.parts, await begin(r, step)
     await settled(lambda: parts.standing.reduce is not None and parts.standing.reduce.step == step)
     assert parts.standing.reduce is not None
@@ -64,11 +66,11 @@ async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
 
 
 def owed(r: Rig) -> list[NDArray[np.float32]]:
-    """By fragment."""
+    """Residuals by fragment."""
     return [residual.owed.copy() for residual in r.parts.outer.residuals]
 
 
-async def test_each_fragment_is_owed_what_its_own_updates_have_lost(
+async def test_each_fragment_owes_what_its_own_updates_have_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
@@ -83,11 +85,11 @@ async def test_each_fragment_is_owed_what_its_own_updates_have_lost(
         nursery.start_soon(keep_outer_state, r.parts)
         nursery.start_soon(exchange, r.parts)
         lacking = [np.zeros(each.numel) for each in r.parts.fragments]
-        """By fragment: all that was offered and committed, less what the updates say."""
+        """By fragment: everything that was offered and committed, minus the updates."""
         for step in range(6):
             before, number = owed(r), step % 2
             offered, update = await offer(r, step)
-            if step == 2:  # the attempt comes to nothing, and so does what it lost
+            if step == 2:  # the attempt fails, and its loss does not count
                 r.decide(Skip(step))
                 r.parts.changes.ring()
                 await settled(lambda done=step + 1: r.parts.outer.step == done)
@@ -106,7 +108,8 @@ async def test_each_fragment_is_owed_what_its_own_updates_have_lost(
 
 
 class Late(Reduce):
-    """One that everybody else has ended, with our sums in the mean, which itself comes too slowly.
+    """A reduce that all others have finished, with our sums in the mean. The mean itself arrives
+    too slowly.
 
     `lost` is what our rounding lost in it.
     """
@@ -122,7 +125,7 @@ class Late(Reduce):
 
 
 class Spoilt(Late):
-    """In which somebody sent numbers that no rounding loses."""
+    """A reduce in which a peer sent numbers that rounding cannot produce."""
 
     def run(self) -> ReduceStatistics:
         try:
@@ -136,7 +139,7 @@ class Spoilt(Late):
 async def owing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, late: type[Late]
 ) -> AsyncIterator[Rig]:
-    """A node that is alone in its run, owes something from step 0, and is `late` in step 1."""
+    """A node alone in its run that owes a residual from step 0 and is `late` in step 1."""
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     monkeypatch.setattr(update_blobs, "LAG_S", 0.02)
     monkeypatch.setattr(Late, "lost", None)
@@ -161,7 +164,7 @@ async def owing(
 
 
 async def decided(r: Rig, *values: Value) -> None:
-    """The others agree on these, and our reduce is given up."""
+    """The others agree on these entries, and our reduce is given up."""
     r.decide(*values)
     r.parts.changes.ring()
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -169,13 +172,13 @@ async def decided(r: Rig, *values: Value) -> None:
 
 
 async def update_of_others(r: Rig) -> Digest:
-    """Any will do: what is in it is no matter of what we lost."""
+    """Any bytes will do: the contents do not affect our loss."""
     update = r.parts.outer_step(1).update
     payload = bytearray(update.payload_bytes)
     return await trio.to_thread.run_sync(update.write, r.parts.store, payload)
 
 
-async def test_what_was_paid_into_a_commit_whose_reduce_we_gave_up_is_not_owed_again(
+async def test_residual_paid_into_a_commit_is_not_owed_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -185,7 +188,7 @@ async def test_what_was_paid_into_a_commit_whose_reduce_we_gave_up_is_not_owed_a
         assert owed(r)[0].tobytes() == Late.lost.tobytes() != before.tobytes()
 
 
-async def test_a_reduce_that_was_given_up_and_not_committed_pays_nothing(
+async def test_abandoned_and_uncommitted_reduce_pays_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -194,7 +197,7 @@ async def test_a_reduce_that_was_given_up_and_not_committed_pays_nothing(
         assert owed(r)[0].tobytes() == before.tobytes()
 
 
-async def test_another_attempt_that_is_committed_without_us_pays_nothing(
+async def test_attempt_committed_without_us_pays_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owing(tmp_path, monkeypatch, Late) as r:
@@ -204,7 +207,7 @@ async def test_another_attempt_that_is_committed_without_us_pays_nothing(
         assert owed(r)[0].tobytes() == before.tobytes()
 
 
-async def test_of_a_step_that_the_chain_remembers_no_more_nothing_is_owed(tmp_path: Path) -> None:
+async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
     async with rig(tmp_path, codec=CodecSpec("int4", 32, feedback=True)) as r:
         ledger, residual = r.parts.ledger, r.parts.outer.residuals[0]
         assert residual is not None
@@ -217,10 +220,12 @@ async def test_of_a_step_that_the_chain_remembers_no_more_nothing_is_owed(tmp_pa
         assert (residual.open_step, residual.owed.any()) == (None, False)
 
 
-async def test_what_no_rounding_can_lose_is_owed_by_nobody(
+async def test_loss_larger_than_rounding_can_cause_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or who sent it, and says that it has the mean, would have us refused in every later step."""
+    """Otherwise the peer that sent it, and claims to have the mean, could have us refused in every
+    later step.
+    """
     async with owing(tmp_path, monkeypatch, Spoilt) as r:
         await decided(r, Commit(1, 0, await update_of_others(r)))
         assert not owed(r)[0].any()

@@ -1,4 +1,4 @@
-"""A run whose organiser changes it in its course: real nodes, fake trainers, the real commands."""
+"""A run that its organiser amends: real nodes, simulated trainers, the real commands."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ async def command(*words: object) -> int:
     return await trio.to_thread.run_sync(partial(main, [str(word) for word in words]))
 
 
-async def test_codec_and_h_change_for_all_at_one_outer_step_and_for_who_comes_later(
+async def test_amended_codec_and_h_hold_for_all_from_one_outer_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One member is away while the run is amended, one joins after that, and one is killed."""
-    rules = policy(grace_s=30.0)  # Whoever is late is waited for, or has older blocks to bring.
+    rules = policy(grace_s=30.0)  # Late members are waited for, or have older blocks to contribute.
     async with swarm(tmp_path, later=("dan",), steps=10_000, rules=rules, stops_at=1) as s:
         await s.until(lambda: s.at_step(1))
         await s.stop("cai")
@@ -60,7 +60,7 @@ def agreed(node: SwarmNode) -> bool:
 
 
 def check_terms(s: Swarm, step: int) -> None:
-    """Before `step` by the manifest, from it on by the amendment: updates, leases and rates."""
+    """Before `step` the manifest holds, and from it on the amendment: updates, leases and rates."""
     parts = s.seed.parts
     metas = [
         (at, parts.store.manifest(update).meta["codec"]) for at, update, _ in s.committed(s.seed)
@@ -84,7 +84,7 @@ def check_terms(s: Swarm, step: int) -> None:
         obeyed = s[name].remote.obeyed
         rates = [each for each in obeyed if isinstance(each, frames.Rates)]
         assert rates
-        # Three inner steps go as far along the schedule as two had gone.
+        # Three inner steps advance the schedule as far as two did before.
         assert set(rates) == {frames.Rates(0.05, 2 * step, 2 * step, 3, 2)}
     trained = [each for each in s["dan"].remote.obeyed if isinstance(each, frames.Train)]
     assert trained[-1].first_inner_step == 2 * step + 3 * (trained[-1].step - step)

@@ -1,4 +1,4 @@
-"""Most of the voters are gone, in a run that branches: who is left goes on, and all meet again."""
+"""Most voters of a run that branches are gone: the others continue, and all meet again."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def kinds(node: SwarmNode) -> list[type]:
 
 
 async def branch_off(s: Swarm) -> int:
-    """Three of five voters vanish, the two who are left branch off and commit. Returns the outer
-    step in which they did.
+    """Three of five voters vanish, and the two others branch off and commit. Return the outer step
+    in which they did.
     """
     await s.until(lambda: s.at_step(1))
     await s.stop(*GONE)
@@ -37,7 +37,7 @@ async def branch_off(s: Swarm) -> int:
     return step
 
 
-async def test_two_of_five_voters_go_on_say_so_and_rejoin_the_majority_once_that_has_gone_on(
+async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
     tmp_path: Path,
 ) -> None:
     async with swarm(

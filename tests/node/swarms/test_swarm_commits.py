@@ -1,4 +1,4 @@
-"""A swarm trains: what is agreed, what is averaged, and who gets the credit."""
+"""A swarm trains: what is agreed, what is averaged, and which peers get the credit."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ENDLESS = 10_000
 async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whatever schedule the roster says: here it is another one each time."""
+    """This holds with any schedule in the roster: here it is another one each time."""
 
     def in_turn(
         peers: Sequence[PeerId],
         *_: object,
         current: tuple[Schedule, Sequence[PeerId]],
     ) -> Arrangement:
-        """The same from everybody who is asked: the one after the last that was agreed."""
+        """All that are asked give the same answer: the schedule after the last one agreed."""
         turn = SCHEDULES.index(current[0]) + 1
         return Arrangement(SCHEDULES[turn % len(SCHEDULES)], peers[::-1], 0.0, "it is its turn")
 
@@ -51,7 +51,8 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
         s.check_chain()
         await s.until(lambda: all(s[n].events("run-ended") for n in ("seed", "ann", "bob", "cai")))
-        # Those who have a share of the final weights have measured it, and all know the whole.
+        # Nodes with a share of the final weights have measured it, and all know the complete
+        # result.
         await s.until(lambda: all(node.events("evaluated", step=4, blocks=2) for node in s.up))
         told = [node.events("evaluated", step=4, blocks=2)[0] for node in s.up]
         assert len({each["loss"] for each in told}) == 1
@@ -59,7 +60,7 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         assert sorted(measured) == sorted(shares(s.seed.parts, 4))
 
 
-async def test_what_rounding_lost_is_owed_and_states_are_equal_all_the_same(
+async def test_residuals_are_kept_and_states_are_equal_all_the_same(
     tmp_path: Path,
 ) -> None:
     codec = CodecSpec("int4", 64, feedback=True)
@@ -76,7 +77,7 @@ def owed(node: SwarmNode) -> Float32Vector:
     return residual.owed
 
 
-async def test_a_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:
+async def test_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:
     alone = policy(participants_min=1)
     async with swarm(tmp_path, nodes=("ann",), founders=("ann",), rules=alone, steps=3) as s:
         await s.until(lambda: s.at_step(3))
@@ -85,7 +86,7 @@ async def test_a_founder_that_trains_needs_nobody_else(tmp_path: Path) -> None:
         s.check_equal()
 
 
-async def test_a_straggler_is_left_out_keeps_its_work_and_contributes_it_later(
+async def test_straggler_is_left_out_and_contributes_its_work_later(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=0.4)) as s:
@@ -93,8 +94,8 @@ async def test_a_straggler_is_left_out_keeps_its_work_and_contributes_it_later(
         await s.until(lambda: len(s.credits("cai")) >= 2)
         cai.remote.stuck = True
         await s.until(lambda: cai.remote.rests)
-        # It has yet to read θ of the step that it was told of: that one must not move. What it said
-        # before may still be on its way.
+        # It has yet to read θ of the step it was told of, so that θ must not move. Its earlier
+        # report may still be on its way.
         await stands_still(s, cai)
         await s.until(lambda: missed(s, "cai") >= 3)
         assert cai.parts.ledger.state.is_member(cai.peer)
@@ -103,12 +104,12 @@ async def test_a_straggler_is_left_out_keeps_its_work_and_contributes_it_later(
         await s.until(lambda: len(s.credits("cai")) >= done + 2)
         s.check_chain()
         s.check_equal()
-        # What it had done when it was held went on from there.
+        # The work it had when it was stopped has continued from there.
         assert s.trained_once("cai")
 
 
 async def stands_still(s: Swarm, node: SwarmNode) -> None:
-    """Wait until θ has been in use and not moved here while others went on for three steps."""
+    """Wait until θ has been in use and not moved here while others continued for three steps."""
     since = node.step, s.seed.step
 
     def stood() -> bool:
@@ -121,11 +122,11 @@ async def stands_still(s: Swarm, node: SwarmNode) -> None:
 
 
 def missed(s: Swarm, name: str) -> int:
-    """How many committed outer steps have passed since this node last took part."""
+    """The number of committed outer steps since this node last took part."""
     return s.seed.step - 1 - s.credits(name)[-1]
 
 
-async def test_a_trainer_that_dies_in_mid_lease_is_restarted_and_the_node_stays_a_member(
+async def test_trainer_that_dies_in_mid_lease_is_restarted(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
@@ -151,7 +152,7 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
         ann, cai = s["ann"], s["cai"]
         await s.until(lambda: len(s.credits("cai")) >= 1)
         cai.remote.held = True
-        # With a block to train: it cannot become ready any more.
+        # With a block to train, so it can no longer become ready.
         step = await s.until(lambda: cai.remote.rests and is_ready_and_waits_for(ann, cai))
         work = ann.parts.standing.work
         ann.remote.dies = True
@@ -166,14 +167,14 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
 
 
 def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
-    """The outer step for which `node` is ready and `other` is not; 0 as long as it is not so."""
+    """The outer step for which `node` is ready and `other` is not, or 0."""
     work, theirs = node.parts.standing.work, other.parts.standing.work
     step = node.parts.ledger.state.step
     waits = work is not None and work.step == step and (theirs is None or theirs.step < step)
     return step if waits and other.step == step else 0
 
 
-async def test_a_node_that_was_ready_and_restarts_is_not_averaged_with_an_empty_arena(
+async def test_restarted_node_is_not_averaged_with_an_empty_arena(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, steps=ENDLESS, rules=policy(grace_s=0.4)) as s:
@@ -193,7 +194,7 @@ async def test_a_node_that_was_ready_and_restarts_is_not_averaged_with_an_empty_
         s.check_equal()
 
 
-async def test_a_step_whose_attempts_all_fail_is_skipped_and_its_work_goes_into_the_next(
+async def test_skipped_steps_work_goes_into_the_next(
     tmp_path: Path,
 ) -> None:
     rules = policy(attempts_max=1, patience_s=0.0)

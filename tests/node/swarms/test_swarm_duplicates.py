@@ -1,5 +1,6 @@
-"""A key that was copied, on real sockets: found and told, whether its nodes vote or not; and a
-restart that is quick is no copy."""
+"""A copied key, on real sockets: it is found and reported, whether its nodes vote or not. A quick
+restart is not taken for a copy.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ ENDLESS = 10_000
 
 
 def copied(s: Swarm, name: str, *, all_of_it: bool = True) -> SwarmNode:
-    """A node that is not started, with the key of another, or with the whole of its home."""
+    """A node that is not started, with another node's key or with its whole home."""
     home, original = s.folder / f"{name}-copy", s[name].home
     if all_of_it:
-        # The original goes on: what is written beside something and renamed may vanish meanwhile.
+        # The original keeps running, so temporary files may vanish meanwhile.
         passing = shutil.ignore_patterns("control.sock", "lock", "tmp", "peers*", "*.new*")
         shutil.copytree(original.root, home, ignore=passing)
     else:
@@ -39,10 +40,10 @@ def is_told(node: SwarmNode) -> bool:
     return "identity" in node.parts.standing.warnings
 
 
-async def test_a_copy_does_not_start_while_the_original_lives(
+async def test_copy_does_not_start_while_the_original_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The original answers within two seconds; this leaves it time on a crowded machine.
+    # The original answers within two seconds. This leaves it time on a crowded machine.
     monkeypatch.setattr(duplicate_identity, "start_wait_s", lambda: 30.0)
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: len(s.credits("ann")) >= 1)
@@ -57,7 +58,7 @@ async def test_a_copy_does_not_start_while_the_original_lives(
         assert not is_told(s["ann"])
 
 
-async def test_two_that_start_together_are_both_told_and_one_stays_without_a_vote(
+async def test_of_two_that_start_together_one_stays_without_a_vote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with swarm(tmp_path, nodes=("ann",), later=("cai",), steps=ENDLESS) as s:
@@ -74,20 +75,20 @@ async def test_two_that_start_together_are_both_told_and_one_stays_without_a_vot
         assert gone.error.exit_code == 8
         assert left.parts.ledger._instance.electorate.silent
         assert starts_of(left.parts.identities.incarnation) == 1
-        # Nobody else is concerned. The process that stays follows, and is heard again.
+        # Nobody else is affected. The process that stays follows the run and is heard again.
         await s.go_on(1, "seed", "ann")
         await s.until(lambda: s.seed.parts.identities.incarnations.is_known(*heard_as(left)))
 
 
 async def alone_for_all_it_knows(*arguments: object) -> None:
-    """In place of the question at the start: as if no member was connected then."""
+    """Replaces the question at the start, as if no member was connected then."""
 
 
 def heard_as(node: SwarmNode) -> tuple[PeerId, int]:
     return node.peer, node.parts.identities.incarnation
 
 
-async def test_a_restart_at_once_after_a_kill_is_no_copy(tmp_path: Path) -> None:
+async def test_quick_restart_after_a_kill_is_not_taken_for_a_copy(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: len(s.credits("bob")) >= 1)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Who comes and who goes: joining in mid-run, leaving kindly, being let in and being thrown out."""
+"""Members come and go: joining in mid-run, leaving, being admitted and being evicted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDLESS = 10_000
 
 
 async def ask(node: SwarmNode, command: str) -> dict[str, object]:
-    """What `p2ptrain` asks a node over its control socket."""
+    """Send a request of `p2ptrain` to a node over its control socket."""
     async with await trio.open_unix_socket(str(node.home.control)) as stream:
         await stream.send_all(json.dumps({"command": command}).encode() + b"\n")
         answer = b""
@@ -29,7 +29,7 @@ async def ask(node: SwarmNode, command: str) -> dict[str, object]:
     return reply
 
 
-async def test_a_joiner_in_mid_run_gets_a_snapshot_and_updates_and_contributes(
+async def test_joiner_in_mid_run_gets_snapshot_and_updates_and_contributes(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
@@ -46,7 +46,7 @@ async def test_a_joiner_in_mid_run_gets_a_snapshot_and_updates_and_contributes(
         s.check_equal()
 
 
-async def test_a_joiner_finds_what_it_needs_among_nodes_that_keep_one_snapshot(
+async def test_joiner_finds_its_data_among_nodes_with_one_snapshot_each(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, later=("dan",), keep_snapshots=1, steps=ENDLESS) as s:
@@ -60,7 +60,7 @@ async def test_a_joiner_finds_what_it_needs_among_nodes_that_keep_one_snapshot(
         s.check_equal()
 
 
-async def test_a_source_that_has_rotted_does_not_stop_a_joiner(tmp_path: Path) -> None:
+async def test_corrupt_source_does_not_stop_a_joiner(tmp_path: Path) -> None:
     async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(3))
         for name in ("ann", "bob"):
@@ -85,27 +85,27 @@ def rot_all(node: SwarmNode) -> None:
                 path.write_bytes(data)
 
 
-async def test_the_seed_leaves_kindly_and_the_run_goes_on_without_it(tmp_path: Path) -> None:
+async def test_seed_leaves_and_the_run_continues_without_it(tmp_path: Path) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
         names = ("ann", "bob", "cai")
         await s.until(lambda: len(s["ann"].parts.ledger.state.voters) == 4)
         await s.seed.leave()
         assert s.seed.events("left", member=False)
-        # It goes when it knows; the entry may still be on its way to some.
+        # It leaves when it knows. The entry may still be on its way to some nodes.
         await s.until(lambda: not any(is_member(s[name], s.seed) for name in names))
         await s.go_on(2, *names)
-        # Whoever was up late began with a snapshot, and has not all updates.
+        # A node that was up late began with a snapshot, and does not have all updates.
         first = [name for name in names if s[name].events("committed", step=0, took_part=True)]
         s.check_chain(first[0])
         s.check_equal()
 
 
 def is_member(node: SwarmNode, other: SwarmNode) -> bool:
-    """Whether `other` is a member, for all that `node` knows."""
+    """Whether `other` is a member according to `node`."""
     return node.parts.ledger.state.is_member(other.peer)
 
 
-async def test_who_is_taken_off_the_allowlist_is_evicted_and_told(
+async def test_peer_taken_off_the_allowlist_is_evicted_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.3)
@@ -125,14 +125,14 @@ async def test_who_is_taken_off_the_allowlist_is_evicted_and_told(
 
 
 def states(node: SwarmNode) -> list[object]:
-    """All that it said to be, from its start."""
+    """All states that it reported, from its start."""
     return [event["state"] for event in node.events("state")]
 
 
-async def test_who_waits_for_approval_takes_part_once_the_organiser_has_given_it(
+async def test_waiting_peer_takes_part_once_the_organiser_approves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though it has found another node than the organiser's."""
+    """It has found another node than the organiser's."""
     monkeypatch.setattr(find_run, "ASK_AGAIN_S", 0.5)
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))

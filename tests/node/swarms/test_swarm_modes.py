@@ -1,4 +1,6 @@
-"""Runs of several fragments, and runs that train while they average: real nodes, fake trainers."""
+"""Runs with several fragments, and runs that train while they average: real nodes, simulated
+trainers.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,10 @@ Committed = tuple[int, Digest, Credits]
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_merged(
+async def test_updates_contain_the_work_since_their_fragments_last_merge(
     tmp_path: Path, mode: str
 ) -> None:
-    """Somebody joins in mid-run, and codec and rates are amended; neither loses any work."""
+    """A peer joins in mid-run, and codec and rates are amended. Neither loses any work."""
     sync, inner_steps = MODES[mode]
     rules = policy(grace_s=30.0, snapshot_every=STEPS)
     settings = {"sync": sync, "inner_steps": inner_steps, "rules": rules, "later": ("cai",)}
@@ -59,7 +61,7 @@ async def test_updates_are_of_what_was_trained_since_their_fragment_was_last_mer
 
 async def admit_and_amend(s: Swarm, name: str) -> int:
     """Start this node until it is a member, and publish the amendment until all could agree on it,
-    while the run stands still. Returns from which outer step on the amendment holds.
+    while the run stands still. Return the outer step from which the amendment holds.
     """
     await s.start(name)
     await s.until(lambda: s.seed.parts.ledger.state.is_member(s[name].peer))
@@ -71,7 +73,7 @@ async def admit_and_amend(s: Swarm, name: str) -> int:
 
 
 def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
-    """The pseudo-gradient that this update stands for."""
+    """The pseudo-gradient that this update represents."""
     parts = node.parts
     payload = parts.store.read_blob(update)
     outer_step = parts.outer_step(step)
@@ -83,7 +85,7 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
 def expected(
     node: SwarmNode, step: int, before: list[Committed], credits: Credits
 ) -> NDArray[np.float32]:
-    """What all have trained since this fragment was merged, each weighed by how much that is."""
+    """Everything trained since this fragment was merged, weighted by its amount."""
     parts, sync = node.parts, node.parts.manifest.sync
     fragment = parts.outer_step(step).fragment
     works, weights = [], []
@@ -102,8 +104,9 @@ def expected(
 
 
 def forgotten(node: SwarmNode, offered: tuple[int, ...]) -> int:
-    """How many blocks were trained ahead of a merge, which forgets them (α = 0) unless all means
-    come a whole step late. Who was left out before offers all that it holds, and trains none.
+    """The number of blocks trained ahead of a merge. The merge forgets them (α = 0) unless all
+    means come a whole step late. A participant that was left out before offers everything it holds,
+    and trains no more.
     """
     manifest = node.parts.manifest
     if not offered or manifest.delayed or len(offered) == manifest.blocks_per_lease:
@@ -119,7 +122,7 @@ def trained_ahead(node: SwarmNode) -> bool:
     return any(isinstance(each, frames.Train) and each.ahead for each in node.remote.obeyed)
 
 
-async def test_deaths_and_joins_leave_states_equal_and_blocks_committed_once(
+async def test_deaths_and_joins_leave_equal_states_and_single_commits(
     tmp_path: Path,
 ) -> None:
     sync, inner_steps = MODES["streaming"]
@@ -137,5 +140,5 @@ async def test_deaths_and_joins_leave_states_equal_and_blocks_committed_once(
 
 
 def in_it_again(s: Swarm, name: str) -> bool:
-    """Whether this node's work goes into updates of its present life."""
+    """Whether this node's work goes into updates of its current life."""
     return any(s[name].events("committed", took_part=True))

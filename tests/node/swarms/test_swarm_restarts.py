@@ -1,4 +1,4 @@
-"""Nodes that stop and come back: from their own disk, to where they were, with nothing lost."""
+"""Nodes that stop and come back continue from their own disks, without a loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDLESS = 10_000
 
 @contextmanager
 def held(s: Swarm, *names: str) -> Iterator[None]:
-    """These trainers stop before their next inner step, so the run stands still soon."""
+    """These trainers stop before their next inner step, so the run soon stands still."""
     for name in names:
         s[name].remote.held = True
     try:
@@ -33,15 +33,15 @@ def held(s: Swarm, *names: str) -> Iterator[None]:
 
 
 async def start_and_catch_up(s: Swarm, name: str, *others: str) -> None:
-    """Steps here take a tenth of a second: who starts would be so far behind that a snapshot is
-    cheaper than what it missed.
+    """Steps here take a tenth of a second. A starting node would be so far behind that a snapshot
+    is cheaper than the missed updates.
     """
     with held(s, *others):
         await s.start(name)
         await s.until(lambda: 0 <= s[name].step == s.seed.step)
 
 
-async def test_a_node_comes_back_from_its_home_to_where_it_was(tmp_path: Path) -> None:
+async def test_restarted_node_continues_from_its_home(tmp_path: Path) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
         bob = s["bob"]
         await s.step_by_step(lambda: len(s.credits("bob")) >= 3 and bob.events("snapshot"))
@@ -64,13 +64,13 @@ async def test_a_node_comes_back_from_its_home_to_where_it_was(tmp_path: Path) -
         assert isinstance(load, Load)
         assert isinstance(train, Train)
         assert load.step >= 3
-        # Where it is in the learning rate's schedule; of the data, `check_chain` says it.
+        # Its position in the learning rate's schedule. `check_chain` checks the data.
         assert train.first_inner_step == s.run.manifest.blocks_per_step * load.step
         s.check_chain()
         s.check_equal()
 
 
-async def test_when_all_stop_at_once_the_run_goes_on_once_they_are_back(tmp_path: Path) -> None:
+async def test_run_continues_after_all_nodes_stopped_at_once(tmp_path: Path) -> None:
     names = ("seed", "ann", "bob", "cai")
     async with swarm(tmp_path, steps=ENDLESS) as s:
         await s.step_by_step(
@@ -93,10 +93,10 @@ async def test_when_all_stop_at_once_the_run_goes_on_once_they_are_back(tmp_path
 
 
 @pytest.mark.parametrize("mode", ["plain", "streaming", "eager"])
-async def test_when_all_stop_in_mid_reduce_nobody_averages_an_empty_arena(
+async def test_after_a_stop_in_mid_reduce_no_empty_arena_is_averaged(
     tmp_path: Path, mode: str
 ) -> None:
-    """Where means are not waited for, all trainers are ahead of that reduce when they stop."""
+    """If means are not waited for, all trainers are ahead of that reduce when they stop."""
     roster_names = ("ann", "bob", "cai")
     names = ("seed", *roster_names)
     how = MODES[mode]
@@ -128,14 +128,14 @@ async def test_when_all_stop_in_mid_reduce_nobody_averages_an_empty_arena(
 
 
 def is_exchanging(node: SwarmNode, step: int) -> bool:
-    """Whether it is in the roster of this outer step, which it has begun to average."""
+    """Whether it is in the roster of this outer step, and has begun to average."""
     roster = node.parts.ledger.state.roster
     began = node.events("exchange-started", step=step)
     return roster is not None and roster.step == step and bool(began)
 
 
 def is_ahead(node: SwarmNode, step: int) -> bool:
-    """Whether its trainer has trained on since it was ready with this outer step."""
+    """Whether its trainer has trained more since it reported ready for this outer step."""
     marks = [each["event"] for each in node.records if each.get("step") == step]
     done = [mark for mark in marks if mark in ("ready", "inner-step")]
     return done[-1:] == ["inner-step"] and "ready" in done
@@ -173,7 +173,7 @@ class SmallDisk(LocalDisk):
 
 
 @pytest.mark.parametrize("full", ["no_chunks", "no_records"])
-async def test_a_full_disk_stops_a_node_cleanly_and_with_room_it_goes_on(
+async def test_full_disk_stops_a_node_cleanly_and_room_lets_it_continue(
     tmp_path: Path, full: str
 ) -> None:
     async with swarm(tmp_path, nodes=("ann", "bob"), later=("cai",), steps=ENDLESS) as s:

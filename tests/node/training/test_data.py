@@ -1,4 +1,4 @@
-"""What is fetched ahead, in which order, and how much of it."""
+"""The blocks that a node fetches ahead, their order, and their number."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def know_data(r: Rig) -> DataIndex:
     return index
 
 
-async def test_validation_comes_first_then_what_is_leased_then_what_follows(
+async def test_validation_comes_first_then_leased_blocks_then_the_next(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, steps=3) as r:
         index = know_data(r)
-        # One founder, who holds blocks 0 and 1; three steps of two blocks for it and newcomers.
+        # One founder holds blocks 0 and 1. There are three steps of two blocks for it and
+        # newcomers.
         following = 3 * 2 * (1 + NEWCOMERS)
         assert ahead(r.parts) == [*index.validation, *index.train[: 2 + following]]
 
@@ -48,7 +49,7 @@ async def test_blocks_that_a_member_gave_back_are_wanted_again(tmp_path: Path) -
         assert len(wanted) == len(set(wanted))
 
 
-async def test_no_more_is_kept_ahead_than_there_is_or_than_fits(
+async def test_no_more_is_kept_ahead_than_exists_or_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, steps=10_000) as r:
@@ -61,8 +62,8 @@ async def test_no_more_is_kept_ahead_than_there_is_or_than_fits(
         assert len(ahead(r.parts)) == 2 + 7
 
 
-async def test_however_small_the_cache_is_nothing_of_our_lease_is_collected(tmp_path: Path) -> None:
-    """And all that is fetched ahead is kept, so that nothing is fetched for the bin."""
+async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path) -> None:
+    """Everything fetched ahead is kept too, so that nothing is fetched in vain."""
     async with rig(tmp_path, steps=9, inner_steps=4) as r:
         index, store = know_data(r), r.parts.store
         r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
@@ -72,7 +73,7 @@ async def test_however_small_the_cache_is_nothing_of_our_lease_is_collected(tmp_
             cache = replace(r.parts.config, data_cache_bytes=blocks * 4 * BLOCK_TOKENS)
             r.parts.config = cache
             needed = roots(r.run.manifest, ledger, index, cache, None)
-            for _ in range(2):  # What was just put is spared once.
+            for _ in range(2):  # A new chunk is spared once.
                 store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
             left = [block for block in index.train if store.has_chunk(block)]
             assert set(own) <= set(left)

@@ -1,4 +1,4 @@
-"""What halving has found is not found again at each start of the node."""
+"""The batch size found by halving is not searched again at each start of the node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def halved(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 @pytest.mark.parametrize("ranks_host", ["", "127.0.0.1"])
-async def test_the_next_life_of_the_node_begins_with_what_was_found(
+async def test_next_life_of_the_node_begins_with_the_found_size(
     tmp_path: Path, ranks_host: str
 ) -> None:
     async with rig(tmp_path) as r:
@@ -54,7 +54,7 @@ async def test_the_next_life_of_the_node_begins_with_what_was_found(
         assert started_again(r).config.halving == FOUND
 
 
-async def test_a_user_is_told_what_was_found_and_how_to_have_it_forgotten(tmp_path: Path) -> None:
+async def test_user_is_told_the_found_size_and_how_to_forget_it(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         started_again(r)
         r.parts.standing.trainer = micro_batch_memory.in_words(r.parts, hello(r))
@@ -72,7 +72,7 @@ async def test_a_user_is_told_what_was_found_and_how_to_have_it_forgotten(tmp_pa
     [{"compile": True}, {"recompute": True}, {"ranks": 2}, {"precision": "bf16"}, {"threads": 2}],
     ids=str,
 )
-async def test_under_other_settings_it_is_forgotten(
+async def test_found_size_is_forgotten_under_other_settings(
     tmp_path: Path, changed: dict[str, object]
 ) -> None:
     async with halved(tmp_path) as r:
@@ -81,13 +81,13 @@ async def test_under_other_settings_it_is_forgotten(
         assert not r.parts.home.halving.exists()
 
 
-async def test_where_the_state_is_kept_makes_no_difference(tmp_path: Path) -> None:
+async def test_location_of_the_state_makes_no_difference(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         assert started_again(r, keep_inner=False).config.halving == FOUND
 
 
 @pytest.mark.parametrize(("device", "memory_bytes"), [("Another", 1000), ("A GPU", 1100)])
-async def test_for_another_device_or_with_more_memory_free_it_is_forgotten(
+async def test_found_size_is_forgotten_for_other_devices_or_more_memory(
     tmp_path: Path, device: str, memory_bytes: int
 ) -> None:
     async with halved(tmp_path) as r:
@@ -99,7 +99,7 @@ async def test_for_another_device_or_with_more_memory_free_it_is_forgotten(
         assert started_again(r).config.halving is None
 
 
-async def test_what_a_user_asks_for_comes_first_and_forgets_it(tmp_path: Path) -> None:
+async def test_users_own_setting_comes_first_and_forgets_it(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         trainers = started_again(r, micro_batch=4)
         assert (trainers.config.micro_batch, trainers.config.halving) == (4, None)
@@ -121,7 +121,7 @@ async def test_what_a_user_asks_for_comes_first_and_forgets_it(tmp_path: Path) -
         b' "micro_batch": 0}}',
     ],
 )
-async def test_a_damaged_file_is_ignored_with_a_word_and_written_anew(
+async def test_damaged_file_is_ignored_with_a_message_and_rewritten(
     tmp_path: Path, content: bytes
 ) -> None:
     async with halved(tmp_path) as r:
@@ -133,7 +133,7 @@ async def test_a_damaged_file_is_ignored_with_a_word_and_written_anew(
         assert started_again(r).config.halving == FOUND
 
 
-async def test_a_disk_that_takes_no_more_costs_the_hint_and_not_the_trainer(tmp_path: Path) -> None:
+async def test_full_disk_costs_the_hint_and_not_the_trainer(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         r.parts.home.halving.unlink()
         r.parts.home.halving.mkdir()

@@ -1,4 +1,4 @@
-"""Work that is ready is offered once it may be, and until our own ledger has heard of it."""
+"""Work that is ready is offered as soon as allowed, and until our own ledger has heard of it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.node.training.test_training import orders, training
 FOUND = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
 
 
-async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_told_again(
+async def test_work_of_an_ended_trainer_is_reported_until_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank's host drops while what it made is held to the bound. If this node is the only voter,
-    nobody else would ever ask for it.
+    """A rank's host drops out while its work is checked against the bound. If this node is the only
+    voter, nobody else would ever ask for that work.
     """
     monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
@@ -67,10 +67,10 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
 
 
 @pytest.mark.parametrize("found", ["before it is ready", "while it is held to the bound"])
-async def test_what_was_trained_on_a_theta_that_is_found_wrong_is_not_offered(
+async def test_work_trained_on_a_wrong_theta_is_not_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
 ) -> None:
-    """Though its trainer has not ended yet: once θ is right again it would be averaged."""
+    """Its trainer has not ended yet. Otherwise the work would be averaged once θ is right again."""
     heard, own_peak, note = (
         threading.Event(),
         ready_work.contribution_peak,

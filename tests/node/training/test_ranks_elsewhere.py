@@ -1,4 +1,6 @@
-"""A node whose ranks torchrun starts comes to the same state as one that starts them itself."""
+"""A node whose ranks are started by torchrun reaches the same state as one that starts them
+itself.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,12 @@ from p2ptrain.testing.published import BLOCKS, MODEL, policy
 from tests.node.rig import Rig, opening, rig, settled
 
 START_S = 120.0
-"""Until a rank has loaded torch, beside whatever else this machine does."""
+"""Until a rank has loaded torch, on a machine that may be busy."""
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """What an outer step has left in a node."""
+    """The results of an outer step in a node."""
 
     state: Digest
     update: Digest
@@ -48,7 +50,7 @@ class Stepped:
 
 
 def lay_in_data(r: Rig) -> None:
-    """Blocks that can be trained on; those that the rig publishes are names alone."""
+    """Blocks that can be trained on. Those that the rig publishes are names without contents."""
     random = np.random.default_rng(0)
     store = r.parts.store
     blocks = tuple(
@@ -73,7 +75,7 @@ async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
 
 
 async def stepped(r: Rig) -> Stepped:
-    """Take an outer step with what the trainer has made, and look at all that has changed."""
+    """Take an outer step with the trainer's work, and return everything that has changed."""
     parts = r.parts
     await settled(lambda: parts.standing.work is not None, START_S)
     work = parts.standing.work
@@ -88,7 +90,7 @@ async def stepped(r: Rig) -> Stepped:
     parts.changes.ring()
     await settled(lambda: parts.outer.step == 1)
     up, ready = r.said("trainer-up")[0], r.said("ready")[0]
-    # It trains on from the new θ, which it has read through the same connection by then.
+    # By then it trains on from the new θ, which it has read through the same connection.
     await settled(lambda: len(r.said("inner-step")) > len(work.blocks), START_S)
     kept = parts.home.inner.exists()
     digest = parts.outer.vectors.digest()
@@ -96,7 +98,7 @@ async def stepped(r: Rig) -> Stepped:
 
 
 async def called_at(r: Rig) -> str:
-    """Where the node says that ranks may call."""
+    """The address where the node accepts ranks."""
 
     def words() -> str:
         state = r.parts.standing.state
@@ -110,7 +112,7 @@ async def called_at(r: Rig) -> str:
 
 @contextmanager
 def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
-    """A rank as torchrun would start it, were it the only one."""
+    """A rank as torchrun would start it if it were the only one."""
     where = {"PYTHONPATH": str(Path(p2ptrain.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     rank = subprocess.Popen(
         [sys.executable, "-m", "p2ptrain.trainer", "--call", address, "--secret", str(secret)],
@@ -123,10 +125,10 @@ def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
         rank.wait()
 
 
-async def test_ranks_that_call_make_the_state_that_local_ones_make(
+async def test_remote_ranks_make_the_same_state_as_local_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One identity for both, hence the same run, the same lease and the same bytes."""
+    """Both use one identity, so they have the same run, lease and bytes."""
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     async with training(tmp_path / "local") as r:
         local = await stepped(r)
@@ -139,6 +141,6 @@ async def test_ranks_that_call_make_the_state_that_local_ones_make(
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         with rank_of_torchrun(address, secret):
             calls = await stepped(r)
-    # The optimizer's state would be kept on the ranks' hosts, and only where they are told to.
+    # The optimizer's state would be kept on the ranks' hosts, and only if they are told to.
     assert (local.keeps_inner, calls.keeps_inner) == (True, False)
     assert replace(calls, keeps_inner=True) == local

@@ -1,4 +1,4 @@
-"""With which settings a node starts its trainer."""
+"""The settings with which a node starts its trainer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from tests.node.rig import Rig, rig
 
 
 def at_once(r: Rig, **config: object) -> int:
-    """`micro_batch` of a trainer that is started with this configuration; 0 is the whole batch."""
+    """`micro_batch` of a trainer that is started with this configuration. 0 means the whole
+    batch.
+    """
     r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
     trainers = subprocesses(r.parts)
     assert isinstance(trainers, Supervisor)
     return trainers.config.micro_batch
 
 
-async def test_on_a_cpu_a_trainer_begins_with_what_will_fit_and_on_a_gpu_it_tries(
+async def test_cpu_trainer_begins_with_what_fits_and_gpu_trainer_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:

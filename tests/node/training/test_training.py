@@ -1,4 +1,6 @@
-"""The conversation with a trainer: orders that are safe to give, reports that may be believed."""
+"""The conversation with a trainer: orders that are safe to give, and reports that may be
+believed.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ async def training(folder: Path, remote: Remote, **settings: object) -> AsyncIte
 
 
 def orders(remote: Remote) -> list[str]:
-    """What the trainer obeyed, as words such as "train 0 (2 blocks from 0)"."""
+    """The orders that the trainer obeyed, as words such as "train 0 (2 blocks from 0)"."""
     told = []
     for frame in remote.obeyed:
         match frame:
@@ -81,7 +83,7 @@ def orders(remote: Remote) -> list[str]:
 
 
 def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
-    """Have the ledger end its outer step, and θ follow it."""
+    """Make the ledger end its outer step, and θ follow it."""
     state, work = r.parts.ledger.state, r.parts.standing.work
     blocks = len(state.leases[r.parts.me] if work is None else work.blocks)
     ours = Participant(r.parts.me, 16 * blocks, blocks)
@@ -97,7 +99,7 @@ def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
     r.parts.changes.ring()
 
 
-async def test_a_step_goes_from_load_to_ready(tmp_path: Path) -> None:
+async def test_step_goes_from_load_to_ready(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
@@ -111,10 +113,12 @@ async def test_a_step_goes_from_load_to_ready(tmp_path: Path) -> None:
         assert orders(remote)[2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
-async def test_what_counts_as_computing_is_what_the_trainer_says_that_inner_steps_took(
+async def test_computing_time_is_the_reported_time_of_inner_steps(
     tmp_path: Path,
 ) -> None:
-    """Not what else it does between its answers: it says 1,000 tokens a second, in blocks of 16."""
+    """Other work between its answers does not count. It reports 1,000 tokens a second, in blocks of
+    16.
+    """
     remote = Remote(inner_step_s=0.05)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
@@ -122,14 +126,14 @@ async def test_what_counts_as_computing_is_what_the_trainer_says_that_inner_step
         assert r.parts.standing.inner_s == pytest.approx(0.032)
 
 
-async def test_who_waits_for_data_does_not_compute(tmp_path: Path) -> None:
+async def test_trainer_that_waits_for_data_does_not_compute(tmp_path: Path) -> None:
     async with training(tmp_path, Remote(data_wait_s=0.004)) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
         assert r.parts.standing.inner_s == pytest.approx(0.024)
 
 
-async def test_journal_and_status_have_all_that_the_trainer_says_of_an_inner_step(
+async def test_journal_and_status_have_all_figures_of_an_inner_step(
     tmp_path: Path,
 ) -> None:
     async with training(tmp_path, Remote(data_wait_s=0.004, mfu=0.41)) as r:
@@ -153,7 +157,7 @@ async def test_journal_and_status_have_all_that_the_trainer_says_of_an_inner_ste
         assert {name: shown[name] for name in told} == told
 
 
-async def test_work_that_was_not_taken_is_rebased_and_stands_again(tmp_path: Path) -> None:
+async def test_work_that_was_not_averaged_is_rebased_and_offered_again(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
@@ -163,7 +167,7 @@ async def test_work_that_was_not_taken_is_rebased_and_stands_again(tmp_path: Pat
         assert len(remote.trained) == 2
 
 
-async def test_what_was_trained_on_a_wrong_theta_is_trained_anew_by_a_new_trainer(
+async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
@@ -194,7 +198,7 @@ async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path)
         lease = r.parts.ledger.state.leases[r.parts.me]
         assert len(lease) == 4
         await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
-        # The learning rate goes on where it was: the skipped step's blocks are not counted twice.
+        # The learning rate continues where it was: the skipped step's blocks are not counted twice.
         assert orders(remote)[2:] == ["rebase 1", "train 1 (2 blocks from 2)"]
         await settled(lambda: r.events.statistics().current_buffer_used > 0)
         assert r.heard() == [Ready(r.parts.me, 1, 64, 4)]
@@ -202,7 +206,7 @@ async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path)
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
-async def test_who_restarts_trains_a_step_at_the_rate_of_who_has_trained_it_ahead(
+async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
     tmp_path: Path, overlap: int
 ) -> None:
     remote, amended_step = Remote(), 2
@@ -234,7 +238,7 @@ def told_ahead(remote: Remote, step: int) -> bool:
 
 
 def rates_told(remote: Remote) -> dict[str, float]:
-    """At which learning rate each block was to be trained, by its name."""
+    """The learning rate for each block, by name."""
     rate, found = 0.1, {}
     for frame in remote.obeyed:
         match frame:
@@ -245,7 +249,7 @@ def rates_told(remote: Remote) -> dict[str, float]:
     return found
 
 
-async def test_nothing_is_ordered_while_theta_is_elsewhere_or_about_to_move(
+async def test_no_order_is_given_while_theta_moves_or_is_elsewhere(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     remote = Remote()
@@ -265,7 +269,7 @@ async def test_nothing_is_ordered_while_theta_is_elsewhere_or_about_to_move(
     await settled(lambda: bool(orders(remote)))
 
 
-async def test_theta_is_in_use_from_the_order_until_the_trainer_has_answered(
+async def test_theta_is_in_use_from_the_order_until_the_answer(
     tmp_path: Path,
 ) -> None:
     remote = Remote(stuck=True)
@@ -282,10 +286,10 @@ async def test_theta_is_in_use_from_the_order_until_the_trainer_has_answered(
         assert orders(remote)[-2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
-async def test_theta_is_not_in_use_while_data_are_waited_for_that_are_due_since_a_moment_ago(
+async def test_theta_is_not_in_use_while_due_data_are_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    """Nobody may have them for long, and θ could not move meanwhile."""
+    """It may be long until a peer has them, and θ could not move meanwhile."""
     monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     remote = Remote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
@@ -309,7 +313,7 @@ async def test_theta_is_not_in_use_while_data_are_waited_for_that_are_due_since_
 
 
 def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
-    """These data blocks, which are not in the store any more."""
+    """These data blocks, which are no longer in the store."""
     paths = [r.parts.store.chunk_path(r.parts.data_block(each)) for each in blocks]
     held = [path.read_bytes() for path in paths]
     for path in paths:
@@ -317,7 +321,7 @@ def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
     return held
 
 
-async def test_a_node_that_is_no_member_stands_by_with_empty_hands(tmp_path: Path) -> None:
+async def test_node_that_is_not_a_member_trains_nothing(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
@@ -329,11 +333,11 @@ async def test_a_node_that_is_no_member_stands_by_with_empty_hands(tmp_path: Pat
         assert r.parts.standing.state.name == "standing by"
 
 
-async def test_who_loses_its_place_and_has_it_back_within_an_outer_step_is_ready_again(
+async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
     tmp_path: Path,
 ) -> None:
-    """Its old lease, too. It has forgotten its work, and nobody would ever have asked for it: a run
-    that needs it would have stood still.
+    """It has its old lease too. Once it forgot its work, and nobody would ever have asked for it: a
+    run that needs it would have stood still.
     """
     remote = Remote()
     me = load_or_create(Home(tmp_path / "home").identity).peer
@@ -350,7 +354,7 @@ async def test_who_loses_its_place_and_has_it_back_within_an_outer_step_is_ready
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
-async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spent(
+async def test_failing_trainer_is_restarted_until_the_budget_is_spent(
     tmp_path: Path,
 ) -> None:
     remote = Remote(starts_max=3)
@@ -378,7 +382,7 @@ async def test_a_trainer_that_cannot_go_on_is_restarted_until_the_budget_is_spen
         assert not r.parts.standing.theta_in_use
 
 
-async def test_a_trainer_that_says_it_cannot_run_here_is_not_tried_again(
+async def test_trainer_that_cannot_run_here_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ends(_: module.Conversation) -> None:
@@ -394,7 +398,7 @@ async def test_a_trainer_that_says_it_cannot_run_here_is_not_tried_again(
 
 @pytest.fixture
 def useful(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each trainer was, of those that have ended."""
+    """For each ended trainer, whether it offered work."""
     ended, stop = list[bool](), FakeTrainer.stop
 
     def noted(trainer: FakeTrainer, deadline_s: float, *, again: bool = False) -> int:
@@ -405,10 +409,10 @@ def useful(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return ended
 
 
-async def test_a_restart_is_news_until_the_next_trainer_has_work_to_offer(
+async def test_restart_is_shown_until_the_next_trainer_offers_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, useful: list[bool]
 ) -> None:
-    """Until then it may fail at the same block as the last one, and the next one again."""
+    """Until then it may fail at the same block as the last one, and so may the next one."""
     told, note = list[bool](), module.Conversation._note_progress
 
     def noted(conversation: module.Conversation, progress: frames.Progress) -> None:
@@ -424,10 +428,10 @@ async def test_a_restart_is_news_until_the_next_trainer_has_work_to_offer(
     assert useful == [False, True]
 
 
-async def test_a_long_lease_waits_for_a_trainer_that_is_busy_and_for_no_node_that_ends(
+async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It restores its optimizer, say, and reads nothing: its socket is full meanwhile."""
+    """For example the trainer restores its optimizer and reads nothing, so its socket is full."""
     monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
     monkeypatch.setattr(trainer_task, "STOP_S", 0.05)
     asked, check = 0, trio.from_thread.check_cancelled
@@ -474,10 +478,10 @@ class Process:
         pass
 
 
-async def test_a_rank_that_is_slow_to_die_does_not_stop_the_node(
+async def test_rank_that_ends_slowly_does_not_stop_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU may take seconds to be let go, and others take who is silent for eight for gone."""
+    """Releasing a GPU may take seconds, and others give up a peer that is silent for eight."""
     monkeypatch.setattr(module, "LAST_WORDS_LOOK_S", 0.0)
     dead, slow = threading.Event(), threading.Event()
     dead.set()
@@ -490,7 +494,7 @@ async def test_a_rank_that_is_slow_to_die_does_not_stop_the_node(
 
     async def tick() -> None:
         looks = itertools.count()
-        await settled(lambda: next(looks) >= 100)  # While the rank dies, all else goes on.
+        await settled(lambda: next(looks) >= 100)  # While the rank ends, everything else continues.
         slow.set()
         theirs.close()
 
@@ -505,7 +509,7 @@ async def test_a_rank_that_is_slow_to_die_does_not_stop_the_node(
 
 
 @pytest.mark.parametrize("by", ["a look", "an order that does not arrive"])
-async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first(
+async def test_last_report_of_a_trainer_is_read_after_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01 if by == "a look" else 3600.0)
@@ -543,7 +547,7 @@ async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"]
 
 
-async def test_a_trainer_that_ends_while_its_node_does_is_no_error_of_the_node(
+async def test_trainer_that_ends_with_its_node_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
@@ -561,7 +565,7 @@ async def test_a_trainer_that_ends_while_its_node_does_is_no_error_of_the_node(
 @pytest.mark.parametrize(
     ("poison", "code"), [(float("nan"), "NAN"), (-float("inf"), "NAN"), (1e3, "DIVERGED")]
 )
-async def test_weights_that_went_too_far_are_not_offered_and_trained_anew(
+async def test_weights_over_the_bound_are_trained_anew(
     tmp_path: Path, poison: float, code: str, useful: list[bool]
 ) -> None:
     remote = Remote(poison=poison)
@@ -574,7 +578,7 @@ async def test_weights_that_went_too_far_are_not_offered_and_trained_anew(
         assert r.heard() == [Ready(r.parts.me, 0, 32, 2)]
 
 
-async def test_a_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
+async def test_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
     remote = Remote(held=True)
     async with training(tmp_path, remote) as r:
         await settled(lambda: bool(orders(remote)))
@@ -591,8 +595,8 @@ async def test_a_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_pa
         assert r.parts.standing.work == Work(0, (0, 1), 32)
 
 
-async def test_a_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
-    """Else it would leave its hole in every measurement, until somebody reads the whole store."""
+async def test_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
+    """Otherwise it would leave a gap in every measurement until a scrub of the whole store."""
     remote = Remote(stops_at=1)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
@@ -613,7 +617,7 @@ async def test_a_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
         assert [each["code"] for each in r.said("evaluation-failed")] == ["DATA"]
 
 
-async def test_the_last_trainers_work_is_left_alone_until_its_step_is_over(tmp_path: Path) -> None:
+async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
@@ -638,7 +642,7 @@ async def test_our_share_of_the_held_out_blocks_is_measured_once(tmp_path: Path)
         await settled(lambda: r.parts.validation.own is not None)
         assert r.parts.validation.own is not None
         assert r.parts.validation.own.step == 1
-        # A trainer that is started anew does not measure the same θ again.
+        # A restarted trainer does not measure the same θ again.
         remote.dies = True
         await settled(lambda: remote.starts == 2 and r.parts.standing.trainer_up)
         for _ in range(3):

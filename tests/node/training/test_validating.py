@@ -1,4 +1,4 @@
-"""Members measure θ together: who is asked to is in the ledger, what they say is in heartbeats."""
+"""Members measure θ together: the ledger says which of them, and heartbeats carry their reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def gathering(folder: Path, **settings: object) -> AsyncIterator[Rig]:
 
 
 def commit(r: Rig, *peers: PeerId) -> int:
-    """Have an outer step committed with the work of these. Returns the one that is open then."""
+    """Commit an outer step with the work of these. Return the step that is open then."""
     state = r.parts.ledger.state
     if learners := [peer for peer in peers if not state.is_member(peer)]:
         r.decide(replace(opening(state), learners=(*state.learners, *learners)))
@@ -74,7 +74,7 @@ def says(
     r.parts.changes.ring()
 
 
-async def test_who_measures_what_is_read_off_the_last_commit(tmp_path: Path) -> None:
+async def test_shares_of_the_measurement_follow_from_the_last_commit(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=TWO, steps=9) as r:
         me = r.parts.me
         assert shares(r.parts, 0) == {}  # Nothing is agreed yet.
@@ -89,14 +89,14 @@ async def test_who_measures_what_is_read_off_the_last_commit(tmp_path: Path) -> 
         assert set(shares(r.parts, 1)) == {me, ANN.peer}
         commit(r, ANN.peer)
         assert shares(r.parts, 2) == {ANN.peer: ValidationShare(0, 2)}
-        assert set(shares(r.parts, 1)) == {me, ANN.peer}  # What was, stays.
+        assert set(shares(r.parts, 1)) == {me, ANN.peer}  # Earlier results stay.
         r.decide(opening(r.parts.ledger.state, Participant(me, 16, 1), learners=[ANN.peer]))
         r.decide(Skip(2))
-        assert shares(r.parts, 3) == {ANN.peer: ValidationShare(0, 2)}  # θ is still what it was.
+        assert shares(r.parts, 3) == {ANN.peer: ValidationShare(0, 2)}  # θ is still the same.
 
 
 @pytest.mark.parametrize(("every", "steps"), [(1, [0, 1, 2, 3]), (2, [0, 2, 3]), (9, [0, 3])])
-async def test_theta_is_measured_every_so_often_and_at_the_end(
+async def test_theta_is_measured_at_intervals_and_at_the_end(
     tmp_path: Path, every: int, steps: list[int]
 ) -> None:
     rules = policy(participants_min=1, evaluate_every=every)
@@ -106,7 +106,7 @@ async def test_theta_is_measured_every_so_often_and_at_the_end(
         assert due == steps
 
 
-async def test_all_reports_together_are_the_loss_of_theta(tmp_path: Path) -> None:
+async def test_all_reports_together_give_the_loss_of_theta(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         me = r.parts.me
         step = commit(r, me, ANN.peer)
@@ -134,7 +134,7 @@ async def test_all_reports_together_are_the_loss_of_theta(tmp_path: Path) -> Non
         )
 
 
-async def test_a_share_of_one_that_is_gone_is_a_hole_that_is_told(tmp_path: Path) -> None:
+async def test_share_of_an_absent_member_is_a_gap_that_is_reported(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.parts.me, ANN.peer)
         r.parts.detector.note_arrival(ANN.peer, r.parts.now())
@@ -154,7 +154,7 @@ async def test_a_share_of_one_that_is_gone_is_a_hole_that_is_told(tmp_path: Path
         assert shown.validation["covered"] == 1
 
 
-async def test_what_was_said_before_the_commit_was_heard_of_here_counts(tmp_path: Path) -> None:
+async def test_report_that_arrives_before_its_commit_counts(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         me = r.parts.me
         commit(r, me, ANN.peer)
@@ -168,7 +168,7 @@ async def test_what_was_said_before_the_commit_was_heard_of_here_counts(tmp_path
         assert [each["peer"] for each in r.said("validation-refused")] == [BOB.peer]
 
 
-async def test_a_report_about_another_line_or_by_no_member_is_not_counted(tmp_path: Path) -> None:
+async def test_reports_of_other_lines_and_nonmembers_do_not_count(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.parts.me, ANN.peer)
         await trio.testing.wait_all_tasks_blocked()
@@ -182,7 +182,7 @@ async def test_a_report_about_another_line_or_by_no_member_is_not_counted(tmp_pa
         assert r.parts.validation.newest is not None
 
 
-async def test_a_loss_beyond_all_bounds_is_not_reported(tmp_path: Path) -> None:
+async def test_loss_beyond_all_bounds_is_not_reported(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
         step = commit(r, r.parts.me)
         measured(r.parts, step, 2 * LOSS_MAX_NATS, 16)
@@ -190,7 +190,7 @@ async def test_a_loss_beyond_all_bounds_is_not_reported(tmp_path: Path) -> None:
         assert [each["code"] for each in r.said("evaluation-failed")] == ["NAN"]
 
 
-async def test_held_out_blocks_that_nobody_has_do_not_keep_the_training_waiting(
+async def test_missing_held_out_blocks_do_not_delay_training(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=TWO) as r:
