@@ -128,7 +128,7 @@ def marks_ignored(patch: Patch) -> None:
 
 
 def marks_not_verified(patch: Patch) -> None:
-    patch(duplicate_watch, "vouches", lambda *arguments: True)
+    patch(duplicate_watch, "is_genuine_mark", lambda *arguments: True)
 
 
 def counts_on_beside_a_duplicate(patch: Patch) -> None:
