@@ -201,10 +201,6 @@ MACHINE = {
     "OS": (
         "The operating system refused something. The message has the system's words and the file."
     ),
-    "NO-COMPILER": (
-        "A C compiler or mypyc is missing, or failed. simulate --interpreted needs neither "
-        "and runs at half the speed."
-    ),
     "KERNEL-VARIANT": "This processor cannot run the requested variant of the native kernels.",
 }
 

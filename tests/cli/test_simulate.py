@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from p2ptrain.errors import MachineUnfit
-from p2ptrain.simulation import campaign, compiling
+from p2ptrain.simulation import campaign
 from tests.cli.conftest import Command
 from tests.simulation.defects.mutants import MUTANTS
 
@@ -104,8 +102,8 @@ sys.exit(main(sys.argv[1:]))
 
 def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> None:
     file = tmp_path / "calm.jsonl"
-    words = [sys.executable, "-c", HEARS_CTRL_C, *CALM, "--seeds", "1000000", "--interpreted"]
-    words += ["--interpreted", "--processes", "2", "--results", str(file)]
+    words = [sys.executable, "-c", HEARS_CTRL_C, *CALM, "--seeds", "1000000"]
+    words += ["--processes", "2", "--results", str(file)]
     campaign = subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
@@ -132,43 +130,6 @@ def test_ctrl_c_leaves_no_process_and_reports_the_progress(tmp_path: Path) -> No
     kept = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(kept) >= 2
     assert {len(it) for it in kept[1:]} == {1}, "every stored batch is complete"
-
-
-def no_compiler(say: Callable[[str], None]) -> Path:
-    raise MachineUnfit("the simulator cannot be compiled here", code="NO-COMPILER")
-
-
-def test_long_campaign_without_a_compiler_says_so_and_continues(
-    p2ptrain: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiling, "compiled_copy", no_compiler)
-    monkeypatch.setattr(compiling, "WORTH_SEEDS", 2)
-    outcome = p2ptrain(*CALM, "--seeds", "2")
-    assert (outcome.code, json.loads(outcome.out)["code"]) == (0, "interpreted")
-    assert "cannot be compiled here" in outcome.err
-    assert "the simulation runs interpreted instead, at half the speed" in outcome.err
-    asked = p2ptrain(*CALM, "--seeds", "1", "--compiled")
-    assert asked.code == 4
-    assert "NO-COMPILER" in asked.err
-
-
-def test_long_campaign_continues_in_the_compiled_copy(
-    p2ptrain: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(compiling, "compiled_copy", lambda say: tmp_path)
-    monkeypatch.setattr(compiling, "WORTH_SEEDS", 2)
-    monkeypatch.setattr(sys, "argv", ["p2ptrain", *CALM])
-    became: list[tuple[list[str], str]] = []
-
-    def execve(path: str, words: list[str], environment: dict[str, str]) -> None:
-        became.append((words, environment["PYTHONPATH"]))
-
-    monkeypatch.setattr(os, "execve", execve)
-    p2ptrain(*CALM, "--seeds", "1")
-    p2ptrain(*CALM, "--seeds", "2", "--interpreted")
-    assert became == []
-    p2ptrain(*CALM, "--seeds", "2")
-    assert became == [([sys.executable, "-P", "-m", "p2ptrain.cli", *CALM], str(tmp_path))]
 
 
 def test_results_of_another_campaign_are_not_continued(p2ptrain: Command, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
-from p2ptrain.errors import ConfigError, MachineUnfit
+from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from p2ptrain.simulation.campaign import Plan, Sums
@@ -23,16 +22,6 @@ SIMULATE_EXAMPLES = examples(
 )
 
 FAILED = 1
-
-
-SimulateCompiled = Annotated[
-    bool | None,
-    typer.Option(
-        "--compiled/--interpreted",
-        help="Compile ledger and simulator first, which doubles the speed.",
-        show_default="compiled from 5,000 seeds on",
-    ),
-]
 
 
 def simulate(
@@ -55,7 +44,6 @@ def simulate(
         Path | None,
         typer.Option("--results", help="File for results. An existing file is continued."),
     ] = None,
-    compiled: SimulateCompiled = None,
     as_json: JsonOption = False,
 ) -> None:
     """Test the agreement in many simulated runs with faults.
@@ -71,7 +59,6 @@ def simulate(
     if profile not in PROFILES:
         known = ", ".join(sorted(PROFILES))
         raise ConfigError(f"there is no profile {profile!r}", do=f"choose one of {known}")
-    _compile_if_worth_it(compiled, seeds)
     plan, began = Plan(seeds, first_seed, peers, steps, profile), time.monotonic()
     if results is None:
         sums = run_campaign(plan, processes=processes, say=progress)
@@ -93,26 +80,6 @@ def simulate(
         raise typer.Exit(FAILED)
 
 
-def _compile_if_worth_it(asked: bool | None, seeds: int) -> None:
-    """Replace this process by the compiled copy if that was asked for, or if it pays.
-
-    Raises MachineUnfit: it was asked for, and cannot be compiled here.
-    """
-    from p2ptrain.simulation import compiling
-
-    wanted = seeds >= compiling.WORTH_SEEDS if asked is None else asked
-    if not wanted or compiling.is_compiled():
-        return
-    try:
-        root = compiling.compiled_copy(progress)
-    except MachineUnfit as exc:
-        if asked:
-            raise
-        progress(f"{exc}\nthe simulation runs interpreted instead, at half the speed")
-    else:
-        compiling.go_on_with(root, sys.argv[1:])
-
-
 def _tell_story(plan: Plan, sums: Sums) -> None:
     from p2ptrain.simulation import PROFILES
     from p2ptrain.simulation.shrink import Case, shrink, transcript
@@ -125,10 +92,7 @@ def _tell_story(plan: Plan, sums: Sums) -> None:
 
 
 def _facts(plan: Plan, sums: Sums, elapsed_s: float) -> dict[str, object]:
-    from p2ptrain.simulation.compiling import is_compiled
-
     return {
-        "code": "compiled" if is_compiled() else "interpreted",
         "profile": plan.profile,
         "peers": plan.peers,
         "seeds": sums.seeds,
