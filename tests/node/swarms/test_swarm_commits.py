@@ -31,6 +31,7 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         peers: Sequence[PeerId],
         *_: object,
         current: tuple[Schedule, Sequence[PeerId]],
+        is_coarse: bool,
     ) -> Arrangement:
         """All that are asked give the same answer: the schedule after the last one agreed."""
         turn = SCHEDULES.index(current[0]) + 1
