@@ -79,7 +79,7 @@ async def test_run_of_four_bits_is_not_averaged_in_a_long_ring(tmp_path: FilePat
             r.parts.paths.mine = dict.fromkeys(members, Path(1, 1))
             others = [(each, Path(1, 1)) for each in members]
             for peer in members:
-                r.parts.paths.hear(peer, others, r.parts.ledger.state.since)
+                r.parts.paths.note_report(peer, others, r.parts.ledger.state.since)
             assert ring_order.arrange(r.parts, (r.parts.me, *members))[0] == schedule
 
 
