@@ -1,4 +1,4 @@
-"""`p2ptrain node`: assemble the parts, run the tasks, and close everything again.
+"""`p2ptrain node`: assemble a context, run the tasks, and close everything again.
 
     home, identity ─► network ─► run ─► admission ─► store, ledger, outer state ─► tasks
 
@@ -25,7 +25,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network, open_network
-from p2ptrain.node.assembly import Made, assembled
+from p2ptrain.node.assembly import assembled
 from p2ptrain.node.consensus.adopt_chain import take_over
 from p2ptrain.node.control.control_socket import serve_commands
 from p2ptrain.node.control.leaving import Exit
@@ -34,7 +34,7 @@ from p2ptrain.node.gossip.connections import met_before
 from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted_checkpoint
 from p2ptrain.node.joining.invitation import invite
 from p2ptrain.node.joining.startup_status import Reception
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.malloc_arenas import bound_malloc_arenas
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.node.tasks import live
@@ -47,21 +47,24 @@ from p2ptrain.run import Run, save_run
 from p2ptrain.standard_error import write_line
 from p2ptrain.store import Disk
 
+Dress = Callable[[Context], Context]
 
-def _leave_as_they_are(parts: Parts) -> None:
-    """Do nothing: outside of tests, nothing stands between a node and the network."""
+
+def _as_it_is(context: Context) -> Context:
+    """Change nothing: outside of tests, nothing stands between a node and the network."""
+    return context
 
 
 def run_node(
     config: NodeConfig,
     *,
     trainers: MakeTrainers = subprocesses,
-    dress: Callable[[Parts], None] = _leave_as_they_are,
+    dress: Dress = _as_it_is,
 ) -> int:
     """Run a node until it is told to stop, and return the exit status.
 
     Tests of whole processes use the two callables: `trainers` starts the trainers, and `dress` may
-    wrap the parts before they are used.
+    replace objects of the context before they are used.
 
     Raises:
         P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
@@ -88,19 +91,17 @@ async def _main(
     journal: Journal,
     *,
     trainers: MakeTrainers,
-    dress: Callable[[Parts], None],
+    dress: Dress,
 ) -> None:
     say = partial(_say, config.verbosity)
     exit_ = Exit(say)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
 
-        def begin(parts: Parts | None) -> None:
-            exit_.parts = parts
-            if parts is not None:
-                dress(parts)
+        def begin(context: Context | None) -> None:
+            exit_.context = context
 
-        await lives(config, home, journal, say, begin, trainers)
+        await lives(config, home, journal, say, begin, trainers, dress=dress)
         nursery.cancel_scope.cancel()
 
 
@@ -109,13 +110,14 @@ async def lives(
     home: Home,
     journal: Journal,
     say: find_run.Say,
-    begin: Callable[[Parts | None], None],
+    begin: Callable[[Context | None], None],
     trainers: MakeTrainers = subprocesses,
     disk: Disk | None = None,
+    dress: Dress = _as_it_is,
 ) -> None:
     """Run the node. When its branch is left for another chain, run it again from there.
 
-    `begin` receives the parts at the beginning of each life, and None when that life is over.
+    `begin` receives the context at the beginning of each life, and None when that life is over.
     Returns if the node was leaving anyway.
 
     Raises:
@@ -126,14 +128,15 @@ async def lives(
         nursery.start_soon(serve_commands, home.control, reception)
         while True:
             async with opened(config, home, reception, say, disk=disk) as made:
+                context = dress(made)
                 if config.seed:
-                    invite(made.parts, say)
-                begin(made.parts)
-                async with reception.with_parts(made.parts):
-                    rejoin = await live(made, say, trainers)
+                    invite(context, say)
+                begin(context)
+                async with reception.with_context(context):
+                    rejoin = await live(context, say, trainers)
                 begin(None)
             await trio.to_thread.run_sync(take_over, home, rejoin, disk)
-            if made.parts.standing.leaving:
+            if context.state.leaving:
                 break
             say(
                 "rejoining: another chain outranks the branch that this node was on; what was "
@@ -150,8 +153,8 @@ async def opened(
     say: find_run.Say,
     *,
     disk: Disk | None = None,
-) -> AsyncIterator[Made]:
-    """Open all parts of a node that its run has admitted, for `live`; they are closed on exit.
+) -> AsyncIterator[Context]:
+    """Open everything that a node uses, once its run has admitted it; all is closed on exit.
 
     Raises:
         P2PTrainError: the node cannot start; the error says why and what to do.
@@ -186,10 +189,19 @@ async def opened(
             draw=random.SystemRandom(),
         )
         around = Surroundings(
-            config, home, journal, identity, run, admission, network, disk, incarnation
+            config,
+            home,
+            journal,
+            identity,
+            run,
+            admission,
+            network,
+            disk,
+            incarnation,
+            reception.doubts,
         )
-        async with assembled(around) as made:
-            yield made
+        async with assembled(around) as context:
+            yield context
 
 
 async def _join(

@@ -17,8 +17,7 @@ from p2ptrain.node.gossip.gossip import listen, speak
 from p2ptrain.node.gossip.revocation import notice_revocation
 from p2ptrain.node.joining.duplicate_identity import answer_questions, keep_alone
 from p2ptrain.node.joining.hello_server import answer_hellos
-from p2ptrain.node.state.context import Parts
-from p2ptrain.run import Run
+from p2ptrain.node.state.context import Context
 
 _TASKS = (
     speak,
@@ -35,9 +34,9 @@ _TASKS = (
 )
 
 
-def be_present(nursery: trio.Nursery, parts: Parts, run: Run) -> None:
+def be_present(nursery: trio.Nursery, context: Context) -> None:
     """Answer neighbours, send and receive gossip, and stay connected while the nursery lasts."""
-    answer_hellos(parts, run)
-    answer_questions(parts)
+    answer_hellos(context)
+    answer_questions(context)
     for task in _TASKS:
-        nursery.start_soon(task, parts)
+        nursery.start_soon(task, context)

@@ -34,7 +34,7 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.history.kept_chain import Kept
 from p2ptrain.ledger.messages.events import Event
 from p2ptrain.node.assembly import assembled
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.peers.heartbeat import Heartbeat
 from p2ptrain.run import Run
@@ -134,31 +134,51 @@ class PaperNetwork:
 class Rig:
     """`heard` takes out what was told to the ledger."""
 
-    parts: Parts
+    context: Context
     run: Run
     network: PaperNetwork
     diary: Diary
-    events: trio.MemoryReceiveChannel[Event]
 
     def heard(self) -> list[Event]:
         taken: list[Event] = []
-        while self.events.statistics().current_buffer_used:
-            taken.append(self.events.receive_nowait())
+        while self.context.ledger.waiting:
+            taken.append(self.context.ledger.next_event_nowait())
         return taken
 
     def said(self, event: str) -> list[dict[str, object]]:
         return [record for record in self.diary.records if record["event"] == event]
 
+    def configure(self, **changes: object) -> None:
+        """Go on with these changes to the configuration."""
+        config = replace(self.context.config, **changes)  # type: ignore[arg-type]
+        self.surround(config=config)
+
+    def surround(self, **changes: object) -> None:
+        """Go on with other surroundings: another identity, or another run."""
+        around = replace(self.context.around, **changes)  # type: ignore[arg-type]
+        self.context = replace(self.context, around=around)
+
+    def plug(self, **changes: object) -> None:
+        """Go on with other objects of the data plane."""
+        plane = replace(self.context.plane, **changes)  # type: ignore[arg-type]
+        self.context = replace(self.context, plane=plane)
+
+    def set_chain(self, **changes: object) -> LedgerState:
+        """Change what the ledger has decided, without any entry."""
+        core = self.context.ledger.core
+        core.state = replace(core.state, **changes)  # type: ignore[arg-type]
+        return core.state
+
     def decide(self, *values: Value) -> LedgerState:
         """Have the ledger's chain grown by these, without any protocol."""
-        ledger = self.parts.ledger
+        ledger = self.context.ledger.core
         for value in values:
             state = ledger.state
             sealed = sealing(state, value)
             ledger._append(
                 certified(state, sealed),
                 apply(ledger.rules, state, entry_of(state, sealed)),
-                self.parts.now(),
+                self.context.now(),
             )
         return ledger.state
 
@@ -228,8 +248,8 @@ async def rig(
             network,  # type: ignore[arg-type]
             disk,
         )
-        async with assembled(around) as made:
-            yield Rig(made.parts, run, network, diary, made.events)
+        async with assembled(around) as context:
+            yield Rig(context, run, network, diary)
 
 
 class NewRig(Protocol):
@@ -242,12 +262,12 @@ class Neighbour:
     """A second node whose data plane serves what it holds, and whom the first has heard of."""
 
     def __init__(self, r: Rig, other: Rig) -> None:
-        endpoint = other.parts.endpoint
-        r.parts.listener.trust(endpoint.certificate_der)
-        other.parts.listener.trust(r.parts.endpoint.certificate_der)
+        endpoint = other.context.plane.endpoint
+        r.context.plane.listener.trust(endpoint.certificate_der)
+        other.context.plane.listener.trust(r.context.plane.endpoint.certificate_der)
         beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
-        r.parts.peers.take(endpoint.peer, beat, r.parts.now())
-        r.parts.detector.heard(endpoint.peer, r.parts.now())
+        r.context.peers.table.take(endpoint.peer, beat, r.context.now())
+        r.context.peers.detector.heard(endpoint.peer, r.context.now())
         self.endpoint: Endpoint = endpoint
 
 

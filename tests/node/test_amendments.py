@@ -132,34 +132,34 @@ def test_a_ledger_that_says_of_an_amendment_what_it_does_not_say_is_not_followed
 
 
 def of(r: Rig, *args: object, **changes: object) -> SignedAmendment:
-    return signed(r.run, r.parts.home, *args, **changes)  # type: ignore[arg-type]
+    return signed(r.run, r.context.home, *args, **changes)  # type: ignore[arg-type]
 
 
 def naming(r: Rig, terms: Terms) -> Roster:
-    state = r.parts.ledger.state
-    return Roster(state.step, 0, state.voters, (), (Participant(r.parts.me, 32, 2),), terms=terms)
+    state = r.context.ledger.snapshot
+    return Roster(state.step, 0, state.voters, (), (Participant(r.context.me, 32, 2),), terms=terms)
 
 
 async def test_what_is_heard_is_kept_told_to_the_ledger_and_passed_on(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
         one = of(r)
-        await take_amendments(r.parts, ANN.peer, listed(one))
-        await take_amendments(r.parts, BOB.peer, listed(one))
+        await take_amendments(r.context, ANN.peer, listed(one))
+        await take_amendments(r.context, BOB.peer, listed(one))
         assert r.heard() == [Amendable(frozenset({one.terms}))]
         assert r.network.published == [(amendments_topic(r.run.id), listed(one))]
         forged = SignedAmendment.publish(
             Identity.from_seed(b"x" * 32), Amendment(r.run.id, 2, 9, lr=0.1), r.run
         )
         with pytest.raises(RemoteProtocolError):
-            await take_amendments(r.parts, ANN.peer, listed(forged))
-        assert r.parts.amendments.held == (one,)
+            await take_amendments(r.context, ANN.peer, listed(forged))
+        assert r.context.amendments.held == (one,)
 
 
 async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
-        save_amendments(r.parts.home.amendments, [of(r)])
-        assert await _reload_amendments(r.parts) == {"newer": True, "step": 0, "agreed": []}
-        assert await _reload_amendments(r.parts) == {"newer": False, "step": 0, "agreed": []}
+        save_amendments(r.context.home.amendments, [of(r)])
+        assert await _reload_amendments(r.context) == {"newer": True, "step": 0, "agreed": []}
+        assert await _reload_amendments(r.context) == {"newer": False, "step": 0, "agreed": []}
         assert r.heard() == [Amendable(frozenset({of(r).terms}))]
 
 
@@ -178,26 +178,26 @@ async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
     r.network.answer = hello
     r.network.peers = {ANN.peer, BOB.peer}
     r.decide(naming(r, one.terms), Commit(0, 0, digest_of(b"u")))
-    assert r.parts.lacks_terms(1)
-    assert not r.parts.lacks_terms(0)
-    nursery.start_soon(keep_amended, r.parts)
+    assert r.context.lacks_terms(1)
+    assert not r.context.lacks_terms(0)
+    nursery.start_soon(keep_amended, r.context)
     await settled(lambda: len(r.network.requested) > 3)
-    assert r.parts.standing.warnings["amendment"] == amendment_gossip.MISSING
+    assert r.context.alerts.warnings["amendment"] == amendment_gossip.MISSING
     told.append(listed(one))
     with trio.fail_after(30):
-        await r.parts.until_known(1)
-    await settled(lambda: "amendment" not in r.parts.standing.warnings)
-    assert r.parts.leg(1).manifest.codec.name == "fp16"
+        await r.context.until_known(1)
+    await settled(lambda: "amendment" not in r.context.alerts)
+    assert r.context.leg(1).manifest.codec.name == "fp16"
 
 
 async def test_the_bound_on_influence_leaves_room_for_work_of_before(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one = of(r, 1, 1, lr=0.001)
-        r.parts.amendments.consider(listed(one))
+        r.context.amendments.consider(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
-        assert [r.parts.influence_max(step) for step in (0, 1, 8)] == [before] * 3
-        assert r.parts.influence_max(9) == pytest.approx(before / 100)
+        assert [r.context.influence_max(step) for step in (0, 1, 8)] == [before] * 3
+        assert r.context.influence_max(9) == pytest.approx(before / 100)
 
 
 async def test_work_of_before_is_kept_for_as_many_inner_steps_in_fragments(tmp_path: Path) -> None:
@@ -205,11 +205,11 @@ async def test_work_of_before_is_kept_for_as_many_inner_steps_in_fragments(tmp_p
     halves = SyncSpec(fragments=2)
     async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
         one = of(r, 1, 1, lr=0.001)
-        r.parts.amendments.consider(listed(one))
+        r.context.amendments.consider(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
-        assert [r.parts.influence_max(step) for step in (0, 9, 16)] == [before] * 3
-        assert r.parts.influence_max(17) == pytest.approx(before / 100)
+        assert [r.context.influence_max(step) for step in (0, 9, 16)] == [before] * 3
+        assert r.context.influence_max(17) == pytest.approx(before / 100)
 
 
 async def test_status_tells_what_holds_what_is_to_come_and_what_came_too_late(
@@ -217,9 +217,9 @@ async def test_status_tells_what_holds_what_is_to_come_and_what_came_too_late(
 ) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one, next_one, late = of(r, 1, 2), of(r, 2, 9, lr=0.01), of(r, 3, 1, lr=0.02)
-        r.parts.amendments.consider(listed(one, next_one, late))
+        r.context.amendments.consider(listed(one, next_one, late))
         r.decide(naming(r, one.terms))
-        assert in_words(r.parts) == (
+        assert in_words(r.context) == (
             "1: inner steps 4, codec fp16 from outer step 2 on; "
             "2: from outer step 9 on, not agreed yet; "
             "not agreed: amendment 3 is not later than that of outer step 2"

@@ -81,7 +81,7 @@ async def test_a_data_port_that_is_taken_is_told_and_all_is_closed_again(tmp_pat
     run = publish(home)
     async with rig(tmp_path / "other") as r:
         with pytest.raises(ConfigError) as caught:
-            await assemble(home, run, data_port=r.parts.endpoint.port)
+            await assemble(home, run, data_port=r.context.plane.endpoint.port)
     assert caught.value.code == "PORT-IN-USE"
     await assemble(home, run)
 
@@ -89,24 +89,24 @@ async def test_a_data_port_that_is_taken_is_told_and_all_is_closed_again(tmp_pat
 async def test_one_store_serves_one_node(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         with pytest.raises(StoreError) as caught:
-            await assemble(r.parts.home, r.run)
+            await assemble(r.context.home, r.run)
     assert caught.value.code == "STORE-BUSY"
 
 
 async def test_a_seed_has_no_arena_and_a_trainer_shares_theta_with_it(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", seed=True) as r:
-        assert not r.parts.trains
+        assert not r.context.trains
     async with rig(tmp_path / "b") as r:
-        assert r.parts.arena is not None
-        r.parts.outer.vectors.theta[3] = 7.0
-        assert r.parts.arena.theta[3] == 7.0
+        assert r.context.trainer.arena is not None
+        r.context.outer.vectors.theta[3] = 7.0
+        assert r.context.trainer.arena.theta[3] == 7.0
 
 
 async def test_a_run_without_encryption_says_so_loudly(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(encryption="none")) as r:
-        assert "NOT ENCRYPTED" in r.parts.standing.warnings["encryption"].what
+        assert "NOT ENCRYPTED" in r.context.alerts.warnings["encryption"].what
         assert len(r.said("plaintext")) == 1
-        assert "NOT ENCRYPTED" in "\n".join(status_lines(await status(r.parts)))
+        assert "NOT ENCRYPTED" in "\n".join(status_lines(await status(r.context)))
     async with rig(tmp_path / "other", rules=policy()) as r:
-        assert "encryption" not in r.parts.standing.warnings
+        assert "encryption" not in r.context.alerts
         assert r.said("plaintext") == []

@@ -59,16 +59,16 @@ def keep_state(
     r: Rig, step: int, *, spoilt: int | None = None, warmed: int = WARM, steps: int = 30
 ) -> Path:
     """Have a state in the home of `r`, as its trainer would write it down."""
-    vectors = trained(r.parts.layout, r.parts.manifest.inner, steps)
+    vectors = trained(r.context.layout, r.context.manifest.inner, steps)
     if spoilt is not None:
         vectors[spoilt][0] = np.nan
-    return write_state(r.parts.home.inner, r.parts.layout, step, vectors, steps, warmed)
+    return write_state(r.context.home.inner, r.context.layout, step, vectors, steps, warmed)
 
 
 def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
     for peer in peers:
-        r.parts.peers.take(peer, heartbeat(r.run.id, **changes), r.parts.now())
-        r.parts.detector.heard(peer, r.parts.now())
+        r.context.peers.table.take(peer, heartbeat(r.run.id, **changes), r.context.now())
+        r.context.peers.detector.heard(peer, r.context.now())
 
 
 def answering(r: Rig, answers: dict[PeerId, bytes]) -> None:
@@ -88,7 +88,7 @@ def asked(r: Rig) -> list[PeerId]:
 
 
 def states_in(r: Rig) -> list[int]:
-    folder = r.parts.home.inner
+    folder = r.context.home.inner
     assert not any((folder / unfinished).exists() for unfinished in ("donated", "donating"))
     return steps_in(folder)
 
@@ -101,24 +101,24 @@ async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
         rig(tmp_path / "donor", **OPTION) as other,
         trio.open_nursery() as nursery,
     ):
-        other.parts.run = r.run.id  # They are in one run, and admit each other.
-        other.parts.listener._gate._allowed = lambda peer: True
-        them = other.parts.me
-        commit(r, r.parts.me, them)
+        other.surround(run=r.run)  # They are in one run, and admit each other.
+        other.context.plane.listener._gate._allowed = lambda peer: True
+        them = other.context.me
+        commit(r, r.context.me, them)
         Neighbour(r, other)
         theirs = keep_state(other, 1)
-        nursery.start_soon(donate, other.parts)
+        nursery.start_soon(donate, other.context)
         await settled(lambda: INNER_PROTOCOL in other.network.handlers)
 
         async def over_the_wire(peer: PeerId, payload: bytes) -> bytes:
             assert peer == them
-            return await other.network.handlers[INNER_PROTOCOL](r.parts.me, payload)
+            return await other.network.handlers[INNER_PROTOCOL](r.context.me, payload)
 
         r.network.answer = over_the_wire
         monkeypatch.setattr(recipient, "ANSWER_S", 20.0)
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         nursery.cancel_scope.cancel()
-    ours = path_of(r.parts.home.inner, 1)
+    ours = path_of(r.context.home.inner, 1)
     assert ours.read_bytes() == theirs.read_bytes()
     assert states_in(r) == [1]
     (taken,) = r.said("inner-state-taken")
@@ -127,18 +127,18 @@ async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
     assert isinstance(proof, bytes)
     assert Offer.read(proof, them).digest == taken["digest"]
     assert [each["digest"] for each in other.said("inner-state-offered")] == [taken["digest"]]
-    assert "donor" not in r.parts.standing.warnings
-    assert r.parts.standing.inner_from == (
+    assert "donor" not in r.context.alerts
+    assert r.context.sharing.inner_from == (
         f"that of {label(them)} at outer step 1, 30 inner steps old"
     )
 
 
 def offer_of(r: Rig, **changes: object) -> Offer:
     """What an honest donor would offer, whose chunks are here already."""
-    offer = put_newest(r.parts.home.inner, r.parts.store, r.run.id, r.parts.layout)
+    offer = put_newest(r.context.home.inner, r.context.store, r.run.id, r.context.layout)
     assert offer is not None
-    for step in steps_in(r.parts.home.inner):
-        path_of(r.parts.home.inner, step).unlink()
+    for step in steps_in(r.context.home.inner):
+        path_of(r.context.home.inner, step).unlink()
     return replace(offer, **changes)  # type: ignore[arg-type]
 
 
@@ -147,11 +147,11 @@ def fresh(r: Rig, why: str) -> Iterator[None]:
     """The block ends with no state taken, and that is told to whoever looks."""
     yield
     assert states_in(r) == []
-    assert why in r.parts.standing.warnings["donor"].what
-    assert "begins with nothing of a member's" in r.parts.standing.warnings["donor"].what
+    assert why in r.context.alerts.warnings["donor"].what
+    assert "begins with nothing of a member's" in r.context.alerts.warnings["donor"].what
     (told,) = r.said("inner-state-fresh")
     assert why in str(told["reason"])
-    assert (r.said("inner-state-taken"), r.parts.standing.inner_from) == ([], "")
+    assert (r.said("inner-state-taken"), r.context.sharing.inner_from) == ([], "")
 
 
 def signed(offer: Offer, **changes: object) -> bytes:
@@ -192,48 +192,48 @@ async def test_an_offer_that_is_not_as_we_would_make_it_is_refused(
 ) -> None:
     make, why = LIES[lie]
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer)
+        commit(r, r.context.me, ANN.peer)
         keep_state(r, 1)
         hear_of(r, ANN.peer)
         answering(r, {ANN.peer: make(offer_of(r))})
         with fresh(r, why):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert [each["peer"] for each in r.said("donor-refused")] == [ANN.peer]
         assert asked(r) == [ANN.peer]  # Who lies is not asked again.
 
 
 async def test_a_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        parts = r.parts
-        commit(r, parts.me, ANN.peer)
+        context = r.context
+        commit(r, context.me, ANN.peer)
         keep_state(r, 1)
         offer = offer_of(r)
-        meta = dict(parts.store.manifest(offer.digest).meta)
-        long = parts.store.put_blob(KIND, [bytes(8 * parts.layout.numel + 1)], meta)
+        meta = dict(context.store.manifest(offer.digest).meta)
+        long = context.store.put_blob(KIND, [bytes(8 * context.layout.numel + 1)], meta)
         # Of a thousand times the size, nothing but the manifest is here, and no more is asked for.
-        whole = parts.store.manifest(long)
+        whole = context.store.manifest(long)
         missing = tuple(Digest(f"{index:064x}") for index in range(1, 1 + 1000 * len(whole.chunks)))
         huge = replace(whole, size=whole.chunk_bytes * len(missing), chunks=missing)
-        names = [parts.manifest.genesis, long, parts.store.put_chunk(huge.to_wire())]
-        for name in (*names, parts.store.put_chunk(b"no blob at all")):
-            parts.standing.warnings.clear()
+        names = [context.manifest.genesis, long, context.store.put_chunk(huge.to_wire())]
+        for name in (*names, context.store.put_chunk(b"no blob at all")):
+            context.alerts.warnings.clear()
             r.diary.records.clear()
             hear_of(r, ANN.peer)
             answering(r, {ANN.peer: replace(offer, digest=name).signed(ANN)})
             with fresh(r, "was offered" if name in names else "manifest"):
-                await take_inner_state(parts)
+                await take_inner_state(context)
         assert r.said("fetch-delayed") == []
 
 
 @pytest.mark.parametrize("spoilt", [0, 1])
 async def test_a_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer)
+        commit(r, r.context.me, ANN.peer)
         keep_state(r, 1, spoilt=spoilt)
         hear_of(r, ANN.peer)
         answering(r, {ANN.peer: offer_of(r).signed(ANN)})
         with fresh(r, f"{label(ANN.peer)}: it holds what is not a finite number"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
 
 
 async def test_a_disk_that_is_full_keeps_no_half_of_a_state(
@@ -247,9 +247,11 @@ async def test_a_disk_that_is_full_keeps_no_half_of_a_state(
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "posix_fallocate", full)
-        parts = r.parts
+        context = r.context
         with (
-            Donated(parts.home.inner, parts.store, parts.layout, parts.manifest.inner) as donated,
+            Donated(
+                context.home.inner, context.store, context.layout, context.manifest.inner
+            ) as donated,
             pytest.raises(OSError, match="No space"),
         ):
             donated.add(offer)
@@ -258,17 +260,17 @@ async def test_a_disk_that_is_full_keeps_no_half_of_a_state(
 
 async def test_after_a_liar_the_next_member_is_asked(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        commit(r, r.context.me, ANN.peer, BOB.peer)
         commit(r, ANN.peer)
         keep_state(r, 2)
         hear_of(r, ANN.peer, BOB.peer)
         answering(r, {ANN.peer: b"\xc1", BOB.peer: offer_of(r).signed(BOB)})
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         assert states_in(r) == [2]
         assert asked(r) == [ANN.peer, BOB.peer]
-        assert r.parts.standing.inner_from.startswith(f"that of {label(BOB.peer)}")
-        shown = status_lines(await status(r.parts))
-        assert f"optimizer {r.parts.standing.inner_from}" in shown
+        assert r.context.sharing.inner_from.startswith(f"that of {label(BOB.peer)}")
+        shown = status_lines(await status(r.context))
+        assert f"optimizer {r.context.sharing.inner_from}" in shown
 
 
 def vectors_in(file: Path) -> NDArray[np.float32]:
@@ -278,7 +280,7 @@ def vectors_in(file: Path) -> NDArray[np.float32]:
 async def test_a_joiner_takes_the_mean_of_what_several_give_and_says_whose(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
         for participants in ((ANN, BOB, CAI), (ANN, BOB), (ANN,)):
-            commit(r, r.parts.me, *(each.peer for each in participants))
+            commit(r, r.context.me, *(each.peer for each in participants))
         hear_of(r, ANN.peer, BOB.peer, CAI.peer)
         given: list[NDArray[np.float32]] = []
         offers: dict[PeerId, bytes] = {}
@@ -286,19 +288,19 @@ async def test_a_joiner_takes_the_mean_of_what_several_give_and_says_whose(tmp_p
             given.append(vectors_in(keep_state(r, step, steps=steps)))
             offers[who.peer] = offer_of(r).signed(who)
         answering(r, offers)
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         assert states_in(r) == [3]
-        ours = path_of(r.parts.home.inner, 3)
+        ours = path_of(r.context.home.inner, 3)
         mean = np.mean(given, axis=0, dtype=np.float64)
         np.testing.assert_allclose(vectors_in(ours), mean, rtol=1e-5, atol=1e-12)
-        header = newest(r.parts.home.inner, r.parts.layout, 3)
+        header = newest(r.context.home.inner, r.context.layout, 3)
         assert header is not None
         assert (header.count, header.warmed) == (30, WARM)
         with ours.open("rb") as file:
-            check(file.fileno(), r.parts.layout, r.parts.manifest.inner)
+            check(file.fileno(), r.context.layout, r.context.manifest.inner)
         taken = r.said("inner-state-taken")
         assert [(each["among"], each["count"]) for each in taken] == [(3, n) for n in (20, 30, 41)]
-        assert r.parts.standing.inner_from == (
+        assert r.context.sharing.inner_from == (
             f"the mean of those of 3 members: {label(ANN.peer)} at outer step 1, 20 inner steps "
             f"old; {label(BOB.peer)} at outer step 3, 30 inner steps old; {label(CAI.peer)} at "
             "outer step 2, 41 inner steps old"
@@ -312,8 +314,8 @@ async def test_who_gives_nothing_useful_does_not_keep_us_from_what_others_gave(
     monkeypatch.setattr(recipient, "ANSWER_S", 60.0)
     monkeypatch.setattr(recipient, "LATER_MAX", 3)
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer, CAI.peer)
-        commit(r, r.parts.me, BOB.peer)
+        commit(r, r.context.me, ANN.peer, BOB.peer, CAI.peer)
+        commit(r, r.context.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer, CAI.peer)
         answers = {}
         if answer == "of no use":
@@ -327,19 +329,19 @@ async def test_who_gives_nothing_useful_does_not_keep_us_from_what_others_gave(
             answers[who.peer] = offer_of(r).signed(who)
         answering(r, answers)
         with trio.fail_after(30):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert states_in(r) == [2]
         assert {each["peer"] for each in r.said("inner-state-taken")} == {ANN.peer, CAI.peer}
-        assert r.parts.standing.inner_from.startswith("the mean of those of 2 members: ")
-        assert r.parts.standing.inner_from.endswith("(the run wants the mean of 3)")
-        assert "donor" not in r.parts.standing.warnings
+        assert r.context.sharing.inner_from.startswith("the mean of those of 2 members: ")
+        assert r.context.sharing.inner_from.endswith("(the run wants the mean of 3)")
+        assert "donor" not in r.context.alerts
 
 
 async def test_a_disk_that_fails_at_the_second_leaves_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer], **SEVERAL) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        commit(r, r.context.me, ANN.peer, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer)
         given, offers = {}, {}
         for who, steps in ((ANN, 20), (BOB, 30)):
@@ -351,13 +353,13 @@ async def test_a_disk_that_fails_at_the_second_leaves_the_first(
             raise OSError(5, "Input/output error")
 
         monkeypatch.setattr("p2ptrain.node.optimizer_sharing.averaged_state._fold", fails)
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         (taken,) = r.said("inner-state-taken")
         (refused,) = r.said("donor-refused")
         assert {taken["peer"], refused["peer"]} == {ANN.peer, BOB.peer}
         assert "Input/output error" in str(refused["reason"])
         assert states_in(r) == [1]
-        ours = vectors_in(path_of(r.parts.home.inner, 1))
+        ours = vectors_in(path_of(r.context.home.inner, 1))
         assert ours.tobytes() == given[PeerId(str(taken["peer"]))].tobytes()
 
 
@@ -367,12 +369,12 @@ async def test_who_puts_us_off_for_ever_does_not_keep_us_from_others(
     monkeypatch.setattr(recipient, "LATER_MAX", 3)
     monkeypatch.setattr(recipient, "ANSWER_S", 10.0)
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        commit(r, r.context.me, ANN.peer, BOB.peer)
         commit(r, ANN.peer)
         keep_state(r, 2)
         hear_of(r, ANN.peer, BOB.peer)
         answering(r, {ANN.peer: LATER, BOB.peer: offer_of(r).signed(BOB)})
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         assert asked(r) == [ANN.peer, ANN.peer, ANN.peer, BOB.peer]
         assert states_in(r) == [2]
 
@@ -382,19 +384,19 @@ async def test_without_an_answer_in_time_the_joiner_starts_fresh_and_says_so(
     answer: bytes | None, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer)
+        commit(r, r.context.me, ANN.peer)
         hear_of(r, ANN.peer)
         answering(r, {} if answer is None else {ANN.peer: answer})
         with fresh(r, "no member gave the state of its own within 0 s"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert set(asked(r)) == {ANN.peer}
 
 
 async def test_who_hears_nobody_does_not_wait_for_an_answer(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me)
+        commit(r, r.context.me)
         with fresh(r, "nobody is heard"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert asked(r) == []
 
 
@@ -404,14 +406,14 @@ async def test_states_from_long_ago_and_from_ahead_are_not_taken_yet(
     monkeypatch.setattr(recipient, "ANSWER_S", 100.0)
     async with rig(tmp_path, **OPTION) as r:
         for _ in range(AGE_STEPS_MAX + 2):
-            step = commit(r, r.parts.me, ANN.peer)
+            step = commit(r, r.context.me, ANN.peer)
         for of in (step - AGE_STEPS_MAX - 1, step + 1):
             keep_state(r, of)
             hear_of(r, ANN.peer)
             answering(r, {ANN.peer: offer_of(r).signed(ANN)})
             before = len(asked(r))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(take_inner_state, r.parts)
+                nursery.start_soon(take_inner_state, r.context)
                 await settled(lambda before=before: len(asked(r)) > before + 2)  # type: ignore[misc]
                 nursery.cancel_scope.cancel()
             assert states_in(r) == []
@@ -432,15 +434,15 @@ async def test_who_is_asked_first_has_contributed_most_and_trains_and_is_heard(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer, CAI.peer)
-        commit(r, r.parts.me, BOB.peer, CAI.peer)
-        commit(r, r.parts.me, BOB.peer)
+        commit(r, r.context.me, ANN.peer, BOB.peer, CAI.peer)
+        commit(r, r.context.me, BOB.peer, CAI.peer)
+        commit(r, r.context.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer)
         hear_of(r, CAI.peer, trains=False)
         hear_of(r, Identity.from_seed(b"\x09" * 32).peer)  # No member.
-        assert donors(r.parts) == [BOB.peer, ANN.peer]
-        r.parts.detector.hint_lost(BOB.peer, r.parts.now() - 2.0)
-        assert donors(r.parts) == [ANN.peer]
+        assert donors(r.context) == [BOB.peer, ANN.peer]
+        r.context.peers.detector.hint_lost(BOB.peer, r.context.now() - 2.0)
+        assert donors(r.context) == [ANN.peer]
 
 
 async def test_nobody_is_asked_by_who_has_a_state_or_wants_none_or_is_there_from_the_start(
@@ -448,35 +450,35 @@ async def test_nobody_is_asked_by_who_has_a_state_or_wants_none_or_is_there_from
 ) -> None:
     async with rig(tmp_path / "own", **OPTION) as r:
         hear_of(r, ANN.peer)
-        await take_inner_state(r.parts)  # The run begins.
-        commit(r, r.parts.me, ANN.peer)
+        await take_inner_state(r.context)  # The run begins.
+        commit(r, r.context.me, ANN.peer)
         keep_state(r, 1)
-        await take_inner_state(r.parts)
-        assert (asked(r), states_in(r), r.parts.standing.warnings) == ([], [1], {})
+        await take_inner_state(r.context)
+        assert (asked(r), states_in(r), r.context.alerts.warnings) == ([], [1], {})
     async with rig(tmp_path / "fresh", **(OPTION | {"join_optimizer": "fresh"})) as r:
-        commit(r, r.parts.me, ANN.peer)
+        commit(r, r.context.me, ANN.peer)
         hear_of(r, ANN.peer)
-        await take_inner_state(r.parts)
-        assert (asked(r), r.parts.standing.warnings) == ([], {})
+        await take_inner_state(r.context)
+        assert (asked(r), r.context.alerts.warnings) == ([], {})
     async with rig(tmp_path / "off", **OPTION) as r:
-        r.parts.config = replace(r.parts.config, keep_inner=False)
+        r.configure(keep_inner=False)
         with fresh(r, "no inner state is kept on this machine"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
     async with rig(tmp_path / "ranks elsewhere", **OPTION) as r:
-        r.parts.config = replace(r.parts.config, ranks_host="10.0.0.1")
+        r.configure(ranks_host="10.0.0.1")
         with fresh(r, "no inner state is kept on this machine"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
 
 
 Ask = Callable[[], Awaitable[bytes]]
 
 
 async def asking(r: Rig, nursery: trio.Nursery) -> Ask:
-    nursery.start_soon(donate, r.parts)
+    nursery.start_soon(donate, r.context)
     await settled(lambda: INNER_PROTOCOL in r.network.handlers)
 
     async def ask() -> bytes:
-        reply = await r.network.handlers[INNER_PROTOCOL](ANN.peer, ask_of(r.parts.run))
+        reply = await r.network.handlers[INNER_PROTOCOL](ANN.peer, ask_of(r.context.run))
         await trio.testing.wait_all_tasks_blocked(0.05)
         return reply
 
@@ -492,7 +494,7 @@ async def test_a_donor_makes_an_offer_when_asked_and_no_more_often_than_now_and_
     assert await ask() == LATER
     await settled(lambda: bool(r.said("inner-state-offered")))
     first = await ask()
-    assert Offer.read(first, r.parts.me).step == 1
+    assert Offer.read(first, r.context.me).step == 1
     keep_state(r, 2)
     assert [await ask() for _ in range(5)] == [first] * 5
     assert len(r.said("inner-state-offered")) == 1
@@ -524,7 +526,7 @@ async def test_a_newer_state_is_offered_after_a_while(
         assert await ask() == LATER
         await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
     assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
-    assert len(still_offered(r.parts)) == 2
+    assert len(still_offered(r.context)) == 2
 
 
 async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
@@ -541,16 +543,16 @@ async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
     with trio.fail_after(30):
         while (stands := await ask()) == LATER:
             pass
-    assert Offer.read(stands, r.parts.me).step == KEPT_MAX
-    assert len(r.said("inner-state-offered")) == len(still_offered(r.parts)) == KEPT_MAX
+    assert Offer.read(stands, r.context.me).step == KEPT_MAX
+    assert len(r.said("inner-state-offered")) == len(still_offered(r.context)) == KEPT_MAX
     # The oldest is of no use to anybody any more: it makes room.
-    oldest = still_offered(r.parts)[0]
+    oldest = still_offered(r.context)[0]
     monkeypatch.setattr(Offer, "is_too_old", lambda offer, *_: offer.digest == oldest)
     assert await ask() == LATER
     await settled(lambda: len(r.said("inner-state-offered")) == KEPT_MAX + 1)
     await trio.testing.wait_all_tasks_blocked(0.05)
-    assert len(still_offered(r.parts)) == KEPT_MAX
-    assert oldest not in still_offered(r.parts)
+    assert len(still_offered(r.context)) == KEPT_MAX
+    assert oldest not in still_offered(r.context)
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "flipped", "no header"])
@@ -574,14 +576,14 @@ async def test_a_donor_gives_nothing_that_is_not_whole(
     with trio.fail_after(30):
         while (reply := await ask()) == LATER:
             pass
-    assert (reply, r.said("inner-state-offered"), still_offered(r.parts)) == (NOTHING, [], ())
+    assert (reply, r.said("inner-state-offered"), still_offered(r.context)) == (NOTHING, [], ())
 
 
 async def test_only_runs_with_the_option_have_donors_and_they_know_their_run(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     async with rig(tmp_path / "fresh", join_optimizer="fresh") as r:
-        await donate(r.parts)
+        await donate(r.context)
         assert INNER_PROTOCOL not in r.network.handlers
     r = await new_rig(tmp_path / "donor", **OPTION)
     ask = await asking(r, nursery)
@@ -589,7 +591,7 @@ async def test_only_runs_with_the_option_have_donors_and_they_know_their_run(
     for nonsense in (ask_of(RunId("e" * 64)), b"\xc1", pack({"run": 1}), pack([])):
         with pytest.raises(RemoteProtocolError):
             await handler(ANN.peer, nonsense)
-    r.parts.config = replace(r.parts.config, keep_inner=False)
+    r.configure(keep_inner=False)
     keep_state(r, 1)
     assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
 
@@ -603,11 +605,11 @@ async def test_what_is_offered_is_not_collected_for_as_long_as_it_is(
     keep_state(r, 1)
     await ask()
     await settled(lambda: bool(r.said("inner-state-offered")))
-    offer = Offer.read(await ask(), r.parts.me)
+    offer = Offer.read(await ask(), r.context.me)
     for _ in range(2):  # What was put lately is spared once.
-        await _collect(r.parts)
-    assert r.parts.store.holds_blob(offer.digest)
+        await _collect(r.context)
+    assert r.context.store.holds_blob(offer.digest)
     assert OFFER_S < donor.KEPT_S
-    r.parts.offered[offer.digest] = r.parts.now() - 1.0
-    await _collect(r.parts)
-    assert not r.parts.store.holds_blob(offer.digest)
+    r.context.sharing.offered[offer.digest] = r.context.now() - 1.0
+    await _collect(r.context)
+    assert not r.context.store.holds_blob(offer.digest)

@@ -154,7 +154,7 @@ async def test_a_heartbeat_from_before_its_author_signed_the_chain_is_outdated(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        state = r.parts.ledger.state
+        state = r.context.ledger.snapshot
         later = replace(state, height=2)
         entries = [
             signed(r.run.id, state, Skip(0), ANN, CAI),
@@ -175,19 +175,19 @@ async def test_an_outdated_heartbeat_is_neither_taken_nor_passed_on_and_its_brin
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        parts, incarnations = r.parts, r.parts.identities.incarnations
-        parts.identities.since_s = -1000.0
+        context, incarnations = r.context, r.context.peers.identities.incarnations
+        context.peers.identities.since_s = -1000.0
         old = heartbeat(r.run.id, incarnation=OLD, serial=5)
         wire = encode(old)
-        assert is_wanted(parts, CAI.peer, ANN.peer, wire)
+        assert is_wanted(context, CAI.peer, ANN.peer, wire)
         for peer, incarnation in ((ANN.peer, NEW), (CAI.peer, OLD)):
             incarnations.hear(peer, incarnation, 1, -100.0, AGAIN_S)
-            incarnations.hear(peer, incarnation, 2, parts.now(), AGAIN_S)
+            incarnations.hear(peer, incarnation, 2, context.now(), AGAIN_S)
         small = SmallBeat(OLD, 6, 5, {})
-        assert is_outdated(parts, ANN.peer, FullBeat(old, wire))
-        assert is_outdated(parts, ANN.peer, small)
-        parts.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
-        assert not is_wanted(parts, CAI.peer, ANN.peer, wire)
+        assert is_outdated(context, ANN.peer, FullBeat(old, wire))
+        assert is_outdated(context, ANN.peer, small)
+        context.peers.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
+        assert not is_wanted(context, CAI.peer, ANN.peer, wire)
         (said,) = r.said("outdated-heartbeats")
         assert (said["peer"], said["author"]) == (CAI.peer, ANN.peer)
         assert "passed on by this peer" in str(said["what"])
@@ -197,16 +197,16 @@ async def test_our_own_old_heartbeats_are_not_passed_on_and_newer_ones_make_us_a
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        parts, watch = r.parts, r.parts.identities.watch
+        context, watch = r.context, r.context.peers.identities.watch
         watch.take_incarnation(NEW)
-        watch.ask({ANN.peer}, (), parts.now())
+        watch.ask({ANN.peer}, (), context.now())
         due_s = watch.next_ask_s()
         for incarnation, wanted in ((OLD, False), (NEW, True)):
             wire = encode(heartbeat(r.run.id, incarnation=incarnation))
-            assert is_wanted(parts, CAI.peer, parts.me, wire) is wanted
+            assert is_wanted(context, CAI.peer, context.me, wire) is wanted
             assert watch.next_ask_s() == due_s
         newer = encode(heartbeat(r.run.id, incarnation=NEW + 1))
-        assert is_wanted(parts, CAI.peer, parts.me, newer)
+        assert is_wanted(context, CAI.peer, context.me, newer)
         assert watch.next_ask_s() < due_s
         assert watch.duplicate is None
-        assert is_wanted(parts, CAI.peer, ANN.peer, b"no heartbeat")
+        assert is_wanted(context, CAI.peer, ANN.peer, b"no heartbeat")

@@ -14,7 +14,7 @@ from p2ptrain.ledger.messages.effects import IdentityInUse
 from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, decode_evidence, encode_evidence
 from p2ptrain.names import label
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import durably
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import RecordLog
@@ -37,17 +37,22 @@ def kept(home: Home) -> list[Accused]:
         ) from exc
 
 
-async def keep(parts: Parts, evidence: Evidence) -> None:
+async def keep(context: Context, evidence: Evidence) -> None:
     """Write `evidence` to disk durably, and warn the user."""
-    parts.journal.write("accused", peer=evidence.peer, height=evidence.height, words=evidence.words)
-    if evidence.peer == parts.me:
-        heed_namesake(parts, IdentityInUse(evidence.words))
+    context.journal.write(
+        "accused", peer=evidence.peer, height=evidence.height, words=evidence.words
+    )
+    if evidence.peer == context.me:
+        heed_namesake(context, IdentityInUse(evidence.words))
     else:
-        parts.standing.warnings[f"liar {evidence.peer}"] = Caution(
-            "VOTER-LIED",
-            f"{label(evidence.peer)} signed two things that exclude each other; it is evicted",
+        context.alerts.show(
+            f"liar {evidence.peer}",
+            Caution(
+                "VOTER-LIED",
+                f"{label(evidence.peer)} signed two things that exclude each other; it is evicted",
+            ),
         )
-    append = partial(_append, parts.home, encode_evidence(evidence))
+    append = partial(_append, context.home, encode_evidence(evidence))
     await durably(append)
 
 
@@ -57,11 +62,14 @@ def _append(home: Home, record: bytes) -> None:
         log.append([record])
 
 
-def heed_namesake(parts: Parts, found: IdentityInUse) -> None:
+def heed_namesake(context: Context, found: IdentityInUse) -> None:
     """Warn the user that another process has this identity. The ledger has stopped voting."""
-    parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
-    parts.standing.warnings["identity"] = Caution(
-        "ID-IN-USE",
-        "another node uses this identity; this one votes no more",
-        "stop the other and start this one again, or give this one a --home of its own",
+    context.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
+    context.alerts.show(
+        "identity",
+        Caution(
+            "ID-IN-USE",
+            "another node uses this identity; this one votes no more",
+            "stop the other and start this one again, or give this one a --home of its own",
+        ),
     )

@@ -15,7 +15,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.heartbeat import Heartbeat
 from p2ptrain.peers.heartbeat_delta import Beat, FullBeat, counts_of, read
 from p2ptrain.peers.incarnations import Span
@@ -25,7 +25,7 @@ LOOK_BACK_ENTRIES = 64
 voter signs one entry of two or three."""
 
 
-def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
+def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
     """Return whether to process and forward a heartbeat. Called before its signature is checked, so
     it changes nothing here except the record of `forwarder`, which certainly sent it.
     """
@@ -33,18 +33,18 @@ def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -
         beat = read(payload)
     except RemoteProtocolError:
         return True  # Its author is reported when it is processed.
-    if author == parts.me:
-        return _is_ours(parts, forwarder, beat)
-    if not is_outdated(parts, author, beat):
+    if author == context.me:
+        return _is_ours(context, forwarder, beat)
+    if not is_outdated(context, author, beat):
         return True
-    _complain(parts, forwarder, author, parts.identities.incarnations.spoke(author), beat)
+    _complain(context, forwarder, author, context.peers.identities.incarnations.spoke(author), beat)
     return False
 
 
-def is_outdated(parts: Parts, author: PeerId, beat: Beat) -> bool:
+def is_outdated(context: Context, author: PeerId, beat: Beat) -> bool:
     """Return whether this node knows `author` in a newer state than this heartbeat shows."""
     incarnation, _ = counts_of(beat)
-    incarnations, ledger = parts.identities.incarnations, parts.ledger
+    incarnations, ledger = context.peers.identities.incarnations, context.ledger.core
     if incarnations.is_stale(author, incarnation):
         return True
     if incarnations.is_known(author, incarnation) or not isinstance(beat, FullBeat):
@@ -70,26 +70,32 @@ def is_older_than_chain(
     return False
 
 
-def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
+def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
     """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
     incarnation, _ = counts_of(beat)
-    if incarnation < parts.identities.incarnation:
-        _complain(parts, forwarder, parts.me, Span(parts.identities.since_s, parts.now()), beat)
+    if incarnation < context.peers.identities.incarnation:
+        _complain(
+            context,
+            forwarder,
+            context.me,
+            Span(context.peers.identities.since_s, context.now()),
+            beat,
+        )
         return False
-    if incarnation > parts.identities.incarnation:
-        parts.identities.watch.hurry(parts.now())
-        parts.identities.news.ring()
+    if incarnation > context.peers.identities.incarnation:
+        context.peers.identities.watch.hurry(context.now())
+        context.peers.identities.news.ring()
     return True
 
 
 def _complain(
-    parts: Parts, forwarder: PeerId, author: PeerId, spoke: Span | None, beat: Beat
+    context: Context, forwarder: PeerId, author: PeerId, spoke: Span | None, beat: Beat
 ) -> None:
-    now, incarnation = parts.now(), counts_of(beat)[0]
-    brought = parts.identities.incarnations.spoke(forwarder)
+    now, incarnation = context.now(), counts_of(beat)[0]
+    brought = context.peers.identities.incarnations.spoke(forwarder)
     forwarder_since_s = None if brought is None else brought.first_s
-    if parts.identities.replays.names(forwarder, author, spoke, forwarder_since_s, now):
-        parts.complain(
+    if context.peers.identities.replays.names(forwarder, author, spoke, forwarder_since_s, now):
+        context.peers.complain(
             "outdated-heartbeats",
             forwarder,
             what=f"passed on by this peer, long after a later start of {author} was known",

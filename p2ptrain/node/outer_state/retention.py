@@ -32,7 +32,7 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.node.outer_state.scrub import repair
 from p2ptrain.node.outer_state.snapshot_choice import all_starts, newest_held
 from p2ptrain.node.outer_state.start import Start
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import DataIndex, RunManifest
 from p2ptrain.store import RootsDamaged
@@ -126,83 +126,77 @@ def roots(
     return Roots(blobs, kept_data(data, book, ledger.rules, ledger.me, blocks_max))
 
 
-async def keep_store_small(parts: Parts) -> None:
+async def keep_store_small(context: Context) -> None:
     """Collect garbage whenever a newer snapshot has been certified, for ever.
 
     Raises StoreError: this store cannot take a repaired chunk.
     """
-    if parts.config.keep_snapshots is None:
+    if context.config.keep_snapshots is None:
         return
     collected_at: SnapshotRef | None = None
     while True:
-        newest = parts.ledger.state.snapshot
-        if newest is None or newest == collected_at or not parts.at_head():
-            await parts.changes.wait()
-        elif damaged := await _collect(parts):
-            await _see_to(parts, damaged)
+        newest = context.ledger.snapshot.snapshot
+        if newest is None or newest == collected_at or not context.at_head():
+            await context.changes.wait()
+        elif damaged := await _collect(context):
+            await _see_to(context, damaged)
         else:
             collected_at = newest
 
 
-async def _collect(parts: Parts) -> RootsDamaged | None:
+async def _collect(context: Context) -> RootsDamaged | None:
     """Collect garbage. Return the damaged roots, if any: nothing was removed then."""
-    assert parts.data is not None, "nobody is at the head before the data index is here"
-    starts = all_starts(parts.store, parts.ledger, parts.origin, parts.manifest.genesis)
-    held = await trio.to_thread.run_sync(newest_held, parts.store, starts)
-    history = await trio.to_thread.run_sync(_history, parts) if parts.config.seed else ()
-    needed = roots(parts.manifest, parts.ledger, parts.data, parts.config, held, history)
-    keep = (*needed.blobs, *parts.fetching, *still_offered(parts))
-    collect = partial(parts.store.collect_garbage, keep, keep_chunks=needed.chunks)
+    assert context.blobs.data is not None, "nobody is at the head before the data index is here"
+    starts = all_starts(
+        context.store, context.ledger.core, context.ledger.origin, context.manifest.genesis
+    )
+    held = await trio.to_thread.run_sync(newest_held, context.store, starts)
+    history = await trio.to_thread.run_sync(_history, context) if context.config.seed else ()
+    needed = roots(
+        context.manifest, context.ledger.core, context.blobs.data, context.config, held, history
+    )
+    keep = (*needed.blobs, *context.blobs.in_flight, *context.sharing.kept(context.now()))
+    collect = partial(context.store.collect_garbage, keep, keep_chunks=needed.chunks)
     try:
         collected = await trio.to_thread.run_sync(collect)
     except (ChunkCorrupt, TryLater) as exc:
         # Nothing was removed. A damaged chunk is fetched again before the next collection.
-        if isinstance(exc, ChunkCorrupt) and WARNING not in parts.standing.warnings:
-            parts.scrub_asked.set()  # If one chunk is damaged, others may be.
-        parts.journal.write("not-collected", code=exc.code, reason=exc.what)
+        if isinstance(exc, ChunkCorrupt) and WARNING not in context.alerts:
+            context.blobs.ask_scrub()  # If one chunk is damaged, others may be.
+        context.journal.write("not-collected", code=exc.code, reason=exc.what)
         return exc if isinstance(exc, RootsDamaged) else None
-    parts.standing.warnings.pop(WARNING, None)
-    parts.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)
-    parts.changes.ring()
+    context.alerts.clear(WARNING)
+    context.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)
+    context.changes.ring()
     return None
 
 
-def _history(parts: Parts) -> tuple[Digest, ...]:
+def _history(context: Context) -> tuple[Digest, ...]:
     """Return the blobs that this seed keeps for replays from genesis, and update the warning.
     Blocks."""
     found = held_history(
-        parts.store,
-        parts.manifest,
-        parts.ledger.kept,
-        disk_free=shutil.disk_usage(parts.home.root).free,
-        snapshot_bytes=8 * parts.layout.numel,
+        context.store,
+        context.manifest,
+        context.ledger.kept,
+        disk_free=shutil.disk_usage(context.home.root).free,
+        snapshot_bytes=8 * context.layout.numel,
     )
     if found.caution is None:
-        parts.standing.warnings.pop(HISTORY_WARNING, None)
-    elif HISTORY_WARNING not in parts.standing.warnings:
-        parts.standing.warnings[HISTORY_WARNING] = found.caution
-        parts.journal.write("history-cut", reason=found.caution.what)
+        context.alerts.clear(HISTORY_WARNING)
+    elif HISTORY_WARNING not in context.alerts:
+        context.alerts.show(HISTORY_WARNING, found.caution)
+        context.journal.write("history-cut", reason=found.caution.what)
     return found.blobs
 
 
-async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
+async def _see_to(context: Context, damaged: RootsDamaged) -> None:
     """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are whole,
     or the user unpins them, this store only grows.
     """
     left: RootsDamaged | None = damaged
-    if WARNING not in parts.standing.warnings:  # Later `scrub` asks for them in every pass.
-        left = damaged.without(await repair(parts, damaged.roots))
+    if WARNING not in context.alerts:  # Later `scrub` asks for them in every pass.
+        left = damaged.without(await repair(context, damaged.roots))
     if left is not None:
-        parts.standing.warnings[WARNING] = Caution(
-            left.code, left.what, left.remedy(parts.home.root)
-        )
-        parts.changes.ring()
+        context.alerts.show(WARNING, Caution(left.code, left.what, left.remedy(context.home.root)))
+        context.changes.ring()
     await trio.sleep(AGAIN_S)
-
-
-def still_offered(parts: Parts) -> tuple[Digest, ...]:
-    """Return the blobs that a joiner may still be fetching from here."""
-    for digest, until_s in list(parts.offered.items()):
-        if parts.now() >= until_s:
-            del parts.offered[digest]
-    return tuple(parts.offered)

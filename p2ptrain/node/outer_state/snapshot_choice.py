@@ -17,7 +17,7 @@ from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate
 from p2ptrain.node.outer_state import state_mismatch, update_blobs
 from p2ptrain.node.outer_state.start import Here, Start, choose_start
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.state.outer_state import SNAPSHOT
 from p2ptrain.store import Head, Store
 
@@ -82,15 +82,15 @@ def _holds(store: Store, digest: Digest) -> bool:
         return False
 
 
-async def look(parts: Parts) -> Here:
+async def look(context: Context) -> Here:
     """Return which snapshots and updates are here now; later arrivals are not counted."""
-    ledger = parts.ledger
-    *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
-    own = own_start(parts.store, ledger, parts.origin)
+    ledger = context.ledger.core
+    *certified, genesis = certified_starts(ledger, context.manifest.genesis)
+    own = own_start(context.store, ledger, context.ledger.origin)
     one_of_each = ([own] if own else [], certified, [genesis])
     known = range(ledger.kept.start.step, ledger.state.step)
     committed = dict(ledger.kept.updates)
-    return await trio.to_thread.run_sync(_look, parts.store, one_of_each, known, committed)
+    return await trio.to_thread.run_sync(_look, context.store, one_of_each, known, committed)
 
 
 def _look(
@@ -111,23 +111,23 @@ def _look(
 
 
 def best_start(
-    parts: Parts, here: Here, without: Collection[Digest] = (), first_step: int = 0
+    context: Context, here: Here, without: Collection[Digest] = (), first_step: int = 0
 ) -> Start | None:
     """Return the cheapest start from which the kept chain leads to its head; None if there is none.
 
     Candidates are our own snapshot, the newest certified ones, and genesis, but none before
     `first_step`.
     """
-    ledger = parts.ledger
-    *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
+    ledger = context.ledger.core
+    *certified, genesis = certified_starts(ledger, context.manifest.genesis)
     held = [each for each in certified[FETCHED_MAX:] if each.digest in here.snapshots]
-    own = own_start(parts.store, ledger, parts.origin)
+    own = own_start(context.store, ledger, context.ledger.origin)
     starts = [*([own] if own else []), *certified[:FETCHED_MAX], *held, genesis]
     return choose_start(
         target_step=ledger.state.step,
         starts=[each for each in starts if each.digest not in without],
         here=here,
-        snapshot_bytes=8 * parts.layout.numel,
-        update_bytes=update_blobs.payload_bytes_about(parts),
+        snapshot_bytes=8 * context.layout.numel,
+        update_bytes=update_blobs.payload_bytes_about(context),
         first_step=max(first_step, ledger.kept.start.step),
     )

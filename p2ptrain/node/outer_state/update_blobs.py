@@ -17,7 +17,7 @@ from p2ptrain.archive.update_format import KIND, Opened, UpdateFormat
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.run import RunManifest
 
 LAG_S = 5.0
@@ -25,39 +25,39 @@ LAG_S = 5.0
 wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
 
 
-def format_of(parts: Parts, step: int) -> UpdateFormat:
+def format_of(context: Context, step: int) -> UpdateFormat:
     """Return the format of the update of outer step `step`."""
-    return _format(parts, parts.leg(step).manifest)
+    return _format(context, context.leg(step).manifest)
 
 
-def _format(parts: Parts, manifest: RunManifest) -> UpdateFormat:
-    cut, merge = parts.fragments, manifest.sync.merge
-    return UpdateFormat(parts.run, parts.layout, cut, manifest.codec, merge)
+def _format(context: Context, manifest: RunManifest) -> UpdateFormat:
+    cut, merge = context.fragments, manifest.sync.merge
+    return UpdateFormat(context.run, context.layout, cut, manifest.codec, merge)
 
 
-def codec_of(parts: Parts, step: int) -> kernels.Codec:
+def codec_of(context: Context, step: int) -> kernels.Codec:
     """Return the codec of the update of outer step `step`."""
-    return format_of(parts, step).codec
+    return format_of(context, step).codec
 
 
-def payload_bytes(parts: Parts, step: int) -> int:
+def payload_bytes(context: Context, step: int) -> int:
     """Return the length of the update of outer step `step`, in bytes."""
-    return format_of(parts, step).payload_bytes(step)
+    return format_of(context, step).payload_bytes(step)
 
 
-def payload_bytes_about(parts: Parts) -> int:
+def payload_bytes_about(context: Context) -> int:
     """Estimate the mean length of current updates, in bytes, from the terms known here."""
-    return _format(parts, parts.about(parts.ledger.state.step).manifest).payload_bytes_mean
+    return _format(context, context.about(context.ledger.snapshot.step).manifest).payload_bytes_mean
 
 
-async def store(parts: Parts, step: int, payload: bytearray) -> Digest:
+async def store(context: Context, step: int, payload: bytearray) -> Digest:
     """Store the ring's result as a blob and return its digest."""
-    put = partial(parts.store.put_blob, KIND, [payload], format_of(parts, step).meta(step))
+    put = partial(context.store.put_blob, KIND, [payload], format_of(context, step).meta(step))
     return await trio.to_thread.run_sync(put)
 
 
 async def obtain(
-    parts: Parts, digest: Digest, step: int, unwanted: Callable[[], bool] = fetch.never
+    context: Context, digest: Digest, step: int, unwanted: Callable[[], bool] = fetch.never
 ) -> bytes:
     """Return the payload of a certified update, from the store or from peers.
 
@@ -66,19 +66,21 @@ async def obtain(
         StoreError: this store cannot take it, or no peer has it and it is unwanted
             (CKPT-NO-SOURCE).
     """
-    read = partial(format_of(parts, step).read, parts.store, digest, step)
+    read = partial(format_of(context, step).read, context.store, digest, step)
     with _blob_expected(digest):
-        return await fetch.use(parts, digest, read, unwanted, patient=False)
+        return await fetch.use(context, digest, read, unwanted, patient=False)
 
 
-async def own_result(parts: Parts, step: int) -> None:
+async def own_result(context: Context, step: int) -> None:
     """Wait, up to `LAG_S`, for a reduce of `step` in which this node makes the update itself."""
     with trio.move_on_after(LAG_S):
-        while parts.standing.averaging == step:
-            await parts.changes.wait()
+        while context.reduce.averaging == step:
+            await context.changes.wait()
 
 
-async def inspect(parts: Parts, digest: Digest, step: int, opened: Opened | None = None) -> None:
+async def inspect(
+    context: Context, digest: Digest, step: int, opened: Opened | None = None
+) -> None:
     """Fetch an update that is to be certified, and check that it can be applied.
 
     Its manifest is fetched first and alone. The rest is fetched only if the manifest announces the
@@ -91,22 +93,22 @@ async def inspect(parts: Parts, digest: Digest, step: int, opened: Opened | None
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
     """
-    await own_result(parts, step)
+    await own_result(context, step)
     with _blob_expected(digest):
-        if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
-            await fetch.fetch_loose(parts, [digest])
-            check = partial(format_of(parts, step).check_manifest, parts.store, digest, step)
+        if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
+            await fetch.fetch_loose(context, [digest])
+            check = partial(format_of(context, step).check_manifest, context.store, digest, step)
             await trio.to_thread.run_sync(check)
-    payload = await obtain(parts, digest, step)
+    payload = await obtain(context, digest, step)
     if opened is not None:
-        await hold(parts, payload, step, opened)
-    await trio.to_thread.run_sync(parts.store.settle)
+        await hold(context, payload, step, opened)
+    await trio.to_thread.run_sync(context.store.settle)
 
 
-async def hold(parts: Parts, payload: bytes, step: int, opened: Opened) -> None:
+async def hold(context: Context, payload: bytes, step: int, opened: Opened) -> None:
     """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
-    most = parts.influence_max(step)
-    check = partial(format_of(parts, step).hold, payload, step, opened, most)
+    most = context.influence_max(step)
+    check = partial(format_of(context, step).hold, payload, step, opened, most)
     await trio.to_thread.run_sync(check)
 
 

@@ -1,4 +1,4 @@
-"""The inputs from which `assembly` makes a node: configuration, home, identity, run and network."""
+"""What a node is given before it is assembled: configuration, home, identity, run and network."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.identity import Identity
 from p2ptrain.net import Network
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
@@ -16,7 +17,7 @@ from p2ptrain.store import Disk
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Made by `main` once the node is connected and admitted; `assembly` makes the parts from
+    """Made by `main` once the node is connected and admitted; `assembly` makes the context from
     it."""
 
     config: NodeConfig
@@ -30,3 +31,5 @@ class Surroundings:
     """The disk for the store and the ledger's logs; None means this machine's own."""
     incarnation: int = 0
     """The number of this process among all processes that ever had this identity."""
+    doubts: tuple[Caution, ...] = ()
+    """Cautions found in this machine before the start."""

@@ -1,25 +1,25 @@
 """The run's terms that a trainer needs for an outer step: how many blocks, and at which rates.
 
-Call these functions only after `Parts.until_known`.
+Call these functions only after `Context.until_known`.
 """
 
 from __future__ import annotations
 
 from p2ptrain.ipc import frames
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.run import Leg
 from p2ptrain.sync.trainer_orders import Pace
 
 
-def pace_of(parts: Parts, step: int) -> Pace:
-    manifest = parts.leg(step).manifest
+def pace_of(context: Context, step: int) -> Pace:
+    manifest = context.leg(step).manifest
     return Pace(manifest.blocks_per_step, manifest.sync.overlap_steps)
 
 
-def first_inner_step(parts: Parts, step: int) -> int:
+def first_inner_step(context: Context, step: int) -> int:
     """Return how many inner steps a peer that took part from the start made before outer step
     `step`."""
-    return parts.leg(step).first_inner_step(step)
+    return context.leg(step).first_inner_step(step)
 
 
 def rates_of(leg: Leg) -> frames.Rates:

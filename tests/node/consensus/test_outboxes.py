@@ -18,7 +18,7 @@ from tests.node.rig import ANN, BOB, Rig, rig, settled
 @asynccontextmanager
 async def outboxes(folder: Path) -> AsyncIterator[tuple[Rig, Outboxes]]:
     async with rig(folder) as r, trio.open_nursery() as nursery:
-        yield r, Outboxes(r.parts, nursery)
+        yield r, Outboxes(r.context, nursery)
         nursery.cancel_scope.cancel()
 
 
@@ -73,7 +73,7 @@ async def test_a_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: 
             boxes.post(ANN.peer, b"vote %d" % number)
         await settled(lambda: len(r.network.requested) == 20)
         assert len(r.said("message-lost")) == 1
-        assert not r.parts.standing.refused
+        assert not r.context.ledger.refusals
 
 
 async def test_what_waits_is_not_queued_again_when_it_is_repeated(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_who_refuses_us_makes_us_ask_whether_we_are_still_admitted(tmp_pat
 
         r.network.answer = answer
         boxes.post(ANN.peer, b"vote")
-        await settled(lambda: r.parts.standing.refused)
+        await settled(lambda: r.context.ledger.refusals)
 
 
 async def test_what_is_too_long_for_gossip_is_left_out_and_the_rest_goes_on(

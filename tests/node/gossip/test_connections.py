@@ -16,7 +16,6 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.ledger.messages.events import Heard, PeerDown, PeerUp
 from p2ptrain.net import PeerCache, book
-from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.connections import (
     _expect_members,
@@ -27,20 +26,21 @@ from p2ptrain.node.gossip.connections import (
     stay_connected,
     watch_peers,
 )
+from p2ptrain.node.state.ledger_port import EVENTS_MAX
 from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled
 
 
 async def test_a_member_that_never_speaks_is_taken_for_down_after_a_while(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        parts = r.parts
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-        assert parts.is_down(ANN.peer)
-        await _expect_members(parts)
-        assert not parts.is_down(ANN.peer)
-        at = parts.now()
+        context = r.context
+        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
+        assert context.peers.is_down(ANN.peer)
+        await _expect_members(context)
+        assert not context.peers.is_down(ANN.peer)
+        at = context.now()
         # Time passes as it does for a node that looks every second.
         for second in range(1, 12):
-            changes = parts.detector.changes(at + second)
+            changes = context.peers.detector.changes(at + second)
             if (ANN.peer, Colour.RED) in changes:
                 break
         else:
@@ -51,26 +51,26 @@ async def test_both_planes_are_told_who_the_members_are(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    parts = r.parts
-    r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-    nursery.start_soon(watch_peers, parts)
+    context = r.context
+    r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
+    nursery.start_soon(watch_peers, context)
     await settled(lambda: bool(r.network.members))
-    assert r.network.members == [parts.me, ANN.peer]
-    assert parts.listener._gate.is_member(ANN.peer)
-    assert not parts.listener._gate.is_member(BOB.peer)
+    assert r.network.members == [context.me, ANN.peer]
+    assert context.plane.listener._gate.is_member(ANN.peer)
+    assert not context.plane.listener._gate.is_member(BOB.peer)
 
 
 async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.detector.heard(ANN.peer, parts.now())
-        parts.detector.changes(parts.now())
+        context = r.context
+        context.peers.detector.heard(ANN.peer, context.now())
+        context.peers.detector.changes(context.now())
         for _ in range(EVENTS_MAX):
-            parts.events.send_nowait(Heard(BOB.peer, 1))
-        parts.detector.hint_lost(ANN.peer, parts.now())
-        nursery.start_soon(_judge, parts)
+            context.ledger.send_nowait(Heard(BOB.peer, 1))
+        context.peers.detector.hint_lost(ANN.peer, context.now())
+        nursery.start_soon(_judge, context)
         await trio.testing.wait_all_tasks_blocked()
-        waiting = r.events.statistics().current_buffer_used
+        waiting = r.context.ledger.waiting
         told = [await r.events.receive() for _ in range(waiting + 1)]
         assert PeerDown(ANN.peer) in told
 
@@ -80,9 +80,9 @@ async def test_what_waits_for_a_lost_peer_is_given_up_but_not_a_connection_that_
 ) -> None:
     async with rig(tmp_path) as r:
         for peer in (ANN.peer, BOB.peer):
-            r.parts.detector.heard(peer, r.parts.now())
-            r.parts.detector.hint_lost(peer, r.parts.now())
-        await _judge(r.parts, ended=BOB.peer)
+            r.context.peers.detector.heard(peer, r.context.now())
+            r.context.peers.detector.hint_lost(peer, r.context.now())
+        await _judge(r.context, ended=BOB.peer)
         assert r.network.dropped == [ANN.peer]
         assert r.heard() == [PeerDown(ANN.peer), PeerDown(BOB.peer)]
 
@@ -102,7 +102,7 @@ async def test_who_was_cut_off_dials_everybody_as_soon_as_one_is_back(
     r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-    nursery.start_soon(stay_connected, r.parts)
+    nursery.start_soon(stay_connected, r.context)
     await settled(lambda: len(dialled) == 2)
     r.network.peers.add(ANN.peer)
     await settled(lambda: len(dialled) == 3)
@@ -114,22 +114,22 @@ async def test_who_was_not_heard_for_long_is_forgotten_unless_it_is_a_member(
 ) -> None:
     monkeypatch.setattr(connections, "FORGET_S", -1.0)
     async with rig(tmp_path) as r:
-        parts = r.parts
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        context = r.context
+        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
         for peer in (ANN.peer, BOB.peer):
-            parts.peers.take(peer, heartbeat(r.run.id), parts.now())
-            parts.detector.heard(peer, parts.now())
-        await _expect_members(parts)
-        assert [view.peer for view in parts.peers] == [ANN.peer]
+            context.peers.table.take(peer, heartbeat(r.run.id), context.now())
+            context.peers.detector.heard(peer, context.now())
+        await _expect_members(context)
+        assert [view.peer for view in context.peers.table] == [ANN.peer]
         # The detector has forgotten that it was down, so the ledger must forget it too.
         assert r.heard() == [PeerUp(BOB.peer)]
 
 
 async def test_only_admitted_peers_are_dialled_and_never_ourselves(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
-        for peer in (ANN.peer, CAI.peer, r.parts.me):
+        for peer in (ANN.peer, CAI.peer, r.context.me):
             r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-        assert known_peers(r.parts) == [ANN.peer]
+        assert known_peers(r.context) == [ANN.peer]
 
 
 async def test_the_peer_with_the_smaller_id_dials_at_once_and_the_other_gives_it_time(
@@ -144,21 +144,21 @@ async def test_the_peer_with_the_smaller_id_dials_at_once_and_the_other_gives_it
     r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer, CAI.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-    nursery.start_soon(stay_connected, r.parts)
+    nursery.start_soon(stay_connected, r.context)
     await trio.testing.wait_all_tasks_blocked()
-    expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.parts.me < peer}
+    expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.context.me < peer}
     assert set(dialled) == expected
 
 
 async def test_addresses_are_kept_when_the_node_ends(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(find_peers, r.parts)
-            await settled(r.parts.home.peers.exists)
+            nursery.start_soon(find_peers, r.context)
+            await settled(r.context.home.peers.exists)
             address = f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer}"
             r.network.remember(ANN.peer, [address])
             nursery.cancel_scope.cancel()
-        assert PeerCache(r.parts.home.peers).load() == {ANN.peer: [address]}
+        assert PeerCache(r.context.home.peers).load() == {ANN.peer: [address]}
 
 
 async def test_members_are_kept_before_others_where_a_file_cannot_hold_all(
@@ -166,25 +166,25 @@ async def test_members_are_kept_before_others_where_a_file_cannot_hold_all(
 ) -> None:
     monkeypatch.setattr(book, "FILE_BYTES_MAX", 150)
     r = await new_rig(tmp_path)
-    r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+    r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
     for peer in (ANN.peer, BOB.peer, CAI.peer):
         r.network.remember(peer, [f"/ip4/127.0.0.1/tcp/1/p2p/{peer}"])
-    nursery.start_soon(find_peers, r.parts)
-    await settled(r.parts.home.peers.exists)
-    assert set(PeerCache(r.parts.home.peers).load()) == {ANN.peer}
+    nursery.start_soon(find_peers, r.context)
+    await settled(r.context.home.peers.exists)
+    assert set(PeerCache(r.context.home.peers).load()) == {ANN.peer}
 
 
 async def test_those_met_before_are_remembered_and_a_broken_file_of_them_is_told(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        parts, address = r.parts, f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer}"
-        PeerCache(parts.home.peers).save({ANN.peer: [address]})
-        assert met_before(parts.network, parts.home, parts.journal) == [address]
+        context, address = r.context, f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer}"
+        PeerCache(context.home.peers).save({ANN.peer: [address]})
+        assert met_before(context.network, context.home, context.journal) == [address]
         assert r.network.addresses_of(ANN.peer) == [address]
         assert not r.said("peers-not-loaded")
-        parts.home.peers.write_bytes(b"{")
-        assert met_before(parts.network, parts.home, parts.journal) == []
+        context.home.peers.write_bytes(b"{")
+        assert met_before(context.network, context.home, context.journal) == []
         assert "was ignored" in str(r.said("peers-not-loaded"))
 
 
@@ -198,5 +198,5 @@ async def test_a_disk_too_full_for_addresses_costs_a_line(
 
     monkeypatch.setattr(PeerCache, "save", full)
     r = await new_rig(tmp_path)
-    nursery.start_soon(find_peers, r.parts)
+    nursery.start_soon(find_peers, r.context)
     await settled(lambda: bool(r.said("peers-not-saved")))

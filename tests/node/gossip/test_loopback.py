@@ -22,19 +22,19 @@ async def test_a_loopback_endpoint_of_a_peer_elsewhere_is_not_dialled(
     tmp_path: Path, host: str
 ) -> None:
     async with rig(tmp_path) as r:
-        parts, endpoint = r.parts, Endpoint(ANN.peer, host, 22, b"certificate")
-        r.decide(opening(parts.ledger.state, learners=(ANN.peer,)))
+        context, endpoint = r.context, Endpoint(ANN.peer, host, 22, b"certificate")
+        r.decide(opening(context.ledger.snapshot, learners=(ANN.peer,)))
         beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
-        parts.peers.take(ANN.peer, beat, parts.now())
-        parts.detector.heard(ANN.peer, parts.now())
+        context.peers.table.take(ANN.peer, beat, context.now())
+        context.peers.detector.heard(ANN.peer, context.now())
         for site in ("127.0.0.1", "::/64"):
             r.network.sites[ANN.peer] = site
-            assert fetch.sources(parts) == [endpoint]
-            assert whom_to_probe(parts, Tried()) == endpoint
+            assert fetch.sources(context) == [endpoint]
+            assert whom_to_probe(context, Tried()) == endpoint
         for site in ("10.0.0.2", "2001:db8::/64", ""):
             r.network.sites[ANN.peer] = site
-            assert fetch.sources(parts) == []
-            assert whom_to_probe(parts, Tried()) is None
+            assert fetch.sources(context) == []
+            assert whom_to_probe(context, Tried()) is None
 
 
 @pytest.mark.parametrize("host", FAR)
@@ -44,4 +44,4 @@ async def test_other_endpoints_are_dialled_wherever_their_peer_is(
     async with rig(tmp_path) as r:
         for site in ("127.0.0.1", "10.0.0.2", ""):
             r.network.sites[ANN.peer] = site
-            assert may_be_at(r.parts, Endpoint(ANN.peer, host, 22, b"certificate"))
+            assert may_be_at(r.context, Endpoint(ANN.peer, host, 22, b"certificate"))

@@ -36,8 +36,8 @@ Handler = Callable[[SecureSocket, Mapping[str, object]], None]
 def hear(r: Rig, endpoint: Endpoint, serial: int = 1, **changes: object) -> None:
     wire = pack(endpoint.to_wire())
     beat = heartbeat(r.run.id, endpoint=wire, serial=serial, **changes)
-    r.parts.peers.take(endpoint.peer, beat, r.parts.now())
-    r.parts.detector.heard(endpoint.peer, r.parts.now())
+    r.context.peers.table.take(endpoint.peer, beat, r.context.now())
+    r.context.peers.detector.heard(endpoint.peer, r.context.now())
 
 
 def endpoint_of(peer: PeerId) -> Endpoint:
@@ -46,12 +46,12 @@ def endpoint_of(peer: PeerId) -> Endpoint:
 
 async def test_first_who_was_never_dialled_then_what_was_never_measured(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
-        parts, tried = r.parts, Tried()
+        context, tried = r.context, Tried()
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
-        r.decide(opening(parts.ledger.state, learners=(ann, bob)))
+        r.decide(opening(context.ledger.snapshot, learners=(ann, bob)))
 
         def chosen() -> PeerId | None:
-            found = whom_to_probe(parts, tried)
+            found = whom_to_probe(context, tried)
             return None if found is None else found.peer
 
         assert chosen() is None  # Nobody has said where to dial.
@@ -61,28 +61,28 @@ async def test_first_who_was_never_dialled_then_what_was_never_measured(tmp_path
         assert chosen() == ann
         hear(r, endpoint_of(bob))
         assert chosen() == bob
-        tried.at[bob] = parts.now() - AGAIN_S + 1
+        tried.at[bob] = context.now() - AGAIN_S + 1
         assert chosen() == ann
-        parts.paths.hear(ann, [(parts.me, Path(5))], parts.ledger.state.since)
+        context.peers.paths.hear(ann, [(context.me, Path(5))], context.ledger.snapshot.since)
         assert chosen() is None
-        tried.at[bob] = parts.now() - AGAIN_S
+        tried.at[bob] = context.now() - AGAIN_S
         assert chosen() == bob
         hear(r, endpoint_of(bob), serial=2, dialable=False)
         assert chosen() is None
         hear(r, endpoint_of(bob), serial=3)
-        parts.detector.hint_lost(bob, parts.now())
+        context.peers.detector.hint_lost(bob, context.now())
         assert chosen() is None
 
 
 async def test_nobody_probes_while_a_reduce_is_under_way(tmp_path: FilePath) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
-        parts, ann = r.parts, ANN.peer
-        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        context, ann = r.context, ANN.peer
+        r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         hear(r, endpoint_of(ann))
-        assert whom_to_probe(parts, Tried()) is not None
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
-        assert is_busy(parts)
-        assert whom_to_probe(parts, Tried()) is None
+        assert whom_to_probe(context, Tried()) is not None
+        r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1), learners=(ann,)))
+        assert is_busy(context)
+        assert whom_to_probe(context, Tried()) is None
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
     """Ann's data plane, which serves probes by `handler`."""
     credentials = Credentials.create(ANN)
     with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
-        listener.trust(r.parts.credentials.certificate_der)
+        listener.trust(r.context.plane.credentials.certificate_der)
         listener.handle(PURPOSE, handler)
         yield Endpoint(ANN.peer, *listener.address, credentials.certificate_der)
 
@@ -100,15 +100,15 @@ async def test_a_probe_measures_rate_and_delay(
 ) -> None:
     monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts, ann = r.parts, ANN.peer
-        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        context, ann = r.context, ANN.peer
+        r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         with listening(r, ProbeServer(lambda: False)) as endpoint:
             hear(r, endpoint)
-            nursery.start_soon(probe_paths, parts)
+            nursery.start_soon(probe_paths, context)
             await settled(lambda: bool(r.said("probed")))
-            assert parts.paths.is_measured(parts.me, ann)
+            assert context.peers.paths.is_measured(context.me, ann)
             (said,) = r.said("probed")
-            path = parts.paths.mine[ann]
+            path = context.peers.paths.mine[ann]
             assert (said["kb_per_s"], said["delay_ms"]) == (path.rate, path.delay_ms)
             assert path.rate > 10
             nursery.cancel_scope.cancel()
@@ -131,16 +131,18 @@ async def test_a_probe_is_given_up_when_a_reduce_begins(
             ended.set()
 
     async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
-        parts, ann = r.parts, ANN.peer
-        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        context, ann = r.context, ANN.peer
+        r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         with listening(r, silent) as endpoint:
             hear(r, endpoint)
-            nursery.start_soon(probe_paths, parts)
+            nursery.start_soon(probe_paths, context)
             await settled(begun.is_set)
-            r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
-            parts.changes.ring()
+            r.decide(
+                opening(context.ledger.snapshot, Participant(context.me, 16, 1), learners=(ann,))
+            )
+            context.changes.ring()
             await settled(ended.is_set)
-            assert not parts.paths.is_measured(parts.me, ann)
+            assert not context.peers.paths.is_measured(context.me, ann)
             nursery.cancel_scope.cancel()
 
 
@@ -149,10 +151,10 @@ async def test_who_cannot_be_probed_costs_a_line(
 ) -> None:
     monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     r = await new_rig(tmp_path)
-    r.decide(opening(r.parts.ledger.state, learners=(ANN.peer,)))
+    r.decide(opening(r.context.ledger.snapshot, learners=(ANN.peer,)))
     with listening(r, ProbeServer(lambda: False)) as endpoint:
         gone = endpoint
     hear(r, gone)
-    nursery.start_soon(probe_paths, r.parts)
+    nursery.start_soon(probe_paths, r.context)
     await settled(lambda: bool(r.said("probe-failed")))
-    assert r.parts.paths.mine == {}
+    assert r.context.peers.paths.mine == {}

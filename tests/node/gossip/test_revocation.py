@@ -24,9 +24,9 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:
     """Have this node be CAI, who is no founder; returns a newer list with `listed`."""
-    organiser = load_or_create(r.parts.home.identity)
-    r.parts.identity = CAI
-    r.parts.admission._always = frozenset({organiser.peer})
+    organiser = load_or_create(r.context.home.identity)
+    r.surround(identity=CAI)
+    r.context.admission._always = frozenset({organiser.peer})
     newer = Allowlist.of(r.run.id, sequence, listed)
     return SignedAllowlist.publish(organiser, newer).to_bytes()
 
@@ -41,9 +41,9 @@ async def test_who_is_refused_or_alone_asks_and_is_told(tmp_path: Path) -> None:
             return encode_reply(HelloReply(r.run.to_bytes(), newer, b"", False, {}))
 
         r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
-        assert is_alone(r.parts)
+        assert is_alone(r.context)
         with pytest.raises(NotAuthorised) as caught:
-            await notice_revocation(r.parts)
+            await notice_revocation(r.context)
         error = caught.value
         assert (error.code, error.exit_code) == ("AUTH-REVOKED", 6)
         assert CAI.peer in error.evidence[0]
@@ -56,15 +56,15 @@ async def test_who_is_heard_and_not_refused_asks_nobody(
     r = await new_rig(tmp_path)
     as_volunteer(r, 2)
     r.network.peers = {ANN.peer}
-    r.parts.peers.take(ANN.peer, heartbeat(r.run.id), r.parts.now())
-    r.parts.detector.heard(ANN.peer, r.parts.now())
-    nursery.start_soon(notice_revocation, r.parts)
+    r.context.peers.table.take(ANN.peer, heartbeat(r.run.id), r.context.now())
+    r.context.peers.detector.heard(ANN.peer, r.context.now())
+    nursery.start_soon(notice_revocation, r.context)
     for _ in range(20):
-        await r.parts.changes.wait(at_most_s=0.01)
+        await r.context.changes.wait(at_most_s=0.01)
     assert r.network.requested == []
-    r.parts.standing.refused = True
+    r.context.ledger.refusals = True
     await settled(lambda: len(r.network.requested) == 1)
-    assert not r.parts.standing.refused
+    assert not r.context.ledger.refusals
 
 
 async def test_an_older_list_or_a_forged_one_throws_nobody_out(
@@ -79,7 +79,7 @@ async def test_an_older_list_or_a_forged_one_throws_nobody_out(
         return encode_reply(HelloReply(r.run.to_bytes(), lists[peer], b"", False, {}))
 
     r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
-    nursery.start_soon(notice_revocation, r.parts)
+    nursery.start_soon(notice_revocation, r.context)
     await settled(lambda: len(r.network.requested) >= 6)
-    assert r.parts.admission.admits(CAI.peer)
+    assert r.context.admission.admits(CAI.peer)
     assert len(r.said("bad-hello")) == 1

@@ -211,26 +211,26 @@ async def test_strangers_do_not_delay_the_news_that_a_node_was_taken_off_the_lis
 ) -> None:
     monkeypatch.setattr(revocation_module, "LOOK_EVERY_S", 0.01)
     async with rig(tmp_path, allowed=[FRIEND.peer, CAI.peer]) as r:
-        organiser = load_or_create(r.parts.home.identity)
+        organiser = load_or_create(r.context.home.identity)
         newer = Allowlist.of(r.run.id, 2, [FRIEND.peer])
         shown = SignedAllowlist.publish(organiser, newer).to_bytes()
-        r.parts.identity = CAI
-        r.parts.admission._always = frozenset({organiser.peer})
+        r.surround(identity=CAI)
+        r.context.admission._always = frozenset({organiser.peer})
 
         async def honest(peer: PeerId, payload: bytes) -> bytes:
             return encode_reply(HelloReply(b"", shown, b"", True, {}))
 
         beset(r.network, attack, honest)
         with trio.fail_after(FIRST_S), pytest.raises(Exception, match="no longer on the allowlist"):
-            await notice_revocation(r.parts)
+            await notice_revocation(r.context)
 
 
 def agreed_amendment(r: Rig) -> SignedAmendment:
     """The members have agreed on an amendment that this node lacks."""
-    organiser = load_or_create(r.parts.home.identity)
+    organiser = load_or_create(r.context.home.identity)
     made = SignedAmendment.publish(organiser, Amendment(r.run.id, 1, 1, inner_steps=4), r.run)
     terms: Terms = made.terms
-    state, part = r.parts.ledger.state, Participant(r.parts.me, 32, 2)
+    state, part = r.context.ledger.snapshot, Participant(r.context.me, 32, 2)
     opened = Roster(state.step, 0, state.voters, (), (part,), terms=terms)
     r.decide(opened, Commit(0, 0, digest_of(b"u")))
     return made
@@ -249,9 +249,9 @@ async def test_strangers_are_not_even_asked_for_an_amendment_that_was_agreed(
 
         beset(r.network, attack, honest)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_amended, r.parts)
+            nursery.start_soon(keep_amended, r.context)
             with trio.fail_after(FIRST_S):
-                await r.parts.until_known(1)
+                await r.context.until_known(1)
             nursery.cancel_scope.cancel()
         assert {peer for peer, _ in r.network.requested} == {FRIEND.peer}
 
@@ -265,7 +265,7 @@ async def test_an_amendment_that_is_not_the_missing_one_does_not_end_the_questio
     monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 1000.0)
     rules = policy(participants_min=1)
     async with rig(tmp_path, allowed=[FRIEND.peer, BOB.peer], steps=99, rules=rules) as r:
-        made, organiser = agreed_amendment(r), load_or_create(r.parts.home.identity)
+        made, organiser = agreed_amendment(r), load_or_create(r.context.home.identity)
         other = SignedAmendment.publish(organiser, Amendment(r.run.id, 2, 9, lr=0.1), r.run)
 
         async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -274,8 +274,8 @@ async def test_an_amendment_that_is_not_the_missing_one_does_not_end_the_questio
 
         r.network.peers, r.network.answer = {BOB.peer}, answer
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_amended, r.parts)
-            await settled(lambda: r.parts.amendments.held == (other,))
+            nursery.start_soon(keep_amended, r.context)
+            await settled(lambda: r.context.amendments.held == (other,))
             await settled(lambda: len(r.network.published) > 0)
             for _ in range(50):
                 await trio.lowlevel.checkpoint()
@@ -283,8 +283,8 @@ async def test_an_amendment_that_is_not_the_missing_one_does_not_end_the_questio
             nursery.cancel_scope.cancel()
         r.network.peers = {BOB.peer, FRIEND.peer}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_amended, r.parts)
-            await settled(lambda: r.parts.amendments.held == (made, other))
+            nursery.start_soon(keep_amended, r.context)
+            await settled(lambda: r.context.amendments.held == (made, other))
             nursery.cancel_scope.cancel()
 
 
@@ -301,7 +301,7 @@ def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
 
     r.network.connect_any = connect_any  # type: ignore[attr-defined]
     ways = tuple(f"/ip4/192.0.2.1/tcp/1/p2p/{peer}" for peer in peers)
-    r.parts.config = replace(r.parts.config, bootstrap=ways)
+    r.configure(bootstrap=ways)
     return dialled
 
 
@@ -314,7 +314,7 @@ async def test_a_connected_stranger_does_not_keep_a_node_from_bootstrapping_agai
     async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, STRANGERS[0], FRIEND.peer)
         r.network.peers = set(STRANGERS)
-        nursery.start_soon(bootstrap_again, r.parts)
+        nursery.start_soon(bootstrap_again, r.context)
         await settled(lambda: len(dialled) > 1)
         assert [len(ways) for ways in dialled[:2]] == [1, 1]
         assert FRIEND.peer in dialled[0][0], "the stranger would have been the first to answer"
@@ -328,11 +328,11 @@ async def test_a_connected_member_is_company_unless_no_quorum_is_heard(
     monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, FRIEND.peer)
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         r.network.peers = {ANN.peer}
-        assert connections._ways_back(r.parts) == []
-        r.parts.standing.isolated = "2 of 3 voters cannot be heard"
-        nursery.start_soon(bootstrap_again, r.parts)
+        assert connections._ways_back(r.context) == []
+        r.context.state.isolated = "2 of 3 voters cannot be heard"
+        nursery.start_soon(bootstrap_again, r.context)
         await settled(lambda: len(dialled) > 0)
         nursery.cancel_scope.cancel()
 
@@ -353,7 +353,7 @@ async def test_a_stranger_does_not_hide_that_all_others_were_lost(
         for peer in (ANN.peer, BOB.peer):
             r.network.remember(peer, ["/ip4/192.0.2.1/tcp/1"])
         r.network.peers = set(STRANGERS)
-        nursery.start_soon(stay_connected, r.parts)
+        nursery.start_soon(stay_connected, r.context)
         await settled(lambda: len(dialled) == 2)
         r.network.peers = {*STRANGERS, ANN.peer}
         await settled(lambda: len(dialled) == 3)
@@ -365,15 +365,15 @@ async def test_in_an_open_run_nobody_but_members_keeps_a_node_waiting_for_more_o
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, admission="open") as r:
-        parts, now = r.parts, r.parts.now()
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        context, now = r.context, r.context.now()
+        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
         high, here = heartbeat(r.run.id, height=10**6), heartbeat(r.run.id, height=1)
-        parts.peers.take(STRANGERS[0], high, now)
-        assert not parts.ledger_is_current(), "there is nobody else to believe"
-        parts.peers.take(ANN.peer, here, now)
-        assert parts.ledger_is_current()
-        parts.peers.take(ANN.peer, replace(high, serial=2), now)
-        assert not parts.ledger_is_current()
+        context.peers.table.take(STRANGERS[0], high, now)
+        assert not context.peers.ledger_is_current(), "there is nobody else to believe"
+        context.peers.table.take(ANN.peer, here, now)
+        assert context.peers.ledger_is_current()
+        context.peers.table.take(ANN.peer, replace(high, serial=2), now)
+        assert not context.peers.ledger_is_current()
 
 
 # ── bulk data ────────────────────────────────────────────────────────────────────────────────────
@@ -383,8 +383,8 @@ def offering(r: Rig, peer: Identity) -> None:
     """Have this peer heard, with a data plane."""
     place = Endpoint(peer.peer, "127.0.0.1", 1, Credentials.create(peer).certificate_der)
     beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
-    r.parts.peers.take(peer.peer, beat, r.parts.now())
-    r.parts.detector.heard(peer.peer, r.parts.now())
+    r.context.peers.table.take(peer.peer, beat, r.context.now())
+    r.context.peers.detector.heard(peer.peer, r.context.now())
 
 
 async def test_many_names_in_an_open_run_take_no_lane_of_a_fetch_from_a_member(
@@ -392,17 +392,17 @@ async def test_many_names_in_an_open_run_take_no_lane_of_a_fetch_from_a_member(
 ) -> None:
     monkeypatch.setattr(fetch, "OTHERS_MAX", 4)
     async with rig(tmp_path, admission="open") as r:
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         offering(r, ANN)
         used, tried = set[PeerId](), set[PeerId]()
         for number in range(10):
             offering(r, somebody(3000 + number))
-            fit = fetch._fit(r.parts, {}, used)
+            fit = fetch._fit(r.context, {}, used)
             assert fit[0].peer == ANN.peer
             tried.update(each.peer for each in fit)
         assert len(tried) == 1 + fetch.OTHERS_MAX
-        assert len(fetch._fit(r.parts, {ANN.peer: r.parts.now()}, set())) == 4
+        assert len(fetch._fit(r.context, {ANN.peer: r.context.now()}, set())) == 4
     async with rig(tmp_path / "listed", allowed=[each.peer for each in (ANN, BOB)]) as r:
         offering(r, ANN)
         offering(r, BOB)
-        assert len(fetch._fit(r.parts, {}, set())) == 2, "the organiser vouches for them"
+        assert len(fetch._fit(r.context, {}, set())) == 2, "the organiser vouches for them"

@@ -17,7 +17,7 @@ from p2ptrain.names import label
 from p2ptrain.node.control.status import status
 from p2ptrain.node.joining import hello_server as module
 from p2ptrain.node.joining.hello_server import PEER_BURST, SITE_BURST, answer_hellos
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.tasks import narrate
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
@@ -36,7 +36,7 @@ DAN = somebody(104)
 
 
 async def hello(r: Rig, peer: PeerId, join: bytes = b"") -> HelloReply:
-    answer_hellos(r.parts, r.run)
+    answer_hellos(r.context, r.run)
     request = encode_request(HelloRequest(r.run.id, join))
     return decode_reply(await r.network.handlers[HELLO_PROTOCOL](peer, request))
 
@@ -63,14 +63,14 @@ async def test_who_is_admitted_is_told_who_is_connected_here(tmp_path: Path) -> 
             r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
         reply = await hello(r, BOB.peer)
         assert reply.admitted
-        assert reply.peers == {r.parts.me: (OWN_ADDRESS,), ANN.peer: ("/ip4/127.0.0.1/tcp/1",)}
+        assert reply.peers == {r.context.me: (OWN_ADDRESS,), ANN.peer: ("/ip4/127.0.0.1/tcp/1",)}
 
 
 async def test_a_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         for _ in range(3):
             await hello(r, CAI.peer, request_of(CAI, r.run.id))
-        assert list(r.parts.pending) == [CAI.peer]
+        assert list(r.context.join_requests.pending) == [CAI.peer]
         assert [each["note"] for each in r.said("join-request")] == ["a volunteer"]
 
 
@@ -80,15 +80,15 @@ async def test_a_request_that_reached_another_node_is_passed_on_to_the_organiser
     monkeypatch.setattr(module, "PASS_ON_S", 0.0)
     r = await new_rig(tmp_path, allowed=[ANN.peer, BOB.peer])
     organiser = r.run.manifest.organiser
-    r.parts.identity = ANN
+    r.surround(identity=ANN)
     request = request_of(CAI, r.run.id)
     await hello(r, CAI.peer, request)
     await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is passed on to nobody else.
-    nursery.start_soon(module.pass_requests_on, r.parts)
+    nursery.start_soon(module.pass_requests_on, r.context)
     await trio.testing.wait_all_tasks_blocked()
     assert r.network.requested == [], "the organiser is not connected"
     r.network.peers = {organiser, BOB.peer}
-    r.parts.changes.ring()
+    r.context.changes.ring()
     await settled(lambda: bool(r.network.requested))
     await hello(r, CAI.peer, request)  # Who asks again is not passed on each time.
     ((to, sent),) = r.network.requested
@@ -101,9 +101,9 @@ async def test_the_organiser_hears_from_members_who_asks_them_and_from_nobody_el
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         request = request_of(CAI, r.run.id)
         await hello(r, BOB.peer, request)
-        assert r.parts.pending == {}
+        assert r.context.join_requests.pending == {}
         short = await hello(r, ANN.peer, request)
-        assert list(r.parts.pending) == module.asking(r.parts) == [CAI.peer]
+        assert list(r.context.join_requests.pending) == module.asking(r.context) == [CAI.peer]
         assert (short.allowlist, short.peers) == (b"", {})
         own = await hello(r, ANN.peer, request_of(ANN, r.run.id))
         assert own.allowlist, "who has just been let in learns so"
@@ -120,8 +120,8 @@ async def test_what_one_member_passes_on_leaves_room_for_what_others_do(
         for each in many:
             await hello(r, ANN.peer, request_of(each, r.run.id))
         await hello(r, BOB.peer, request_of(other, r.run.id))
-        assert other.peer in r.parts.pending
-        assert len(r.parts.pending) == 3
+        assert other.peer in r.context.join_requests.pending
+        assert len(r.context.join_requests.pending) == 3
 
 
 async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
@@ -129,19 +129,19 @@ async def test_an_organiser_is_told_who_asks_on_the_terminal_and_in_the_status(
 ) -> None:
     said: list[str] = []
     r = await new_rig(tmp_path, allowed=[])
-    admit = f"p2ptrain allow add {CAI.peer} --home {r.parts.home.root}"
+    admit = f"p2ptrain allow add {CAI.peer} --home {r.context.home.root}"
     words = f"{label(CAI.peer)} asks to be let in: {admit}"
-    nursery.start_soon(narrate, r.parts, said.append)
+    nursery.start_soon(narrate, r.context, said.append)
     await settled(lambda: said == ["starting"])
     for _ in range(2):
         await hello(r, CAI.peer, request_of(CAI, r.run.id))
         await settled(lambda: said == ["starting", words])
-    told = await status(r.parts)
+    told = await status(r.context)
     assert told.asking == (words,)
     assert f"pending   {words}" in status_lines(told)
     assert NodeStatus.from_json(told.to_json()) == told
-    r.parts.identity = ANN
-    assert (await status(r.parts)).asking == (), "who can let nobody in is not told"
+    r.surround(identity=ANN)
+    assert (await status(r.context)).asking == (), "who can let nobody in is not told"
 
 
 async def test_who_watches_is_told_each_warning_once_with_its_code(
@@ -149,11 +149,11 @@ async def test_who_watches_is_told_each_warning_once_with_its_code(
 ) -> None:
     said: list[str] = []
     r = await new_rig(tmp_path)
-    nursery.start_soon(narrate, r.parts, said.append)
+    nursery.start_soon(narrate, r.context, said.append)
     told = ["starting", "warning: many messages: wait (p2ptrain explain FLOOD)"]
     for _ in range(2):
-        r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages", "wait")
-        r.parts.changes.ring()
+        r.context.alerts.show("flood", Caution("FLOOD", "many messages", "wait"))
+        r.context.changes.ring()
         await settled(lambda: said == told)
 
 
@@ -163,7 +163,7 @@ async def test_a_request_that_is_not_its_senders_own_or_of_another_run_is_passed
     async with rig(tmp_path, allowed=[]) as r:
         await hello(r, BOB.peer, request_of(CAI, r.run.id))
         await hello(r, CAI.peer, request_of(CAI, RunId("b" * 64)))
-        assert r.parts.pending == {}
+        assert r.context.join_requests.pending == {}
 
 
 async def test_a_request_that_is_forged_or_noise_is_the_senders_fault(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_a_request_that_is_forged_or_noise_is_the_senders_fault(tmp_path: 
         for join in (b"noise", sound[:-3], sound.replace(b"volunteer", b"volunteeR")):
             with pytest.raises(RemoteProtocolError):
                 await hello(r, CAI.peer, join)
-        assert r.parts.pending == {}
+        assert r.context.join_requests.pending == {}
 
 
 def identities() -> Iterator[Identity]:
@@ -187,10 +187,10 @@ async def test_requests_are_bounded_and_those_that_are_settled_make_room(
         first, second, third, fourth = (next(them) for them in [identities()] for _ in range(4))
         for each in (first, second, third, fourth):
             await hello(r, each.peer, request_of(each, r.run.id))
-        assert list(r.parts.pending) == [first.peer, second.peer, third.peer]
-        r.parts.admission._listed = frozenset({second.peer})
+        assert list(r.context.join_requests.pending) == [first.peer, second.peer, third.peer]
+        r.context.admission._listed = frozenset({second.peer})
         await hello(r, fourth.peer, request_of(fourth, r.run.id))
-        assert list(r.parts.pending) == [first.peer, third.peer, fourth.peer]
+        assert list(r.context.join_requests.pending) == [first.peer, third.peer, fourth.peer]
 
 
 async def test_who_asked_from_many_identities_once_does_not_hide_who_goes_on_asking(
@@ -201,11 +201,11 @@ async def test_who_asked_from_many_identities_once_does_not_hide_who_goes_on_ask
         faithful, once, later = (next(them) for them in [identities()] for _ in range(3))
         for each in (faithful, once, later):
             await hello(r, each.peer, request_of(each, r.run.id))
-        assert list(r.parts.pending) == [faithful.peer, once.peer]
+        assert list(r.context.join_requests.pending) == [faithful.peer, once.peer]
         monkeypatch.setattr(module, "FORGET_S", 0.0)
         await hello(r, faithful.peer, request_of(faithful, r.run.id))
         await hello(r, later.peer, request_of(later, r.run.id))
-        assert list(r.parts.pending) == [faithful.peer, later.peer]
+        assert list(r.context.join_requests.pending) == [faithful.peer, later.peer]
 
 
 async def test_requests_of_one_address_leave_room_for_those_of_others(
@@ -218,7 +218,7 @@ async def test_requests_of_one_address_leave_room_for_those_of_others(
         r.network.sites[other.peer] = "203.0.113.7"
         for each in (*many[:4], other, many[4]):
             await hello(r, each.peer, request_of(each, r.run.id))
-        assert list(r.parts.pending) == [many[1].peer, many[2].peer, other.peer]
+        assert list(r.context.join_requests.pending) == [many[1].peer, many[2].peer, other.peer]
 
 
 async def test_who_asks_again_and_again_is_told_to_wait_and_a_newcomer_never_is(
@@ -226,14 +226,14 @@ async def test_who_asks_again_and_again_is_told_to_wait_and_a_newcomer_never_is(
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         now = count(0, 15)
-        answer_hellos(r.parts, r.run)
+        answer_hellos(r.context, r.run)
         answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
         for peer in (CAI.peer, ANN.peer):
             for _ in range(PEER_BURST):
                 await answer(peer, request)
             with pytest.raises(TryLater):
                 await answer(peer, request)
-        monkeypatch.setattr(Parts, "now", lambda _: 1e6 + next(now))
+        monkeypatch.setattr(Context, "now", lambda _: 1e6 + next(now))
         for _ in range(10 * PEER_BURST):
             await answer(BOB.peer, request)
         await answer(CAI.peer, request)
@@ -243,7 +243,7 @@ async def test_strangers_of_one_address_share_what_is_told_and_members_are_told_
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
-        answer_hellos(r.parts, r.run)
+        answer_hellos(r.context, r.run)
         answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
         strangers = [somebody(number).peer for number in range(SITE_BURST + 1)]
         r.network.sites = dict.fromkeys((*strangers, ANN.peer), "198.51.100.1")

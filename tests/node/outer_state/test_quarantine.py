@@ -38,17 +38,17 @@ class Truth:
     """The state as everybody else has it, which `other` holds snapshots of."""
 
     def __init__(self, other: Rig) -> None:
-        self.parts = other.parts
-        self.state = OuterState(other.parts.layout.numel)
-        self.state.load_snapshot(other.parts.store, other.parts.manifest.genesis)
+        self.context = other.context
+        self.state = OuterState(other.context.layout.numel)
+        self.state.load_snapshot(other.context.store, other.context.manifest.genesis)
 
     def apply(self, payload: bytes) -> None:
-        outer = self.parts.manifest.outer
-        self.state.apply(payload, outer.lr, outer.momentum, update_blobs.codec_of(self.parts, 0))
+        outer = self.context.manifest.outer
+        self.state.apply(payload, outer.lr, outer.momentum, update_blobs.codec_of(self.context, 0))
 
     def snapshot(self, run: str, step: int) -> SnapshotRef:
-        meta = snapshot_meta(run, step, self.parts.layout.digest)  # type: ignore[arg-type]
-        return SnapshotRef(step, self.state.write_snapshot(self.parts.store, meta))
+        meta = snapshot_meta(run, step, self.context.layout.digest)  # type: ignore[arg-type]
+        return SnapshotRef(step, self.state.write_snapshot(self.context.store, meta))
 
 
 @asynccontextmanager
@@ -59,39 +59,39 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
         rig(folder / "b", rules=ALONE, steps=99) as other,
         trio.open_nursery() as nursery,
     ):
-        other.parts.listener._gate._allowed = lambda peer: True
+        other.context.plane.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
-        nursery.start_soon(keep_outer_state, r.parts)
-        await settled(lambda: r.parts.outer.step == 0)
+        nursery.start_soon(keep_outer_state, r.context)
+        await settled(lambda: r.context.outer.step == 0)
         yield r, Truth(other)
         nursery.cancel_scope.cancel()
 
 
 async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
-    step = r.parts.ledger.state.step
-    vector = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
+    step = r.context.ledger.snapshot.step
+    vector = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
     vector *= np.float32(0.1)  # Within the bound on influence.
-    payload = bytearray(update_blobs.payload_bytes(r.parts, step))
-    update_blobs.codec_of(r.parts, step).quantise(vector, payload)
-    update = await update_blobs.store(r.parts, step, payload)
+    payload = bytearray(update_blobs.payload_bytes(r.context, step))
+    update_blobs.codec_of(r.context, step).quantise(vector, payload)
+    update = await update_blobs.store(r.context, step, payload)
     sealed = None if snapshot is None else digest_of(b"sealed by the rig")
-    roster = opening(r.parts.ledger.state, Participant(r.parts.me, 32, 2))
+    roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 32, 2))
     r.decide(roster, Commit(step, 0, update, snapshot, sealed))
     truth.apply(bytes(payload))
-    r.parts.changes.ring()
+    r.context.changes.ring()
 
 
 async def snapshot_taken(r: Rig, step: int) -> Digest:
     """Wait until the node's own is there, and tell its ledger, which is no task of the rig."""
     await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
     for event in r.heard():
-        r.parts.ledger.handle(event, r.parts.now())
-    return r.parts.ledger.view.own_snapshots[step]
+        r.context.ledger.core.handle(event, r.context.now())
+    return r.context.ledger.core.view.own_snapshots[step]
 
 
 def flip_a_bit(r: Rig) -> None:
     """What a cosmic ray does, or a bad module of memory."""
-    r.parts.outer.vectors.theta[7] += 1
+    r.context.outer.vectors.theta[7] += 1
 
 
 async def test_a_wrong_state_is_noticed_said_and_mended_by_the_chunks_that_differ(
@@ -99,17 +99,17 @@ async def test_a_wrong_state_is_noticed_said_and_mended_by_the_chunks_that_diffe
 ) -> None:
     async with doubtful(tmp_path) as (r, truth):
         await commit(r, truth)
-        await settled(lambda: r.parts.outer.step == 1)
+        await settled(lambda: r.context.outer.step == 1)
         flip_a_bit(r)
         await commit(r, truth)
         own = await snapshot_taken(r, 2)
         right = truth.snapshot(r.run.id, 2)
         assert own != right.digest
-        r.parts.standing.work = Work(2, (0,), 16)
+        r.context.trainer.work = Work(2, (0,), 16)
         await commit(r, truth, right)
         await settled(lambda: bool(r.said("state-put-right")))
-        assert r.parts.outer.step == 3
-        assert r.parts.outer.vectors.digest() == truth.state.digest()
+        assert r.context.outer.step == 3
+        assert r.context.outer.vectors.digest() == truth.state.digest()
         assert [(e["own"], e["certified"]) for e in r.said("state-differs")] == [
             (own, right.digest)
         ]
@@ -117,13 +117,13 @@ async def test_a_wrong_state_is_noticed_said_and_mended_by_the_chunks_that_diffe
         assert mended["chunks"] == 1
         assert int(str(mended["of"])) > 3
         (fetched,) = r.said("snapshot-fetched")
-        manifest = r.parts.store.manifest(right.digest)
+        manifest = r.context.store.manifest(right.digest)
         assert fetched["bytes_by_peer"] == {
-            truth.parts.me: manifest.chunk_bytes + len(manifest.to_wire())
+            truth.context.me: manifest.chunk_bytes + len(manifest.to_wire())
         }
-        assert "right again" in r.parts.standing.warnings[WARNING].what
-        assert r.parts.standing.work is None
-        assert r.parts.outer.replaced == 1
+        assert "right again" in r.context.alerts.warnings[WARNING].what
+        assert r.context.trainer.work is None
+        assert r.context.outer.replaced == 1
 
 
 async def test_nothing_is_done_with_a_wrong_state_while_it_is_mended(tmp_path: Path) -> None:
@@ -133,20 +133,20 @@ async def test_nothing_is_done_with_a_wrong_state_while_it_is_mended(tmp_path: P
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         right = truth.snapshot(r.run.id, 2)
-        manifest = truth.parts.store.chunk_path(right.digest)
+        manifest = truth.context.store.chunk_path(right.digest)
         away = manifest.rename(manifest.with_name("away"))
         await commit(r, truth, right)
         await settled(lambda: bool(r.said("fetch-delayed")))
         assert [each["certified"] for each in r.said("state-differs")] == [right.digest]
-        assert (r.parts.outer.step, r.parts.at_head()) == (None, False)
-        assert "ARE WRONG" in r.parts.standing.warnings[WARNING].what
-        head = r.parts.store.head()
+        assert (r.context.outer.step, r.context.at_head()) == (None, False)
+        assert "ARE WRONG" in r.context.alerts.warnings[WARNING].what
+        head = r.context.store.head()
         assert head is not None
         assert head.snapshot is None
-        assert r.parts.store.holds_blob(own)
+        assert r.context.store.holds_blob(own)
         away.rename(manifest)
-        await settled(lambda: r.parts.outer.step == 3, deadline_s=30)
-        assert r.parts.outer.vectors.digest() == truth.state.digest()
+        await settled(lambda: r.context.outer.step == 3, deadline_s=30)
+        assert r.context.outer.vectors.digest() == truth.state.digest()
 
 
 async def test_a_restart_does_not_begin_at_a_snapshot_that_was_certified_otherwise(
@@ -154,16 +154,16 @@ async def test_a_restart_does_not_begin_at_a_snapshot_that_was_certified_otherwi
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
         truth = Truth(r)
-        nursery.start_soon(keep_outer_state, r.parts)
-        await settled(lambda: r.parts.outer.step == 0)
+        nursery.start_soon(keep_outer_state, r.context)
+        await settled(lambda: r.context.outer.step == 0)
         for _ in range(2):
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         nursery.cancel_scope.cancel()
-        assert best_start(r.parts, await look(r.parts)) == Start(2, own)
+        assert best_start(r.context, await look(r.context)) == Start(2, own)
         await commit(r, truth, SnapshotRef(2, digest_of(b"certified")))
-        assert best_start(r.parts, await look(r.parts), (digest_of(b"certified"),)) == Start(
-            0, r.parts.manifest.genesis
+        assert best_start(r.context, await look(r.context), (digest_of(b"certified"),)) == Start(
+            0, r.context.manifest.genesis
         )
 
 
@@ -171,7 +171,7 @@ async def test_a_machine_that_errs_again_and_again_is_told_so(tmp_path: Path) ->
     with pytest.raises(BaseExceptionGroup) as caught:
         async with doubtful(tmp_path) as (r, truth):
             await commit(r, truth)
-            r.parts.outer.replaced = TIMES_MAX
+            r.context.outer.replaced = TIMES_MAX
             flip_a_bit(r)
             await commit(r, truth)
             await snapshot_taken(r, 2)

@@ -37,29 +37,31 @@ async def test_one_peer_alone_goes_where_plain_means_would_take_it(
     sync = SyncSpec(fragments=fragments, merge="rda")
     settings = {"sync": sync, "inner_steps": 2, "rules": policy(participants_min=1)}
     r = await new_rig(tmp_path, **settings)
-    parts = r.parts
-    assert parts.arena is not None
-    nursery.start_soon(keep_outer_state, parts)
-    nursery.start_soon(exchange, parts)
-    await settled(lambda: parts.outer.step == 0)
-    before = parts.arena.theta.copy()
+    context = r.context
+    assert context.trainer.arena is not None
+    nursery.start_soon(keep_outer_state, context)
+    nursery.start_soon(exchange, context)
+    await settled(lambda: context.outer.step == 0)
+    before = context.trainer.arena.theta.copy()
     work = np.random.default_rng(0).standard_normal(before.size, np.float32) / 20
-    parts.arena.local[:] = before - work
-    blocks = parts.ledger.state.leases[parts.me]
-    parts.standing.work = Work(0, blocks, 16 * len(blocks))
-    r.decide(opening(parts.ledger.state, Participant(parts.me, 16 * len(blocks), len(blocks))))
-    parts.changes.ring()
-    await settled(lambda: parts.standing.reduce is not None)
-    assert parts.standing.reduce is not None
-    update = parts.standing.reduce.update
+    context.trainer.arena.local[:] = before - work
+    blocks = context.ledger.snapshot.leases[context.me]
+    context.trainer.work = Work(0, blocks, 16 * len(blocks))
+    r.decide(
+        opening(context.ledger.snapshot, Participant(context.me, 16 * len(blocks), len(blocks)))
+    )
+    context.changes.ring()
+    await settled(lambda: context.reduce.report is not None)
+    assert context.reduce.report is not None
+    update = context.reduce.report.update
     assert update is not None
-    await update_blobs.inspect(parts, update, 0)
+    await update_blobs.inspect(context, update, 0)
     r.decide(Commit(0, 0, update))
-    parts.changes.ring()
-    await settled(lambda: parts.outer.step == 1)
-    moved, rates = before - parts.arena.theta, parts.manifest.outer
+    context.changes.ring()
+    await settled(lambda: context.outer.step == 1)
+    moved, rates = before - context.trainer.arena.theta, context.manifest.outer
     expected = np.zeros_like(moved)
-    for start, stop in parts.fragment(0).ranges:
+    for start, stop in context.fragment(0).ranges:
         expected[start:stop] = rates.lr * (1 + rates.momentum) * work[start:stop]
     np.testing.assert_allclose(moved, expected, atol=np.abs(expected).max() / 100)
     (done,) = r.said("exchange-done")
@@ -116,23 +118,23 @@ async def test_an_update_that_claims_the_longest_lengths_is_applied_within_the_b
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     settings = {"sync": SyncSpec(merge="rda"), "rules": policy(participants_min=1)}
     r = await new_rig(tmp_path, **settings)
-    parts = r.parts
-    assert parts.arena is not None
-    nursery.start_soon(keep_outer_state, parts)
-    await settled(lambda: parts.outer.step == 0)
-    before, most = parts.arena.theta.copy(), parts.influence_max(0)
-    form = update_blobs.format_of(parts, 0)
+    context = r.context
+    assert context.trainer.arena is not None
+    nursery.start_soon(keep_outer_state, context)
+    await settled(lambda: context.outer.step == 0)
+    before, most = context.trainer.arena.theta.copy(), context.influence_max(0)
+    form = update_blobs.format_of(context, 0)
     mean = hostile(form, 0, 1, most)
     mean[form.fragment(0).numel :] = most
     payload = bytearray(form.payload_bytes(0))
     form.codec.quantise(mean, payload)
-    r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
-    update = await update_blobs.store(parts, 0, payload)
-    await update_blobs.inspect(parts, update, 0)
+    r.decide(opening(context.ledger.snapshot, Participant(context.me, 32, 2)))
+    update = await update_blobs.store(context, 0, payload)
+    await update_blobs.inspect(context, update, 0)
     r.decide(Commit(0, 0, update))
-    parts.changes.ring()
-    await settled(lambda: parts.outer.step == 1)
-    moved, rates = np.abs(before - parts.arena.theta).max(), parts.manifest.outer
+    context.changes.ring()
+    await settled(lambda: context.outer.step == 1)
+    moved, rates = np.abs(before - context.trainer.arena.theta).max(), context.manifest.outer
     assert moved == pytest.approx(rates.lr * (1 + rates.momentum) * most, rel=1e-2)
 
 

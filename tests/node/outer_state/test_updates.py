@@ -21,7 +21,7 @@ from p2ptrain.ledger.messages.events import UpdateHeld
 from p2ptrain.node.consensus.ledger_task import _carry_out, _hold_update
 from p2ptrain.node.consensus.outbox import Outboxes
 from p2ptrain.node.outer_state import update_blobs
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecName, CodecSpec
 from p2ptrain.store import digest_of
@@ -29,62 +29,62 @@ from p2ptrain.testing.published import manifest_of, policy
 from tests.node.rig import Neighbour, opening, rig, settled
 
 
-def payload_of(parts: Parts) -> bytearray:
+def payload_of(context: Context) -> bytearray:
     """A sound update."""
-    vector = np.linspace(-1, 1, parts.layout.numel, dtype=np.float32)
-    payload = bytearray(update_blobs.payload_bytes(parts, 0))
-    update_blobs.codec_of(parts, 0).quantise(vector, payload)
+    vector = np.linspace(-1, 1, context.layout.numel, dtype=np.float32)
+    payload = bytearray(update_blobs.payload_bytes(context, 0))
+    update_blobs.codec_of(context, 0).quantise(vector, payload)
     return payload
 
 
 async def test_what_is_stored_is_what_is_read(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        payload = payload_of(r.parts)
-        digest = await update_blobs.store(r.parts, 3, payload)
-        assert await update_blobs.obtain(r.parts, digest, 3) == payload
-        await update_blobs.inspect(r.parts, digest, 3)
-        assert digest == await update_blobs.store(r.parts, 3, bytearray(payload))
-        assert digest != await update_blobs.store(r.parts, 4, bytearray(payload))
+        payload = payload_of(r.context)
+        digest = await update_blobs.store(r.context, 3, payload)
+        assert await update_blobs.obtain(r.context, digest, 3) == payload
+        await update_blobs.inspect(r.context, digest, 3)
+        assert digest == await update_blobs.store(r.context, 3, bytearray(payload))
+        assert digest != await update_blobs.store(r.context, 4, bytearray(payload))
 
 
-async def refused(parts: Parts, digest: Digest, step: int = 3) -> str:
+async def refused(context: Context, digest: Digest, step: int = 3) -> str:
     """How `digest` is refused, by a voter and by who is to apply it."""
     with pytest.raises(RemoteProtocolError) as before_a_vote:
-        await update_blobs.inspect(parts, digest, step)
+        await update_blobs.inspect(context, digest, step)
     with pytest.raises(RemoteProtocolError):
-        await update_blobs.obtain(parts, digest, step)
+        await update_blobs.obtain(context, digest, step)
     return before_a_vote.value.what
 
 
 async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        parts, store = r.parts, r.parts.store
-        payload = payload_of(parts)
-        meta = update_blobs.format_of(parts, 3).meta(3)
-        of_step_3 = await update_blobs.store(parts, 3, payload)
-        assert "not an update of outer step 4" in await refused(parts, of_step_3, 4)
-        assert "not an update" in await refused(parts, parts.manifest.genesis)
+        context, store = r.context, r.context.store
+        payload = payload_of(context)
+        meta = update_blobs.format_of(context, 3).meta(3)
+        of_step_3 = await update_blobs.store(context, 3, payload)
+        assert "not an update of outer step 4" in await refused(context, of_step_3, 4)
+        assert "not an update" in await refused(context, context.manifest.genesis)
         foreign = store.put_blob("update", [payload], meta | {"run": "f" * 64})
-        assert "not an update" in await refused(parts, foreign)
+        assert "not an update" in await refused(context, foreign)
         short = store.put_blob("update", [payload[:-1]], meta)
-        assert "bytes" in await refused(parts, short)
+        assert "bytes" in await refused(context, short)
         payload[:4] = struct.pack("<f", float("nan"))
         nan = store.put_blob("update", [payload], meta)
-        assert "no codec writes" in await refused(parts, nan)
+        assert "no codec writes" in await refused(context, nan)
 
 
 async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound_cannot_make(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
-        parts, most = r.parts, r.parts.manifest.influence_max
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
+        context, most = r.context, r.context.manifest.influence_max
+        r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
         for size, refusal in ((most, ""), (1.02 * most, f"by {1.02 * most:.3g}, where {most:.3g}")):
-            vector = np.full(parts.layout.numel, size, np.float32)
-            payload = bytearray(update_blobs.payload_bytes(parts, 0))
-            update_blobs.codec_of(parts, 0).quantise(vector, payload)
-            digest = await update_blobs.store(parts, 0, payload)
-            await _hold_update(parts, digest, 0)
+            vector = np.full(context.layout.numel, size, np.float32)
+            payload = bytearray(update_blobs.payload_bytes(context, 0))
+            update_blobs.codec_of(context, 0).quantise(vector, payload)
+            digest = await update_blobs.store(context, 0, payload)
+            await _hold_update(context, digest, 0)
             assert [refusal in str(each["reason"]) for each in r.said("bad-update")] == (
                 [True] if refusal else []
             )
@@ -131,19 +131,19 @@ def smallest_bound(form: UpdateFormat, opened: Opened, peak: float) -> float:
 
 async def test_a_digest_that_names_no_blob_at_all_is_refused(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        bare = r.parts.store.put_chunk(b"a data block, or anything")
-        assert "not even a blob" in await refused(r.parts, bare)
+        bare = r.context.store.put_chunk(b"a data block, or anything")
+        assert "not even a blob" in await refused(r.context, bare)
 
 
 async def test_a_voter_survives_whatever_it_is_asked_to_vote_on(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        bare = r.parts.store.put_chunk(b"not a blob")
-        genesis = r.parts.manifest.genesis
+        bare = r.context.store.put_chunk(b"not a blob")
+        genesis = r.context.manifest.genesis
         for digest in (bare, genesis):
-            await _hold_update(r.parts, digest, 0)
+            await _hold_update(r.context, digest, 0)
         assert [each["digest"] for each in r.said("bad-update")] == [bare, genesis]
         assert r.heard() == []
-        assert r.parts.holding == set()
+        assert r.context.ledger.updates_awaited == set()
 
 
 async def test_bytes_that_nobody_has_are_looked_for_only_while_the_step_lasts(
@@ -151,58 +151,62 @@ async def test_bytes_that_nobody_has_are_looked_for_only_while_the_step_lasts(
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
         nowhere = digest_of(b"nowhere")
-        nursery.start_soon(_hold_update, r.parts, nowhere, 0)
-        await settled(lambda: nowhere in r.parts.fetching)
-        r.decide(opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1)))
-        r.parts.changes.ring()
-        assert r.parts.holding == {nowhere}
+        nursery.start_soon(_hold_update, r.context, nowhere, 0)
+        await settled(lambda: nowhere in r.context.blobs.in_flight)
+        r.decide(opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1)))
+        r.context.changes.ring()
+        assert r.context.ledger.updates_awaited == {nowhere}
         r.decide(Commit(0, 0, digest_of(b"another")))
-        r.parts.changes.ring()
-        await settled(lambda: not r.parts.holding and not r.parts.fetching)
+        r.context.changes.ring()
+        await settled(
+            lambda: not r.context.ledger.updates_awaited and not r.context.blobs.in_flight
+        )
         assert r.heard() == []
 
 
 async def test_bytes_of_a_step_that_has_just_ended_are_not_called_bad(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
-        parts = r.parts
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-        digest = await update_blobs.store(parts, 0, payload_of(parts))
+        context = r.context
+        r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
+        digest = await update_blobs.store(context, 0, payload_of(context))
         async with trio.open_nursery() as sending:
             async with trio.open_nursery() as holding:
-                wanted, outboxes = FetchUpdate(digest, ()), Outboxes(parts, sending)
-                await _carry_out(parts, [wanted], None, outboxes, holding)
+                wanted, outboxes = FetchUpdate(digest, ()), Outboxes(context, sending)
+                await _carry_out(context, [wanted], None, outboxes, holding)
                 r.decide(Commit(0, 0, digest))  # What came next, before any task had its turn.
             sending.cancel_scope.cancel()
         assert r.said("bad-update") == []
-        assert parts.holding == set()
+        assert context.ledger.updates_awaited == set()
 
 
 async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", admission="open") as r, rig(tmp_path / "b") as other:
-        other.parts.listener._gate._allowed = lambda peer: True
+        other.context.plane.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
-        payload = payload_of(r.parts)
-        meta = update_blobs.format_of(r.parts, 0).meta(0)
-        digest = await update_blobs.store(r.parts, 0, payload)
-        assert other.parts.store.put_blob(update_blobs.KIND, [payload], meta) == digest
-        path = r.parts.store.chunk_path(r.parts.store.manifest(digest).chunks[0])
+        payload = payload_of(r.context)
+        meta = update_blobs.format_of(r.context, 0).meta(0)
+        digest = await update_blobs.store(r.context, 0, payload)
+        assert other.context.store.put_blob(update_blobs.KIND, [payload], meta) == digest
+        path = r.context.store.chunk_path(r.context.store.manifest(digest).chunks[0])
         rotten = bytes(path.stat().st_size)
         path.unlink()
         path.write_bytes(rotten)
-        assert await update_blobs.obtain(r.parts, digest, 0) == payload
+        assert await update_blobs.obtain(r.context, digest, 0) == payload
         assert len(r.said("chunk-damaged")) == 1
-        assert r.parts.store.holds_blob(digest)
+        assert r.context.store.holds_blob(digest)
 
 
 async def test_a_giant_that_passes_for_an_update_is_not_fetched(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", admission="open") as r, rig(tmp_path / "b") as other:
-        other.parts.listener._gate._allowed = lambda peer: True
+        other.context.plane.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
         chunks = [bytes([number]) * 4096 for number in range(1, 50)]
-        giant = other.parts.store.put_blob(
-            update_blobs.KIND, chunks, update_blobs.format_of(r.parts, 0).meta(0)
+        giant = other.context.store.put_blob(
+            update_blobs.KIND, chunks, update_blobs.format_of(r.context, 0).meta(0)
         )
-        await _hold_update(r.parts, giant, 0)
+        await _hold_update(r.context, giant, 0)
         assert len(r.said("bad-update")) == 1
-        held = [r.parts.store.has_chunk(each) for each in other.parts.store.manifest(giant).chunks]
+        held = [
+            r.context.store.has_chunk(each) for each in other.context.store.manifest(giant).chunks
+        ]
         assert not any(held)

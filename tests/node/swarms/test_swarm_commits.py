@@ -39,16 +39,16 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     monkeypatch.setattr(ring_order, "arrangement", in_turn)
     async with swarm(tmp_path, steps=4) as s:
         await s.until(lambda: s.at_step(4))
-        agreed = {each.entry.value for each in s.seed.parts.ledger.chain}
+        agreed = {each.entry.value for each in s.seed.context.ledger.core.chain}
         rosters = {each for each in agreed if isinstance(each, Roster) and each.participants}
         said = [done for node in s.up for done in node.events("exchange-started")]
         assert {each.schedule for each in rosters} == set(SCHEDULES)
         assert {(each.schedule, each.peers) for each in rosters} == {
             (each["schedule"], each["peers"]) for each in said
         }
-        assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
-        assert len({node.parts.ledger.state.head for node in s.up}) == 1
-        assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
+        assert {node.context.ledger.snapshot.phase for node in s.up} == {Phase.ENDED}
+        assert len({node.context.ledger.snapshot.head for node in s.up}) == 1
+        assert len({node.context.outer.vectors.digest() for node in s.up}) == 1
         s.check_chain()
         await s.until(lambda: all(s[n].events("run-ended") for n in ("seed", "ann", "bob", "cai")))
         # Those who have a share of the final weights have measured it, and all know the whole.
@@ -56,7 +56,7 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         told = [node.events("evaluated", step=4, blocks=2)[0] for node in s.up]
         assert len({each["loss"] for each in told}) == 1
         measured = [node.peer for node in s.up if node.events("share-evaluated", step=4)]
-        assert sorted(measured) == sorted(shares(s.seed.parts, 4))
+        assert sorted(measured) == sorted(shares(s.seed.context, 4))
 
 
 async def test_what_rounding_lost_is_owed_and_states_are_equal_all_the_same(
@@ -66,12 +66,12 @@ async def test_what_rounding_lost_is_owed_and_states_are_equal_all_the_same(
     async with swarm(tmp_path, steps=ENDLESS, codec=codec) as s:
         await s.until(lambda: all(owed(s[name]).any() for name in ("ann", "bob", "cai")))
         assert all(np.isfinite(owed(s[name])).all() for name in ("ann", "bob", "cai"))
-        assert s.seed.parts.residual(0) is None
+        assert s.seed.context.residual(0) is None
         s.check_equal()
 
 
 def owed(node: SwarmNode) -> Float32Vector:
-    residual = node.parts.residual(0)
+    residual = node.context.residual(0)
     assert residual is not None
     return residual.owed
 
@@ -97,7 +97,7 @@ async def test_a_straggler_is_left_out_keeps_its_work_and_contributes_it_later(
         # before may still be on its way.
         await stands_still(s, cai)
         await s.until(lambda: missed(s, "cai") >= 3)
-        assert cai.parts.ledger.state.is_member(cai.peer)
+        assert cai.context.ledger.snapshot.is_member(cai.peer)
         cai.remote.stuck = False
         done = len(s.credits("cai"))
         await s.until(lambda: len(s.credits("cai")) >= done + 2)
@@ -113,7 +113,7 @@ async def stands_still(s: Swarm, node: SwarmNode) -> None:
 
     def stood() -> bool:
         nonlocal since
-        if node.step != since[0] or not node.parts.standing.theta_in_use:
+        if node.step != since[0] or not node.context.trainer.theta_in_use:
             since = node.step, s.seed.step
         return s.seed.step >= since[1] + 3
 
@@ -141,7 +141,7 @@ async def test_a_trainer_that_dies_in_mid_lease_is_restarted_and_the_node_stays_
 
 
 def assert_stays_member(s: Swarm, node: SwarmNode) -> None:
-    rosters = [each.entry.value for each in s.seed.parts.ledger.chain]
+    rosters = [each.entry.value for each in s.seed.context.ledger.core.chain]
     members = [node.peer in each.members for each in rosters if isinstance(each, Roster)]
     assert members[members.index(True) :] == [True] * (len(members) - members.index(True))
 
@@ -153,10 +153,10 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
         cai.remote.held = True
         # With a block to train: it cannot become ready any more.
         step = await s.until(lambda: cai.remote.rests and is_ready_and_waits_for(ann, cai))
-        work = ann.parts.standing.work
+        work = ann.context.trainer.work
         ann.remote.dies = True
-        await s.until(lambda: ann.remote.starts == 2 and ann.parts.standing.trainer_up)
-        assert ann.parts.standing.work == work
+        await s.until(lambda: ann.remote.starts == 2 and ann.context.trainer.up)
+        assert ann.context.trainer.work == work
         cai.remote.held = False
         await s.until(lambda: s.credits("ann")[-1:] >= [step])
         assert step in s.credits("ann")
@@ -167,8 +167,8 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
 
 def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
     """The outer step for which `node` is ready and `other` is not; 0 as long as it is not so."""
-    work, theirs = node.parts.standing.work, other.parts.standing.work
-    step = node.parts.ledger.state.step
+    work, theirs = node.context.trainer.work, other.context.trainer.work
+    step = node.context.ledger.snapshot.step
     waits = work is not None and work.step == step and (theirs is None or theirs.step < step)
     return step if waits and other.step == step else 0
 
@@ -207,11 +207,11 @@ async def test_a_step_whose_attempts_all_fail_is_skipped_and_its_work_goes_into_
         s.check_equal()
         blocks = {step: blocks for step, _, blocks in s.committed(s.seed)}
         after = blocks[min(step for step in blocks if step > last)]
-        assert len(after[s["ann"].peer]) > s.seed.parts.manifest.inner.steps
+        assert len(after[s["ann"].peer]) > s.seed.context.manifest.inner.steps
         assert s.trained_once("ann")
 
 
 def skipped(s: Swarm) -> list[int]:
     """The outer steps that were skipped, by the seed's chain."""
-    values = [each.entry.value for each in s.seed.parts.ledger.chain]
+    values = [each.entry.value for each in s.seed.context.ledger.core.chain]
     return [value.step for value in values if isinstance(value, Skip)]

@@ -16,7 +16,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.node.outer_state import state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import ready_work
 from p2ptrain.node.training import trainer_link as module
 from p2ptrain.store import digest_of
@@ -57,11 +57,11 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
         await trio.testing.wait_all_tasks_blocked(0.05)
         goes_on.set()
         await settled(lambda: len(r.said("trainer-started")) == 2)
-        await settled(lambda: r.events.statistics().current_buffer_used > 0)
-        assert set(r.heard()) == {Ready(r.parts.me, 0, 32, 2)}
-        await settled(lambda: r.parts.standing.trainer_up)
+        await settled(lambda: r.context.ledger.waiting > 0)
+        assert set(r.heard()) == {Ready(r.context.me, 0, 32, 2)}
+        await settled(lambda: r.context.trainer.up)
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        assert r.context.trainer.work == Work(0, (0, 1), 32)
         assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
         assert len(r.said("ready")) == 1
 
@@ -77,29 +77,29 @@ async def test_what_was_trained_on_a_theta_that_is_found_wrong_is_not_offered(
     async def note_and_tell(conversation: module.Conversation, ready: frames.FragmentReady) -> None:
         first = not heard.is_set()
         if first and at_once:
-            state_mismatch.begin(conversation._parts, FOUND)
+            state_mismatch.begin(conversation._context, FOUND)
         await note(conversation, ready)
         if first:
-            works.append(conversation._parts.standing.work)
+            works.append(conversation._context.trainer.work)
             heard.set()
 
     def find_and_measure(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         if not heard.is_set() and not at_once:
-            trio.from_thread.run_sync(state_mismatch.begin, parts[0], FOUND)
+            trio.from_thread.run_sync(state_mismatch.begin, context[0], FOUND)
         return own_peak(theta, local)
 
-    works, parts = list[Work | None](), list[Parts]()
+    works, context = list[Work | None](), list[Context]()
     monkeypatch.setattr(module.Conversation, "_note_ready", note_and_tell)
     monkeypatch.setattr(ready_work, "own_peak", find_and_measure)
     monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
     remote = Remote(held=True)
     async with training(tmp_path, remote) as r:
-        parts.append(r.parts)
+        context.append(r.context)
         remote.held = False
         await settled(lambda: len(r.said("trainer-started")) == 2)
         assert works == [None]
         assert r.heard() == []
-        r.parts.outer.step = 0
-        r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32))
+        r.context.outer.step = 0
+        r.context.changes.ring()
+        await settled(lambda: r.context.trainer.work == Work(0, (0, 1), 32))
         assert orders(remote) == 2 * ["load 0", "train 0 (2 blocks from 0)"]

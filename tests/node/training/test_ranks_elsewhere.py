@@ -50,12 +50,12 @@ class Stepped:
 def lay_in_data(r: Rig) -> None:
     """Blocks that can be trained on; those that the rig publishes are names alone."""
     random = np.random.default_rng(0)
-    store = r.parts.store
+    store = r.context.store
     blocks = tuple(
         store.put_chunk(encode_block(rows, MODEL.vocab), settle=False)
         for rows in random.integers(0, MODEL.vocab, (BLOCKS + 2, 2, MODEL.sequence + 1))
     )
-    r.parts.data = DataIndex(blocks[:-2], blocks[-2:])
+    r.context.blobs.data = DataIndex(blocks[:-2], blocks[-2:])
 
 
 @asynccontextmanager
@@ -63,35 +63,37 @@ async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
     """A node alone, with the trainer that its configuration says."""
     rules = policy(participants_min=1, snapshot_every=100)
     async with rig(home, rules=rules, steps=9) as r, trio.open_nursery() as nursery:
-        r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
+        r.configure(**config)
         lay_in_data(r)
-        nursery.start_soon(keep_outer_state, r.parts)
-        nursery.start_soon(exchange, r.parts)
-        nursery.start_soon(train, r.parts, subprocesses(r.parts))
+        nursery.start_soon(keep_outer_state, r.context)
+        nursery.start_soon(exchange, r.context)
+        nursery.start_soon(train, r.context, subprocesses(r.context))
         yield r
         nursery.cancel_scope.cancel()
 
 
 async def stepped(r: Rig) -> Stepped:
     """Take an outer step with what the trainer has made, and look at all that has changed."""
-    parts = r.parts
-    await settled(lambda: parts.standing.work is not None, START_S)
-    work = parts.standing.work
+    context = r.context
+    await settled(lambda: context.trainer.work is not None, START_S)
+    work = context.trainer.work
     assert work is not None
-    r.decide(opening(parts.ledger.state, Participant(parts.me, work.tokens, len(work.blocks))))
-    parts.changes.ring()
-    await settled(lambda: parts.standing.reduce is not None and bool(parts.standing.reduce.update))
-    assert parts.standing.reduce is not None
-    update = parts.standing.reduce.update
+    r.decide(
+        opening(context.ledger.snapshot, Participant(context.me, work.tokens, len(work.blocks)))
+    )
+    context.changes.ring()
+    await settled(lambda: context.reduce.report is not None and bool(context.reduce.report.update))
+    assert context.reduce.report is not None
+    update = context.reduce.report.update
     assert update is not None
     r.decide(Commit(0, 0, update))
-    parts.changes.ring()
-    await settled(lambda: parts.outer.step == 1)
+    context.changes.ring()
+    await settled(lambda: context.outer.step == 1)
     up, ready = r.said("trainer-up")[0], r.said("ready")[0]
     # It trains on from the new θ, which it has read through the same connection by then.
     await settled(lambda: len(r.said("inner-step")) > len(work.blocks), START_S)
-    kept = parts.home.inner.exists()
-    digest = parts.outer.vectors.digest()
+    kept = context.home.inner.exists()
+    digest = context.outer.vectors.digest()
     return Stepped(digest, update, work.tokens, ready["loss"], up["ranks"], kept)
 
 
@@ -99,7 +101,7 @@ async def called_at(r: Rig) -> str:
     """Where the node says that ranks may call."""
 
     def words() -> str:
-        state = r.parts.standing.state
+        state = r.context.state.current
         return state.waits_for if isinstance(state, StandingBy) else ""
 
     await settled(lambda: "call at" in words())
@@ -130,7 +132,7 @@ async def test_ranks_that_call_make_the_state_that_local_ones_make(
     monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     async with training(tmp_path / "local") as r:
         local = await stepped(r)
-        key = r.parts.home.identity.read_bytes()
+        key = r.context.home.identity.read_bytes()
     home = Home(tmp_path / "calls" / "home")
     home.identity.touch(mode=0o600)
     home.identity.write_bytes(key)

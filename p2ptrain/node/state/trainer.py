@@ -1,0 +1,48 @@
+"""The state of this node's trainer, and of the work that it has made. Written by `training/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ipc.frames import Progress
+from p2ptrain.node.state.found_micro_batch import FoundMicroBatch
+from p2ptrain.peers.heartbeat import ReadyReport
+from p2ptrain.peers.validation_tally import Tally
+from p2ptrain.state import Arena
+from p2ptrain.sync.trainer_orders import Work
+
+
+@dataclass(slots=True)
+class TrainerState:
+    validation: Tally
+    """The validation losses of θ that members report."""
+    arena: Arena | None = None
+    """The memory shared with the trainer; None on a seed, which has no trainer."""
+    work: Work | None = None
+    """The finished work that this node offers for the next reduce."""
+    inner_step: int = 0
+    inner_steps: int = 0
+    tokens_per_s: float = 0.0
+    progress: Progress | None = None
+    """The trainer's report of its newest inner step."""
+    inner_s: float = 0.0
+    """Seconds spent in inner steps since this node started."""
+    up: bool = False
+    """True while a trainer runs that has said hello."""
+    device: str = ""
+    """The device that the trainer runs on, in words."""
+    halving: FoundMicroBatch | None = None
+    """The micro-batch found after the trainer ran out of memory."""
+    theta_in_use: bool = False
+    """True from the order to read θ until the trainer reports that it has read θ."""
+
+    @property
+    def ready(self) -> ReadyReport | None:
+        """The report of `work` that the other peers receive."""
+        work = self.work
+        return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
+
+    def discard_work(self) -> None:
+        """Offer the finished work no longer. The reduce calls this if the work cannot be averaged,
+        and the outer state if the work was trained on a wrong θ."""
+        self.work = None
