@@ -14,6 +14,7 @@ from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.dataplane import ProbeServer
 from p2ptrain.errors import VersionMismatch
+from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Detector
@@ -24,6 +25,7 @@ from p2ptrain.node.gossip import path_probes
 from p2ptrain.node.gossip.gossip import HEARTBEAT_S
 from p2ptrain.node.reduce import ring_order
 from p2ptrain.node.state.alerts import Alerts
+from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.identities import Identities
 from p2ptrain.node.state.ledger_port import LedgerPort
@@ -80,6 +82,9 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         stack.callback(votes.close)
         outer, arena = _memory(stack, layout, run, trains=not around.config.seed)
         directory = _directory(around, core)
+        identities = Identities.of(
+            around.identity, run.id, around.incarnation, _membership_in(core), Changes()
+        )
         context = Context(
             around=around,
             plane=plane,
@@ -89,6 +94,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             amendments=Amendments.of(around.home, run),
             ledger=LedgerPort(core, chain_log, votes, origin, partial(_flooded, alerts, directory)),
             peers=directory,
+            identities=identities,
             outer=outer,
             trainer=_trainer(run, arena),
             reduce=ReduceState(),
@@ -100,18 +106,19 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         yield context
 
 
-def _directory(around: Surroundings, ledger: Ledger) -> PeerDirectory:
-    def is_member(peer: PeerId) -> bool:
-        return ledger.state.is_member(peer)
+def _membership_in(ledger: Ledger) -> IsMember:
+    """Return a function that says whether a peer is a member at present."""
+    return lambda peer: ledger.state.is_member(peer)
 
-    identity, run = around.identity, around.run.id
+
+def _directory(around: Surroundings, ledger: Ledger) -> PeerDirectory:
     return PeerDirectory(
         around.admission,
         ledger,
-        PeerTable(is_member),
+        around.network,
+        PeerTable(_membership_in(ledger)),
         Detector(HEARTBEAT_S),
-        PathBook(identity.peer),
-        Identities.of(identity, run, around.incarnation, is_member),
+        PathBook(around.identity.peer),
         Complaints(around.journal),
     )
 

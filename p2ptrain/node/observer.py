@@ -28,11 +28,11 @@ from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.consensus.pruning import nobody_keeps
 from p2ptrain.node.joining.find_run import Say
 from p2ptrain.node.joining.startup_status import Reception
-from p2ptrain.node.main import opened
 from p2ptrain.node.outer_state.fetch import fetch as fetch_blob
 from p2ptrain.node.outer_state.scrub import after, repair
-from p2ptrain.node.presence import be_present
+from p2ptrain.node.startup import opened
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.tasks import be_present
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
 from p2ptrain.suggested_command import to_paste

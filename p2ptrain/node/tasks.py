@@ -13,20 +13,32 @@ from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_exchange
+from p2ptrain.node.gossip.amendment_gossip import keep_amended
+from p2ptrain.node.gossip.connections import (
+    bootstrap_again,
+    find_peers,
+    notice_lost_connections,
+    stay_connected,
+    watch_peers,
+)
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
+from p2ptrain.node.gossip.gossip import listen, speak
 from p2ptrain.node.gossip.path_probes import probe_paths
+from p2ptrain.node.gossip.revocation import notice_revocation
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.joining.base_server import serve_bases
+from p2ptrain.node.joining.duplicate_identity import answer_questions, keep_alone, take_notice
 from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.hello_server import answer_hellos
 from p2ptrain.node.optimizer_sharing.donor import donate
 from p2ptrain.node.outer_state.data_index import learn_data
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
-from p2ptrain.node.presence import be_present
 from p2ptrain.node.reduce.reduce_task import exchange
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
@@ -35,7 +47,31 @@ from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
+from p2ptrain.peers.protocol_names import identity_topic
 from p2ptrain.suggested_command import to_paste
+
+_PRESENT = (
+    speak,
+    stay_connected,
+    bootstrap_again,
+    find_peers,
+    notice_lost_connections,
+    watch_peers,
+    notice_revocation,
+    notice_pruned,
+    keep_alone,
+    keep_amended,
+)
+
+
+def be_present(nursery: trio.Nursery, context: Context) -> None:
+    """Do what every process in the run's network does, be it a node or an observer: answer
+    neighbours, send and receive gossip, and stay connected while the nursery lasts."""
+    answer_hellos(context)
+    answer_questions(context)
+    nursery.start_soon(listen, context, {identity_topic(context.run): take_notice})
+    for task in _PRESENT:
+        nursery.start_soon(task, context)
 
 
 async def live(context: Context, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:

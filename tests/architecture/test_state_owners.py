@@ -173,7 +173,7 @@ del context.join_requests.pending[peer]
 context.sharing.offer(1)
 context.ledger.next_event()
 context.alerts.warnings["x"] = 1
-context.peers.identities.news = 1
+context.identities.news = 1
 context.alerts.show("x", 1)
 context.trainer.work.x = 1
 """

@@ -1,4 +1,4 @@
-"""One node's parts without its tasks: real store, ledger, logs and data plane; a network that only
+"""One node's context without its tasks: real store, ledger, logs and data plane; a network that only
 writes down what it is asked to do. For testing tasks one at a time."""
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ async def rig(
     disk: Disk | None = None,
     **settings: object,
 ) -> AsyncIterator[Rig]:
-    """The parts of the organiser's own node, who is the only founder unless told otherwise."""
+    """The context of the organiser's own node, who is the only founder unless told otherwise."""
     home = Home(folder / "home")
     run = publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)

@@ -29,7 +29,6 @@ from p2ptrain.node.optimizer_sharing.donor import (
     OFFER_S,
     ask_of,
     donate,
-    still_offered,
 )
 from p2ptrain.node.optimizer_sharing.optimizer_offer import AGE_STEPS_MAX, KIND, Offer, put_newest
 from p2ptrain.node.optimizer_sharing.recipient import donors, take_inner_state
@@ -526,7 +525,7 @@ async def test_a_newer_state_is_offered_after_a_while(
         assert await ask() == LATER
         await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
     assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
-    assert len(still_offered(r.context)) == 2
+    assert len(r.context.sharing.kept(r.context.now())) == 2
 
 
 async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
@@ -544,15 +543,19 @@ async def test_who_asks_again_and_again_does_not_fill_the_donors_disk(
         while (stands := await ask()) == LATER:
             pass
     assert Offer.read(stands, r.context.me).step == KEPT_MAX
-    assert len(r.said("inner-state-offered")) == len(still_offered(r.context)) == KEPT_MAX
+    assert (
+        len(r.said("inner-state-offered"))
+        == len(r.context.sharing.kept(r.context.now()))
+        == KEPT_MAX
+    )
     # The oldest is of no use to anybody any more: it makes room.
-    oldest = still_offered(r.context)[0]
+    oldest = r.context.sharing.kept(r.context.now())[0]
     monkeypatch.setattr(Offer, "is_too_old", lambda offer, *_: offer.digest == oldest)
     assert await ask() == LATER
     await settled(lambda: len(r.said("inner-state-offered")) == KEPT_MAX + 1)
     await trio.testing.wait_all_tasks_blocked(0.05)
-    assert len(still_offered(r.context)) == KEPT_MAX
-    assert oldest not in still_offered(r.context)
+    assert len(r.context.sharing.kept(r.context.now())) == KEPT_MAX
+    assert oldest not in r.context.sharing.kept(r.context.now())
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "flipped", "no header"])
@@ -576,7 +579,11 @@ async def test_a_donor_gives_nothing_that_is_not_whole(
     with trio.fail_after(30):
         while (reply := await ask()) == LATER:
             pass
-    assert (reply, r.said("inner-state-offered"), still_offered(r.context)) == (NOTHING, [], ())
+    assert (reply, r.said("inner-state-offered"), r.context.sharing.kept(r.context.now())) == (
+        NOTHING,
+        [],
+        (),
+    )
 
 
 async def test_only_runs_with_the_option_have_donors_and_they_know_their_run(

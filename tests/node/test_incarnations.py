@@ -175,8 +175,8 @@ async def test_an_outdated_heartbeat_is_neither_taken_nor_passed_on_and_its_brin
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        context, incarnations = r.context, r.context.peers.identities.incarnations
-        context.peers.identities.since_s = -1000.0
+        context, incarnations = r.context, r.context.identities.incarnations
+        context.identities.since_s = -1000.0
         old = heartbeat(r.run.id, incarnation=OLD, serial=5)
         wire = encode(old)
         assert is_wanted(context, CAI.peer, ANN.peer, wire)
@@ -186,7 +186,7 @@ async def test_an_outdated_heartbeat_is_neither_taken_nor_passed_on_and_its_brin
         small = SmallBeat(OLD, 6, 5, {})
         assert is_outdated(context, ANN.peer, FullBeat(old, wire))
         assert is_outdated(context, ANN.peer, small)
-        context.peers.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
+        context.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
         assert not is_wanted(context, CAI.peer, ANN.peer, wire)
         (said,) = r.said("outdated-heartbeats")
         assert (said["peer"], said["author"]) == (CAI.peer, ANN.peer)
@@ -197,7 +197,7 @@ async def test_our_own_old_heartbeats_are_not_passed_on_and_newer_ones_make_us_a
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        context, watch = r.context, r.context.peers.identities.watch
+        context, watch = r.context, r.context.identities.watch
         watch.take_incarnation(NEW)
         watch.ask({ANN.peer}, (), context.now())
         due_s = watch.next_ask_s()

@@ -24,9 +24,9 @@ from p2ptrain.node import data_plane, observer
 from p2ptrain.node.assembly import Made
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.joining.startup_status import Reception
-from p2ptrain.node.main import opened
 from p2ptrain.node.observer import Fetched, fetch, fetch_here, observe
 from p2ptrain.node.outer_state import fetch as transfer
+from p2ptrain.node.startup import opened
 from p2ptrain.node.state.context import Context
 from p2ptrain.store import StoreReader
 from p2ptrain.testing.published import policy
@@ -45,7 +45,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Made]:
-    """The parts of a node that watches the run of `s`."""
+    """The context of a node that watches the run of `s`."""
     addresses = tuple(s["ann"].context.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:

@@ -2,7 +2,7 @@
 
 A request and its answer are one line of JSON each. A process that can open the socket controls the
 node; the mode of the home keeps other users out. The socket exists from the node's start on; until
-the node has parts, `startup_status` answers.
+the node has a context, `startup_status` answers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import trio
 
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.node.control.status import status
+from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
-from p2ptrain.node.gossip.gossip import admission_changed
 from p2ptrain.node.joining.startup_status import Answer, Command, Reception
 from p2ptrain.node.state.context import Context
 

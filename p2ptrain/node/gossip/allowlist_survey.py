@@ -11,8 +11,8 @@ import trio
 
 from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
+from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.ask_peers import ADMITTED, whom_to_ask
-from p2ptrain.node.gossip.gossip import admission_changed
 from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest

@@ -7,7 +7,7 @@ table. A faulty message is dropped; other messages of its sender still count.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import trio
@@ -16,7 +16,6 @@ from p2ptrain.encoding import pack
 from p2ptrain.errors import ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.events import (
-    Allowed,
     Heard,
     Joining,
     Leaving,
@@ -29,10 +28,10 @@ from p2ptrain.ledger.messages.events import (
 from p2ptrain.ledger.messages.wire import decode as decode_ledger
 from p2ptrain.node.consensus import inbox
 from p2ptrain.node.gossip import outdated_heartbeats, reachability
-from p2ptrain.node.gossip.allowlist_notices import NOTICE_BYTES_MAX, Notices, Question, heed
+from p2ptrain.node.gossip.allowlist_gossip import offer_allowlist, take_allowlist
+from p2ptrain.node.gossip.allowlist_notices import Notices
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
 from p2ptrain.node.gossip.reachability import judged_reach
-from p2ptrain.node.joining.duplicate_identity import take_notice
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task
 from p2ptrain.observe.states import words
@@ -44,7 +43,6 @@ from p2ptrain.peers.protocol_names import (
     allowlist_topic,
     amendments_topic,
     heartbeat_topic,
-    identity_topic,
     ledger_topic,
 )
 
@@ -64,12 +62,6 @@ PATIENCE = 1.25
 HASTE_S = 0.05
 """Changes within this time share a heartbeat."""
 
-ALLOWLIST_S = 30.0
-
-ALLOWLIST_BYTES_MAX = 32 << 10
-"""A longer list is only announced, and a peer that lacks it asks: gossip would carry it many
-times."""
-
 Take = Callable[[Context, PeerId, bytes], Awaitable[None]]
 
 
@@ -79,7 +71,7 @@ async def speak(context: Context) -> None:
         context.own_heartbeat.due = trio.Event()
         lacks, incarnation = (
             context.peers.table.take_lacking(),
-            context.peers.identities.incarnation,
+            context.identities.incarnation,
         )
         if context.own_heartbeat.saying.is_full_due(
             incarnation, serial
@@ -141,7 +133,7 @@ def describe(
         paths=context.peers.paths.page,
         validation=context.trainer.validation.own,
         snapshot=_newest_snapshot(context),
-        mark=context.peers.identities.watch.mark.signature,
+        mark=context.identities.watch.mark.signature,
     )
 
 
@@ -151,20 +143,21 @@ def _newest_snapshot(context: Context) -> SnapshotReport | None:
     return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
-async def listen(context: Context) -> None:
-    """Receive what other peers publish, until cancelled."""
+async def listen(context: Context, others: Mapping[str, Take] | None = None) -> None:
+    """Receive what other peers publish, until cancelled. `others` takes the messages of topics that
+    this module does not know."""
     network, run = context.network, context.run
     network.judge(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, context))
     async with trio.open_nursery() as nursery:
         for topic, take in (
             (heartbeat_topic(run), _take_heartbeat),
             (ledger_topic(run), _take_entry),
-            (allowlist_topic(run), partial(_take_allowlist, nursery, Notices())),
+            (allowlist_topic(run), partial(take_allowlist, nursery, Notices())),
             (amendments_topic(run), take_amendments),
-            (identity_topic(run), take_notice),
+            *(others or {}).items(),
         ):
             nursery.start_soon(_follow, context, network.subscribe(topic), take)
-        nursery.start_soon(_offer_allowlist, context)
+        nursery.start_soon(offer_allowlist, context)
         nursery.start_soon(_complain_of_floods, context)
 
 
@@ -210,10 +203,10 @@ def _take_in(
     incarnation, serial = heartbeat.incarnation, heartbeat.serial
     if heartbeat.run != context.run:
         return
-    if not context.peers.identities.incarnations.take(peer, incarnation, serial, context.now()):
+    if not context.identities.incarnations.take(peer, incarnation, serial, context.now()):
         return
     if heartbeat.mark:
-        context.peers.identities.incarnations.vouch(peer, Mark(incarnation, heartbeat.mark))
+        context.identities.incarnations.vouch(peer, Mark(incarnation, heartbeat.mark))
     before = context.peers.table.get(peer)
     view = context.peers.table.take(peer, heartbeat, context.now(), base)
     if view is None:
@@ -237,7 +230,7 @@ def _take_in(
 def _is_alive(context: Context, peer: PeerId, incarnation: int, serial: int) -> None:
     now = context.now()
     again_s = PATIENCE * interval_s(speakers(context))
-    if context.peers.identities.incarnations.hear(peer, incarnation, serial, now, again_s):
+    if context.identities.incarnations.hear(peer, incarnation, serial, now, again_s):
         context.peers.detector.heard(peer, now)
 
 
@@ -298,52 +291,3 @@ def _lost_its_work(heartbeat: Heartbeat, before: Heartbeat | None) -> bool:
 
 async def _take_entry(context: Context, peer: PeerId, payload: bytes) -> None:
     inbox.receive(context, peer, decode_ledger(payload))
-
-
-async def _take_allowlist(
-    nursery: trio.Nursery, notices: Notices, context: Context, peer: PeerId, payload: bytes
-) -> None:
-    if len(payload) > NOTICE_BYTES_MAX:
-        if context.admission.consider(payload):
-            await admission_changed(context)
-    elif (question := heed(context, notices, peer, payload)) is not None:
-        nursery.start_soon(_ask_for_list, context, question)
-
-
-async def _ask_for_list(context: Context, question: Question) -> None:
-    if await question():
-        await admission_changed(context)
-
-
-async def admission_changed(context: Context) -> None:
-    """Apply a newer allowlist: tell the network and the ledger, and pass it on."""
-    allowlist = context.admission.allowlist
-    assert allowlist is not None
-    context.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
-    # Publish first, then drop the peers that are no longer listed: they may hear it too.
-    await _publish_allowlist(context)
-    context.network.refresh_admission()
-    for view in context.peers.table:
-        if not context.admission.admits(view.peer):
-            context.plane.listener.drop(view.peer)
-            # It will not be heard any more; the others need not wait for the detector.
-            context.peers.detector.hint_lost(view.peer, context.now())
-    await context.ledger.submit(Allowed(context.admission.members_allowed()))
-    context.changes.ring()
-
-
-async def _offer_allowlist(context: Context) -> None:
-    """Publish our list at intervals, for peers that missed it, until cancelled."""
-    while True:
-        await _publish_allowlist(context)
-        await trio.sleep(ALLOWLIST_S)
-
-
-async def _publish_allowlist(context: Context) -> None:
-    allowlist = context.admission.allowlist
-    if allowlist is None:
-        return
-    payload = allowlist.to_bytes()
-    if len(payload) > ALLOWLIST_BYTES_MAX:
-        payload = pack({"sequence": allowlist.allowlist.sequence})
-    await context.network.publish(allowlist_topic(context.run), payload)

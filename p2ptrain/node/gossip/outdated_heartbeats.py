@@ -37,14 +37,14 @@ def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: byte
         return _is_ours(context, forwarder, beat)
     if not is_outdated(context, author, beat):
         return True
-    _complain(context, forwarder, author, context.peers.identities.incarnations.spoke(author), beat)
+    _complain(context, forwarder, author, context.identities.incarnations.spoke(author), beat)
     return False
 
 
 def is_outdated(context: Context, author: PeerId, beat: Beat) -> bool:
     """Return whether this node knows `author` in a newer state than this heartbeat shows."""
     incarnation, _ = counts_of(beat)
-    incarnations, ledger = context.peers.identities.incarnations, context.ledger.core
+    incarnations, ledger = context.identities.incarnations, context.ledger.core
     if incarnations.is_stale(author, incarnation):
         return True
     if incarnations.is_known(author, incarnation) or not isinstance(beat, FullBeat):
@@ -73,18 +73,18 @@ def is_older_than_chain(
 def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
     """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
     incarnation, _ = counts_of(beat)
-    if incarnation < context.peers.identities.incarnation:
+    if incarnation < context.identities.incarnation:
         _complain(
             context,
             forwarder,
             context.me,
-            Span(context.peers.identities.since_s, context.now()),
+            Span(context.identities.since_s, context.now()),
             beat,
         )
         return False
-    if incarnation > context.peers.identities.incarnation:
-        context.peers.identities.watch.hurry(context.now())
-        context.peers.identities.news.ring()
+    if incarnation > context.identities.incarnation:
+        context.identities.watch.hurry(context.now())
+        context.identities.news.ring()
     return True
 
 
@@ -92,9 +92,9 @@ def _complain(
     context: Context, forwarder: PeerId, author: PeerId, spoke: Span | None, beat: Beat
 ) -> None:
     now, incarnation = context.now(), counts_of(beat)[0]
-    brought = context.peers.identities.incarnations.spoke(forwarder)
+    brought = context.identities.incarnations.spoke(forwarder)
     forwarder_since_s = None if brought is None else brought.first_s
-    if context.peers.identities.replays.names(forwarder, author, spoke, forwarder_since_s, now):
+    if context.identities.replays.names(forwarder, author, spoke, forwarder_since_s, now):
         context.peers.complain(
             "outdated-heartbeats",
             forwarder,

@@ -17,7 +17,6 @@ from p2ptrain.dataplane.probing import PURPOSE
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.node.gossip.reachability import may_be_at
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 
@@ -68,7 +67,7 @@ def whom_to_probe(context: Context, tried: Tried) -> Endpoint | None:
         view = context.peers.table.get(member)
         if view is None or view.endpoint is None or context.peers.is_down(member):
             continue
-        if not may_be_at(context, view.endpoint):
+        if not context.peers.may_be_at(view.endpoint):
             continue
         beat = view.heartbeat
         wanted = not beat.dialled or not context.peers.paths.is_measured(context.me, member)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from p2ptrain.address_group import is_this_machine
-from p2ptrain.dataplane import Endpoint
 from p2ptrain.ids import PeerId
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -55,17 +53,6 @@ def is_dialable(context: Context, peer: PeerId) -> bool:
         return context.own_heartbeat.dialable
     view = context.peers.table.get(peer)
     return view is None or view.heartbeat.dialable
-
-
-def may_be_at(context: Context, endpoint: Endpoint) -> bool:
-    """Return whether we dial `endpoint` on its peer's word.
-
-    An endpoint on a loopback address is one of our own machine. It is dialled only if our
-    connection with that peer stays on this machine too. Otherwise a member could make us connect to
-    services that listen here for local programs alone.
-    """
-    site = context.network.site_of(endpoint.peer)
-    return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
 
 
 def undialable(context: Context, peers: Iterable[PeerId]) -> frozenset[PeerId]:

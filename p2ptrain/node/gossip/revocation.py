@@ -16,8 +16,8 @@ from p2ptrain.errors import NotAuthorised, PeerError, RemoteProtocolError, RunMi
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.names import label
+from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.ask_peers import HELLO_PACE, STRANGER, first_good, whom_to_ask
-from p2ptrain.node.gossip.gossip import admission_changed
 from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest

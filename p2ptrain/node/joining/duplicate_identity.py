@@ -135,10 +135,10 @@ async def keep_alone(context: Context) -> None:
     Raises:
         IdentityInUse: this process started later.
     """
-    watch = context.peers.identities.watch
+    watch = context.identities.watch
     async with trio.open_nursery() as nursery:
         asking = Asking(context.network, watch, context.admission.admits, nursery)
-        context.peers.identities.news = asking.answers
+        context.identities.news = asking.answers
         while watch.duplicate is None:
             await _take_turn(context, asking)
         await _tell(context, watch.duplicate)
@@ -158,7 +158,7 @@ async def _until_due(watch: DuplicateWatch, asking: Asking) -> None:
 
 async def _take_turn(context: Context, asking: Asking) -> None:
     """Wait for an answer, or until it is time to ask; then ask."""
-    watch = context.peers.identities.watch
+    watch = context.identities.watch
     await _until_due(watch, asking)
     if context.now() >= watch.next_ask_s():
         asking.ask(context.ledger.snapshot.voters, context.ledger.snapshot.members)
@@ -175,10 +175,10 @@ async def take_notice(context: Context, author: PeerId, payload: bytes) -> None:
     if not context.ledger.snapshot.is_member(author):
         return
     notice, now = decode_notice(payload), context.now()
-    context.peers.identities.desk.take_notice(author, notice, now)
+    context.identities.desk.take_notice(author, notice, now)
     if notice.peer == context.me and notice.proof is None:
-        context.peers.identities.watch.hear_challenges(author, [notice.nonce], now)
-        context.peers.identities.news.ring()
+        context.identities.watch.hear_challenges(author, [notice.nonce], now)
+        context.identities.news.ring()
 
 
 async def start(
@@ -226,7 +226,7 @@ def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
 
 async def _tell(context: Context, found: Duplicate) -> None:
     """Stop the ledger from voting, and journal the evidence."""
-    mine, other = starts_of(context.peers.identities.incarnation), starts_of(found.incarnation)
+    mine, other = starts_of(context.identities.incarnation), starts_of(found.incarnation)
     context.journal.write(
         "duplicate",
         start=mine,
@@ -245,23 +245,23 @@ async def _tell(context: Context, found: Duplicate) -> None:
 async def _count_on(context: Context) -> None:
     """Take an incarnation above the newest that our key has signed; peers would ignore an older
     one."""
-    behind = context.peers.identities.watch.raise_to(context.now())
+    behind = context.identities.watch.raise_to(context.now())
     if not behind:
         return
     count = partial(start_count.count, context.home.starts, starts_of(behind))
     counted = await trio.to_thread.run_sync(count)
-    incarnation = incarnation_of(counted, draw_of(context.peers.identities.incarnation))
+    incarnation = incarnation_of(counted, draw_of(context.identities.incarnation))
     context.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
-    context.peers.identities.watch.take_incarnation(incarnation)
+    context.identities.watch.take_incarnation(incarnation)
     context.own_heartbeat.send_now()
 
 
 def _answer(context: Context) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
-        reply = context.peers.identities.desk.answer(peer, decode_question(payload), context.now())
+        reply = context.identities.desk.answer(peer, decode_question(payload), context.now())
         if reply is None:
             raise TryLater("you ask too often whether you are alone")
-        for notice in context.peers.identities.desk.take_notices():
+        for notice in context.identities.desk.take_notices():
             await context.network.publish(identity_topic(context.run), encode_notice(notice))
         return encode_reply(reply)
 

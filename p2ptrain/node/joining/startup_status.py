@@ -1,7 +1,7 @@
 """Answer commands at a node's control socket from the node's start on.
 
 A start can take days, for instance while a volunteer waits for approval, and between two lives a
-node has no parts either. Until it has parts, it reports in words how far the start is, and refuses
+node has no context either. Until it has one, it reports in words how far the start is, and refuses
 other commands. This module does not know the stages of a start; `main` reports them.
 """
 
@@ -81,7 +81,7 @@ class Reception:
                     await ended.wait()
 
     async def obeyed(self, command: Command) -> Answer:
-        """Return the command's answer; an error if there are no parts, or they end first."""
+        """Return the command's answer; an error if there is no context, or it ends first."""
         if self.context is None:
             return {"error": f"not yet: the node here is {words(self.state)}", "code": "NOT-YET"}
         scope, ended, answer = trio.CancelScope(), trio.Event(), GONE

@@ -19,7 +19,6 @@ import trio
 from p2ptrain.dataplane import Endpoint, SecureSocket, dial
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, StoreError, TryLater
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.node.gossip.reachability import may_be_at
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.cautions import Caution
@@ -297,7 +296,7 @@ def sources(context: Context) -> list[Endpoint]:
     alive = [view for view in views if context.peers.detector.status(view.peer, now) != "red"]
     alive.sort(key=lambda view: -view.heard_s)
     told = [view.endpoint for view in alive if context.admission.admits(view.peer)]
-    return [endpoint for endpoint in told if endpoint and may_be_at(context, endpoint)]
+    return [endpoint for endpoint in told if endpoint and context.peers.may_be_at(endpoint)]
 
 
 def _dial(context: Context, endpoint: Endpoint) -> SecureSocket:

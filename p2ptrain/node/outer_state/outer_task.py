@@ -18,10 +18,10 @@ import trio
 
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.chain.values import Certified, Commit
+from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
 from p2ptrain.ledger.messages.events import SnapshotTaken
 from p2ptrain.node.outer_state import fetch, snapshot_choice, state_mismatch, update_blobs
-from p2ptrain.node.outer_state.start import Start, leap_pays
+from p2ptrain.node.outer_state.snapshot_choice import leap_pays
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.outer import Advance
@@ -116,7 +116,7 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
             await context.changes.wait()
 
 
-def _is_superseded(pick: Callable[[], Start | None], start: Start) -> bool:
+def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -> bool:
     return pick() != start
 
 
@@ -141,7 +141,7 @@ class _Patience:
 
 
 async def _loaded_or_why_not(
-    context: Context, start: Start, unwanted: Callable[[], bool]
+    context: Context, start: SnapshotRef, unwanted: Callable[[], bool]
 ) -> StoreError | None:
     """Load `start`. Return None, or the error if nobody has it or it is not a snapshot."""
     try:
@@ -155,7 +155,7 @@ async def _loaded_or_why_not(
     return None
 
 
-async def _load_from(context: Context, start: Start, unwanted: Callable[[], bool]) -> None:
+async def _load_from(context: Context, start: SnapshotRef, unwanted: Callable[[], bool]) -> None:
     await _fetch(context, start, unwanted)
     load = partial(context.outer.vectors.load_snapshot, context.store, start.digest)
     while context.trainer.theta_in_use or context.outer.writing:
@@ -174,7 +174,7 @@ async def _load_from(context: Context, start: Start, unwanted: Callable[[], bool
     context.changes.ring()
 
 
-async def _fetch(context: Context, start: Start, unwanted: Callable[[], bool]) -> None:
+async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bool]) -> None:
     """Fetch the manifest first and alone. The rest is fetched only if it announces the size of a
     snapshot. Otherwise liars that form a quorum, as one of two members can, could fill our disk.
     """
@@ -212,7 +212,7 @@ async def _go_on(context: Context, nursery: trio.Nursery) -> int:
     return 0
 
 
-async def _nearer(context: Context, step: int) -> Start | None:
+async def _nearer(context: Context, step: int) -> SnapshotRef | None:
     """Return the newest certified snapshot if it takes fewer bytes than the missing updates.
 
     A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
@@ -233,7 +233,7 @@ async def _nearer(context: Context, step: int) -> Start | None:
     ]
     missed = [value.update for value in values if isinstance(value, Commit)]
     lacking = await trio.to_thread.run_sync(_lacking, context.store, missed)
-    return Start(certified.step, certified.digest) if pays(updates=lacking) else None
+    return SnapshotRef(certified.step, certified.digest) if pays(updates=lacking) else None
 
 
 def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
@@ -241,7 +241,7 @@ def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
     return sum(not store.has_chunk(digest) for digest in blobs)
 
 
-async def _leapt(context: Context, to: Start) -> bool:
+async def _leapt(context: Context, to: SnapshotRef) -> bool:
     """Load this snapshot. Return False if nobody has it; the updates are then applied instead."""
     step, since = context.outer.step, context.now()
     if await _loaded_or_why_not(context, to, lambda: context.now() > since + LOST_S) is not None:

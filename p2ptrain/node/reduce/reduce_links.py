@@ -23,7 +23,7 @@ from p2ptrain.dataplane import Dialling, Endpoint, RingKey, SecureSocket, dial
 from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.endpoint_exchange import introduced
-from p2ptrain.node.gossip.reachability import is_dialable, may_be_at
+from p2ptrain.node.gossip.reachability import is_dialable
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
@@ -142,7 +142,7 @@ async def _reach(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> 
             deadline_s = min(DIAL_S, max(ends - context.now(), AGAIN_S))
             work = partial(_dial, context, peer, endpoint, key, edges, dialling, deadline_s)
             try:
-                if endpoint is not None and not may_be_at(context, endpoint):
+                if endpoint is not None and not context.peers.may_be_at(endpoint):
                     raise PeerUnreachable("its data plane is on a loopback address", peer=peer)
                 seconds = await in_thread(work, stop=dialling.give_up, limiter=edges.threads)
                 return context.peers.paths.connected(peer, seconds)

@@ -24,6 +24,7 @@ from p2ptrain.net import Network
 from p2ptrain.node.state.alerts import Alerts
 from p2ptrain.node.state.blobs import Blobs
 from p2ptrain.node.state.changes import Changes
+from p2ptrain.node.state.identities import Identities
 from p2ptrain.node.state.join_requests import JoinRequests
 from p2ptrain.node.state.ledger_port import LedgerPort
 from p2ptrain.node.state.node_state import NodeState
@@ -54,6 +55,7 @@ class Context:
     amendments: Amendments
     ledger: LedgerPort
     peers: PeerDirectory
+    identities: Identities
     outer: Outer
     trainer: TrainerState
     reduce: ReduceState

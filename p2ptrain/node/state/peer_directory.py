@@ -1,5 +1,4 @@
-"""What this node knows of its peers. Written by `gossip/` and, for duplicates of our identity, by
-`joining/`, both through the methods of the tables in it.
+"""What this node knows of its peers. Its tables change through their own methods.
 
 The directory answers which peers are heard, up, believed and vouched for. It does not know what
 anybody asks that for.
@@ -11,11 +10,13 @@ from dataclasses import dataclass
 
 import trio
 
+from p2ptrain.address_group import is_this_machine
 from p2ptrain.archive.admission import Admission
+from p2ptrain.dataplane import Endpoint
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Colour, Detector
-from p2ptrain.node.state.identities import Identities
+from p2ptrain.net import Network
 from p2ptrain.peers.misbehaviour_log import Complaints
 from p2ptrain.peers.path_table import PathBook
 from p2ptrain.peers.peer_table import PeerTable, PeerView
@@ -25,13 +26,13 @@ from p2ptrain.peers.peer_table import PeerTable, PeerView
 class PeerDirectory:
     admission: Admission
     ledger: Ledger
+    network: Network
     table: PeerTable
     """The newest heartbeat of each peer."""
     detector: Detector
     """Judges who is up."""
     paths: PathBook
     """Delays and rates between peers."""
-    identities: Identities
     complaints: Complaints
     """Journals what peers did wrong, with a rate limit."""
 
@@ -65,6 +66,16 @@ class PeerDirectory:
         """Return the heard peers, except those that claim to be ahead of us and do not prove it."""
         now = trio.current_time()
         return [view for view in self.table if self.ledger.believes(view.peer, now)]
+
+    def may_be_at(self, endpoint: Endpoint) -> bool:
+        """Return whether we dial `endpoint` on its peer's word.
+
+        An endpoint on a loopback address is one of our own machine. It is dialled only if our
+        connection with that peer stays on this machine too. Otherwise a member could make us
+        connect to services that listen here for local programs alone.
+        """
+        site = self.network.site_of(endpoint.peer)
+        return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
 
     def complain(self, event: str, about: str, **fields: object) -> None:
         """Journal what a peer did wrong, with a rate limit."""

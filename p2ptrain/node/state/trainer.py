@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from p2ptrain.ipc.frames import Progress
-from p2ptrain.node.state.found_micro_batch import FoundMicroBatch
+from p2ptrain.ipc.trainer_config import Halving
 from p2ptrain.peers.heartbeat import ReadyReport
 from p2ptrain.peers.validation_tally import Tally
 from p2ptrain.state import Arena
 from p2ptrain.sync.trainer_orders import Work
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMicroBatch:
+    """The micro-batch that fits this machine's memory, as trainers found it after memory ran out.
+
+    `settings`: digest of the settings it was found under; `day`: its date.
+    """
+
+    settings: str
+    day: str
+    halving: Halving
 
 
 @dataclass(slots=True)

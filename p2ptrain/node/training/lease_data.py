@@ -13,7 +13,7 @@ from pathlib import Path
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.terms import lease_blocks
 from p2ptrain.node.outer_state import fetch
-from p2ptrain.node.outer_state.retention import TOKEN_BYTES_MAX, cached_blocks_max, kept_data
+from p2ptrain.node.outer_state.kept import TOKEN_BYTES_MAX, cached_blocks_max, kept_data
 from p2ptrain.node.state.context import Context
 
 AHEAD_BATCH_BLOCKS = 64
@@ -56,7 +56,7 @@ def ahead(context: Context) -> list[Digest]:
 
     Another member's lease returns if it leaves, when the peers that held its blocks may be gone
     too. For the same reason some more members than there are now are assumed. The order and the
-    cache limit are those of `retention`, so no block is fetched that the next collection would
+    cache limit are those of `kept`, so no block is fetched that the next collection would
     remove.
     """
     assert context.blobs.data is not None, "nobody fetches ahead before the data index is here"

@@ -21,7 +21,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.state.found_micro_batch import FoundMicroBatch
+from p2ptrain.node.state.trainer import FoundMicroBatch
 from p2ptrain.store import digest_of
 
 FILE_BYTES_MAX = 4096

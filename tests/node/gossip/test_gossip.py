@@ -149,7 +149,7 @@ async def test_in_an_open_run_others_let_nobody_wait_longer_than_twenty_do(
     await settled(lambda: len(context.peers.table) == 101)
     expected = {"open": len(context.ledger.snapshot.members) + 20, "allowlist": 101}[admission]
     assert speakers(context) == expected
-    incarnations, again_s = context.peers.identities.incarnations, 1.25 * interval_s(expected)
+    incarnations, again_s = context.identities.incarnations, 1.25 * interval_s(expected)
     assert incarnations.is_other_due(ANN.peer, 2, context.now() + 0.8 * again_s)
     assert not incarnations.is_other_due(ANN.peer, 2, context.now() + again_s)
 
@@ -253,7 +253,7 @@ async def test_who_cannot_read_a_beat_counts_its_sender_as_alive_and_asks_for_al
     await topics.say(ANN.peer, topic, unknown)
     await settled(lambda: not context.peers.is_down(ANN.peer))
     assert context.own_heartbeat.due.is_set()
-    assert context.peers.identities.incarnations.is_other_due(ANN.peer, 7, context.now())
+    assert context.identities.incarnations.is_other_due(ANN.peer, 7, context.now())
     assert (len(context.peers.table), r.heard()) == (1, [])
     assert context.peers.table.take_lacking() == (BOB.peer, ANN.peer)
     # Once an interval: a flood of such beats does not make us speak as often.
@@ -320,7 +320,7 @@ async def test_a_node_asks_in_its_next_heartbeat_and_soon_carries_only_what_chan
     beats = [read(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
     full = [beat for beat in beats if isinstance(beat, FullBeat)]
     assert [beat.heartbeat.lacks for beat in full] == [(ANN.peer,), *[()] * (FULL_AT_FIRST - 1)]
-    incarnation = r.context.peers.identities.incarnation
+    incarnation = r.context.identities.incarnation
     assert beats[-1] == SmallBeat(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
 
 

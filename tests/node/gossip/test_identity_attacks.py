@@ -95,7 +95,7 @@ def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
 async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
     """It asks `TURNS` times more, and goes on voting."""
     nursery.start_soon(keep_alone, r.context)
-    watch = r.context.peers.identities.watch
+    watch = r.context.identities.watch
     await settled(lambda: len(watch._nonces) >= TURNS)
     assert watch.duplicate is None
     assert not any(isinstance(event, NotAlone) for event in r.heard())
@@ -108,7 +108,7 @@ async def test_a_stranger_cannot_stop_a_seed_that_has_no_other_peer(
     r.network.peers, r.network.answer = {STRANGERS[0]}, lying()
     nursery.start_soon(keep_alone, r.context)
     ends_s = r.context.now() + TURNS * duplicate_watch.LOOK_S
-    await settled(lambda: r.context.peers.identities.watch.next_ask_s() > ends_s)
+    await settled(lambda: r.context.identities.watch.next_ask_s() > ends_s)
     assert r.network.requested == []
     assert r.heard() == []
 
@@ -172,7 +172,7 @@ async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
                 beat = heartbeat(witness.run.id, incarnation=incarnation, serial=turn)
                 await _take_heartbeat(context, watch.me, encode(beat))
             ((_, question),) = watch.ask({context.me}, (), now + turn)
-            reply = context.peers.identities.desk.answer(watch.me, question, now + turn)
+            reply = context.identities.desk.answer(watch.me, question, now + turn)
             assert reply is not None
             watch.hear_reply(context.me, reply, now + turn)
     assert [watch.duplicate for watch in watches] == [None] * 3
@@ -206,7 +206,7 @@ async def test_a_duplicate_that_started_before_ends_this_node(
 ) -> None:
     monkeypatch.setattr(duplicate_identity, "LINGER_S", 0.1)
     r = await new_rig(tmp_path)
-    r.context.peers.identities.watch.take_incarnation(incarnation_of(3, 1))
+    r.context.identities.watch.take_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(2, 1))
     with pytest.raises(ExceptionGroup) as raised:
         await keep_alone(r.context)
@@ -227,7 +227,7 @@ async def test_a_duplicate_that_started_later_leaves_this_node_without_a_vote_un
 ) -> None:
     monkeypatch.setattr(duplicate_watch, "QUIET_S", 0.3)
     r = await new_rig(tmp_path)
-    watch = r.context.peers.identities.watch
+    watch = r.context.identities.watch
     watch.take_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(4, 1))
     nursery.start_soon(keep_alone, r.context)
@@ -266,7 +266,7 @@ async def test_only_members_may_announce_challenges_and_only_so_often_may_one_as
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     r = await new_rig(tmp_path)
-    context, watch = r.context, r.context.peers.identities.watch
+    context, watch = r.context, r.context.identities.watch
     notice = encode_notice(Notice(context.me, b"n" * NONCE_BYTES))
     await take_notice(context, ANN.peer, notice)
     assert watch._challengers == {}, "it is admitted, and no member"

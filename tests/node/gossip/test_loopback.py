@@ -9,7 +9,6 @@ import pytest
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.node.gossip.path_probes import Tried, whom_to_probe
-from p2ptrain.node.gossip.reachability import may_be_at
 from p2ptrain.node.outer_state import fetch
 from tests.node.rig import ANN, heartbeat, opening, rig
 
@@ -44,4 +43,4 @@ async def test_other_endpoints_are_dialled_wherever_their_peer_is(
     async with rig(tmp_path) as r:
         for site in ("127.0.0.1", "10.0.0.2", ""):
             r.network.sites[ANN.peer] = site
-            assert may_be_at(r.context, Endpoint(ANN.peer, host, 22, b"certificate"))
+            assert r.context.peers.may_be_at(Endpoint(ANN.peer, host, 22, b"certificate"))

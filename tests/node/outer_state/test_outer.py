@@ -28,7 +28,6 @@ from p2ptrain.node.outer_state import fetch, update_blobs
 from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
-from p2ptrain.node.outer_state.start import Start
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.peers.heartbeat import SnapshotReport
@@ -268,7 +267,7 @@ async def test_a_certified_snapshot_that_is_none_is_passed_over(
     for step in range(3):
         await commit(r, snapshot=lie if step == 1 else None)
     away = taken_away(r, genesis)
-    assert best_start(r.context, await look(r.context)) == Start(1, lie.digest)
+    assert best_start(r.context, await look(r.context)) == SnapshotRef(1, lie.digest)
     nursery.start_soon(keep_outer_state, r.context)
     await settled(lambda: genesis in r.context.blobs.in_flight)
     r.context.store.put_chunk(away)
@@ -291,7 +290,7 @@ async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_
         for step in range(12):
             await commit(r, snapshot=SnapshotRef(11, huge) if step == 11 else None)
         away = [taken_away(r, update_of(r, step)) for step in range(11)]
-        assert best_start(r.context, await look(r.context)) == Start(11, huge)
+        assert best_start(r.context, await look(r.context)) == SnapshotRef(11, huge)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_outer_state, r.context)
             await settled(lambda: bool(r.said("snapshot-useless")))
@@ -573,7 +572,7 @@ async def test_a_snapshot_of_a_chain_that_is_followed_no_more_is_no_start(tmp_pa
             r.context.store.put_head(head)
             start = best_start(r.context, await look(r.context))
             assert start == (
-                Start(1, snapshot) if trusted else Start(0, r.context.manifest.genesis)
+                SnapshotRef(1, snapshot) if trusted else SnapshotRef(0, r.context.manifest.genesis)
             )
 
 
@@ -591,6 +590,6 @@ async def test_below_a_checkpoint_that_the_user_named_nothing_says_whose_a_snaps
         snapshot = r.context.store.put_blob("snapshot", [b"of some chain"], {})
         r.context.store.put_head(Head(r.context.run, 1, digest_of(b"?"), 4, snapshot, 4))
         r.context.ledger.origin = Origin(base)
-        assert best_start(r.context, await look(r.context)) == Start(4, snapshot)
+        assert best_start(r.context, await look(r.context)) == SnapshotRef(4, snapshot)
         r.context.ledger.origin = Origin(base, base.checkpoint)
-        assert best_start(r.context, await look(r.context)) != Start(4, snapshot)
+        assert best_start(r.context, await look(r.context)) != SnapshotRef(4, snapshot)

@@ -17,7 +17,6 @@ from p2ptrain.node.outer_state import fetch, update_blobs
 from p2ptrain.node.outer_state import outer_task as outer_module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
-from p2ptrain.node.outer_state.start import Start
 from p2ptrain.node.outer_state.state_mismatch import TIMES_MAX, WARNING
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import digest_of
@@ -160,11 +159,11 @@ async def test_a_restart_does_not_begin_at_a_snapshot_that_was_certified_otherwi
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         nursery.cancel_scope.cancel()
-        assert best_start(r.context, await look(r.context)) == Start(2, own)
+        assert best_start(r.context, await look(r.context)) == SnapshotRef(2, own)
         await commit(r, truth, SnapshotRef(2, digest_of(b"certified")))
-        assert best_start(r.context, await look(r.context), (digest_of(b"certified"),)) == Start(
-            0, r.context.manifest.genesis
-        )
+        assert best_start(
+            r.context, await look(r.context), (digest_of(b"certified"),)
+        ) == SnapshotRef(0, r.context.manifest.genesis)
 
 
 async def test_a_machine_that_errs_again_and_again_is_told_so(tmp_path: Path) -> None:

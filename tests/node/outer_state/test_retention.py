@@ -18,14 +18,8 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.state_bytes import digest_state
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
 from p2ptrain.node.outer_state import fetch, retention, scrub
-from p2ptrain.node.outer_state.retention import (
-    cached_blocks_max,
-    keep_store_small,
-    kept_blobs,
-    kept_data,
-    roots,
-)
-from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.outer_state.kept import cached_blocks_max, kept_blobs, kept_data, roots
+from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.state.context import Context
 from p2ptrain.run import DataIndex
 from p2ptrain.store import Head, digest_of
@@ -80,7 +74,7 @@ async def test_the_newest_snapshots_and_the_updates_since_the_oldest_of_them_are
             *everything,
         }
         assert set(kept_blobs(manifest, chain[:2], 1)) == {*named, manifest.genesis, update(0)}
-        own = Start(3, digest_of(b"ours, of 3"))
+        own = SnapshotRef(3, digest_of(b"ours, of 3"))
         assert set(kept_blobs(manifest, chain, 1, own)) == {
             *(*named, four, own.digest, update(3)),
             *late,

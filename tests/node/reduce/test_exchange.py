@@ -250,7 +250,7 @@ async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_ar
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
         heard = read(
             context.own_heartbeat.saying.say(
-                gossip.describe(context, context.peers.identities.incarnation, 0)
+                gossip.describe(context, context.identities.incarnation, 0)
             )
         )
         assert isinstance(heard, FullBeat)
@@ -269,7 +269,7 @@ async def test_a_participant_that_is_no_peer_is_not_named_and_we_are_still_heard
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
     heard = read(
         context.own_heartbeat.saying.say(
-            gossip.describe(context, context.peers.identities.incarnation, 0)
+            gossip.describe(context, context.identities.incarnation, 0)
         )
     )
     assert isinstance(heard, FullBeat)

@@ -73,12 +73,10 @@ async def test_two_that_start_together_are_both_told_and_one_stays_without_a_vot
         assert gone.error is not None
         assert gone.error.exit_code == 8
         assert left.context.ledger.core._instance.electorate.silent
-        assert starts_of(left.context.peers.identities.incarnation) == 1
+        assert starts_of(left.context.identities.incarnation) == 1
         # Nobody else is concerned. The process that stays follows, and is heard again.
         await s.go_on(1, "seed", "ann")
-        await s.until(
-            lambda: s.seed.context.peers.identities.incarnations.is_known(*heard_as(left))
-        )
+        await s.until(lambda: s.seed.context.identities.incarnations.is_known(*heard_as(left)))
 
 
 async def alone_for_all_it_knows(*arguments: object) -> None:
@@ -86,7 +84,7 @@ async def alone_for_all_it_knows(*arguments: object) -> None:
 
 
 def heard_as(node: SwarmNode) -> tuple[PeerId, int]:
-    return node.peer, node.context.peers.identities.incarnation
+    return node.peer, node.context.identities.incarnation
 
 
 async def test_a_restart_at_once_after_a_kill_is_no_copy(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node.outer_state.retention import roots
+from p2ptrain.node.outer_state.kept import roots
 from p2ptrain.node.training import lease_data as module
 from p2ptrain.node.training.lease_data import NEWCOMERS, ahead, paths_of
 from p2ptrain.run import DataIndex
