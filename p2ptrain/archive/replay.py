@@ -13,11 +13,12 @@ here trusts, locks or changes the home that it reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from p2ptrain.archive.amendments import Amendments
-from p2ptrain.archive.update_format import Opened, UpdateFormat
+from p2ptrain.archive.outer_step import OuterStep, OuterSteps
+from p2ptrain.archive.update_format import Opened
 from p2ptrain.errors import (
     ChunkCorrupt,
     ChunkMissing,
@@ -28,7 +29,7 @@ from p2ptrain.errors import (
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit, Roster, Skip, SnapshotRef, Terms
-from p2ptrain.run import Leg, Run, RunManifest
+from p2ptrain.run import Run, RunManifest
 from p2ptrain.state import Float32Vector, OuterState, snapshot_meta
 from p2ptrain.store import BlobManifest, StoreReader
 from p2ptrain.suggested_command import to_paste
@@ -250,10 +251,10 @@ class Replay:
     _updates: int = 0
     _step: int = 0
     _compared: list[Named] = field(default_factory=list)
-    _form: UpdateFormat = field(init=False)
+    _outer_steps: OuterSteps = field(init=False)
 
     def __post_init__(self) -> None:
-        self._form = UpdateFormat.of(self.run.id, self.run.manifest)
+        self._outer_steps = OuterSteps(self.run.id, self.run.manifest, self.amendments)
 
     def judge(self) -> Verdict:
         """Run the replay. Raises StoreError only for faults of the disk, such as STORE-IO."""
@@ -303,13 +304,12 @@ class Replay:
         self.tell(step + 1)
 
     def _apply(self, state: OuterState, ended: Ended, update: Digest) -> None:
-        manifest = self._leg(ended).manifest
-        outer, form = manifest.outer, replace(self._form, spec=manifest.codec)
+        outer_step = self._outer_step(ended)
+        rates, form = outer_step.rates, outer_step.update
         try:
-            payload = form.read(self.store, update, ended.step)
-            most = self.amendments.influence_max(self.account.terms, ended.step)
+            payload = form.read(self.store, update)
             if ended.opened is not None:
-                form.hold(payload, ended.step, ended.opened, most)
+                form.hold(payload, ended.opened)
         except ChunkMissing as exc:
             raise _Ended(Missing("update", ended.step, update)) from exc
         except (ChunkCorrupt, ManifestInvalid, RemoteProtocolError) as exc:
@@ -317,11 +317,11 @@ class Replay:
             raise _Ended(
                 Difference("update", source.height, ended.step, update, what, source.signed_by)
             ) from exc
-        made, codec = form.merged(payload, ended.step, most)
-        state.apply(made, outer.lr, outer.momentum, codec, form.fragment(ended.step))
+        made, codec = form.merged(payload)
+        state.apply(made, rates.lr, rates.momentum, codec, outer_step.fragment)
         self._updates += 1
 
-    def _leg(self, ended: Ended) -> Leg:
+    def _outer_step(self, ended: Ended) -> OuterStep:
         """Return the run as it held in that outer step, after checking that the amendments are
         those agreed.
         """
@@ -330,7 +330,7 @@ class Replay:
         if missing is not None:
             raise _Ended(Missing("amendment", missing.step, missing.digest))
         try:
-            return self.amendments.leg(terms, ended.step)
+            return self._outer_steps.at(terms, ended.step)
         except RemoteProtocolError as exc:
             source, step = ended.source, ended.step
             raise _Ended(

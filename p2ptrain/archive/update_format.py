@@ -1,12 +1,13 @@
-"""The format of a run's updates as blobs: the checks that are the same for a node and for an audit.
+"""The format of an update as a blob: the checks that are the same for a node and for an audit.
 
 The ledger names an update by digest, which says nothing about its form. An update that is read here
-has the size, the description and the scales that every update of the run has; the digest shows
-whether it is the right one. Nothing here knows of peers.
+has the size, the description and the scales that every update of its outer step has; the digest
+shows whether it is the right one. Nothing here knows of peers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from p2ptrain.ledger.chain.values import Roster, Schedule
 from p2ptrain.ring import mean_max
 from p2ptrain.run.manifest import CodecSpec, RunManifest
 from p2ptrain.state import Layout
-from p2ptrain.store import BlobManifest
+from p2ptrain.store import BlobManifest, Store
 from p2ptrain.sync import Merge
 from p2ptrain.sync.fragments import Fragment, fragments
 from p2ptrain.sync.radial import Radial
@@ -57,100 +58,87 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class UpdateFormat:
-    """The updates of one run. The update of an outer step covers one of its `fragments`."""
+    """The update of outer step `step`, which covers one fragment of θ."""
 
     run: RunId
+    step: int
     layout: Layout
-    fragments: tuple[Fragment, ...]
+    fragment: Fragment
     spec: CodecSpec
-    merge: Merge = "mean"
+    merge: Merge
+    influence_max: float
+    """How far each element of a participant's weights may be from θ; the same for all peers."""
 
     @property
     def codec(self) -> kernels.Codec:
         return kernels.codec(self.spec.name, self.spec.block)
 
-    @classmethod
-    def of(cls, run: RunId, manifest: RunManifest) -> UpdateFormat:
-        """Return the format of the updates of `run`, whose manifest is `manifest`."""
-        layout = layout_of(manifest.model)
-        cut = fragments(layout, manifest.sync.fragments)
-        return cls(run, layout, cut, manifest.codec, manifest.sync.merge)
+    @property
+    def numel(self) -> int:
+        """How many elements are averaged."""
+        radial = self._radial()
+        return self.fragment.numel if radial is None else radial.contributed
 
-    def fragment(self, step: int) -> Fragment:
-        """Return the fragment that the update of outer step `step` covers."""
-        return self.fragments[step % len(self.fragments)]
+    @property
+    def payload_bytes(self) -> int:
+        """The length of the update, in bytes."""
+        return self.codec.encoded_bytes(self.numel)
 
-    def numel(self, step: int) -> int:
-        """Return how many elements are averaged in outer step `step`."""
-        radial = self._radial(step)
-        return self.fragment(step).numel if radial is None else radial.contributed
-
-    def payload_bytes(self, step: int) -> int:
-        """Return the length in bytes of the update of `step`."""
-        return self.codec.encoded_bytes(self.numel(step))
-
-    def contribution(self, step: int, theta: Floats, local: Floats, most: float) -> Floats | None:
+    def contribution(self, theta: Floats, local: Floats) -> Floats | None:
         """Return the vector that a peer contributes instead of θ − `local`, with no element larger
-        than `most`; None if θ − `local` itself is averaged.
+        than `influence_max`; None if θ − `local` itself is averaged.
         """
-        radial = self._radial(step)
-        return None if radial is None else radial.contribution(theta - local, most)
+        radial = self._radial()
+        return None if radial is None else radial.contribution(theta - local, self.influence_max)
 
-    def merged(
-        self, payload: bytes | memoryview, step: int, most: float
-    ) -> tuple[bytes | memoryview, kernels.Codec]:
+    def merged(self, payload: bytes | memoryview) -> tuple[bytes | memoryview, kernels.Codec]:
         """Return the pseudo-gradient to apply, and its codec. It is the update itself, unless `rda`
-        computes it from the update, with elements no larger than `most`. `most` is the bound on
-        influence in that step (`Amendments.influence_max`, the same for all).
+        computes it from the update, with elements no larger than `influence_max`.
         """
-        radial = self._radial(step)
+        radial = self._radial()
         if radial is None:
             return payload, self.codec
         mean = np.empty(radial.contributed, np.float32)
         self.codec.dequantise(payload, mean)
-        merged = radial.merged(mean, most)
+        merged = radial.merged(mean, self.influence_max)
         del mean  # For a large model each takes gigabytes, so free one before making the next.
         exact = kernels.codec("fp32", self.spec.block)
         made = bytearray(exact.encoded_bytes(radial.numel))
         exact.quantise(merged, made)
         return memoryview(made), exact
 
-    def _radial(self, step: int) -> Radial | None:
+    def _radial(self) -> Radial | None:
         if self.merge == "mean":
             return None
-        return Radial.of(self.layout, self.fragment(step), self.spec.block)
+        return Radial.of(self.layout, self.fragment, self.spec.block)
 
     @property
-    def payload_bytes_mean(self) -> int:
-        """The mean length in bytes of an update over the outer steps."""
-        lengths = [self.payload_bytes(step) for step in range(len(self.fragments))]
-        return sum(lengths) // len(lengths)
-
-    def meta(self, step: int) -> dict[str, object]:
-        """Return an update's description of itself. It is equal on all peers, since the digest
-        covers it.
-        """
+    def meta(self) -> dict[str, object]:
+        """The update's description of itself, equal on all peers, since the digest covers it."""
         return {
             "run": self.run,
-            "step": step,
-            "numel": self.numel(step),
+            "step": self.step,
+            "numel": self.numel,
             "codec": self.spec.name,
             "block": self.spec.block,
         }
 
-    def check_manifest(self, blobs: Blobs, digest: Digest, step: int) -> None:
-        """Check that the blob is an update of `step`. Raises RemoteProtocolError if not;
+    def write(self, store: Store, payload: bytes | bytearray) -> Digest:
+        """Store the update as a blob and return its digest."""
+        return store.put_blob(KIND, [payload], self.meta)
+
+    def check_manifest(self, blobs: Blobs, digest: Digest) -> None:
+        """Check that the blob is an update of this step. Raises RemoteProtocolError if not;
         StoreError.
         """
         manifest = blobs.manifest(digest)
-        if manifest.kind != KIND or dict(manifest.meta) != self.meta(step):
-            raise RemoteProtocolError(f"{digest[:12]} is not an update of outer step {step}")
-        if manifest.size != self.payload_bytes(step):
+        if manifest.kind != KIND or dict(manifest.meta) != self.meta:
+            raise RemoteProtocolError(f"{digest[:12]} is not an update of outer step {self.step}")
+        if manifest.size != self.payload_bytes:
             raise RemoteProtocolError(f"update {digest[:12]} has {manifest.size} bytes")
 
-    def hold(self, payload: bytes | memoryview, step: int, opened: Opened, most: float) -> None:
-        """Check the update of outer step `step`, made in the reduce that was `opened`, against the
-        bound on influence. `most` is the bound on one participant (`Amendments.influence_max`).
+    def hold(self, payload: bytes | memoryview, opened: Opened) -> None:
+        """Check the update, made in the reduce that was `opened`, against the bound on influence.
 
         The check uses the largest element, as the kernels decode it: scales alone are not enough if
         a liar wrote codes that no codec writes. Bound and elements are the same to the last bit on
@@ -159,13 +147,17 @@ class UpdateFormat:
         Raises RemoteProtocolError (INFLUENCE-BROKEN).
         """
         bound = mean_max(
-            self.codec, opened.schedule, opened.peers, most, feedback=self.spec.feedback
+            self.codec,
+            opened.schedule,
+            opened.peers,
+            self.influence_max,
+            feedback=self.spec.feedback,
         )
-        peak = self._peak(payload, self.numel(step), bound)
+        peak = self._peak(payload, self.numel, bound)
         if peak > bound:
             raise RemoteProtocolError(
-                f"the update of outer step {step} moves a weight by {peak:.3g}, where {bound:.3g} "
-                "is agreed (policy.influence_max)",
+                f"the update of outer step {self.step} moves a weight by {peak:.3g}, where "
+                f"{bound:.3g} is agreed (policy.influence_max)",
                 code="INFLUENCE-BROKEN",
             )
 
@@ -186,13 +178,28 @@ class UpdateFormat:
             largest = max(largest, float(part.max()), -float(part.min()))
         return largest
 
-    def read(self, blobs: Blobs, digest: Digest, step: int) -> bytes:
+    def read(self, blobs: Blobs, digest: Digest) -> bytes:
         """Return the payload, which can be applied. Raises as `check_manifest` does."""
-        self.check_manifest(blobs, digest, step)
+        self.check_manifest(blobs, digest)
         payload = blobs.read_blob(digest)
         try:
-            self.codec.check(payload, self.numel(step))
+            self.codec.check(payload, self.numel)
         except kernels.BadScale as exc:
             what = f"update {digest[:12]} holds what no codec writes"
             raise RemoteProtocolError(what) from exc
         return payload
+
+
+def published_formats(run: RunId, manifest: RunManifest) -> tuple[UpdateFormat, ...]:
+    """Return the formats of the first updates of `run`, one for each fragment, as published."""
+    layout = layout_of(manifest.model)
+    cut = fragments(layout, manifest.sync.fragments)
+    terms = manifest.codec, manifest.sync.merge, manifest.influence_max
+    return tuple(UpdateFormat(run, step, layout, each, *terms) for step, each in enumerate(cut))
+
+
+def payload_bytes_mean(formats: Sequence[UpdateFormat]) -> int:
+    """Return the mean length of an update over the outer steps, in bytes. `formats` has one format
+    for each fragment.
+    """
+    return sum(each.payload_bytes for each in formats) // len(formats)

@@ -279,6 +279,17 @@ class Progress:
         if self.mfu is not None:
             _check_finite("mfu", self.mfu)
 
+    def duration_s(self, block_tokens: int) -> float:
+        """Return the duration of the inner step, of one block, by the trainer's clock, in seconds.
+        The time between two reports may be longer: the trainer loads θ, saves its optimizer's
+        state, or measures a loss.
+        """
+        return block_tokens / self.tokens_per_s if self.tokens_per_s > 0 else 0.0
+
+    def computed_s(self, block_tokens: int) -> float:
+        """Return the part of that duration without the wait for the block, in seconds."""
+        return max(0.0, self.duration_s(block_tokens) - self.data_wait_s)
+
 
 @dataclass(frozen=True, slots=True)
 class FragmentReady:

@@ -12,6 +12,7 @@ import trio
 from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.ledger_on_disk import open_ledger
+from p2ptrain.archive.outer_step import OuterSteps
 from p2ptrain.dataplane import ProbeServer
 from p2ptrain.errors import VersionMismatch
 from p2ptrain.eviction import IsMember
@@ -71,7 +72,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         MachineUnfit: too little memory for the run's vectors.
     """
     run, layout = around.run, _layout(around.run)
-    alerts = Alerts(around.doubts)
+    alerts, amendments = Alerts(around.doubts), Amendments.of(around.home, run)
     with ExitStack() as stack:
         store = _store(stack, around)
         plane = open_data_plane(stack, around, store)
@@ -90,8 +91,8 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             plane=plane,
             store=store,
             layout=layout,
-            fragments=fragments(layout, run.manifest.sync.fragments),
-            amendments=Amendments.of(around.home, run),
+            amendments=amendments,
+            outer_steps=OuterSteps(run.id, run.manifest, amendments),
             ledger=LedgerPort(core, chain_log, votes, origin, partial(_flooded, alerts, directory)),
             peers=directory,
             identities=identities,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from p2ptrain.archive.update_format import UpdateFormat
+from p2ptrain.archive.update_format import payload_bytes_mean, published_formats
 from p2ptrain.ids import RunId
 from p2ptrain.run import RunManifest
 from p2ptrain.sync import Merge
@@ -61,11 +61,11 @@ def node_memory(
 
 def memory_of(run: RunId, manifest: RunManifest) -> NodeMemory:
     """Return the memory that a node of this run needs."""
-    form = UpdateFormat.of(run, manifest)
+    formats = published_formats(run, manifest)
     return node_memory(
-        form.layout.numel,
-        form.payload_bytes_mean,
+        formats[0].layout.numel,
+        payload_bytes_mean(formats),
         feedback=manifest.codec.feedback,
-        cut=form.fragments,
-        merge=form.merge,
+        cut=[each.fragment for each in formats],
+        merge=manifest.sync.merge,
     )

@@ -46,7 +46,7 @@ def _without_quorum(run: Run) -> str:
 def run_lines(run: Run) -> list[str]:
     """Return one screen of lines: the organiser, the model, the settings, and an exchange's
     traffic."""
-    from p2ptrain.archive.update_format import UpdateFormat
+    from p2ptrain.archive.update_format import payload_bytes_mean, published_formats
     from p2ptrain.names import label
     from p2ptrain.observe.states import size
     from p2ptrain.trainer.formats.shapes import parameter_count
@@ -56,7 +56,7 @@ def run_lines(run: Run) -> list[str]:
     parameters = parameter_count(model)
     created = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.created_unix))
     secrecy = "over TLS" if manifest.encrypted else "NOT ENCRYPTED: for a private network only"
-    update_bytes = UpdateFormat.of(run.id, manifest).payload_bytes_mean
+    update_bytes = payload_bytes_mean(published_formats(run.id, manifest))
     lease_tokens = manifest.blocks_per_step * data.block_tokens
     return [
         f"run       {manifest.name} ({run.id})",

@@ -16,7 +16,7 @@ from p2ptrain.archive.amendments import kept_steps
 from p2ptrain.archive.chain_log import entry_bytes
 from p2ptrain.archive.home import Home
 from p2ptrain.archive.ledger_on_disk import rules_of
-from p2ptrain.archive.update_format import KIND, UpdateFormat
+from p2ptrain.archive.update_format import UpdateFormat, published_formats
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.state import LedgerState, apply, genesis
@@ -73,23 +73,27 @@ def make_history(
     manifest, rules = run.manifest, rules_of(run)
     state, outer = genesis(rules), OuterState(layout_of(manifest.model).numel)
     pending: SnapshotRef | None = None
-    of_run = UpdateFormat.of(run.id, manifest)
+    published = published_formats(run.id, manifest)
     with Store(home.store, chunk_bytes=manifest.policy.chunk_bytes) as store:
         outer.load_snapshot(store, manifest.genesis)
         for step in range(steps):
             amended = _amended(run, amendments, step)
-            form = replace(of_run, spec=amended.codec)
-            most = _influence_max(run, amendments, step)
-            payload = _update(form, step, deviation)
-            history.updates[step] = store.put_blob(KIND, [payload], form.meta(step))
+            form = replace(
+                published[step % len(published)],
+                step=step,
+                spec=amended.codec,
+                influence_max=_influence_max(run, amendments, step),
+            )
+            payload = _update(form, deviation)
+            history.updates[step] = form.write(store, payload)
             commit = Commit(step, 0, history.updates[step], pending, None if not pending else _ANY)
             opening = replace(_opening(state, me), terms=agreed.get(step))
             for value in (opening, commit):
                 history.chain.append(_certified(run, state, value, me))
                 state = apply(rules, state, history.chain[-1].entry)
             rates = amended.outer.lr, amended.outer.momentum
-            made, codec = form.merged(payload, step, most)
-            outer.apply(made, *rates, codec, form.fragment(step))
+            made, codec = form.merged(payload)
+            outer.apply(made, *rates, codec, form.fragment)
             pending = None
             if (step + 1) % manifest.policy.snapshot_every == 0:
                 meta = snapshot_meta(run.id, step + 1, manifest.layout)
@@ -118,9 +122,9 @@ def _influence_max(run: Run, amendments: Sequence[SignedAmendment], step: int) -
 _ANY = Digest("0" * 64)
 
 
-def _update(form: UpdateFormat, step: int, deviation: float) -> bytes:
-    vector = np.random.default_rng(step).standard_normal(form.numel(step), dtype=np.float32)
-    payload = bytearray(form.payload_bytes(step))
+def _update(form: UpdateFormat, deviation: float) -> bytes:
+    vector = np.random.default_rng(form.step).standard_normal(form.numel, dtype=np.float32)
+    payload = bytearray(form.payload_bytes)
     form.codec.quantise(vector * np.float32(deviation), payload)
     return bytes(payload)
 

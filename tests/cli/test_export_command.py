@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from blake3 import blake3
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.archive.update_format import UpdateFormat
+from p2ptrain.archive.update_format import published_formats
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.export import parity
 from p2ptrain.extras import install
@@ -83,8 +84,8 @@ def test_head_is_the_newest_snapshot_and_the_updates_after_it(
     manifest = history.run.manifest
     state, store = OuterState(NUMEL), StoreReader(home.store)
     state.load_snapshot(store, history.snapshots[4])
-    form = UpdateFormat.of(history.run.id, manifest)
-    payload = form.read(store, history.updates[4], 4)
+    form = replace(published_formats(history.run.id, manifest)[0], step=4)
+    payload = form.read(store, history.updates[4])
     state.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
     done = export("--snapshot", "head", "--json")
     assert done.json["theta"] == blake3(state.theta.tobytes()).hexdigest()

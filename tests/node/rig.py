@@ -1,5 +1,8 @@
-"""One node's context without its tasks: real store, ledger, logs and data plane; a network that only
-writes down what it is asked to do. For testing tasks one at a time."""
+"""One node's context without its tasks, for testing tasks one at a time.
+
+The store, ledger, logs and data plane are real. The network only writes down what it is asked to
+do.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.node.control.leaving import leave
 from p2ptrain.node.main import lives
-from p2ptrain.node.outer_state.update_blobs import codec_of
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import (
@@ -379,7 +378,7 @@ class Swarm:
     def _check_update(self, node: SwarmNode, step: int, update: Digest, blocks: Credits) -> None:
         context = node.context
         found = np.empty(context.layout.numel, dtype=np.float32)
-        codec_of(context, step).dequantise(context.store.read_blob(update), found)
+        context.outer_step(step).codec.dequantise(context.store.read_blob(update), found)
         assert update_fault(found, blocks, partial(self.data, node)) == ""
 
 

@@ -187,7 +187,7 @@ async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
     with trio.fail_after(30):
         await r.context.until_known(1)
     await settled(lambda: "amendment" not in r.context.alerts)
-    assert r.context.leg(1).manifest.codec.name == "fp16"
+    assert r.context.outer_step(1).manifest.codec.name == "fp16"
 
 
 async def test_the_bound_on_influence_leaves_room_for_work_of_before(tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ async def test_the_bound_on_influence_leaves_room_for_work_of_before(tmp_path: P
         r.context.amendments.consider(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
-        assert [r.context.influence_max(step) for step in (0, 1, 8)] == [before] * 3
-        assert r.context.influence_max(9) == pytest.approx(before / 100)
+        assert [r.context.outer_step(step).influence_max for step in (0, 1, 8)] == [before] * 3
+        assert r.context.outer_step(9).influence_max == pytest.approx(before / 100)
 
 
 async def test_work_of_before_is_kept_for_as_many_inner_steps_in_fragments(tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ async def test_work_of_before_is_kept_for_as_many_inner_steps_in_fragments(tmp_p
         r.context.amendments.consider(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
-        assert [r.context.influence_max(step) for step in (0, 9, 16)] == [before] * 3
-        assert r.context.influence_max(17) == pytest.approx(before / 100)
+        assert [r.context.outer_step(step).influence_max for step in (0, 9, 16)] == [before] * 3
+        assert r.context.outer_step(17).influence_max == pytest.approx(before / 100)
 
 
 async def test_status_tells_what_holds_what_is_to_come_and_what_came_too_late(

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from p2ptrain.archive.home import Home
-from p2ptrain.archive.update_format import UpdateFormat
+from p2ptrain.archive.update_format import published_formats
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import ConfigError, MachineUnfit, TrainerError
 from p2ptrain.node.observer import as_observer
@@ -93,7 +93,7 @@ def test_memory_that_is_not_there_is_a_fault_and_what_is_used_now_a_doubt(
     either, eight = replace(config, device="auto"), replace(AMPLE, memory=8 * vector)
     assert said(either, eight, run) == []
     assert said(either, replace(eight, takes_gpu=False), run) == [("MEM-HOST", True)]
-    needed = 2 * vector + UpdateFormat.of(run.id, run.manifest).payload_bytes(0)
+    needed = 2 * vector + published_formats(run.id, run.manifest)[0].payload_bytes
     assert said(seed, replace(AMPLE, memory=needed - 1), run) == [("MEM-HOST", True)]
     assert said(seed, replace(AMPLE, memory=needed), run) == []
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from p2ptrain.archive.update_format import UpdateFormat
+from p2ptrain.archive.update_format import published_formats
 from p2ptrain.ids import RunId
 from p2ptrain.prepare.node_memory import NodeMemory, memory_of, node_memory
 from p2ptrain.run import RunManifest
@@ -37,7 +38,7 @@ def peak_of(work: Callable[[], object]) -> int:
 
 def test_a_seed_has_theta_and_momentum_and_the_update_that_it_applies() -> None:
     node, manifest = needs()
-    update = UpdateFormat.of(RUN, manifest).payload_bytes(0)
+    update = published_formats(RUN, manifest)[0].payload_bytes
     assert node.of_seed == node.theta + node.momentum + update
     assert node.total == node.of_seed + node.local + update
 
@@ -51,12 +52,12 @@ def test_a_fragment_in_several_pieces_is_laid_side_by_side() -> None:
 
 def test_with_rda_an_update_is_made_into_another_in_the_memory_that_is_said() -> None:
     node, manifest = needs(merge="rda")
-    form = UpdateFormat.of(RUN, manifest)
-    payload = bytearray(form.payload_bytes(0))
-    form.codec.quantise(np.ones(form.numel(0), np.float32), payload)
-    form.merged(bytes(payload), 0, 1.0)  # What is loaded for the first time is not counted.
-    tails = 8 * (form.numel(0) - form.fragment(0).numel)
-    taken = peak_of(lambda: form.merged(memoryview(payload), 0, 1.0))
+    form = replace(published_formats(RUN, manifest)[0], influence_max=1.0)
+    payload = bytearray(form.payload_bytes)
+    form.codec.quantise(np.ones(form.numel, np.float32), payload)
+    form.merged(bytes(payload))  # What is loaded for the first time is not counted.
+    tails = 8 * (form.numel - form.fragment.numel)
+    taken = peak_of(lambda: form.merged(memoryview(payload)))
     assert node.merged <= taken <= node.merged + tails + 2**17
     assert node.of_seed > node.theta + node.momentum + node.merged
-    assert node.fragment == 4 * form.fragment(0).numel
+    assert node.fragment == 4 * form.fragment.numel

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2ptrain.archive.outer_step import inner_rates
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ConfigError, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ipc.trainer_config import Schedule
 from p2ptrain.ledger.chain.values import Terms
-from p2ptrain.node.training.legs import rates_of
 from p2ptrain.run import Amendment, Leg, Run, Signed, SignedAmendment
 from p2ptrain.run.amendment import AMENDMENT_BYTES_MAX
 from p2ptrain.run.files import amendments_in, load_amendments, save_amendments
@@ -74,7 +74,7 @@ def test_however_often_h_changes_the_schedule_goes_by_outer_steps(factors: list[
         change = Amendment(RUN.id, number, number, inner_steps=factor * INNER.steps)
         legs.append(legs[-1].amended(change))
     for leg, after in zip(legs, [*legs[1:], None], strict=True):
-        rates, end = rates_of(leg), RUN.manifest.outer.steps if after is None else after.step
+        rates, end = inner_rates(leg), RUN.manifest.outer.steps if after is None else after.step
         for step in range(leg.step, end + 1):
             assert rates.schedule_step(leg.first_inner_step(step)) == step * INNER.steps
         assert leg.manifest.inner.total_steps == INNER.total_steps
@@ -91,11 +91,11 @@ def test_another_h_makes_no_leap_of_the_rate(schedule: Schedule, factor: int) ->
     first = leg.first_inner_step(90)
     around = [
         learning_rate(inner, first - 1),
-        *(learning_rate(inner, rates_of(leg).schedule_step(first + at)) for at in range(factor)),
+        *(learning_rate(inner, inner_rates(leg).schedule_step(first + at)) for at in range(factor)),
     ]
     assert around[0] > around[1] > 0.9 * around[0]
     assert set(around[1:]) == {learning_rate(inner, 360)}
-    last = rates_of(leg).schedule_step(leg.first_inner_step(100) - 1)
+    last = inner_rates(leg).schedule_step(leg.first_inner_step(100) - 1)
     assert learning_rate(inner, last) == learning_rate(inner, 399)
 
 

@@ -195,7 +195,7 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
     async def inspect() -> None:
         await context.until_known(step)
         reduce = None if opened is None else Opened.by(opened)
-        await update_blobs.inspect(context, update, step, reduce)
+        await update_blobs.inspect(context, update, context.outer_step(step), reduce)
 
     context.ledger.updates_awaited.add(update)
     try:

@@ -16,6 +16,7 @@ from functools import partial
 
 import trio
 
+from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
@@ -285,16 +286,15 @@ async def _apply(context: Context, commit: Commit) -> None:
         return newer and context.now() > since + LOST_S
 
     await context.until_known(commit.step)
+    outer_step = context.outer_step(commit.step)
     await update_blobs.own_result(context, commit.step)
-    payload = await update_blobs.obtain(context, commit.update, commit.step, lost)
-    await _hold_to_the_bound(context, commit, payload)
+    payload = await update_blobs.obtain(context, commit.update, outer_step, lost)
+    await _hold_to_the_bound(context, commit, outer_step, payload)
     while context.trainer.theta_in_use:
         await context.changes.wait()
-    outer = context.leg(commit.step).manifest.outer
-    merged = partial(update_blobs.format_of(context, commit.step).merged, payload, commit.step)
-    made, codec = await trio.to_thread.run_sync(merged, context.influence_max(commit.step))
-    fragment = context.fragment(commit.step)
-    apply = partial(context.outer.vectors.apply, made, outer.lr, outer.momentum, codec, fragment)
+    made, codec = await trio.to_thread.run_sync(outer_step.update.merged, payload)
+    rates, fragment = outer_step.rates, outer_step.fragment
+    apply = partial(context.outer.vectors.apply, made, rates.lr, rates.momentum, codec, fragment)
     async with context.outer.lock:
         context.outer.moving = True
         await trio.to_thread.run_sync(apply)
@@ -302,16 +302,16 @@ async def _apply(context: Context, commit: Commit) -> None:
         context.outer.moving = False
 
 
-async def _hold_to_the_bound(context: Context, commit: Commit, payload: bytes) -> None:
+async def _hold_to_the_bound(
+    context: Context, commit: Commit, outer_step: OuterStep, payload: bytes
+) -> None:
     """Check the bound on influence.
 
     Raises RemoteProtocolError: most voters lie, and certified an update that no node may apply.
     Continuing without it would fork θ silently.
     """
     try:
-        await update_blobs.hold(
-            context, payload, commit.step, context.ledger.history.reduce_of(commit.step)
-        )
+        await update_blobs.hold(payload, outer_step, context.ledger.history.reduce_of(commit.step))
     except RemoteProtocolError as exc:
         height = context.ledger.history.closing(commit.step).entry.height
         raise RemoteProtocolError(

@@ -12,52 +12,29 @@ from functools import partial
 
 import trio
 
-from p2ptrain import kernels
-from p2ptrain.archive.update_format import KIND, Opened, UpdateFormat
+from p2ptrain.archive.outer_step import OuterStep
+from p2ptrain.archive.update_format import Opened
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Context
-from p2ptrain.run import RunManifest
 
 LAG_S = 5.0
 """Participants finish a reduce within a few seconds of each other. After this time something is
 wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
 
 
-def format_of(context: Context, step: int) -> UpdateFormat:
-    """Return the format of the update of outer step `step`."""
-    return _format(context, context.leg(step).manifest)
-
-
-def _format(context: Context, manifest: RunManifest) -> UpdateFormat:
-    cut, merge = context.fragments, manifest.sync.merge
-    return UpdateFormat(context.run, context.layout, cut, manifest.codec, merge)
-
-
-def codec_of(context: Context, step: int) -> kernels.Codec:
-    """Return the codec of the update of outer step `step`."""
-    return format_of(context, step).codec
-
-
-def payload_bytes(context: Context, step: int) -> int:
-    """Return the length of the update of outer step `step`, in bytes."""
-    return format_of(context, step).payload_bytes(step)
-
-
 def payload_bytes_about(context: Context) -> int:
     """Estimate the mean length of current updates, in bytes, from the terms known here."""
-    return _format(context, context.about(context.ledger.snapshot.step).manifest).payload_bytes_mean
-
-
-async def store(context: Context, step: int, payload: bytearray) -> Digest:
-    """Store the ring's result as a blob and return its digest."""
-    put = partial(context.store.put_blob, KIND, [payload], format_of(context, step).meta(step))
-    return await trio.to_thread.run_sync(put)
+    state = context.ledger.snapshot
+    return context.outer_steps.payload_bytes_about(state.terms, state.step)
 
 
 async def obtain(
-    context: Context, digest: Digest, step: int, unwanted: Callable[[], bool] = fetch.never
+    context: Context,
+    digest: Digest,
+    outer_step: OuterStep,
+    unwanted: Callable[[], bool] = fetch.never,
 ) -> bytes:
     """Return the payload of a certified update, from the store or from peers.
 
@@ -66,7 +43,7 @@ async def obtain(
         StoreError: this store cannot take it, or no peer has it and it is unwanted
             (CKPT-NO-SOURCE).
     """
-    read = partial(format_of(context, step).read, context.store, digest, step)
+    read = partial(outer_step.update.read, context.store, digest)
     with _blob_expected(digest):
         return await fetch.use(context, digest, read, unwanted, patient=False)
 
@@ -79,7 +56,7 @@ async def own_result(context: Context, step: int) -> None:
 
 
 async def inspect(
-    context: Context, digest: Digest, step: int, opened: Opened | None = None
+    context: Context, digest: Digest, outer_step: OuterStep, opened: Opened | None = None
 ) -> None:
     """Fetch an update that is to be certified, and check that it can be applied.
 
@@ -93,23 +70,21 @@ async def inspect(
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
     """
-    await own_result(context, step)
+    await own_result(context, outer_step.step)
     with _blob_expected(digest):
         if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
             await fetch.fetch_loose(context, [digest])
-            check = partial(format_of(context, step).check_manifest, context.store, digest, step)
+            check = partial(outer_step.update.check_manifest, context.store, digest)
             await trio.to_thread.run_sync(check)
-    payload = await obtain(context, digest, step)
+    payload = await obtain(context, digest, outer_step)
     if opened is not None:
-        await hold(context, payload, step, opened)
+        await hold(payload, outer_step, opened)
     await trio.to_thread.run_sync(context.store.settle)
 
 
-async def hold(context: Context, payload: bytes, step: int, opened: Opened) -> None:
+async def hold(payload: bytes, outer_step: OuterStep, opened: Opened) -> None:
     """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
-    most = context.influence_max(step)
-    check = partial(format_of(context, step).hold, payload, step, opened, most)
-    await trio.to_thread.run_sync(check)
+    await trio.to_thread.run_sync(outer_step.update.hold, payload, opened)
 
 
 @contextmanager

@@ -66,8 +66,8 @@ class Edges:
             connection.close()
 
 
-async def connect(context: Context, request: ReduceRequest, edges: Edges) -> None:
-    """Fill `edges` with a connection to each neighbour for each stream.
+async def connect(context: Context, request: ReduceRequest, edges: Edges) -> Links:
+    """Fill `edges` with a connection to each neighbour for each stream, and return them all.
 
     Raises:
         ReduceAborted: a neighbour cannot be connected; it is the suspect.
@@ -95,6 +95,7 @@ async def connect(context: Context, request: ReduceRequest, edges: Edges) -> Non
             nursery.start_soon(have, openers[peer], peer, stream)
     if faults:
         raise faults[0]  # The cause; the other attempts were only cancelled because of it.
+    return edges.links(request)
 
 
 def _opener(context: Context, request: ReduceRequest, peer: PeerId) -> Opener:

@@ -16,6 +16,7 @@ import numpy as np
 import trio
 
 from p2ptrain.archive.contribution_weights import weights
+from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ReduceAborted, StoreError
 from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import Digest, PeerId, RunId
@@ -87,12 +88,14 @@ async def exchange(context: Context) -> None:
     tried: tuple[int, int] | None = None
     while True:
         _settle(context)
-        ledger, work, step = context.ledger.core, context.trainer.work, context.outer.step
-        roster = reduce_due(ledger.state, step, context.me, work)
+        ledger, work, held = context.ledger.core, context.trainer.work, context.outer.step
+        roster = reduce_due(ledger.state, held, context.me, work)
         said = ledger.view.ready.get(context.me)
-        wanted = roster or reduce_impossible(ledger.state, step, context.me, said, work)
-        early = wanted is not None and context.lacks_terms(wanted.step)
-        if wanted is None or early or (wanted.step, wanted.attempt) == tried:
+        wanted = roster or reduce_impossible(ledger.state, held, context.me, said, work)
+        outer_step = None
+        if wanted is not None and (wanted.step, wanted.attempt) != tried:
+            outer_step = context.known_outer_step(wanted.step)
+        if wanted is None or outer_step is None:
             await context.changes.wait()
             continue
         tried = (wanted.step, wanted.attempt)
@@ -101,7 +104,7 @@ async def exchange(context: Context) -> None:
             continue
         edges = Edges()
         try:
-            await _attempt(context, roster, edges)
+            await _attempt(context, outer_step, roster, edges)
         finally:
             edges.close()
 
@@ -121,14 +124,14 @@ async def _decline(context: Context, roster: Roster) -> None:
         await context.ledger.submit(Ready(context.me, work.step, work.tokens, len(work.blocks)))
 
 
-async def _attempt(context: Context, roster: Roster, edges: Edges) -> None:
+async def _attempt(context: Context, outer_step: OuterStep, roster: Roster, edges: Edges) -> None:
     """Run one reduce, from its roster to our report of it."""
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
     context.journal.write("exchange-started", **where, peers=roster.peers)
     context.state.enter(Exchanging())
     try:
-        update = await _averaged(context, roster, edges)
+        update = await _averaged(context, outer_step, roster, edges)
     except ReduceAborted as exc:
         if context.me in exc.suspects:
             context.trainer.discard_work()  # Its numbers are not finite.
@@ -169,41 +172,43 @@ async def _give_up(context: Context, why: ReduceAborted) -> None:
     context.own_heartbeat.send_now()
 
 
-async def _averaged(context: Context, roster: Roster, edges: Edges) -> Digest:
+async def _averaged(
+    context: Context, outer_step: OuterStep, roster: Roster, edges: Edges
+) -> Digest:
     """Run `_reduce`, with `averaging` set meanwhile; tasks that would fetch the update wait for its
     end."""
     context.reduce.averaging = roster.step
     try:
-        return await _reduce(context, roster, edges)
+        return await _reduce(context, outer_step, roster, edges)
     finally:
         context.reduce.averaging = None
         context.changes.ring()
 
 
-async def _reduce(context: Context, roster: Roster, edges: Edges) -> Digest:
+async def _reduce(context: Context, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
     """Run the reduce, store the update that it made, and return the update's digest.
 
     Raises:
         ReduceAborted: the reduce failed.
     """
     assert context.trainer.arena is not None, "a seed is never a participant"
-    request = _request(context, roster)
-    payload = bytearray(update_blobs.payload_bytes(context, roster.step))
+    request = _request(context, outer_step, roster)
+    payload = bytearray(outer_step.update.payload_bytes)
     async with context.outer.lock:
         # The previous holder of the lock may have advanced θ.
         if reason := _why_moot(context, roster):
             raise reason
-        await _while_it_matters(context, roster, partial(connect, context, request, edges))
-        residual = context.residual(roster.step)
+        links = await _while_it_matters(context, roster, partial(connect, context, request, edges))
+        residual = _residual(context, outer_step)
         if residual is not None:
             begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
             await trio.to_thread.run_sync(begun)
         theta, local = await trio.to_thread.run_sync(
-            partial(_contribution, context, roster.step, context.trainer.arena)
+            _contribution, outer_step, context.trainer.arena
         )
         reduce = Reduce(
             request,
-            edges.links(request),
+            links,
             theta,
             local,
             payload,
@@ -213,15 +218,15 @@ async def _reduce(context: Context, roster: Roster, edges: Edges) -> Digest:
         )
         where = {"step": roster.step, "attempt": roster.attempt}
         context.journal.write("exchange-connected", **where, peers=roster.peers)
-        report = await _run(context, roster, reduce, residual)
+        report = await _run(context, roster, request, reduce, residual)
         # Compared under the lock: later θ may be that of the next step.
         compared = await trio.to_thread.run_sync(
-            partial(_compared, context, roster.step, theta, local, payload)
+            _compared, outer_step, context.trainer.arena, theta, local, payload
         )
     for each in report.traffic:
         context.peers.paths.moved(each.peer, each.sent_bytes, each.sending_s)
     try:
-        update = await update_blobs.store(context, roster.step, payload)
+        update = await trio.to_thread.run_sync(outer_step.update.write, context.store, payload)
     except StoreError as exc:
         raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
     context.journal.write(
@@ -232,8 +237,19 @@ async def _reduce(context: Context, roster: Roster, edges: Edges) -> Digest:
     return update
 
 
+def _residual(context: Context, outer_step: OuterStep) -> Residual | None:
+    """Return the rounding errors that this peer keeps for the fragment; None without error
+    feedback."""
+    residuals = context.outer.residuals
+    return residuals[outer_step.fragment_index] if residuals else None
+
+
 async def _run(
-    context: Context, roster: Roster, reduce: Reduce, residual: Residual | None
+    context: Context,
+    roster: Roster,
+    request: ReduceRequest,
+    reduce: Reduce,
+    residual: Residual | None,
 ) -> RingReport:
     """Run `reduce` for as long as the attempt matters.
 
@@ -245,40 +261,37 @@ async def _run(
         return await _while_it_matters(context, roster, run, update_blobs.LAG_S)
     except ReduceAborted:
         if residual is not None:
-            codec, most = (
-                update_blobs.codec_of(context, roster.step),
-                context.influence_max(roster.step),
-            )
-            lost_max = owed_max(codec, len(roster.peers), most)
+            lost_max = owed_max(request.codec, len(request.peers), request.influence_max)
             await trio.to_thread.run_sync(residual.cut_short, lost_max)
         raise
     finally:
         context.reduce.ring = None
 
 
-def _contribution(context: Context, step: int, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
+def _contribution(outer_step: OuterStep, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
     """Return two vectors whose difference is averaged: θ and local weights if the merge is a
     mean."""
-    theta, local = _side_by_side(context.fragment(step), arena)
-    made = update_blobs.format_of(context, step).contribution(
-        step, theta, local, context.influence_max(step)
-    )
+    theta, local = _side_by_side(outer_step.fragment, arena)
+    made = outer_step.update.contribution(theta, local)
     # A page of zeros that is never written takes no memory.
     return (theta, local) if made is None else (made, np.zeros(made.size, np.float32))
 
 
 def _compared(
-    context: Context, step: int, theta: Float32Vector, local: Float32Vector, payload: bytearray
+    outer_step: OuterStep,
+    arena: Arena,
+    theta: Float32Vector,
+    local: Float32Vector,
+    payload: bytearray,
 ) -> Comparison:
     """Compare our pseudo-gradient with the one to be applied. `theta` less `local` is what was
     averaged."""
-    form, arena = update_blobs.format_of(context, step), context.trainer.arena
-    assert arena is not None
+    form = outer_step.update
     averaged = compare(theta, local, np.frombuffer(payload, np.uint8), form.codec)
     if form.merge == "mean":
         return averaged
-    made, exact = form.merged(memoryview(payload), step, context.influence_max(step))
-    own = _side_by_side(context.fragment(step), arena)
+    made, exact = form.merged(memoryview(payload))
+    own = _side_by_side(form.fragment, arena)
     merged = compare(*own, np.frombuffer(made, np.uint8), exact)
     return replace(merged, quantisation_error=averaged.quantisation_error)
 
@@ -312,8 +325,8 @@ def _settle(context: Context) -> None:
         residual.ended(value.attempt if isinstance(value, Commit) else None)
 
 
-def _request(context: Context, roster: Roster) -> ReduceRequest:
-    payload_bytes = update_blobs.payload_bytes(context, roster.step)
+def _request(context: Context, outer_step: OuterStep, roster: Roster) -> ReduceRequest:
+    update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
         # Each branch has a line of its own, so attempts of different branches cannot be confused.
         run=RunId(context.ledger.snapshot.line),
@@ -324,11 +337,11 @@ def _request(context: Context, roster: Roster) -> ReduceRequest:
         weights=weights(
             context.ledger.history, context.ledger.snapshot.since, roster, len(context.fragments)
         ),
-        numel=update_blobs.format_of(context, roster.step).numel(roster.step),
-        codec=update_blobs.codec_of(context, roster.step),
+        numel=update.numel,
+        codec=update.codec,
         schedule=roster.schedule,
         streams=streams_for(roster.schedule, len(roster.peers), payload_bytes),
-        influence_max=context.influence_max(roster.step),
+        influence_max=update.influence_max,
         deadline_s=reduce_deadline_s(payload_bytes),
     )
 

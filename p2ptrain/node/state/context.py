@@ -16,6 +16,7 @@ import trio
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.home import Home
+from p2ptrain.archive.outer_step import OuterStep, OuterSteps
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
@@ -39,9 +40,9 @@ from p2ptrain.node.state.trainer import TrainerState
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import State
 from p2ptrain.run import Leg, RunManifest
-from p2ptrain.state import Layout, Residual
+from p2ptrain.state import Layout
 from p2ptrain.store import Store
-from p2ptrain.sync.fragments import Fragment
+from p2ptrain.sync.fragments import Fragment, fragments
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,8 @@ class Context:
     plane: DataPlane
     store: Store
     layout: Layout
-    fragments: tuple[Fragment, ...]
-    """All fragments of θ; `fragment` returns the one of an outer step."""
     amendments: Amendments
+    outer_steps: OuterSteps
     ledger: LedgerPort
     peers: PeerDirectory
     identities: Identities
@@ -110,19 +110,14 @@ class Context:
         return self.trainer.arena is not None
 
     @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """All fragments of θ."""
+        return fragments(self.layout, self.manifest.sync.fragments)
+
+    @property
     def shown(self) -> State:
         """The state to show to others."""
         return self.state.shown(self.outer.fetching)
-
-    def fragment(self, step: int) -> Fragment:
-        """Return the fragment of θ that outer step `step` synchronises."""
-        return self.fragments[step % len(self.fragments)]
-
-    def residual(self, step: int) -> Residual | None:
-        """Return the rounding errors that this peer keeps for the fragment of outer step `step`;
-        None without error feedback."""
-        residuals = self.outer.residuals
-        return residuals[step % len(residuals)] if residuals else None
 
     def lacks_terms(self, step: int) -> bool:
         """Return whether an agreed amendment that applies to outer step `step` is missing here."""
@@ -133,18 +128,20 @@ class Context:
         while self.lacks_terms(step):
             await self.changes.wait()
 
-    def leg(self, step: int) -> Leg:
-        """Return the run's terms for outer step `step`. Call this only after `until_known`."""
-        return self.amendments.leg(self.ledger.snapshot.terms, step)
+    def outer_step(self, step: int) -> OuterStep:
+        """Return the run's terms for outer step `step`. Call this only after `until_known`, once
+        for each step, and pass the result on."""
+        return self.outer_steps.at(self.ledger.snapshot.terms, step)
+
+    def known_outer_step(self, step: int) -> OuterStep | None:
+        """Return the run's terms for outer step `step`; None while an agreed amendment is missing
+        here."""
+        return None if self.lacks_terms(step) else self.outer_step(step)
 
     def about(self, step: int) -> Leg:
         """Return the terms for outer step `step` as far as they are known here: for estimates, for
         people, and for work ahead of the ledger."""
         return self.amendments.nearest(self.ledger.snapshot.terms, step)
-
-    def influence_max(self, step: int) -> float:
-        """Return how far a participant's weights may be from θ in outer step `step`."""
-        return self.amendments.influence_max(self.ledger.snapshot.terms, step)
 
     def data_block(self, block: int) -> Digest:
         """Return the digest of the data block that the ledger's block id `block` stands for."""

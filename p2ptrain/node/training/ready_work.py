@@ -8,25 +8,25 @@ import math
 
 import trio
 
+from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady
 from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.training.legs import pace_of
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.ring import own_peak
 from p2ptrain.sync.trainer_orders import Blocks, Work
 
 
-async def hold_to_the_bound(context: Context, step: int) -> None:
+async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
     """Refuse to offer work that the others would refuse. θ must stay in use during the check.
 
     Raises:
         TrainerDiverged: the weights that were trained here are too far from θ.
     """
-    arena, most = context.trainer.arena, context.influence_max(step)
+    arena, most = context.trainer.arena, outer_step.influence_max
     assert arena is not None
-    pieces = [slice(*each) for each in context.fragment(step).ranges]
+    pieces = [slice(*each) for each in outer_step.fragment.ranges]
     peaks = await trio.to_thread.run_sync(
         lambda: [own_peak(arena.theta[each], arena.local[each]) for each in pieces]
     )
@@ -70,10 +70,10 @@ async def offer_again(context: Context) -> None:
 def stands(context: Context) -> bool:
     """Return whether the last offered work is all that our lease asks for now."""
     state, work = context.ledger.snapshot, context.trainer.work
-    if work is None or context.lacks_terms(state.step):
+    if work is None or (outer_step := context.known_outer_step(state.step)) is None:
         return False
     lease = state.leases.get(context.me, ())
-    return work.stands_for(state.step, lease, pace_of(context, state.step))
+    return work.stands_for(state.step, lease, outer_step.pace)
 
 
 async def _tell(context: Context, work: Work) -> None:

@@ -10,19 +10,13 @@ from dataclasses import replace
 import trio
 
 from p2ptrain.archive.contribution_weights import eagerness
+from p2ptrain.archive.outer_step import OuterStep, inner_rates
 from p2ptrain.errors import StoreError, TrainerError, TrainerExited
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task, lease_data, micro_batch_memory, ready_work
-from p2ptrain.node.training.legs import (
-    computed_s,
-    first_inner_step,
-    pace_of,
-    rates_of,
-    seconds_of,
-)
 from p2ptrain.node.training.trainer_processes import RunningTrainer
 from p2ptrain.observe.states import Loading, StandingBy, Training
 from p2ptrain.run import Leg
@@ -55,9 +49,10 @@ class Conversation:
         self._desk: Desk | None = None
         self._paths: tuple[str, ...] = ()
         """The files of the desk's blocks."""
-        self._rates = rates_of(Leg(context.manifest))
+        self._rates = inner_rates(Leg(context.manifest))
         """The rates that it trains with; at first those of its settings."""
-        self._loaded_step = 0
+        self._first_inner_step = 0
+        """The inner steps before the outer step whose θ it has loaded."""
         self._to_train = 0
         """Blocks that it was given and has not trained yet."""
         self._answered_step: int | None = None
@@ -186,7 +181,9 @@ class Conversation:
 
     def _orders_due(self) -> list[Order]:
         context, state = self._context, self._context.ledger.snapshot
-        if not self._up or state.phase is Phase.ENDED or context.lacks_terms(state.step):
+        if not self._up or state.phase is Phase.ENDED:
+            return []
+        if (outer_step := context.known_outer_step(state.step)) is None:
             return []
         lease = state.leases.get(context.me, ())
         if not lease:
@@ -196,8 +193,8 @@ class Conversation:
             context.state.enter(StandingBy("for a place in the next roster"))
         if self._desk is None and ready_work.stands(context):
             return []  # The previous trainer made the work; `local` must not change.
-        pace = pace_of(context, state.step)
-        orders = next_orders(self._desk, state.step, lease, pace, taken=self._taken())
+        taken = self._taken()
+        orders = next_orders(self._desk, state.step, lease, outer_step.pace, taken=taken)
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
@@ -215,31 +212,31 @@ class Conversation:
 
     async def _give(self, order: Order) -> None:
         context = self._context
+        outer_step = context.outer_step(order.step)
         match order:
             case LoadOrder(step):
                 frame: frames.ToTrainer = frames.Load(step)
-                self._loaded_step, self._to_train, self._paths = step, 0, ()
+                self._first_inner_step = outer_step.first_inner_step
+                self._to_train, self._paths = 0, ()
             case MergeOrder(step):
                 frame = frames.Merge(step)
                 assert self._desk is not None
-                self._loaded_step, self._paths = step, self._paths[self._desk.offered :]
+                self._first_inner_step = outer_step.first_inner_step
+                self._paths = self._paths[self._desk.offered :]
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
                 ahead = isinstance(order, AheadOrder)
-                await self._set_rates(step + ahead)
+                await self._set_rates(outer_step, ahead=ahead)
                 paths = tuple(
                     map(str, await lease_data.paths_of(context, self._blocks_of([order])))
                 )
                 self._paths += paths
                 before = len(self._desk.blocks) if self._desk else 0
-                begun = first_inner_step(context, self._loaded_step)
-                run, others = (
-                    context.leg(step).manifest,
-                    context.ledger.history.newest_participants(step),
-                )
-                pull = eagerness(run, others, context.me)
-                frame = frames.Train(step, paths, begun + before, ahead, *pull)
+                others = context.ledger.history.newest_participants(step)
+                pull = eagerness(outer_step.manifest, others, context.me)
+                begun = self._first_inner_step + before
+                frame = frames.Train(step, paths, begun, ahead, *pull)
                 self._to_train += len(blocks)
                 if blocks and not ahead:
                     self._context.trainer.inner_step, self._context.trainer.inner_steps = (
@@ -262,9 +259,12 @@ class Conversation:
         send, meanwhile = self._running.send, trio.from_thread.check_cancelled
         await trio.to_thread.run_sync(send, frame, meanwhile)
 
-    async def _set_rates(self, step: int) -> None:
-        """Send the rates for `step` if a known amendment has changed them."""
-        rates = rates_of(self._context.about(step))
+    async def _set_rates(self, outer_step: OuterStep, *, ahead: bool) -> None:
+        """Send the rates for `outer_step`, or for the next one if `ahead`, if a known amendment has
+        changed them."""
+        rates = outer_step.inner_rates
+        if ahead:
+            rates = inner_rates(self._context.about(outer_step.step + 1))
         if rates != self._rates:
             self._rates = rates
             await self._send(rates)
@@ -350,7 +350,7 @@ class Conversation:
         if ready.block_paths != self._paths:
             raise TrainerError("the trainer did not train on the blocks that it was given")
         assert self._desk is not None
-        await ready_work.hold_to_the_bound(context, self._desk.step)
+        await ready_work.hold_to_the_bound(context, context.outer_step(self._desk.step))
         if self._whole_lease_of(ready) != lease:
             return
         self._desk = replace(self._desk, offered=ready.blocks)
@@ -368,7 +368,7 @@ class Conversation:
         if not ready.step == desk.step == state.step:
             return ()
         lease = state.leases.get(self._context.me, ())
-        due = desk.due(lease, pace_of(self._context, state.step))
+        due = desk.due(lease, self._context.outer_step(state.step).pace)
         return due if desk.blocks == due and ready.blocks == len(due) else ()
 
     def _note_progress(self, progress: frames.Progress) -> None:
@@ -380,13 +380,13 @@ class Conversation:
             inner_step=progress.inner_step,
             loss=progress.loss,
             tokens_per_s=progress.tokens_per_s,
-            seconds=seconds_of(progress, block_tokens),
+            seconds=progress.duration_s(block_tokens),
             data_wait_s=progress.data_wait_s,
             mfu=progress.mfu,
             learning_rate=progress.learning_rate,
             gradient_norm=progress.gradient_norm,
         )
-        self._context.trainer.inner_s += computed_s(progress, block_tokens)
+        self._context.trainer.inner_s += progress.computed_s(block_tokens)
         self._context.trainer.progress = progress
         self._to_train = max(0, self._to_train - 1)
         self._context.trainer.tokens_per_s = progress.tokens_per_s

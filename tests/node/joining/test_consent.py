@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from p2ptrain.archive.home import Home
-from p2ptrain.archive.update_format import UpdateFormat
+from p2ptrain.archive.update_format import published_formats
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.data.blocks import encode_block
 from p2ptrain.errors import ConfigError
@@ -61,7 +61,7 @@ def test_a_seed_is_told_of_the_vectors_that_it_has_and_the_update_but_of_no_trai
     run: Run, tmp_path: Path
 ) -> None:
     vectors = 8 * layout_of(run.manifest.model).numel
-    update = UpdateFormat.of(run.id, run.manifest).payload_bytes(0)
+    update = published_formats(run.id, run.manifest)[0].payload_bytes
     lines = consent.screen(run, NodeConfig(tmp_path, seed=True), BOB.peer)
     (memory,) = (line for line in lines if line.startswith("memory"))
     assert memory == f"memory    150 MB and {size(vectors + update)} for this node"
@@ -70,7 +70,7 @@ def test_a_seed_is_told_of_the_vectors_that_it_has_and_the_update_but_of_no_trai
 def test_the_screen_says_what_goes_up_and_down_in_a_day_of_steps_of_ten_minutes(
     run: Run, tmp_path: Path
 ) -> None:
-    update = UpdateFormat.of(run.id, run.manifest).payload_bytes(0)
+    update = published_formats(run.id, run.manifest)[0].payload_bytes
     model, inner = run.manifest.model, run.manifest.inner
     rows = np.zeros((inner.batch_sequences, model.sequence + 1), dtype=np.int64)
     blocks = run.manifest.blocks_per_step * len(encode_block(rows, model.vocab))

@@ -65,9 +65,10 @@ def roster(r: Rig) -> object:
 async def sound_update(r: Rig, step: int) -> Digest:
     random = np.random.default_rng(step)
     vector = random.standard_normal(r.context.layout.numel, dtype=np.float32) * np.float32(0.1)
-    payload = bytearray(update_blobs.payload_bytes(r.context, step))
-    update_blobs.codec_of(r.context, step).quantise(vector, payload)
-    return await update_blobs.store(r.context, step, payload)
+    form = r.context.outer_step(step).update
+    payload = bytearray(form.payload_bytes)
+    form.codec.quantise(vector, payload)
+    return await trio.to_thread.run_sync(form.write, r.context.store, payload)
 
 
 async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | None = None) -> None:
@@ -234,11 +235,11 @@ async def test_a_certified_update_that_breaks_the_bound_is_applied_by_nobody(
 ) -> None:
     """Most voters lie. The node ends with a word, and θ is as it was."""
     async with rig(tmp_path, rules=ALONE) as r:
-        context, form = r.context, update_blobs.format_of(r.context, 0)
-        payload = bytearray(form.payload_bytes(0))
-        much = np.full(form.numel(0), 1.02 * context.manifest.influence_max, np.float32)
+        context, form = r.context, r.context.outer_step(0).update
+        payload = bytearray(form.payload_bytes)
+        much = np.full(form.numel, 1.02 * context.manifest.influence_max, np.float32)
         form.codec.quantise(much, payload)
-        await commit(r, update=await update_blobs.store(context, 0, payload))
+        await commit(r, update=context.outer_step(0).update.write(context.store, payload))
         with pytest.raises(BaseExceptionGroup) as caught:
             await keep_outer_state(context)
         words = r"entry 2 commits update .*, and no node may apply it: .* moves a weight by"

@@ -13,7 +13,7 @@ import trio
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
-from p2ptrain.node.outer_state import fetch, update_blobs
+from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.outer_state import outer_task as outer_module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
@@ -43,7 +43,7 @@ class Truth:
 
     def apply(self, payload: bytes) -> None:
         outer = self.context.manifest.outer
-        self.state.apply(payload, outer.lr, outer.momentum, update_blobs.codec_of(self.context, 0))
+        self.state.apply(payload, outer.lr, outer.momentum, self.context.outer_step(0).codec)
 
     def snapshot(self, run: str, step: int) -> SnapshotRef:
         meta = snapshot_meta(run, step, self.context.layout.digest)  # type: ignore[arg-type]
@@ -70,9 +70,10 @@ async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> N
     step = r.context.ledger.snapshot.step
     vector = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
     vector *= np.float32(0.1)  # Within the bound on influence.
-    payload = bytearray(update_blobs.payload_bytes(r.context, step))
-    update_blobs.codec_of(r.context, step).quantise(vector, payload)
-    update = await update_blobs.store(r.context, step, payload)
+    form = r.context.outer_step(step).update
+    payload = bytearray(form.payload_bytes)
+    form.codec.quantise(vector, payload)
+    update = await trio.to_thread.run_sync(form.write, r.context.store, payload)
     sealed = None if snapshot is None else digest_of(b"sealed by the rig")
     roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 32, 2))
     r.decide(roster, Commit(step, 0, update, snapshot, sealed))

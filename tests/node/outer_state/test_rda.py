@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import trio
 
-from p2ptrain.archive.update_format import UpdateFormat
+from p2ptrain.archive.update_format import UpdateFormat, published_formats
 from p2ptrain.ids import RunId
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.node.outer_state import outer_task as module
@@ -55,13 +55,13 @@ async def test_one_peer_alone_goes_where_plain_means_would_take_it(
     assert context.reduce.report is not None
     update = context.reduce.report.update
     assert update is not None
-    await update_blobs.inspect(context, update, 0)
+    await update_blobs.inspect(context, update, context.outer_step(0))
     r.decide(Commit(0, 0, update))
     context.changes.ring()
     await settled(lambda: context.outer.step == 1)
     moved, rates = before - context.trainer.arena.theta, context.manifest.outer
     expected = np.zeros_like(moved)
-    for start, stop in context.fragment(0).ranges:
+    for start, stop in context.outer_step(0).fragment.ranges:
         expected[start:stop] = rates.lr * (1 + rates.momentum) * work[start:stop]
     np.testing.assert_allclose(moved, expected, atol=np.abs(expected).max() / 100)
     (done,) = r.said("exchange-done")
@@ -70,10 +70,10 @@ async def test_one_peer_alone_goes_where_plain_means_would_take_it(
     assert 0 < done["quantisation_error"] < 0.02
 
 
-def hostile(form: UpdateFormat, step: int, seed: int, most: float) -> np.ndarray:
+def hostile(form: UpdateFormat, seed: int) -> np.ndarray:
     """The mean of a liar: each element, and each tensor's length, of a size of its own liking."""
-    random, numel = np.random.default_rng(seed), form.numel(step)
-    radial = Radial.of(form.layout, form.fragment(step), form.spec.block)
+    random, numel, most = np.random.default_rng(seed), form.numel, form.influence_max
+    radial = Radial.of(form.layout, form.fragment, form.spec.block)
     mean = random.choice([-1.0, 1.0], numel) * most * 10.0 ** random.uniform(-12, 0, numel)
     for number, (start, stop) in enumerate(radial.spans):
         tensor, block = mean[start:stop], form.spec.block
@@ -98,16 +98,16 @@ def test_nothing_that_voters_take_moves_a_weight_further_than_a_participant_may(
 ) -> None:
     sync, spec = SyncSpec(fragments=2, merge="rda"), CodecSpec(name, 64)
     manifest = manifest_of(ANN.peer, sync=sync, codec=spec)
-    form, most = UpdateFormat.of(RunId("a" * 64), manifest), manifest.influence_max
-    taken = mean_max(form.codec, "ring", 4, most, feedback=False)
+    formats, most = published_formats(RunId("a" * 64), manifest), manifest.influence_max
+    taken = mean_max(formats[0].codec, "ring", 4, most, feedback=False)
     for seed in range(40):
-        step = seed % 2
-        payload = bytearray(form.payload_bytes(step))
-        assert form.codec.quantise(hostile(form, step, seed, most), payload) <= taken
-        made, exact = form.merged(bytes(payload), step, most)
-        merged = np.empty(form.fragment(step).numel, np.float32)
+        form = formats[seed % 2]
+        payload = bytearray(form.payload_bytes)
+        assert form.codec.quantise(hostile(form, seed), payload) <= taken
+        made, exact = form.merged(bytes(payload))
+        merged = np.empty(form.fragment.numel, np.float32)
         exact.dequantise(made, merged)
-        for start, stop in Radial.of(form.layout, form.fragment(step), 64).spans:
+        for start, stop in Radial.of(form.layout, form.fragment, 64).spans:
             assert np.abs(merged[start:stop]).max() <= most, seed
         assert np.abs(merged).max() <= taken, seed
 
@@ -122,15 +122,15 @@ async def test_an_update_that_claims_the_longest_lengths_is_applied_within_the_b
     assert context.trainer.arena is not None
     nursery.start_soon(keep_outer_state, context)
     await settled(lambda: context.outer.step == 0)
-    before, most = context.trainer.arena.theta.copy(), context.influence_max(0)
-    form = update_blobs.format_of(context, 0)
-    mean = hostile(form, 0, 1, most)
-    mean[form.fragment(0).numel :] = most
-    payload = bytearray(form.payload_bytes(0))
+    before, most = context.trainer.arena.theta.copy(), context.outer_step(0).influence_max
+    form = context.outer_step(0).update
+    mean = hostile(form, 1)
+    mean[form.fragment.numel :] = most
+    payload = bytearray(form.payload_bytes)
     form.codec.quantise(mean, payload)
     r.decide(opening(context.ledger.snapshot, Participant(context.me, 32, 2)))
-    update = await update_blobs.store(context, 0, payload)
-    await update_blobs.inspect(context, update, 0)
+    update = context.outer_step(0).update.write(context.store, payload)
+    await update_blobs.inspect(context, update, context.outer_step(0))
     r.decide(Commit(0, 0, update))
     context.changes.ring()
     await settled(lambda: context.outer.step == 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import trio
 
 from p2ptrain import kernels
-from p2ptrain.archive.update_format import Opened, UpdateFormat
+from p2ptrain.archive.update_format import KIND, Opened, UpdateFormat, published_formats
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.kernels import codecs
@@ -32,27 +33,28 @@ from tests.node.rig import Neighbour, opening, rig, settled
 def payload_of(context: Context) -> bytearray:
     """A sound update."""
     vector = np.linspace(-1, 1, context.layout.numel, dtype=np.float32)
-    payload = bytearray(update_blobs.payload_bytes(context, 0))
-    update_blobs.codec_of(context, 0).quantise(vector, payload)
+    payload = bytearray(context.outer_step(0).update.payload_bytes)
+    context.outer_step(0).codec.quantise(vector, payload)
     return payload
 
 
 async def test_what_is_stored_is_what_is_read(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        payload = payload_of(r.context)
-        digest = await update_blobs.store(r.context, 3, payload)
-        assert await update_blobs.obtain(r.context, digest, 3) == payload
-        await update_blobs.inspect(r.context, digest, 3)
-        assert digest == await update_blobs.store(r.context, 3, bytearray(payload))
-        assert digest != await update_blobs.store(r.context, 4, bytearray(payload))
+        payload, store = payload_of(r.context), r.context.store
+        third, fourth = r.context.outer_step(3), r.context.outer_step(4)
+        digest = third.update.write(store, payload)
+        assert await update_blobs.obtain(r.context, digest, third) == payload
+        await update_blobs.inspect(r.context, digest, third)
+        assert digest == third.update.write(store, bytearray(payload))
+        assert digest != fourth.update.write(store, bytearray(payload))
 
 
 async def refused(context: Context, digest: Digest, step: int = 3) -> str:
     """How `digest` is refused, by a voter and by who is to apply it."""
     with pytest.raises(RemoteProtocolError) as before_a_vote:
-        await update_blobs.inspect(context, digest, step)
+        await update_blobs.inspect(context, digest, context.outer_step(step))
     with pytest.raises(RemoteProtocolError):
-        await update_blobs.obtain(context, digest, step)
+        await update_blobs.obtain(context, digest, context.outer_step(step))
     return before_a_vote.value.what
 
 
@@ -60,8 +62,8 @@ async def test_what_is_no_update_of_this_step_is_refused(tmp_path: Path) -> None
     async with rig(tmp_path) as r:
         context, store = r.context, r.context.store
         payload = payload_of(context)
-        meta = update_blobs.format_of(context, 3).meta(3)
-        of_step_3 = await update_blobs.store(context, 3, payload)
+        meta = context.outer_step(3).update.meta
+        of_step_3 = context.outer_step(3).update.write(context.store, payload)
         assert "not an update of outer step 4" in await refused(context, of_step_3, 4)
         assert "not an update" in await refused(context, context.manifest.genesis)
         foreign = store.put_blob("update", [payload], meta | {"run": "f" * 64})
@@ -81,9 +83,9 @@ async def test_no_vote_is_given_for_an_update_that_participants_within_the_bound
         r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
         for size, refusal in ((most, ""), (1.02 * most, f"by {1.02 * most:.3g}, where {most:.3g}")):
             vector = np.full(context.layout.numel, size, np.float32)
-            payload = bytearray(update_blobs.payload_bytes(context, 0))
-            update_blobs.codec_of(context, 0).quantise(vector, payload)
-            digest = await update_blobs.store(context, 0, payload)
+            payload = bytearray(context.outer_step(0).update.payload_bytes)
+            context.outer_step(0).codec.quantise(vector, payload)
+            digest = context.outer_step(0).update.write(context.store, payload)
             await _hold_update(context, digest, 0)
             assert [refusal in str(each["reason"]) for each in r.said("bad-update")] == (
                 [True] if refusal else []
@@ -104,19 +106,20 @@ def test_the_bound_is_held_element_by_element_and_alike_by_all_kernels(
     monkeypatch.setattr(codecs, "_index", lambda wanted: kernels.VARIANTS.index(variant))
     organiser = PeerId("12D3KooWGRUVh7cEQrhBKWmTk5kEiBNJhhpfnoUSKqFJKBRKPT7e")
     manifest = manifest_of(organiser, codec=CodecSpec(name, 64))
-    form = UpdateFormat.of(RunId("ab" * 32), manifest)
-    opened, numel = Opened("ring", 3), form.numel(0)
-    payload = bytearray(form.payload_bytes(0))
+    form = published_formats(RunId("ab" * 32), manifest)[0]
+    opened, numel = Opened("ring", 3), form.numel
+    payload = bytearray(form.payload_bytes)
     peak = form.codec.quantise(np.linspace(-1, 1, numel, dtype=np.float32), payload)
     fits = smallest_bound(form, opened, peak)
-    form.hold(payload, 0, opened, fits)
+    less = math.nextafter(fits, 0) * (1 - 2**-40)
+    replace(form, influence_max=fits).hold(payload, opened)
     with pytest.raises(RemoteProtocolError) as caught:
-        form.hold(payload, 0, opened, math.nextafter(fits, 0) * (1 - 2**-40))
+        replace(form, influence_max=less).hold(payload, opened)
     assert caught.value.code == "INFLUENCE-BROKEN"
     if form.codec.reach > 1:
         payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # A code that no codec writes.
         with pytest.raises(RemoteProtocolError):
-            form.hold(payload, 0, opened, fits)
+            replace(form, influence_max=fits).hold(payload, opened)
 
 
 def smallest_bound(form: UpdateFormat, opened: Opened, peak: float) -> float:
@@ -168,7 +171,7 @@ async def test_bytes_of_a_step_that_has_just_ended_are_not_called_bad(tmp_path: 
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         context = r.context
         r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
-        digest = await update_blobs.store(context, 0, payload_of(context))
+        digest = context.outer_step(0).update.write(context.store, payload_of(context))
         async with trio.open_nursery() as sending:
             async with trio.open_nursery() as holding:
                 wanted, outboxes = FetchUpdate(digest, ()), Outboxes(context, sending)
@@ -184,14 +187,14 @@ async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path
         other.context.plane.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
         payload = payload_of(r.context)
-        meta = update_blobs.format_of(r.context, 0).meta(0)
-        digest = await update_blobs.store(r.context, 0, payload)
-        assert other.context.store.put_blob(update_blobs.KIND, [payload], meta) == digest
+        meta = r.context.outer_step(0).update.meta
+        digest = r.context.outer_step(0).update.write(r.context.store, payload)
+        assert other.context.store.put_blob(KIND, [payload], meta) == digest
         path = r.context.store.chunk_path(r.context.store.manifest(digest).chunks[0])
         rotten = bytes(path.stat().st_size)
         path.unlink()
         path.write_bytes(rotten)
-        assert await update_blobs.obtain(r.context, digest, 0) == payload
+        assert await update_blobs.obtain(r.context, digest, r.context.outer_step(0)) == payload
         assert len(r.said("chunk-damaged")) == 1
         assert r.context.store.holds_blob(digest)
 
@@ -201,9 +204,7 @@ async def test_a_giant_that_passes_for_an_update_is_not_fetched(tmp_path: Path) 
         other.context.plane.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
         chunks = [bytes([number]) * 4096 for number in range(1, 50)]
-        giant = other.context.store.put_blob(
-            update_blobs.KIND, chunks, update_blobs.format_of(r.context, 0).meta(0)
-        )
+        giant = other.context.store.put_blob(KIND, chunks, r.context.outer_step(0).update.meta)
         await _hold_update(r.context, giant, 0)
         assert len(r.said("bad-update")) == 1
         held = [

@@ -32,7 +32,8 @@ def hear(r: Rig, peer: PeerId, **changes: object) -> None:
 def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
     """A reduce of these and us, who stand first."""
     context = [Participant(peer, 16, 1) for peer in (r.context.me, *others)]
-    request = _request(r.context, opening(r.context.ledger.snapshot, *context, learners=others))
+    roster = opening(r.context.ledger.snapshot, *context, learners=others)
+    request = _request(r.context, r.context.outer_step(roster.step), roster)
     return replace(request, step=step)
 
 

@@ -103,7 +103,7 @@ async def test_an_attempt_is_moot_when_the_ledger_went_on_or_a_participant_is_do
 async def test_the_request_follows_from_roster_and_manifest_alone(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1))
-        request = _request(r.context, roster)
+        request = _request(r.context, r.context.outer_step(roster.step), roster)
         assert (request.peers, request.weights, request.me) == ((r.context.me,), (16,), 0)
         assert request.deadline_s >= REDUCE_S_MIN
 

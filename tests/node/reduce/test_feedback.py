@@ -19,7 +19,6 @@ from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Valu
 from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
-from p2ptrain.node.outer_state.update_blobs import codec_of
 from p2ptrain.node.reduce import reduce_task as exchanging
 from p2ptrain.node.reduce.reduce_task import _settle, exchange
 from p2ptrain.ring import Reduce, ReduceReport
@@ -45,8 +44,8 @@ async def begin(r: Rig, step: int) -> NDArray[np.float32]:
     await settled(lambda: context.outer.step == step)
     work = np.random.default_rng(step).standard_normal(context.layout.numel, np.float32)
     context.trainer.arena.local[:] = context.trainer.arena.theta - work * np.float32(0.01)
-    offered = np.empty(context.fragment(step).numel, np.float32)
-    context.fragment(step).gather(
+    offered = np.empty(context.outer_step(step).fragment.numel, np.float32)
+    context.outer_step(step).fragment.gather(
         context.trainer.arena.theta - context.trainer.arena.local, offered
     )
     lease = context.ledger.snapshot.leases[context.me]
@@ -97,7 +96,7 @@ async def test_each_fragment_is_owed_what_its_own_updates_have_lost(
                 assert [each.tobytes() for each in owed(r)] == [each.tobytes() for each in before]
                 continue
             told = np.empty(len(offered), np.float32)
-            codec_of(r.context, step).dequantise(r.context.store.read_blob(update), told)
+            r.context.outer_step(step).codec.dequantise(r.context.store.read_blob(update), told)
             lacking[number] += offered.astype(np.float64) - told
             r.decide(Commit(step, 0, update))
             r.context.changes.ring()
@@ -173,9 +172,9 @@ async def decided(r: Rig, *values: Value) -> None:
 
 async def update_of_others(r: Rig) -> Digest:
     """Any will do: what is in it is no matter of what we lost."""
-    return await update_blobs.store(
-        r.context, 1, bytearray(update_blobs.payload_bytes(r.context, 1))
-    )
+    update = r.context.outer_step(1).update
+    payload = bytearray(update.payload_bytes)
+    return await trio.to_thread.run_sync(update.write, r.context.store, payload)
 
 
 async def test_what_was_paid_into_a_commit_whose_reduce_we_gave_up_is_not_owed_again(
@@ -209,7 +208,7 @@ async def test_another_attempt_that_is_committed_without_us_pays_nothing(
 
 async def test_of_a_step_that_the_chain_remembers_no_more_nothing_is_owed(tmp_path: Path) -> None:
     async with rig(tmp_path, codec=CodecSpec("int4", 32, feedback=True)) as r:
-        ledger, residual = r.context.ledger.core, r.context.residual(0)
+        ledger, residual = r.context.ledger.core, r.context.outer.residuals[0]
         assert residual is not None
         residual.owed[:] = 1.0
         residual.begun(0, 0, 1)

@@ -14,7 +14,6 @@ from p2ptrain.cli.main import main
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.node.outer_state.update_blobs import format_of
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.merging import rda
 from p2ptrain.sync.radial import Radial
@@ -78,8 +77,9 @@ def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
     """The pseudo-gradient that this update stands for."""
     context = node.context
     payload = context.store.read_blob(update)
-    made, codec = format_of(context, step).merged(payload, step, context.influence_max(step))
-    found = np.empty(context.fragment(step).numel, np.float32)
+    outer_step = context.outer_step(step)
+    made, codec = outer_step.update.merged(payload)
+    found = np.empty(outer_step.fragment.numel, np.float32)
     codec.dequantise(made, found)
     return found
 
@@ -89,6 +89,7 @@ def expected(
 ) -> NDArray[np.float32]:
     """What all have trained since this fragment was merged, each weighed by how much that is."""
     context, sync = node.context, node.context.manifest.sync
+    fragment = context.outer_step(step).fragment
     works, weights = [], []
     for peer in credits:
         own = [(at, each[peer]) for at, _, each in before if peer in each]
@@ -98,11 +99,11 @@ def expected(
         work = np.zeros(context.layout.numel, np.float32)
         for block in blocks[forgotten(node, offered) :]:
             work += trace(context.data_block(block), context.layout.numel)
-        works.append(np.empty(context.fragment(step).numel, np.float32))
-        context.fragment(step).gather(work, works[-1])
+        works.append(np.empty(fragment.numel, np.float32))
+        fragment.gather(work, works[-1])
         weights.append(len(blocks))
     if sync.merge == "rda":
-        return rda(works, weights, Radial.of(context.layout, context.fragment(step), 1).spans)
+        return rda(works, weights, Radial.of(context.layout, fragment, 1).spans)
     return np.average(works, axis=0, weights=weights)
 
 

@@ -1,0 +1,131 @@
+"""The run as it holds in one outer step: the terms as amended, and what follows from them.
+
+All peers train and average an outer step by the same terms (SPEC.md S10). An `OuterStep` has them
+in one place. It is made once, when the step begins or a past update is replayed, and passed on; its
+users do not look anything up by the step's number.
+
+It has what is the same on all peers. Each attempt's roster says who averages and by which schedule,
+and the ledger's state says which blocks a member has to train.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from p2ptrain import kernels
+from p2ptrain.archive.amendments import Agreed, Amendments
+from p2ptrain.archive.update_format import UpdateFormat, payload_bytes_mean, published_formats
+from p2ptrain.ids import RunId
+from p2ptrain.ipc.frames import Rates
+from p2ptrain.run import Leg, OuterSpec, RunManifest
+from p2ptrain.sync.fragments import Fragment
+from p2ptrain.sync.trainer_orders import Pace
+
+KEPT_MAX = 4
+"""Outer steps that are kept once made: the one under way, the one being applied, and the one whose
+θ the trainer has, with one to spare. A replay makes each step once and never asks for it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OuterStep:
+    """The terms of outer step `step`."""
+
+    leg: Leg
+    """The run as amended up to this step."""
+    update: UpdateFormat
+    """The format of the update that this step makes."""
+    fragment_index: int
+    """The place of its fragment among all fragments of θ."""
+
+    @property
+    def step(self) -> int:
+        return self.update.step
+
+    @property
+    def manifest(self) -> RunManifest:
+        return self.leg.manifest
+
+    @property
+    def fragment(self) -> Fragment:
+        """The part of θ that is synchronised."""
+        return self.update.fragment
+
+    @property
+    def codec(self) -> kernels.Codec:
+        return self.update.codec
+
+    @property
+    def influence_max(self) -> float:
+        """How far each element of a participant's weights may be from θ."""
+        return self.update.influence_max
+
+    @property
+    def rates(self) -> OuterSpec:
+        """The outer learning rate and momentum with which the update is applied."""
+        return self.manifest.outer
+
+    @property
+    def pace(self) -> Pace:
+        """The number of blocks in a member's lease: those of the step (H), and those of the overlap
+        with the next step."""
+        return Pace(self.manifest.blocks_per_step, self.manifest.sync.overlap_steps)
+
+    @property
+    def first_inner_step(self) -> int:
+        """The number of inner steps that a peer which missed nothing has made before this step."""
+        return self.leg.first_inner_step(self.step)
+
+    @property
+    def inner_rates(self) -> Rates:
+        """The learning rate of inner steps, and the pace of its schedule."""
+        return inner_rates(self.leg)
+
+
+def inner_rates(leg: Leg) -> Rates:
+    """Return the learning rate of inner steps by these terms, and the pace of its schedule."""
+    lr, now, then = leg.manifest.inner.lr, leg.manifest.blocks_per_step, leg.published_stride
+    since, reached = leg.inner_step, leg.step * then
+    if (since, now) == (reached, then):
+        return Rates(lr)
+    return Rates(lr, since, reached, now, then)
+
+
+class OuterSteps:
+    """The outer steps of one run, each made once for the same agreed amendments."""
+
+    def __init__(self, run: RunId, manifest: RunManifest, amendments: Amendments) -> None:
+        self._published = published_formats(run, manifest)
+        self._amendments = amendments
+        self._agreed: Agreed = ()
+        self._made: dict[int, OuterStep] = {}
+        """The steps made last by the terms in `_agreed`."""
+
+    def at(self, agreed: Agreed, step: int) -> OuterStep:
+        """Return outer step `step`. Call `Amendments.missing` first.
+
+        Raises RemoteProtocolError: a quorum certified terms that differ from the signed amendment.
+        """
+        if agreed != self._agreed:
+            self._agreed, self._made = agreed, {}
+        if step not in self._made:
+            while len(self._made) >= KEPT_MAX:
+                del self._made[next(iter(self._made))]
+            self._made[step] = self._make(agreed, step)
+        return self._made[step]
+
+    def _make(self, agreed: Agreed, step: int) -> OuterStep:
+        leg, index = self._amendments.leg(agreed, step), step % len(self._published)
+        update = replace(
+            self._published[index],
+            step=step,
+            spec=leg.manifest.codec,
+            influence_max=self._amendments.influence_max(agreed, step),
+        )
+        return OuterStep(leg, update, index)
+
+    def payload_bytes_about(self, agreed: Agreed, step: int) -> int:
+        """Estimate the mean length of updates at about outer step `step`, in bytes, from the terms
+        that are known here.
+        """
+        spec = self._amendments.nearest(agreed, step).manifest.codec
+        return payload_bytes_mean([replace(each, spec=spec) for each in self._published])
