@@ -29,7 +29,7 @@ from p2ptrain.node.state.alerts import Alerts
 from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.identities import Identities
-from p2ptrain.node.state.ledger_port import LedgerPort
+from p2ptrain.node.state.ledger_port import EventQueue, LedgerPort
 from p2ptrain.node.state.node_state import NodeState
 from p2ptrain.node.state.outer import Outer
 from p2ptrain.node.state.peer_directory import PeerDirectory
@@ -93,7 +93,9 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             layout=layout,
             amendments=amendments,
             outer_steps=OuterSteps(run.id, run.manifest, amendments),
-            ledger=LedgerPort(core, chain_log, votes, origin, partial(_flooded, alerts, directory)),
+            ledger=LedgerPort(
+                core, chain_log, votes, origin, EventQueue(partial(_flooded, alerts, directory))
+            ),
             peers=directory,
             identities=identities,
             outer=outer,

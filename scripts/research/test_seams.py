@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,9 +50,11 @@ def main() -> None:
     if given.by_file:
         for path, found in sorted(counts.items(), key=lambda item: -item[1].total()):
             if found:
-                print(f"{found['private']:4} private {found['patch']:4} patches  {path}")
+                sys.stdout.write(
+                    f"{found['private']:4} private {found['patch']:4} patches  {path}\n"
+                )
     total = sum(counts.values(), Counter[str]())
-    print(f"{total['private']:4} private {total['patch']:4} patches  in all")
+    sys.stdout.write(f"{total['private']:4} private {total['patch']:4} patches  in all\n")
 
 
 if __name__ == "__main__":

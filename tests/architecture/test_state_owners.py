@@ -12,6 +12,7 @@ STATE = "p2ptrain.node.state."
 OWNERS = {
     "Alerts": "control",
     "Blobs": "outer_state",
+    "EventQueue": "consensus",
     "Identities": "joining",
     "JoinRequests": "joining",
     "LedgerPort": "consensus",
@@ -35,7 +36,7 @@ FOR_ALL = {
 }
 """Methods that change an object at the request of another folder."""
 
-CONSUMING = {"LedgerPort.next_event", "LedgerPort.next_event_nowait"}
+CONSUMING = {"EventQueue.next_event", "EventQueue.next_event_nowait"}
 """Methods that assign to no field and yet belong to the owner."""
 
 FIELDS_MAX = 20
@@ -67,8 +68,8 @@ def fields_of(found: ast.ClassDef) -> list[str]:
 
 
 def handle_of(name: str) -> str:
-    """The name under which the context, or the directory in it, holds the object of this class."""
-    for holder in ("Context", "PeerDirectory"):
+    """The name under which the context, or the port in it, holds the object of this class."""
+    for holder in ("Context", "LedgerPort"):
         for node in state_classes()[holder].body:
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == name:
                 return ast.unparse(node.target)
@@ -171,7 +172,7 @@ outer.moving, outer.writing = True, True
 context.blobs.in_flight.add(1)
 del context.join_requests.pending[peer]
 context.sharing.offer(1)
-context.ledger.next_event()
+context.ledger.queue.next_event()
 context.alerts.warnings["x"] = 1
 context.identities.news = 1
 context.alerts.show("x", 1)

@@ -144,8 +144,8 @@ class Rig:
 
     def heard(self) -> list[Event]:
         taken: list[Event] = []
-        while self.context.ledger.waiting:
-            taken.append(self.context.ledger.next_event_nowait())
+        while self.context.ledger.queue.waiting:
+            taken.append(self.context.ledger.queue.next_event_nowait())
         return taken
 
     def said(self, event: str) -> list[dict[str, object]]:

@@ -593,12 +593,12 @@ async def test_only_runs_with_the_option_have_donors_and_they_know_their_run(
         await donate(r.context)
         assert INNER_PROTOCOL not in r.network.handlers
     r = await new_rig(tmp_path / "donor", **OPTION)
+    r.configure(keep_inner=False)
     ask = await asking(r, nursery)
     handler = r.network.handlers[INNER_PROTOCOL]
     for nonsense in (ask_of(RunId("e" * 64)), b"\xc1", pack({"run": 1}), pack([])):
         with pytest.raises(RemoteProtocolError):
             await handler(ANN.peer, nonsense)
-    r.configure(keep_inner=False)
     keep_state(r, 1)
     assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
 

@@ -21,7 +21,6 @@ from p2ptrain.ledger.messages.events import Heard, Received
 from p2ptrain.ledger.messages.messages import Pruned
 from p2ptrain.names import label
 from p2ptrain.node import data_plane, observer
-from p2ptrain.node.assembly import Made
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.observer import Fetched, fetch, fetch_here, observe
@@ -44,14 +43,14 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Made]:
+async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
     """The context of a node that watches the run of `s`."""
     addresses = tuple(s["ann"].context.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
         reception = Reception(node.peer, diary)
-        async with opened(config, node.home, reception, node.said.append) as made:
-            yield made
+        async with opened(config, node.home, reception, node.said.append) as context:
+            yield context
 
 
 async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_verifies_it(
@@ -82,8 +81,8 @@ async def test_an_observer_fetches_the_newest_snapshot_and_what_followed_and_ver
             await _expect_word_of_what_is_gone(s, context, monkeypatch)
             return fetched
 
-        async with watching(s, eve) as made:
-            fetched = await observe(made, work)
+        async with watching(s, eve) as context:
+            fetched = await observe(context, work)
         assert (fetched.step, fetched.digest) == (state.snapshot.step, state.snapshot.digest)
         assert fetched.updates == STEPS - state.snapshot.step
         assert fetched.bytes_fetched > 8 * s["ann"].context.layout.numel
@@ -193,14 +192,14 @@ async def test_who_hears_only_one_that_has_pruned_the_beginning_is_told_what_to_
 
 
 class LongCatchUp:
-    """Of a node's parts, those that `_be_current` looks at; a second goes by with each wait. The
+    """Of a node's context, what `_be_current` looks at; a second goes by with each wait. The
     only source falls silent for a time, in the middle and a second time at the end.
     """
 
     def __init__(self, heights: dict[int, int], silent: range, ends: int) -> None:
-        self.time, self.peers, self._heights = 0, [LIAR], heights
+        self.time, self.table, self._heights = 0, [LIAR], heights
         self._silent, self._ends = silent, ends
-        self.changes = self.ledger = self.state = self
+        self.changes = self.ledger = self.snapshot = self.core = self.peers = self
 
     def now(self) -> float:
         return float(self.time)

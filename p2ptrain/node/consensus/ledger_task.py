@@ -38,7 +38,7 @@ from p2ptrain.node.consensus import branch_warning, evidence_log, inbox, pruning
 from p2ptrain.node.consensus.outbox import Outboxes
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.state.ledger_port import LedgerPort
+from p2ptrain.node.state.ledger_port import EventQueue
 from p2ptrain.node.state.threads import durably
 from p2ptrain.peers.protocol_names import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
 
@@ -80,28 +80,28 @@ async def agree(context: Context) -> Rejoin:
                 height = context.ledger.snapshot.height
                 branch_warning.warn(context)
                 await pruning.prune(context)
-            due = await _due(context.ledger)
+            due = await due_events(context.ledger.queue, context.ledger.core.next_deadline())
 
 
-async def _due(ledger: LedgerPort) -> list[Event]:
+async def due_events(queue: EventQueue, deadline: float | None) -> list[Event]:
     """Return the events that have come; a Tick if there is none at the ledger's deadline.
 
     Waiting events come before the Tick, however late it is. Any event lets the ledger look at its
     clock, but ticks alone would starve the waiting events.
     """
     await trio.lowlevel.checkpoint()
-    taken, deadline = _waiting(ledger), ledger.core.next_deadline()
+    taken = _waiting(queue)
     if not taken:
         with trio.move_on_at(float("inf") if deadline is None else deadline):
-            taken = [await ledger.next_event(), *_waiting(ledger)]
+            taken = [await queue.next_event(), *_waiting(queue)]
     return taken or [Tick()]
 
 
-def _waiting(ledger: LedgerPort) -> list[Event]:
+def _waiting(queue: EventQueue) -> list[Event]:
     taken: list[Event] = []
     with suppress(trio.WouldBlock):
         while len(taken) < BATCH_EVENTS:
-            taken.append(ledger.next_event_nowait())
+            taken.append(queue.next_event_nowait())
     return taken
 
 

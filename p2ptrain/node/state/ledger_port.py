@@ -38,6 +38,59 @@ of a thousand outer steps. A peer that floods us with questions uses 4 % of a co
 
 
 @dataclass(slots=True)
+class EventQueue:
+    """The events that wait for the ledger. A peer that floods us loses only its own events."""
+
+    flooded: Callable[[PeerId], None]
+    """Called with the author of an event for which there is no room."""
+    _shares: Shares = field(default_factory=Shares)
+    """How many queued events each peer is the author of."""
+    _put: trio.MemorySendChannel[Event] = field(init=False)
+    _take: trio.MemoryReceiveChannel[Event] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._put, self._take = trio.open_memory_channel[Event](EVENTS_MAX)
+
+    @property
+    def waiting(self) -> int:
+        """The number of events in the queue."""
+        return self._put.statistics().current_buffer_used
+
+    @property
+    def blocked(self) -> int:
+        """The number of tasks that wait for room."""
+        return self._put.statistics().tasks_waiting_send
+
+    async def submit(self, event: Event) -> None:
+        """Append an event of our own. Waits for room."""
+        await self._put.send(event)
+
+    def offer(self, event: Event) -> None:
+        """Append an event of a peer, or drop it under a flood."""
+        author = author_of(event)
+        assert author is not None, "what this node itself says is submitted"
+        if self._shares.take(author, EVENTS_MAX - self.waiting, EVENTS_MAX):
+            self._put.send_nowait(event)
+        else:
+            self.flooded(author)
+
+    async def next_event(self) -> Event:
+        """Wait for the next event and return it. Only the ledger's task calls this."""
+        event = await self._take.receive()
+        self._shares.give_back(author_of(event))
+        return event
+
+    def next_event_nowait(self) -> Event:
+        """Return the next event that has come.
+
+        Raises trio.WouldBlock: there is none.
+        """
+        event = self._take.receive_nowait()
+        self._shares.give_back(author_of(event))
+        return event
+
+
+@dataclass(slots=True)
 class LedgerPort:
     core: Ledger
     """The state machine. Read it; only the ledger's task changes it."""
@@ -46,8 +99,8 @@ class LedgerPort:
     """The log of votes that bind us."""
     origin: Origin | None
     """Where our chain begins; None if at genesis."""
-    flooded: Callable[[PeerId], None]
-    """Called with the author of an event for which there is no room."""
+    queue: EventQueue
+    """The events that the ledger has not handled yet."""
     vote_records: int = field(init=False)
     """The number of records in `votes`."""
     history: History = field(init=False)
@@ -58,15 +111,10 @@ class LedgerPort:
     """How many of our messages a peer refused because it does not admit us."""
     pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
     """Rate limit for pages of ledger entries, per peer."""
-    _shares: Shares = field(default_factory=Shares)
-    """How many queued events each peer is the author of."""
-    _queue: trio.MemorySendChannel[Event] = field(init=False)
-    _events: trio.MemoryReceiveChannel[Event] = field(init=False)
 
     def __post_init__(self) -> None:
         self.vote_records = sum(1 for _ in self.votes)
         self.history = History(self.core.kept)
-        self._queue, self._events = trio.open_memory_channel[Event](EVENTS_MAX)
 
     @property
     def snapshot(self) -> LedgerState:
@@ -83,38 +131,11 @@ class LedgerPort:
     def rules(self) -> Rules:
         return self.core.rules
 
-    @property
-    def waiting(self) -> int:
-        """The number of events that wait in the queue."""
-        return self._queue.statistics().current_buffer_used
-
     async def submit(self, event: Event) -> None:
         """Send the ledger an event of our own. It waits for room, so the event is not lost."""
-        await self._queue.send(event)
+        await self.queue.submit(event)
 
     def offer(self, event: Event) -> None:
-        """Send the ledger an event from a peer. It is dropped under a flood, since peers repeat it.
-
-        A peer that floods us loses only its own events.
-        """
-        author = author_of(event)
-        assert author is not None, "what this node itself says is submitted"
-        if self._shares.take(author, EVENTS_MAX - self.waiting, EVENTS_MAX):
-            self._queue.send_nowait(event)
-        else:
-            self.flooded(author)
-
-    async def next_event(self) -> Event:
-        """Wait for the next event and return it. Only the ledger's task calls this."""
-        event = await self._events.receive()
-        self._shares.give_back(author_of(event))
-        return event
-
-    def next_event_nowait(self) -> Event:
-        """Return the next event that has come.
-
-        Raises trio.WouldBlock: there is none.
-        """
-        event = self._events.receive_nowait()
-        self._shares.give_back(author_of(event))
-        return event
+        """Send the ledger an event from a peer. It is dropped under a flood, since peers repeat
+        it."""
+        self.queue.offer(event)

@@ -11,13 +11,13 @@ import trio.testing
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
 from p2ptrain.ledger.messages.effects import Note, Persist, Rejoin, Send
-from p2ptrain.ledger.messages.events import Allowed, Heard, Joining, PeerUp, Ready, Received
+from p2ptrain.ledger.messages.events import Allowed, Heard, Joining, PeerUp, Ready, Received, Tick
 from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Refused
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus import ledger_task
-from p2ptrain.node.consensus.ledger_task import _due, _in_runs, agree
+from p2ptrain.node.consensus.ledger_task import _in_runs, agree, due_events
 from p2ptrain.node.gossip import gossip
-from p2ptrain.node.state.ledger_port import EVENTS_MAX, PAGES_BURST
+from p2ptrain.node.state.ledger_port import EVENTS_MAX, PAGES_BURST, EventQueue
 from p2ptrain.peers.misbehaviour_log import NOTES_BURST
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
@@ -37,13 +37,13 @@ def test_neighbouring_effects_of_a_kind_share_a_write_and_keep_their_order() -> 
 
 
 async def test_events_that_wait_are_taken_together_and_time_makes_a_tick() -> None:
-    way_in, out = trio.open_memory_channel[object](200)
-    for number in range(100):
-        way_in.send_nowait(number)
-    assert await _due(out, None) == list(range(64))  # type: ignore[arg-type]
-    assert await _due(out, 0.0) == list(range(64, 100))  # type: ignore[arg-type]
-    (tick,) = await _due(out, trio.current_time())  # type: ignore[arg-type]
-    assert type(tick).__name__ == "Tick"
+    queue = EventQueue(lambda author: None)
+    events = [Heard(ANN.peer, height) for height in range(100)]
+    for event in events:
+        queue.offer(event)
+    assert await due_events(queue, None) == events[:64]
+    assert await due_events(queue, 0.0) == events[64:]
+    assert await due_events(queue, trio.current_time()) == [Tick()]
 
 
 async def test_a_lone_founder_decides_and_all_of_it_is_on_disk(tmp_path: Path) -> None:
@@ -132,19 +132,19 @@ async def test_under_a_flood_peers_are_dropped_and_our_own_words_wait(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    context, queued = r.context, r.context.ledger.statistics
+    context, queue = r.context, r.context.ledger.queue
     request = Received(ANN.peer, EntriesRequest(1))
     for _ in range(2 * EVENTS_MAX):
         context.ledger.offer(request)
     assert "flood" in context.alerts
-    assert queued().current_buffer_used < EVENTS_MAX
-    for _ in range(EVENTS_MAX - queued().current_buffer_used):
-        context.ledger.send_nowait(request)
+    assert queue.waiting < EVENTS_MAX
+    for _ in range(EVENTS_MAX - queue.waiting):
+        await queue.submit(request)
     context.ledger.core.view.down.add(ANN.peer)
     nursery.start_soon(context.ledger.submit, Ready(context.me, 0, 16, 1))
     nursery.start_soon(context.ledger.submit, PeerUp(ANN.peer))
     await trio.testing.wait_all_tasks_blocked()
-    assert queued().tasks_waiting_send == 2
+    assert queue.blocked == 2
     nursery.start_soon(agree, context)
     await settled(lambda: context.me in context.ledger.core.view.ready, deadline_s=20.0)
     await settled(lambda: ANN.peer not in context.ledger.core.view.down, deadline_s=20.0)
@@ -169,7 +169,7 @@ async def test_what_the_ledger_has_taken_counts_no_more_against_its_author(
     for _ in range(EVENTS_MAX // 256):
         for _ in range(256):
             r.context.ledger.offer(Heard(BOB.peer, 0))
-        await settled(lambda: not r.context.ledger.waiting)
+        await settled(lambda: not r.context.ledger.queue.waiting)
     assert "flood" not in r.context.alerts
 
 
@@ -198,7 +198,7 @@ async def test_who_makes_the_ledger_note_much_fills_no_journal(
     for _ in range(5):
         for _ in range(NOTES_BURST):
             r.context.ledger.offer(Received(CAI.peer, Refused(1, 0, 0, "no")))
-        await settled(lambda: not r.context.ledger.waiting)
+        await settled(lambda: not r.context.ledger.queue.waiting)
     r.context.ledger.offer(Received(BOB.peer, Refused(1, 0, 0, "no")))
     await settled(lambda: any(BOB.peer in str(note["text"]) for note in r.said("note")))
     assert NOTES_BURST < len(r.said("note")) < 2 * NOTES_BURST

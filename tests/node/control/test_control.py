@@ -17,7 +17,8 @@ from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
 from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, serve_commands
 from p2ptrain.node.joining.startup_status import GONE, Reception
-from p2ptrain.node.state.context import Asking, Context
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.join_requests import Applicant
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines
@@ -123,7 +124,7 @@ async def test_a_list_that_the_organiser_wrote_takes_effect_at_once(tmp_path: Pa
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.context.home.identity)
         save_allowlist(r.context.home.allowlist, SignedAllowlist.publish(organiser, newer))
-        r.context.join_requests.pending[BOB.peer] = Asking(r.context.now(), "", b"")
+        r.context.join_requests.pending[BOB.peer] = Applicant(r.context.now(), "", b"")
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
         said = await answer(r, b'{"command":"reload-allowlist"}\n')
         assert said == {"newer": True, "sequence": 2}

@@ -66,12 +66,12 @@ async def test_a_lost_connection_is_told_to_the_ledger_even_under_a_flood(tmp_pa
         context.peers.detector.heard(ANN.peer, context.now())
         context.peers.detector.changes(context.now())
         for _ in range(EVENTS_MAX):
-            context.ledger.send_nowait(Heard(BOB.peer, 1))
+            await context.ledger.submit(Heard(BOB.peer, 1))
         context.peers.detector.hint_lost(ANN.peer, context.now())
         nursery.start_soon(_judge, context)
         await trio.testing.wait_all_tasks_blocked()
-        waiting = r.context.ledger.waiting
-        told = [await r.events.receive() for _ in range(waiting + 1)]
+        queue = r.context.ledger.queue
+        told = [await queue.next_event() for _ in range(queue.waiting + 1)]
         assert PeerDown(ANN.peer) in told
 
 

@@ -23,7 +23,7 @@ from p2ptrain.ledger.messages.events import (
     SnapshotTaken,
     Staying,
 )
-from p2ptrain.node.gossip import allowlist_notices, gossip
+from p2ptrain.node.gossip import allowlist_gossip, allowlist_notices, gossip
 from p2ptrain.node.gossip.gossip import (
     HEARTBEAT_S,
     describe,
@@ -226,7 +226,7 @@ async def test_small_heartbeats_are_heard_like_full_ones(
     nursery.start_soon(listen, r.context)
     for payload in beats_of(r, FULL_AT_FIRST, {}, {"ready": ReadyReport(0, 32, 2)}):
         await topics.say(ANN.peer, topic, payload)
-    await settled(lambda: r.context.ledger.waiting == 4)
+    await settled(lambda: r.context.ledger.queue.waiting == 4)
     ann = ANN.peer
     assert r.heard() == [
         Heard(ann, 0, r.run.id),
@@ -273,7 +273,7 @@ async def test_what_a_peer_said_before_its_restart_cannot_be_said_again_for_it(
     after = heartbeat(r.run.id, incarnation=2, serial=1)
     for beat in (before, after):
         await topics.say(ANN.peer, topic, encode(beat))
-    await settled(lambda: r.context.ledger.waiting == 4)
+    await settled(lambda: r.context.ledger.queue.waiting == 4)
     r.heard()
     await topics.say(ANN.peer, topic, encode(before))
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
@@ -360,7 +360,7 @@ async def test_a_newer_allowlist_takes_effect_everywhere_and_is_passed_on(
 async def test_a_list_too_long_for_gossip_is_announced_and_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(gossip, "ALLOWLIST_BYTES_MAX", 100)
+    monkeypatch.setattr(allowlist_gossip, "ALLOWLIST_BYTES_MAX", 100)
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), allowlist_topic(r.run.id)
     list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()

@@ -36,7 +36,7 @@ DAN = somebody(104)
 
 
 async def hello(r: Rig, peer: PeerId, join: bytes = b"") -> HelloReply:
-    answer_hellos(r.context, r.run)
+    answer_hellos(r.context)
     request = encode_request(HelloRequest(r.run.id, join))
     return decode_reply(await r.network.handlers[HELLO_PROTOCOL](peer, request))
 
@@ -226,7 +226,7 @@ async def test_who_asks_again_and_again_is_told_to_wait_and_a_newcomer_never_is(
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         now = count(0, 15)
-        answer_hellos(r.context, r.run)
+        answer_hellos(r.context)
         answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
         for peer in (CAI.peer, ANN.peer):
             for _ in range(PEER_BURST):
@@ -243,7 +243,7 @@ async def test_strangers_of_one_address_share_what_is_told_and_members_are_told_
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
-        answer_hellos(r.context, r.run)
+        answer_hellos(r.context)
         answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
         strangers = [somebody(number).peer for number in range(SITE_BURST + 1)]
         r.network.sites = dict.fromkeys((*strangers, ANN.peer), "198.51.100.1")

@@ -162,7 +162,7 @@ async def test_who_cannot_be_reached_is_suspected_and_theta_is_free_again(
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
     assert not context.outer.lock.locked()
-    await settled(lambda: r.context.ledger.waiting > 0)
+    await settled(lambda: r.context.ledger.queue.waiting > 0)
     assert r.heard() == [ReduceFailed(context.me, 0, 0, (ANN.peer,))]
 
 
@@ -308,7 +308,7 @@ async def test_who_no_longer_has_the_work_that_it_promised_says_so_and_is_not_wa
     context.changes.ring()
     await settled(lambda: bool(r.said("exchange-failed")))
     lost = ReduceFailed(context.me, 0, 0, (context.me,))
-    await settled(lambda: r.context.ledger.waiting > 0)
+    await settled(lambda: r.context.ledger.queue.waiting > 0)
     assert r.heard() == [lost]
     assert r.said("exchange-started") == []
     context.changes.ring()
@@ -332,7 +332,7 @@ async def test_who_comes_back_with_other_work_than_the_roster_counts_on_says_so_
     view, rules = context.ledger.core.view, context.ledger.rules
     view.note(ready)
     context.changes.ring()
-    await settled(lambda: r.context.ledger.waiting > 1)
+    await settled(lambda: r.context.ledger.queue.waiting > 1)
     heard = r.heard()
     assert heard == [ReduceFailed(context.me, 0, 0, (context.me,)), ready]
     assert context.trainer.work == work
@@ -375,7 +375,7 @@ async def test_a_pseudo_gradient_that_is_not_finite_is_not_offered_again(
     context.trainer.arena.local[0] = float("nan")
     r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
     nursery.start_soon(exchange, context)
-    await settled(lambda: r.context.ledger.waiting > 0)
+    await settled(lambda: r.context.ledger.queue.waiting > 0)
     assert r.heard() == [ReduceFailed(context.me, 0, 0, (context.me,))]
     assert context.trainer.work is None
 

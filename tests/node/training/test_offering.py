@@ -57,7 +57,7 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
         await trio.testing.wait_all_tasks_blocked(0.05)
         goes_on.set()
         await settled(lambda: len(r.said("trainer-started")) == 2)
-        await settled(lambda: r.context.ledger.waiting > 0)
+        await settled(lambda: r.context.ledger.queue.waiting > 0)
         assert set(r.heard()) == {Ready(r.context.me, 0, 32, 2)}
         await settled(lambda: r.context.trainer.up)
         await trio.testing.wait_all_tasks_blocked(0.05)

@@ -103,7 +103,7 @@ async def test_a_step_goes_from_load_to_ready(tmp_path: Path) -> None:
         await settled(lambda: r.context.trainer.work is not None)
         assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
         assert r.context.trainer.work == Work(0, (0, 1), 32)
-        await settled(lambda: r.context.ledger.waiting > 0)
+        await settled(lambda: r.context.ledger.queue.waiting > 0)
         assert r.heard() == [Ready(r.context.me, 0, 32, 2)]
         await settled(lambda: not r.context.trainer.theta_in_use)
         close_step(r)
@@ -198,7 +198,7 @@ async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path)
         await settled(lambda: r.context.trainer.work == Work(1, lease, 64))
         # The learning rate goes on where it was: the skipped step's blocks are not counted twice.
         assert orders(remote)[2:] == ["rebase 1", "train 1 (2 blocks from 2)"]
-        await settled(lambda: r.context.ledger.waiting > 0)
+        await settled(lambda: r.context.ledger.queue.waiting > 0)
         assert r.heard() == [Ready(r.context.me, 1, 64, 4)]
         assert len(remote.trained) == len(set(remote.trained)) == 4
 
@@ -574,7 +574,7 @@ async def test_weights_that_went_too_far_are_not_offered_and_trained_anew(
         assert [ended["code"] for ended in r.said("trainer-ended")] == [code]
         assert remote.starts == 2
         assert useful == [False]
-        await settled(lambda: r.context.ledger.waiting > 0)
+        await settled(lambda: r.context.ledger.queue.waiting > 0)
         assert r.heard() == [Ready(r.context.me, 0, 32, 2)]
 
 
