@@ -1,4 +1,4 @@
-"""What this node's user should know and perhaps act on: the warnings of the status and the screen.
+"""The warnings that this node shows to its user, in the status and on the screen.
 
 Any task may show a warning and clear it again. A warning has a name, and each name has one writer.
 """

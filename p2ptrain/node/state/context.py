@@ -1,4 +1,4 @@
-"""What every task of a node can look at. `assembly` makes one `Context` for all tasks.
+"""The view that every task has of its node. `assembly` makes one `Context` for all tasks.
 
 A context is read-only: its fields are facts that hold for the whole life of the node, and the state
 objects, one for each writer. Everybody may read a state object. Only the folder named in its module

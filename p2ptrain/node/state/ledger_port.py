@@ -118,7 +118,7 @@ class LedgerPort:
 
     @property
     def snapshot(self) -> LedgerState:
-        """What the chain says as far as it is decided here. The value never changes; look again
+        """The state of the chain as far as it is decided here. The value never changes; look again
         after a wait."""
         return self.core.state
 

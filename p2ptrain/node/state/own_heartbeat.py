@@ -1,5 +1,4 @@
-"""What this node's own heartbeats need beside the state of the other objects. Written by
-`gossip/`."""
+"""The facts that only this node's own heartbeats need. Written by `gossip/`."""
 
 from __future__ import annotations
 

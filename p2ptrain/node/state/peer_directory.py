@@ -1,4 +1,4 @@
-"""What this node knows of its peers. Its tables change through their own methods.
+"""The knowledge that this node has of its peers. Its tables change through their own methods.
 
 The directory answers which peers are heard, up, believed and vouched for. It does not know what
 anybody asks that for.

@@ -1,4 +1,4 @@
-"""What a node is given before it is assembled: configuration, home, identity, run and network."""
+"""The inputs from which a node is assembled: configuration, home, identity, run and network."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from p2ptrain.ipc.frames import Progress
 from p2ptrain.ipc.trainer_config import Halving
+from p2ptrain.observe.states import Training
 from p2ptrain.peers.heartbeat import ReadyReport
 from p2ptrain.peers.validation_tally import Tally
 from p2ptrain.state import Arena
@@ -53,6 +54,27 @@ class TrainerState:
         """The report of `work` that the other peers receive."""
         work = self.work
         return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
+
+    @property
+    def shown(self) -> Training:
+        """The state of a node whose trainer trains."""
+        return Training(self.inner_step, self.inner_steps)
+
+    def begin_inner_steps(self, before: int, until: int) -> None:
+        """Note that `before` of `until` inner steps are made and the others have begun."""
+        self.inner_step, self.inner_steps = before, until
+
+    def note_progress(self, progress: Progress, computed_s: float, *, ahead: bool) -> None:
+        """Note the report of an inner step. A step made `ahead` of the ledger is not counted."""
+        self.inner_s += computed_s
+        self.progress, self.tokens_per_s = progress, progress.tokens_per_s
+        if not ahead:
+            self.inner_step += 1
+
+    def note_end(self) -> None:
+        """Reset what belongs to a trainer that has ended. Its finished work is still in the arena,
+        and stays valid."""
+        self.up, self.theta_in_use, self.tokens_per_s = False, False, 0.0
 
     def discard_work(self) -> None:
         """Offer the finished work no longer. The reduce calls this if the work cannot be averaged,

@@ -18,7 +18,7 @@ from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task, lease_data, micro_batch_memory, ready_work
 from p2ptrain.node.training.trainer_processes import RunningTrainer
-from p2ptrain.observe.states import Loading, StandingBy, Training
+from p2ptrain.observe.states import Loading, StandingBy
 from p2ptrain.run import Leg
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
@@ -239,15 +239,8 @@ class Conversation:
                 frame = frames.Train(step, paths, begun, ahead, *pull)
                 self._to_train += len(blocks)
                 if blocks and not ahead:
-                    self._context.trainer.inner_step, self._context.trainer.inner_steps = (
-                        before,
-                        before + len(blocks),
-                    )
-                    context.state.enter(
-                        Training(
-                            self._context.trainer.inner_step, self._context.trainer.inner_steps
-                        )
-                    )
+                    context.trainer.begin_inner_steps(before, before + len(blocks))
+                    context.state.enter(context.trainer.shown)
         self._desk = after(self._desk, order)
         if not isinstance(order, AheadOrder):
             self._context.trainer.work = None
@@ -386,15 +379,11 @@ class Conversation:
             learning_rate=progress.learning_rate,
             gradient_norm=progress.gradient_norm,
         )
-        self._context.trainer.inner_s += progress.computed_s(block_tokens)
-        self._context.trainer.progress = progress
         self._to_train = max(0, self._to_train - 1)
-        self._context.trainer.tokens_per_s = progress.tokens_per_s
-        if self._desk is None or not self._desk.offered:
-            self._context.trainer.inner_step += 1
-            context.state.enter(
-                Training(self._context.trainer.inner_step, self._context.trainer.inner_steps)
-            )
+        ahead = self._desk is not None and bool(self._desk.offered)
+        context.trainer.note_progress(progress, progress.computed_s(block_tokens), ahead=ahead)
+        if not ahead:
+            context.state.enter(context.trainer.shown)
 
     def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
         """Read these blocks once. The store counts a damaged one as missing from then on, so the

@@ -64,9 +64,5 @@ async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTraine
 
 
 def _forget_trainer(context: Context) -> None:
-    """Reset the trainer's state. Work that it finished (`work`) is still in the arena, and stays
-    valid."""
-    context.trainer.up = False
-    context.trainer.theta_in_use = False
-    context.trainer.tokens_per_s = 0.0
+    context.trainer.note_end()
     context.changes.ring()

@@ -204,6 +204,7 @@ async def test_what_is_doubtful_of_the_machine_is_in_the_status_before_there_are
         assert reception.doubt(both) == [both[1]]
         assert reception.status().cautions == both
         r.context.alerts.show("flood", Caution("FLOOD", "many messages"))
+        r.context.alerts.doubts = reception.doubts  # A context is made with them.
         async with reception.with_context(r.context):
             said = NodeStatus.from_json(await reception.obeyed(COMMANDS["status"]))
         assert said.cautions == (*both, Caution("FLOOD", "many messages"))
