@@ -29,6 +29,7 @@ from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
 from p2ptrain.prepare import machine_check
@@ -87,6 +88,7 @@ async def opened(
             run,
             admission,
             network,
+            Timing(),
             disk,
             incarnation,
             reception.doubts,

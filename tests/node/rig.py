@@ -39,12 +39,23 @@ from p2ptrain.ledger.messages.events import Event
 from p2ptrain.node.assembly import assembled
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.peers.heartbeat import Heartbeat
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
 from p2ptrain.testing.ledgers import sealing
 from p2ptrain.testing.published import publish
 from tests.node.swarm import Diary
+
+QUICK = Timing(
+    hear_first_s=0.01,
+    fetch_retry_s=0.02,
+    connection_look_s=0.01,
+    probe_every_s=0.01,
+    revocation_look_s=0.01,
+    amendment_ask_s=0.01,
+)
+"""The pauses of a node in a test: nobody waits for peers that the test does not have."""
 
 OWN_ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 
@@ -156,6 +167,10 @@ class Rig:
         config = replace(self.context.config, **changes)  # type: ignore[arg-type]
         self.surround(config=config)
 
+    def wait_for(self, **seconds: float) -> None:
+        """Let tasks that start from now on wait for so long."""
+        self.surround(timing=replace(self.context.timing, **seconds))
+
     def surround(self, **changes: object) -> None:
         """Go on with other surroundings: another identity, or another run."""
         around = replace(self.context.around, **changes)  # type: ignore[arg-type]
@@ -230,6 +245,7 @@ async def rig(
     seed: bool = False,
     allowed: Sequence[PeerId] = (ANN.peer, BOB.peer, CAI.peer),
     disk: Disk | None = None,
+    timing: Timing = QUICK,
     **settings: object,
 ) -> AsyncIterator[Rig]:
     """The context of the organiser's own node, who is the only founder unless told otherwise."""
@@ -249,6 +265,7 @@ async def rig(
             run,
             admission,
             network,  # type: ignore[arg-type]
+            timing,
             disk,
         )
         async with assembled(around) as context:

@@ -32,6 +32,7 @@ from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.node.control.leaving import leave
 from p2ptrain.node.main import lives
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import (
     Allowlist,
@@ -84,6 +85,7 @@ class SwarmNode:
     records: list[dict[str, object]] = field(default_factory=list)
     life: trio.CancelScope | None = None
     ended: trio.Event = field(default_factory=trio.Event)
+    timing: Timing = field(default_factory=Timing)
     inbox: Deaf = field(init=False)
     """The ring connections of the present life."""
 
@@ -151,7 +153,8 @@ class SwarmNode:
     def _dress(self, context: Context) -> Context:
         self.inbox = Deaf(context.plane.ring_inbox)
         plane = replace(context.plane, ring_inbox=self.inbox)
-        return replace(context, plane=plane)
+        around = replace(context.around, timing=self.timing)
+        return replace(context, plane=plane, around=around)
 
     async def stop(self) -> None:
         """End it without a goodbye. Returns when all of it has ended."""
@@ -449,6 +452,7 @@ async def swarm(
     founders: Sequence[str] = (),
     keep_snapshots: int | None = None,
     stops_at: int | None = None,
+    timing: Timing | None = None,
     **settings: object,
 ) -> AsyncIterator[Swarm]:
     """A run that `seed` has published, with these nodes started; those of `later` are allowed, and
@@ -460,7 +464,7 @@ async def swarm(
             made = Swarm(folder, nursery, keep_snapshots=keep_snapshots)
             made.stop_at(stops_at)
             for name in ("seed", *nodes, *later):
-                made.add(name, seed=name == "seed")
+                made.add(name, seed=name == "seed").timing = timing or Timing()
             settings["founders"] = [made[name].peer for name in founders]
             allowed = [node.peer for node in made.nodes.values()]
             made.run = publish(made.seed.home, allowed=allowed, **settings)

@@ -166,7 +166,6 @@ async def test_the_organisers_tool_tells_the_node(tmp_path: Path) -> None:
 async def test_what_was_agreed_is_asked_for_until_somebody_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 0.01)
     r = await new_rig(tmp_path, steps=99, rules=ALONE)
     one, told = of(r, 1, 1), list[bytes]()
 

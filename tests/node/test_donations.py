@@ -38,20 +38,25 @@ from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.run.envelope import Signed
 from p2ptrain.trainer.formats.inner_bounds import check
 from p2ptrain.trainer.formats.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
-from tests.node.rig import ANN, BOB, CAI, Neighbour, NewRig, Rig, heartbeat, rig, settled
+from tests.node.rig import (
+    ANN,
+    BOB,
+    CAI,
+    QUICK,
+    Neighbour,
+    NewRig,
+    Rig,
+    heartbeat,
+    rig,
+    settled,
+)
 from tests.node.training.test_training import know_data
 from tests.node.training.test_validating import TWO, commit
 from tests.trainer.inner_states import trained, write_state
 
-OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor"}
+HASTE = replace(QUICK, donor_again_s=0.01, donor_answer_s=0.3, hear_first_s=0.1)
+OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor", "timing": HASTE}
 SEVERAL = OPTION | {"join_optimizer": "donors"}
-
-
-@pytest.fixture(autouse=True)
-def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipient, "AGAIN_S", 0.01)
-    monkeypatch.setattr(recipient, "ANSWER_S", 0.3)
-    monkeypatch.setattr(recipient, "HEAR_S", 0.1)
 
 
 def keep_state(
@@ -114,7 +119,7 @@ async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
             return await other.network.handlers[INNER_PROTOCOL](r.context.me, payload)
 
         r.network.answer = over_the_wire
-        monkeypatch.setattr(recipient, "ANSWER_S", 20.0)
+        r.wait_for(donor_answer_s=20.0)
         await take_inner_state(r.context)
         nursery.cancel_scope.cancel()
     ours = path_of(r.context.home.inner, 1)
@@ -310,9 +315,9 @@ async def test_a_joiner_takes_the_mean_of_what_several_give_and_says_whose(tmp_p
 async def test_who_gives_nothing_useful_does_not_keep_us_from_what_others_gave(
     answer: bytes | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipient, "ANSWER_S", 60.0)
     monkeypatch.setattr(recipient, "LATER_MAX", 3)
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
+        r.wait_for(donor_answer_s=60.0)
         commit(r, r.context.me, ANN.peer, BOB.peer, CAI.peer)
         commit(r, r.context.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer, CAI.peer)
@@ -366,8 +371,8 @@ async def test_who_puts_us_off_for_ever_does_not_keep_us_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipient, "LATER_MAX", 3)
-    monkeypatch.setattr(recipient, "ANSWER_S", 10.0)
     async with rig(tmp_path, **OPTION) as r:
+        r.wait_for(donor_answer_s=10.0)
         commit(r, r.context.me, ANN.peer, BOB.peer)
         commit(r, ANN.peer)
         keep_state(r, 2)
@@ -402,8 +407,8 @@ async def test_who_hears_nobody_does_not_wait_for_an_answer(tmp_path: Path) -> N
 async def test_states_from_long_ago_and_from_ahead_are_not_taken_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipient, "ANSWER_S", 100.0)
     async with rig(tmp_path, **OPTION) as r:
+        r.wait_for(donor_answer_s=100.0)
         for _ in range(AGE_STEPS_MAX + 2):
             step = commit(r, r.context.me, ANN.peer)
         for of in (step - AGE_STEPS_MAX - 1, step + 1):

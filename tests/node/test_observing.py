@@ -24,9 +24,9 @@ from p2ptrain.node import data_plane, observer
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.observer import Fetched, fetch, fetch_here, observe
-from p2ptrain.node.outer_state import fetch as transfer
 from p2ptrain.node.startup import opened
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.store import StoreReader
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, NewRig, Rig, heartbeat, rig, settled
@@ -111,7 +111,8 @@ async def _expect_word_of_what_is_gone(
     s: Swarm, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "NO_SOURCE_S", 0.0)
-    monkeypatch.setattr(transfer, "RETRY_S", 0.05)
+    around = replace(context.around, timing=Timing(fetch_retry_s=0.05))
+    context = replace(context, around=around)
     first = s["ann"].context.ledger.history.closing(0).entry.value
     assert isinstance(first, Commit)
     for name in ("ann", "seed"):

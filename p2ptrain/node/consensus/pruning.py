@@ -29,9 +29,6 @@ from p2ptrain.run import Run
 from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.suggested_command import to_paste
 
-PATIENCE_S = 60.0
-"""How long a node waits for a peer that has the missing entries before it gives up."""
-
 NAMED_MAX = 8
 """How many peers that pruned the missing entries are named: a person asks one or two of them."""
 
@@ -107,7 +104,7 @@ async def notice_pruned(context: Context) -> None:
     peers could not have gone on without the others.
 
     Raises:
-        TryLater: for `PATIENCE_S` every peer that is ahead has claimed to have pruned these
+        TryLater: for `pruned_s` every peer that is ahead has claimed to have pruned these
             entries, and no peer was seen where this node is.
     """
     told = 0
@@ -128,7 +125,7 @@ async def notice_pruned(context: Context) -> None:
         if told != lacking:  # Journalled once: a peer can withdraw the claim and repeat it.
             context.journal.write("nobody-keeps", height=lacking, evidence=kept)
             told = lacking
-        with trio.move_on_after(PATIENCE_S):
+        with trio.move_on_after(context.timing.pruned_s):
             while _is_left_behind(context):
                 await context.changes.wait()
         if _is_left_behind(context):

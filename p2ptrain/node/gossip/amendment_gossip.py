@@ -32,7 +32,6 @@ MISSING = Caution(
 
 OFFER_S = 30.0
 SHOWN_MAX = 4
-ASK_AGAIN_S = 2.0
 
 
 async def keep_amended(context: Context) -> None:
@@ -82,7 +81,7 @@ async def _ask_for_missing(context: Context) -> None:
         if context.amendments.held != held:
             await amendments_changed(context)
         if not found:
-            await trio.sleep(ASK_AGAIN_S)
+            await trio.sleep(context.timing.amendment_ask_s)
 
 
 def _missing(context: Context) -> Terms | None:

@@ -18,12 +18,8 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers.protocol_names import provider_key
 
-LOOK_EVERY_S = 1.0
 DIAL_S = 6.0
-OTHERS_TURN_S = 4.0
-"""How long the peer with the larger id waits for the other to dial."""
 
-RETRY_FIRST_S = 2.0
 RETRY_MAX_S = 60.0
 FIND_EVERY_S = 60.0
 SAVE_EVERY_S = 30.0
@@ -53,12 +49,14 @@ async def stay_connected(context: Context) -> None:
                     due_at.pop(peer, None)
                     waits_s.pop(peer, None)
                     continue
-                first_s = 0.0 if context.me < peer else OTHERS_TURN_S
+                first_s = 0.0 if context.me < peer else context.timing.others_turn_s
                 if now >= due_at.setdefault(peer, now + first_s):
-                    wait_s = waits_s[peer] = min(2 * waits_s.get(peer, RETRY_FIRST_S), RETRY_MAX_S)
+                    wait_s = waits_s[peer] = min(
+                        2 * waits_s.get(peer, context.timing.connection_retry_s), RETRY_MAX_S
+                    )
                     due_at[peer] = now + wait_s
                     nursery.start_soon(_dial, context, peer)
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(context.timing.connection_look_s)
 
 
 def known_peers(context: Context) -> list[PeerId]:
@@ -80,7 +78,7 @@ async def _dial(context: Context, peer: PeerId) -> None:
 async def bootstrap_again(context: Context) -> None:
     """Dial the configured bootstrap addresses whenever the run is out of reach, until cancelled."""
     while True:
-        await trio.sleep(10 * LOOK_EVERY_S)
+        await trio.sleep(10 * context.timing.connection_look_s)
         ways = _ways_back(context)
         if not ways:
             continue
@@ -157,8 +155,10 @@ async def watch_peers(context: Context) -> None:
         await _expect_members(context)
         await _judge(context)
         deadline = context.peers.detector.next_deadline()
-        until_s = LOOK_EVERY_S if deadline is None else deadline - context.now()
-        await context.changes.wait(at_most_s=min(max(until_s, 0.01), LOOK_EVERY_S))
+        until_s = context.timing.connection_look_s if deadline is None else deadline - context.now()
+        await context.changes.wait(
+            at_most_s=min(max(until_s, 0.01), context.timing.connection_look_s)
+        )
 
 
 def _keep_room_for_members(context: Context) -> None:

@@ -22,8 +22,6 @@ from p2ptrain.node.state.threads import in_thread
 
 __all__ = ["PURPOSE", "Tried", "is_busy", "probe_paths", "whom_to_probe"]
 
-PROBE_EVERY_S = 20.0
-"""A probe takes 2 MiB at most: 0.8 Mbit/s while there is a path left to probe."""
 
 AGAIN_S = 600.0
 DIAL_S = 8.0
@@ -43,7 +41,7 @@ async def probe_paths(context: Context) -> None:
     """Probe one peer after the other until cancelled."""
     tried = Tried()
     while True:
-        await trio.sleep(PROBE_EVERY_S)
+        await trio.sleep(context.timing.probe_every_s)
         endpoint = whom_to_probe(context, tried)
         if endpoint is not None:
             tried.at[endpoint.peer] = context.now()

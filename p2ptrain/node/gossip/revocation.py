@@ -22,8 +22,6 @@ from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
-LOOK_EVERY_S = 5.0
-
 
 async def notice_revocation(context: Context) -> None:
     """Check until cancelled.
@@ -31,12 +29,12 @@ async def notice_revocation(context: Context) -> None:
     Raises:
         NotAuthorised: this node is not on the newest list.
     """
-    ask_at, refusals = context.now() + LOOK_EVERY_S, 0
+    ask_at, refusals = context.now() + context.timing.revocation_look_s, 0
     while context.admission.admits(context.me):
-        await context.changes.wait(at_most_s=LOOK_EVERY_S)
+        await context.changes.wait(at_most_s=context.timing.revocation_look_s)
         if context.now() < ask_at:
             continue
-        ask_at = context.now() + LOOK_EVERY_S
+        ask_at = context.now() + context.timing.revocation_look_s
         if context.ledger.refusals > refusals or is_alone(context):
             refusals = context.ledger.refusals
             await _ask_everybody(context)

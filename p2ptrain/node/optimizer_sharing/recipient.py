@@ -28,17 +28,9 @@ from p2ptrain.observe.states import StandingBy
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
-HEAR_S = 10.0
-"""Five heartbeats: a node that has heard nobody by then has nobody to ask."""
-
-ANSWER_S = 90.0
-"""Time to wait for the first offer, and again for each next one: a donor must first write 8 bytes a
-parameter."""
-
 LATER_MAX = 15
 """How often one member may answer "later", half a minute in all, before others are asked too."""
 
-AGAIN_S = 2.0
 ASK_S = 5.0
 ASKED_MAX = 4
 """Members asked each time; those that had nothing come last."""
@@ -104,7 +96,7 @@ async def _ask_around(context: Context, donated: Donated) -> tuple[dict[PeerId, 
     there is a state to begin with, this no longer waits.
     """
     gifts, useless, put_off = dict[PeerId, _Gift](), dict[PeerId, str](), Counter[PeerId]()
-    ends_s = context.now() + ANSWER_S
+    ends_s = context.now() + context.timing.donor_answer_s
     while context.now() < ends_s and len(useless) < USELESS_MAX:
         around = [peer for peer in donors(context) if peer not in useless and peer not in gifts]
         around.sort(key=lambda peer: put_off[peer] >= LATER_MAX)
@@ -126,18 +118,21 @@ async def _ask_around(context: Context, donated: Donated) -> tuple[dict[PeerId, 
             except _Useless as exc:
                 useless[peer] = exc.why
                 context.journal.write("donor-refused", peer=peer, reason=exc.why)
-            ends_s = context.now() + ANSWER_S  # A fetch has its own deadline.
-        await trio.sleep(AGAIN_S)
+            ends_s = context.now() + context.timing.donor_answer_s  # A fetch has its own deadline.
+        await trio.sleep(context.timing.donor_again_s)
     said = "; ".join(f"{label(peer)}: {why}" for peer, why in useless.items())
-    return gifts, said or f"no member gave the state of its own within {ANSWER_S:.0f} s"
+    return (
+        gifts,
+        said or f"no member gave the state of its own within {context.timing.donor_answer_s:.0f} s",
+    )
 
 
 async def _know_the_run(context: Context) -> None:
     """Return once our ledger is as long as the peers', if any peer is heard."""
-    with trio.move_on_after(HEAR_S):
+    with trio.move_on_after(context.timing.hear_first_s):
         while not len(context.peers.table):
             await context.changes.wait()
-    with trio.move_on_after(ANSWER_S):
+    with trio.move_on_after(context.timing.donor_answer_s):
         while len(context.peers.table) and not context.peers.ledger_is_current():
             await context.changes.wait()
 

@@ -33,9 +33,6 @@ from p2ptrain.swarm import (
 )
 
 DIAL_S = 8.0
-FETCH_S = 3600.0
-"""Limit for one try at a whole blob. Received chunks are kept, and the next try goes on from
-there."""
 
 TRIES_BEFORE_WORD = 4
 """A starting node has not heard of peers that have the bytes, so the first tries cause no
@@ -43,8 +40,6 @@ warning."""
 
 WAITS_FOR_A_SOURCE = "this node asks again and again, waiting for somebody who has them"
 
-RETRY_S = 2.0
-"""One heartbeat: by then this node may have heard of a peer that has the bytes."""
 
 BLAMED_S = 60.0
 """How long a peer that sent a wrong chunk is left out: a wrong chunk costs 4 MiB, and a try comes
@@ -102,7 +97,7 @@ async def fetch(
                 digest,
                 sources,
                 partial(_dial, context),
-                deadline_s=FETCH_S,
+                deadline_s=context.timing.fetch_limit_s,
                 progress=progress if shown else None,
                 handle=handle,
             ),
@@ -148,7 +143,7 @@ async def fetch_loose(
     try_s: float | None = None,
 ) -> FetchReport:
     """Fetch these chunks into the store. A try lasts `try_s`. Raises StoreError as `fetch` does."""
-    deadline_s = FETCH_S if try_s is None else try_s
+    deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
     return await _until_here(
         context,
         digests[0],
@@ -265,9 +260,9 @@ async def _offer_newcomers(
 
 
 async def _others_or_later(context: Context) -> None:
-    """Return when there is another peer to ask, or after `RETRY_S`."""
+    """Return when there is another peer to ask, or after `fetch_retry_s`."""
     asked = {source.peer for source in sources(context)}
-    with trio.move_on_after(RETRY_S):
+    with trio.move_on_after(context.timing.fetch_retry_s):
         while {source.peer for source in sources(context)} <= asked:
             await context.changes.wait()
 

@@ -31,13 +31,6 @@ from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
 from p2ptrain.store import Head, Leisure, Store
 
-HEAR_FIRST_S = 10.0
-"""Five heartbeats: a node that has heard nobody by then is alone, and starts from what it has."""
-
-LOST_S = 10.0
-"""Five heartbeats: by then every peer that still has an update or a snapshot was heard and
-asked."""
-
 
 async def keep_outer_state(context: Context) -> None:
     """Load a snapshot, then follow the ledger for ever.
@@ -46,7 +39,7 @@ async def keep_outer_state(context: Context) -> None:
         StoreError: this store cannot take a blob that it needs.
         RemoteProtocolError: the members certified bytes that are not a valid update.
     """
-    with trio.move_on_after(HEAR_FIRST_S):
+    with trio.move_on_after(context.timing.hear_first_s):
         while not context.peers.ledger_is_current():
             await context.changes.wait()
     if own := snapshot_choice.own_start(context.store, context.ledger.core, context.ledger.origin):
@@ -123,8 +116,8 @@ def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -
 
 class _Patience:
     """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
-    It ends once there was a peer to ask for LOST_S and nothing came, since a transfer may pause for
-    a while.
+    It ends once there was a peer to ask for `lost_s` and nothing came, since a transfer may pause
+    for a while.
     """
 
     def __init__(self, context: Context, superseded: Callable[[], bool], *, bounded: bool) -> None:
@@ -137,7 +130,7 @@ class _Patience:
         so_far = self._context.outer.fetching
         if so_far != self._had or not fetch.sources(self._context):
             self._since, self._had = self._context.now(), so_far
-        late = self._context.now() > self._since + LOST_S
+        late = self._context.now() > self._since + self._context.timing.lost_s
         return self._superseded() or (self._bounded and late)
 
 
@@ -245,7 +238,10 @@ def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
 async def _leapt(context: Context, to: SnapshotRef) -> bool:
     """Load this snapshot. Return False if nobody has it; the updates are then applied instead."""
     step, since = context.outer.step, context.now()
-    if await _loaded_or_why_not(context, to, lambda: context.now() > since + LOST_S) is not None:
+    if (
+        await _loaded_or_why_not(context, to, lambda: context.now() > since + context.timing.lost_s)
+        is not None
+    ):
         context.outer.passed_over = to.digest
         return False
     context.journal.write("leapt", step=step, to=to.step)
@@ -283,7 +279,7 @@ async def _apply(context: Context, commit: Commit) -> None:
     def lost() -> bool:
         snapshot = context.ledger.snapshot.snapshot
         newer = snapshot is not None and snapshot.step > commit.step
-        return newer and context.now() > since + LOST_S
+        return newer and context.now() > since + context.timing.lost_s
 
     await context.until_known(commit.step)
     outer_step = context.outer_step(commit.step)

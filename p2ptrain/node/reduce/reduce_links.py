@@ -28,9 +28,6 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
-EDGE_S = 10.0
-"""Longer than a heartbeat and a gossip hop: by then a live neighbour has received the roster."""
-
 DIAL_S = 5.0
 """Limit for one dial: several times what a busy machine on the other side of the world needs."""
 
@@ -121,7 +118,9 @@ def _opener(context: Context, request: ReduceRequest, peer: PeerId) -> Opener:
 async def _accept(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
     def take() -> None:
         # Runs in the thread, so that no connection is lost if the task is cancelled meanwhile.
-        edges.open[peer, key.stream] = context.plane.ring_inbox.take(key, deadline_s=EDGE_S)
+        edges.open[peer, key.stream] = context.plane.ring_inbox.take(
+            key, deadline_s=context.timing.edge_s
+        )
 
     give_up = partial(
         context.plane.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt
@@ -133,9 +132,9 @@ async def _accept(context: Context, peer: PeerId, key: RingKey, edges: Edges) ->
 
 async def _reach(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
     """Dial until the neighbour answers. If it was restarted, we may not know its new endpoint, or
-    it may not know our new certificate: then both are exchanged. All of this takes at most EDGE_S
+    it may not know our new certificate: then both are exchanged. All of this takes at most `edge_s`
     and one last try; a longer wait would make us fail without naming the neighbour."""
-    ends = context.now() + EDGE_S
+    ends = context.now() + context.timing.edge_s
     endpoint = context.peers.table.endpoint(peer)
     with _told_if_late(context, peer, key) as met:
         for wait_s in chain([0.0], repeat(AGAIN_S)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -43,6 +44,9 @@ from p2ptrain.run import Leg, RunManifest
 from p2ptrain.state import Layout
 from p2ptrain.store import Store
 from p2ptrain.sync.fragments import Fragment, fragments
+
+if TYPE_CHECKING:
+    from p2ptrain.node.state.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,10 @@ class Context:
     @property
     def network(self) -> Network:
         return self.around.network
+
+    @property
+    def timing(self) -> Timing:
+        return self.around.timing
 
     @property
     def trains(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
@@ -13,6 +14,9 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
+
+if TYPE_CHECKING:
+    from p2ptrain.node.state.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Surroundings:
     run: Run
     admission: Admission
     network: Network
+    timing: Timing
     disk: Disk | None = None
     """The disk for the store and the ledger's logs; None means this machine's own."""
     incarnation: int = 0

@@ -33,7 +33,6 @@ from p2ptrain.sync.trainer_orders import (
 )
 
 READ_BYTES = 1 << 16
-CHECK_EVERY_S = 1.0
 LAST_WORDS_LOOK_S = 0.05
 RESTARTED = "trainer"
 """Key of the warning after a restart; it is removed when work of the new trainer is offered."""
@@ -114,7 +113,7 @@ class Conversation:
                 told = wanted
             if self._rests_on_wrong_theta:
                 raise TrainerError("what it has made rests on a wrong θ", code="STATE-DIFFERS")
-            await trio.sleep(CHECK_EVERY_S)
+            await trio.sleep(self._context.timing.trainer_look_s)
 
     async def _heard_out(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run `task`. If it finds that the trainer has ended, wait until all frames are processed:

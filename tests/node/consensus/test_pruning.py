@@ -320,8 +320,8 @@ async def test_what_was_measured_of_a_step_that_was_pruned_meanwhile_is_dropped(
 async def test_who_finds_nobody_that_keeps_what_it_lacks_says_so_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
     async with rig(tmp_path, founders=(BOB.peer,), **ALONE) as r:
+        r.wait_for(pruned_s=0.05)
         context = r.context
         answer = Pruned(40, 15, digest("e16"))
         context.ledger.core.handle(Heard(ANN.peer, 40), 0.0)
@@ -352,8 +352,8 @@ async def test_one_peers_word_does_not_end_a_node_that_is_where_others_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Ann claims to be far ahead, and to have pruned all that would show it."""
-    monkeypatch.setattr(pruning, "PATIENCE_S", 0.0)
     r = await new_rig(tmp_path, **ALONE)
+    r.wait_for(pruned_s=0.0)
     context = r.context
     context.peers.table.take(BOB.peer, heartbeat(r.run.id), 0.0)
     context.ledger.core.handle(Heard(ANN.peer, 10**9), 0.0)
@@ -372,9 +372,9 @@ async def test_only_those_who_could_have_gone_on_without_a_voter_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who_says_it: tuple[Identity, ...]
 ) -> None:
     """It hears nobody else, so nobody is seen where it stands. Cai is no voter."""
-    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
     me = load_or_create(Home(tmp_path / "home").identity)
     async with rig(tmp_path, founders=(ANN.peer, BOB.peer, me.peer), **ALONE) as r:
+        r.wait_for(pruned_s=0.05)
         context, ended, ends = r.context, False, who_says_it == (ANN, BOB)
         for peer in (each.peer for each in who_says_it):
             context.ledger.core.handle(Heard(peer, 40), 0.0)
@@ -383,7 +383,7 @@ async def test_only_those_who_could_have_gone_on_without_a_voter_end_it(
         for peer in (each.peer for each in who_says_it):
             context.ledger.core.handle(Received(peer, Pruned(40, 15, digest("e16"))), 10.0)
         assert len(context.ledger.core.out_of_reach()) == len(who_says_it)
-        with trio.move_on_after(60.0 if ends else 6 * pruning.PATIENCE_S):
+        with trio.move_on_after(60.0 if ends else 6 * r.context.timing.pruned_s):
             try:
                 await notice_pruned(context)
             except TryLater:
@@ -401,8 +401,8 @@ async def test_who_has_no_vote_at_its_head_loses_nothing_by_anybodys_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that began at a checkpoint that its user trusts, and that others left behind."""
-    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
     async with rig(tmp_path, founders=(BOB.peer, CAI.peer), **ALONE) as r:
+        r.wait_for(pruned_s=0.05)
         context = r.context
         r.decide(opening(context.ledger.snapshot, Participant(BOB.peer, 16, 1)))
         context.ledger.core.handle(Heard(ANN.peer, 40), 0.0)

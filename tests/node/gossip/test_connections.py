@@ -90,10 +90,8 @@ async def test_what_waits_for_a_lost_peer_is_given_up_but_not_a_connection_that_
 async def test_who_was_cut_off_dials_everybody_as_soon_as_one_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(connections, "RETRY_FIRST_S", 1000.0)
-    monkeypatch.setattr(connections, "OTHERS_TURN_S", 0.0)
     r = await new_rig(tmp_path)
+    r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
     dialled: list[PeerId] = []
 
     async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:

@@ -130,8 +130,8 @@ async def test_a_neighbour_that_nothing_is_known_of_is_asked_before_it_is_dialle
 async def test_reaching_a_neighbour_has_one_deadline_whatever_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)
     async with rig(tmp_path) as r:
+        r.wait_for(edge_s=0.5)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             credentials = Credentials.create(ANN)
             place = Endpoint(ANN.peer, *silent.getsockname(), credentials.certificate_der)

@@ -15,7 +15,6 @@ from p2ptrain.dataplane import probing as data_plane_probing
 from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant
-from p2ptrain.node.gossip import path_probes
 from p2ptrain.node.gossip.path_probes import (
     AGAIN_S,
     PURPOSE,
@@ -98,7 +97,6 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
 async def test_a_probe_measures_rate_and_delay(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         context, ann = r.context, ANN.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann,)))
@@ -117,7 +115,6 @@ async def test_a_probe_measures_rate_and_delay(
 async def test_a_probe_is_given_up_when_a_reduce_begins(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     monkeypatch.setattr(data_plane_probing, "PROBE_S", 100.0)  # It would wait for twice as long.
     begun, ended = threading.Event(), threading.Event()
 
@@ -149,7 +146,6 @@ async def test_a_probe_is_given_up_when_a_reduce_begins(
 async def test_who_cannot_be_probed_costs_a_line(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     r = await new_rig(tmp_path)
     r.decide(opening(r.context.ledger.snapshot, learners=(ANN.peer,)))
     with listening(r, ProbeServer(lambda: False)) as endpoint:

@@ -10,16 +10,10 @@ import trio
 from p2ptrain.errors import NotAuthorised, PeerUnreachable
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip import revocation as module
 from p2ptrain.node.gossip.revocation import is_alone, notice_revocation
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Allowlist, SignedAllowlist
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
 
 
 def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:

@@ -26,8 +26,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
 from p2ptrain.ledger.history.base import encode_base
-from p2ptrain.node.gossip import amendment_gossip, connections
-from p2ptrain.node.gossip import revocation as revocation_module
+from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.connections import bootstrap_again, stay_connected
 from p2ptrain.node.gossip.revocation import notice_revocation
@@ -209,7 +208,6 @@ async def test_strangers_do_not_delay_a_newcomer_at_its_checkpoint(
 async def test_strangers_do_not_delay_the_news_that_a_node_was_taken_off_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Answer
 ) -> None:
-    monkeypatch.setattr(revocation_module, "LOOK_EVERY_S", 0.01)
     async with rig(tmp_path, allowed=[FRIEND.peer, CAI.peer]) as r:
         organiser = load_or_create(r.context.home.identity)
         newer = Allowlist.of(r.run.id, 2, [FRIEND.peer])
@@ -262,9 +260,9 @@ async def test_an_amendment_that_is_not_the_missing_one_does_not_end_the_questio
     """It is genuine and new, so it is kept and told on; but the peer that showed it is not asked
     again at once, as if it had helped.
     """
-    monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 1000.0)
     rules = policy(participants_min=1)
     async with rig(tmp_path, allowed=[FRIEND.peer, BOB.peer], steps=99, rules=rules) as r:
+        r.wait_for(amendment_ask_s=1000.0)
         made, organiser = agreed_amendment(r), load_or_create(r.context.home.identity)
         other = SignedAmendment.publish(organiser, Amendment(r.run.id, 2, 9, lr=0.1), r.run)
 
@@ -310,7 +308,6 @@ async def test_a_connected_stranger_does_not_keep_a_node_from_bootstrapping_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: str
 ) -> None:
     """In an open run everybody is admitted, and yet no more than a stranger."""
-    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
     async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, STRANGERS[0], FRIEND.peer)
         r.network.peers = set(STRANGERS)
@@ -325,7 +322,6 @@ async def test_a_connected_member_is_company_unless_no_quorum_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One member that lies is not enough to keep a node to itself."""
-    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, FRIEND.peer)
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
@@ -340,10 +336,8 @@ async def test_a_connected_member_is_company_unless_no_quorum_is_heard(
 async def test_a_stranger_does_not_hide_that_all_others_were_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(connections, "RETRY_FIRST_S", 1000.0)
-    monkeypatch.setattr(connections, "OTHERS_TURN_S", 0.0)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
         dialled: list[PeerId] = []
 
         async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:

@@ -6,8 +6,10 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,12 +31,13 @@ from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.peers.heartbeat import SnapshotReport
 from p2ptrain.state import OuterState, write_state
 from p2ptrain.store import Head, Leisure, digest_of
 from p2ptrain.testing.published import policy
-from tests.node.rig import ANN, Neighbour, NewRig, Rig, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, QUICK, Neighbour, NewRig, Rig, heartbeat, opening, rig, settled
 
 ALONE = policy(participants_min=1, snapshot_every=2)
 
@@ -42,13 +45,17 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else is there to be heard."""
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
 
 
 @asynccontextmanager
-async def following(folder: Path, *, steps: int = 0, skip: bool = False) -> AsyncIterator[Rig]:
+async def following(
+    folder: Path, *, steps: int = 0, skip: bool = False, timing: Timing = QUICK
+) -> AsyncIterator[Rig]:
     """A node that follows a ledger which has `steps` outer steps behind it already."""
-    async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
+    async with (
+        rig(folder, rules=ALONE, steps=99, timing=timing) as r,
+        trio.open_nursery() as nursery,
+    ):
         for _ in range(steps):
             await commit(r)
         if skip:
@@ -261,7 +268,6 @@ async def test_a_certified_update_that_is_none_ends_the_node_with_a_word(tmp_pat
 async def test_a_certified_snapshot_that_is_none_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     r = await new_rig(tmp_path, rules=ALONE)
     genesis, lie = r.context.manifest.genesis, SnapshotRef(1, r.context.manifest.data.index)
     for step in range(3):
@@ -306,7 +312,6 @@ async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_
 async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(fetch, "RETRY_S", 0.05)
     r = await new_rig(tmp_path, rules=ALONE)
     await commit(r)
     await commit(r, snapshot=SnapshotRef(1, digest_of(b"gone")))
@@ -323,9 +328,7 @@ async def test_a_snapshot_that_nobody_has_any_more_gives_way_to_a_newer_one(
 async def test_who_was_away_for_longer_than_updates_are_kept_leaps_to_a_newer_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "RETRY_S", 0.05)
-    monkeypatch.setattr(module, "LOST_S", 0.1)
-    async with following(tmp_path, steps=2) as r:
+    async with following(tmp_path, steps=2, timing=replace(QUICK, lost_s=0.1)) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
         assert best_start(r.context, await look(r.context)).step == 2
         await commit(r, digest_of(b"gone"))
@@ -345,9 +348,8 @@ async def restarted(
     folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Rig]:
     """A node about to start beside a peer that has nothing, with `steps` outer steps to follow."""
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
-    monkeypatch.setattr(module, "LOST_S", 0.1)
     async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
+        r.wait_for(lost_s=0.1)
         for _ in range(steps):
             await commit(r)
         with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -413,10 +415,10 @@ async def test_a_transfer_that_comes_on_is_not_given_up_for_the_next_best(
         monkeypatch.setattr(Context, "now", lambda context: now)
         patience = module._Patience(r.context, lambda: False, bounded=True)
         for so_far in range(4):
-            now += 0.6 * module.LOST_S
+            now += 0.6 * r.context.timing.lost_s
             r.context.outer.fetching = FetchingSnapshot(so_far, 9)
             assert not patience.is_over()
-        now += 1.5 * module.LOST_S
+        now += 1.5 * r.context.timing.lost_s
         assert patience.is_over()
         r.context.peers.table.forget(ANN.peer)  # Nobody can be asked.
         assert not patience.is_over()
@@ -467,7 +469,6 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
 async def test_who_has_fallen_behind_goes_by_log_or_snapshot_whichever_takes_fewer_bytes(
     tmp_path: Path, away: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     async with following(tmp_path) as r:
         by_log = (
             update_blobs.payload_bytes_about(r.context) * (away - 1) <= 8 * r.context.layout.numel
@@ -502,14 +503,13 @@ async def test_updates_that_are_here_already_cost_nothing_and_are_applied(tmp_pa
 async def test_where_nobody_has_the_newer_snapshot_the_log_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
-    monkeypatch.setattr(module, "LOST_S", 0.05)
-    async with following(tmp_path) as r:
+    timing: Any = SimpleNamespace(**asdict(replace(QUICK, lost_s=0.05)))
+    async with following(tmp_path, timing=timing) as r:
         write = r.context.journal.write
 
         def patient_with_the_log(event: str, **fields: object) -> None:
             if event == "snapshot-useless":
-                monkeypatch.setattr(module, "LOST_S", 100.0)
+                timing.lost_s = 100.0
             write(event, **fields)
 
         monkeypatch.setattr(r.context.journal, "write", patient_with_the_log)
@@ -525,8 +525,8 @@ async def test_where_nobody_has_the_newer_snapshot_the_log_is_followed(
 async def test_who_hears_somebody_further_on_waits_for_the_ledger_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 10.0)
     r = await new_rig(tmp_path, rules=ALONE)
+    r.wait_for(hear_first_s=10.0)
     r.context.peers.table.take(ANN.peer, heartbeat(r.run.id, height=2), r.context.now())
     nursery.start_soon(keep_outer_state, r.context)
     await trio.testing.wait_all_tasks_blocked(0.05)

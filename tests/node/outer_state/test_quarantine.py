@@ -13,8 +13,6 @@ import trio
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
-from p2ptrain.node.outer_state import fetch
-from p2ptrain.node.outer_state import outer_task as outer_module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
 from p2ptrain.node.outer_state.state_mismatch import TIMES_MAX, WARNING
@@ -25,12 +23,6 @@ from p2ptrain.testing.published import policy
 from tests.node.rig import Neighbour, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1, snapshot_every=2)
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outer_module, "HEAR_FIRST_S", 0.01)
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
 
 
 class Truth:

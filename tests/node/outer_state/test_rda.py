@@ -12,7 +12,6 @@ import trio
 from p2ptrain.archive.update_format import UpdateFormat, published_formats
 from p2ptrain.ids import RunId
 from p2ptrain.ledger.chain.values import Commit, Participant
-from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce.reduce_task import exchange
@@ -33,7 +32,6 @@ async def test_one_peer_alone_goes_where_plain_means_would_take_it(
     new_rig: NewRig,
     nursery: trio.Nursery,
 ) -> None:
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     sync = SyncSpec(fragments=fragments, merge="rda")
     settings = {"sync": sync, "inner_steps": 2, "rules": policy(participants_min=1)}
     r = await new_rig(tmp_path, **settings)
@@ -115,7 +113,6 @@ def test_nothing_that_voters_take_moves_a_weight_further_than_a_participant_may(
 async def test_an_update_that_claims_the_longest_lengths_is_applied_within_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     settings = {"sync": SyncSpec(merge="rda"), "rules": policy(participants_min=1)}
     r = await new_rig(tmp_path, **settings)
     context = r.context

@@ -17,7 +17,7 @@ from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.state_bytes import digest_state
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
-from p2ptrain.node.outer_state import fetch, retention, scrub
+from p2ptrain.node.outer_state import retention, scrub
 from p2ptrain.node.outer_state.kept import cached_blocks_max, kept_blobs, kept_data, roots
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.state.context import Context
@@ -278,7 +278,6 @@ async def test_what_is_pinned_and_damaged_is_named_until_it_is_whole_or_let_go_o
     for module, name, seconds in (
         (retention, "AGAIN_S", 0.02),
         (scrub, "REPAIR_S", 0.0),
-        (fetch, "RETRY_S", 0.02),
     ):
         monkeypatch.setattr(module, name, seconds)
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:

@@ -13,7 +13,6 @@ import trio.testing
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ids import Digest
 from p2ptrain.node.control.control_socket import _scrub
-from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.outer_state import scrub as module
 from p2ptrain.node.outer_state.retention import _collect
 from p2ptrain.node.outer_state.scrub import WARNING, one_pass, scrub
@@ -26,7 +25,6 @@ from tests.node.rig import Neighbour, NewRig, Rig, rig, settled
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REPAIR_S", 0.0)
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
 
 
 @asynccontextmanager

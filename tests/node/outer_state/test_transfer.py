@@ -51,7 +51,6 @@ async def test_what_a_node_is_doing_beside_a_fetch_is_what_it_does_afterwards(
 async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     asked: list[str] = []
 
     def takes_requests_and_never_answers(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -79,7 +78,6 @@ async def test_who_is_heard_of_while_a_fetch_runs_is_asked_as_well(
 async def test_who_sends_garbage_is_reported_and_left_out_of_the_tries_that_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     lies: list[str] = []
 
     def lies_whatever_it_is_asked(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -120,28 +118,25 @@ def brings(chunks_max: int, r: Rig) -> Callable[[SecureSocket, Mapping[str, obje
 
 
 @asynccontextmanager
-async def beside_one_that(folder: Path, chunks_max: int) -> AsyncIterator[tuple[Rig, list[Digest]]]:
-    """A node, and chunks of which its only peer `brings` some."""
+async def beside_one_that(
+    folder: Path, chunks_max: int, *, try_s: float = 3.0
+) -> AsyncIterator[tuple[Rig, list[Digest]]]:
+    """A node, and chunks of which its only peer `brings` some.
+
+    Three seconds are long enough for two chunks on a busy machine.
+    """
     async with rig(folder / "a", admission="open") as r, rig(folder / "b") as other:
         other.context.plane.listener._gate._allowed = lambda peer: True
+        r.wait_for(fetch_limit_s=try_s)
         other.context.plane.listener.handle(PURPOSE, brings(chunks_max, other))
         Neighbour(r, other)
         yield r, [other.context.store.put_chunk(b"%d" % number) for number in range(4)]
 
 
-@pytest.fixture
-def _short_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long enough for two chunks on a busy machine."""
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
-    monkeypatch.setattr(fetch, "FETCH_S", 3.0)
-
-
 async def test_what_a_source_that_stands_still_does_not_bring_may_be_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
-    monkeypatch.setattr(fetch, "FETCH_S", 0.1)
-    async with beside_one_that(tmp_path, chunks_max=0) as (r, chunks):
+    async with beside_one_that(tmp_path, chunks_max=0, try_s=0.1) as (r, chunks):
         with trio.fail_after(20), pytest.raises(StoreError) as caught:
             await fetch.fetch(r.context, chunks[0], unwanted=lambda: True)
         assert caught.value.code == "CKPT-NO-SOURCE"
@@ -153,7 +148,6 @@ async def test_what_a_source_that_stands_still_does_not_bring_may_be_given_up(
         assert waited.cancelled_caught
 
 
-@pytest.mark.usefixtures("_short_tries")
 async def test_what_comes_slowly_is_not_given_up_by_the_patient(tmp_path: Path) -> None:
     async with beside_one_that(tmp_path, chunks_max=2) as (r, chunks):
         with trio.fail_after(20):
@@ -162,7 +156,6 @@ async def test_what_comes_slowly_is_not_given_up_by_the_patient(tmp_path: Path) 
         assert len(r.said("fetch-delayed")) >= 1
 
 
-@pytest.mark.usefixtures("_short_tries")
 async def test_of_what_comes_slowly_the_impatient_keep_what_has_come(tmp_path: Path) -> None:
     async with beside_one_that(tmp_path, chunks_max=2) as (r, chunks):
         with trio.fail_after(20), pytest.raises(StoreError) as caught:

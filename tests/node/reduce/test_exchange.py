@@ -149,8 +149,8 @@ async def test_a_ring_of_one_stores_its_update_and_says_so_once(
 async def test_who_cannot_be_reached_is_suspected_and_theta_is_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)
     r = await new_rig(tmp_path)
+    r.wait_for(edge_s=0.5)
     context = r.context
     context.outer.step = 0
     context.peers.detector.watch(ANN.peer, context.now())
@@ -171,9 +171,9 @@ async def test_a_neighbour_that_never_opens_its_streams_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, they_dial: bool
 ) -> None:
     """It is due to dial and does not, or it is dialled and says nothing to our hello."""
-    monkeypatch.setattr(reduce_links, "EDGE_S", 0.4)
     monkeypatch.setattr(reduce_links, "DIAL_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        r.wait_for(edge_s=0.4)
         context = r.context
         with socket.create_server(("127.0.0.1", 0)) as silent:
             place = Endpoint(
@@ -233,8 +233,8 @@ async def test_a_neighbour_whose_answer_or_certificate_is_bad_is_named_and_we_ar
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
 ) -> None:
     """A certificate may bear somebody else's name, who has nothing to do with it."""
-    monkeypatch.setattr(reduce_links, "EDGE_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        r.wait_for(edge_s=0.4)
         context = r.context
         with answering(context, answer or b"") as place:
             if answer is None:

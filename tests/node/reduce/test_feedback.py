@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
-from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce import reduce_task as exchanging
@@ -73,7 +72,6 @@ def owed(r: Rig) -> list[NDArray[np.float32]]:
 async def test_each_fragment_is_owed_what_its_own_updates_have_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     settings = {
         "rules": policy(participants_min=1, snapshot_every=100),
         "codec": CodecSpec("int4", 32, feedback=True),
@@ -139,7 +137,6 @@ async def owing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, late: type[Late]
 ) -> AsyncIterator[Rig]:
     """A node that is alone in its run, owes something from step 0, and is `late` in step 1."""
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     monkeypatch.setattr(update_blobs, "LAG_S", 0.02)
     monkeypatch.setattr(Late, "lost", None)
     rules = policy(participants_min=1, snapshot_every=100)

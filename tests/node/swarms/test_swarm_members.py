@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from p2ptrain.ids import Digest
-from p2ptrain.node.gossip import revocation
 from p2ptrain.node.joining import find_run
+from p2ptrain.node.state.timing import Timing
 from tests.node.swarm import SwarmNode, swarm
 
 ENDLESS = 10_000
@@ -108,8 +108,8 @@ def is_member(node: SwarmNode, other: SwarmNode) -> bool:
 async def test_who_is_taken_off_the_allowlist_is_evicted_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.3)
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    timing = Timing(revocation_look_s=0.3)
+    async with swarm(tmp_path, steps=ENDLESS, timing=timing) as s:
         cai = s["cai"]
         await s.until(lambda: cai.peer in s.seed.context.ledger.snapshot.voters)
         s.allow(remove=[cai.peer])

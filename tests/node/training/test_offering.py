@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +25,7 @@ from p2ptrain.node.training import trainer_link as module
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.fake_trainer import FakeTrainer, Remote
-from tests.node.rig import settled
+from tests.node.rig import QUICK, settled
 from tests.node.training.test_training import orders, training
 
 FOUND = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
@@ -34,7 +37,6 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
     """A rank's host drops while what it made is held to the bound. If this node is the only voter,
     nobody else would ever ask for it.
     """
-    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
     own_peak = ready_work.own_peak
 
@@ -51,9 +53,10 @@ async def test_work_of_a_trainer_that_ended_before_our_ledger_heard_of_it_is_tol
     monkeypatch.setattr(ready_work, "own_peak", slow_peak)
     monkeypatch.setattr(FakeTrainer, "check", lose_a_rank)
     remote = Remote()
-    async with training(tmp_path, remote) as r:
+    timing: Any = SimpleNamespace(**asdict(replace(QUICK, trainer_look_s=0.01)))
+    async with training(tmp_path, remote, timing=timing) as r:
         await settled(noticed.is_set)
-        monkeypatch.setattr(module, "CHECK_EVERY_S", 60.0)
+        timing.trainer_look_s = 60.0
         await trio.testing.wait_all_tasks_blocked(0.05)
         goes_on.set()
         await settled(lambda: len(r.said("trainer-started")) == 2)

@@ -21,7 +21,6 @@ from p2ptrain.archive.home import Home
 from p2ptrain.data.blocks import encode_block
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant
-from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce.reduce_task import exchange
 from p2ptrain.node.training.trainer_processes import subprocesses
@@ -129,7 +128,6 @@ async def test_ranks_that_call_make_the_state_that_local_ones_make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One identity for both, hence the same run, the same lease and the same bytes."""
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     async with training(tmp_path / "local") as r:
         local = await stepped(r)
         key = r.context.home.identity.read_bytes()

@@ -24,7 +24,7 @@ from p2ptrain.ipc import channel, frames
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.ledger.messages.events import Ready
 from p2ptrain.node.control.status import status
-from p2ptrain.node.outer_state import fetch, state_mismatch
+from p2ptrain.node.outer_state import state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import trainer_link as module
@@ -42,7 +42,7 @@ from p2ptrain.trainer.host import supervisor
 from p2ptrain.trainer.host.launch import Launched, StderrTail
 from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
 from p2ptrain.trainer.host.supervisor import RunningTrainer
-from tests.node.rig import ANN, NewRig, Rig, opening, rig, settled
+from tests.node.rig import ANN, QUICK, NewRig, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1)
 
@@ -166,9 +166,8 @@ async def test_work_that_was_not_taken_is_rebased_and_stands_again(tmp_path: Pat
 
 
 async def test_what_was_trained_on_a_wrong_theta_is_trained_anew_by_a_new_trainer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
     remote = Remote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -177,7 +176,6 @@ async def test_what_was_trained_on_a_wrong_theta_is_trained_anew_by_a_new_traine
         assert r.context.trainer.work is None
         await settled(lambda: len(r.said("trainer-started")) == 2)
         assert [each["code"] for each in r.said("trainer-ended")] == ["STATE-DIFFERS"]
-        monkeypatch.undo()
         await settled(lambda: r.context.trainer.up)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert len(orders(remote)) == 2
@@ -290,7 +288,6 @@ async def test_theta_is_not_in_use_while_data_are_waited_for_that_are_due_since_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Nobody may have them for long, and θ could not move meanwhile."""
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     remote = Remote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
     know_data(r)
@@ -512,7 +509,6 @@ async def test_a_rank_that_is_slow_to_die_does_not_stop_the_node(
 async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01 if by == "a look" else 3600.0)
     noticed = threading.Event()
     feed, check, send = FakeTrainer.feed, FakeTrainer.check, FakeTrainer.send
 
@@ -542,7 +538,8 @@ async def test_what_a_trainer_says_last_is_heard_though_its_end_is_noticed_first
     if by != "a look":
         monkeypatch.setattr(FakeTrainer, "send", send_and_fail)
     remote = Remote(fault=frames.Failed("NAN", "the loss is not finite"))
-    async with training(tmp_path, remote) as r:
+    look_s = 0.01 if by == "a look" else 3600.0
+    async with training(tmp_path, remote, timing=replace(QUICK, trainer_look_s=look_s)) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"]
 

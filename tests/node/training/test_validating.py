@@ -16,6 +16,7 @@ from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.names import peer_name
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.gossip import describe
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.node.training import evaluation_task
 from p2ptrain.node.training.evaluation_task import (
     gather_validation,
@@ -195,7 +196,7 @@ async def test_a_loss_beyond_all_bounds_is_not_reported(tmp_path: Path) -> None:
 async def test_held_out_blocks_that_nobody_has_do_not_keep_the_training_waiting(
     tmp_path: Path,
 ) -> None:
-    async with rig(tmp_path, rules=TWO) as r:
+    async with rig(tmp_path, rules=TWO, timing=Timing()) as r:
         know_data(r)
         commit(r, r.context.me)
         whole = await own_files(r.context, lambda: True)
