@@ -238,6 +238,13 @@ class Growing:
         return opening(self.state, *participants, learners=learners)
 
 
+class OpenDoor(Admission):
+    """Lets every peer in, whatever the run's list says."""
+
+    def admits(self, peer: PeerId) -> bool:
+        return True
+
+
 @asynccontextmanager
 async def rig(
     folder: Path,
@@ -246,6 +253,7 @@ async def rig(
     allowed: Sequence[PeerId] = (ANN.peer, BOB.peer, CAI.peer),
     disk: Disk | None = None,
     timing: Timing = QUICK,
+    welcoming: bool = False,
     **settings: object,
 ) -> AsyncIterator[Rig]:
     """The context of the organiser's own node, who is the only founder unless told otherwise."""
@@ -253,7 +261,7 @@ async def rig(
     run = publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)
     config = NodeConfig(home.root, data_host="127.0.0.1", seed=seed, device="cpu")
-    admission = Admission(home)
+    admission = OpenDoor(home) if welcoming else Admission(home)
     admission.enter(run)
     network = PaperNetwork()
     with Diary(home.journal) as diary:

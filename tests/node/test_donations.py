@@ -102,11 +102,10 @@ async def test_a_joiner_takes_a_donors_bytes_and_says_whose(
 ) -> None:
     async with (
         rig(tmp_path / "joiner", admission="open", **OPTION) as r,
-        rig(tmp_path / "donor", **OPTION) as other,
+        rig(tmp_path / "donor", **OPTION, welcoming=True) as other,
         trio.open_nursery() as nursery,
     ):
         other.surround(run=r.run)  # They are in one run, and admit each other.
-        other.context.plane.listener._gate._allowed = lambda peer: True
         them = other.context.me
         commit(r, r.context.me, them)
         Neighbour(r, other)

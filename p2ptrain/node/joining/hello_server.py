@@ -34,14 +34,6 @@ from p2ptrain.rate_limit import Allowance
 from p2ptrain.run import JoinRequest, Run
 from p2ptrain.suggested_command import to_paste
 
-PENDING_MAX = 256
-"""How many requests to join are remembered. Requests that were settled or are not repeated make
-room."""
-
-FORGET_S = 60.0
-"""A newcomer asks every 15 s. A request that was not repeated for this long may be dropped: anybody
-can ask once from each of many identities."""
-
 PASS_ON_S = 10.0
 """Pause between two requests that a node passes on. It uses a fifth of the node's rate limit at the
 organiser."""
@@ -166,7 +158,7 @@ def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | No
     due = [
         peer
         for peer, each in context.join_requests.pending.items()
-        if now < each.asked_s + FORGET_S
+        if now < each.asked_s + context.join_requests.forget_s
         and told_s.get(peer, never) + PASS_AGAIN_S <= now
         and not context.admission.admits(peer)
     ]
@@ -178,10 +170,13 @@ def _has_room(context: Context, site: str) -> bool:
     oldest request is dropped if it was not repeated lately; otherwise the oldest of the site with
     the most requests.
     """
-    if len(context.join_requests.pending) < PENDING_MAX:
+    if len(context.join_requests.pending) < context.join_requests.pending_max:
         return True
     eldest = next(iter(context.join_requests.pending))
-    if context.now() < context.join_requests.pending[eldest].asked_s + FORGET_S:
+    if (
+        context.now()
+        < context.join_requests.pending[eldest].asked_s + context.join_requests.forget_s
+    ):
         of = Counter(each.site for each in context.join_requests.pending.values())
         most = max(of.values())
         if of[site] + 1 >= most:

@@ -112,10 +112,10 @@ async def test_the_organiser_hears_from_members_who_asks_them_and_from_nobody_el
 
 
 async def test_what_one_member_passes_on_leaves_room_for_what_others_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PENDING_MAX", 3)
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r:
+        r.context.join_requests.pending_max = 3
         many, other = [somebody(number) for number in range(5)], somebody(9)
         for each in many:
             await hello(r, ANN.peer, request_of(each, r.run.id))
@@ -180,10 +180,10 @@ def identities() -> Iterator[Identity]:
 
 
 async def test_requests_are_bounded_and_those_that_are_settled_make_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PENDING_MAX", 3)
     async with rig(tmp_path, allowed=[]) as r:
+        r.context.join_requests.pending_max = 3
         first, second, third, fourth = (next(them) for them in [identities()] for _ in range(4))
         for each in (first, second, third, fourth):
             await hello(r, each.peer, request_of(each, r.run.id))
@@ -194,25 +194,25 @@ async def test_requests_are_bounded_and_those_that_are_settled_make_room(
 
 
 async def test_who_asked_from_many_identities_once_does_not_hide_who_goes_on_asking(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PENDING_MAX", 2)
     async with rig(tmp_path, allowed=[]) as r:
+        r.context.join_requests.pending_max = 2
         faithful, once, later = (next(them) for them in [identities()] for _ in range(3))
         for each in (faithful, once, later):
             await hello(r, each.peer, request_of(each, r.run.id))
         assert list(r.context.join_requests.pending) == [faithful.peer, once.peer]
-        monkeypatch.setattr(module, "FORGET_S", 0.0)
+        r.context.join_requests.forget_s = 0.0
         await hello(r, faithful.peer, request_of(faithful, r.run.id))
         await hello(r, later.peer, request_of(later, r.run.id))
         assert list(r.context.join_requests.pending) == [faithful.peer, later.peer]
 
 
 async def test_requests_of_one_address_leave_room_for_those_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PENDING_MAX", 3)
     async with rig(tmp_path, allowed=[]) as r:
+        r.context.join_requests.pending_max = 3
         many, other = [somebody(number) for number in range(5)], somebody(9)
         r.network.sites = {each.peer: "198.51.100.1" for each in many}
         r.network.sites[other.peer] = "203.0.113.7"

@@ -287,9 +287,8 @@ async def test_of_a_certified_snapshot_of_another_size_nothing_but_its_manifest_
 ) -> None:
     async with (
         rig(tmp_path / "a", rules=ALONE, steps=99, admission="open") as r,
-        rig(tmp_path / "b") as liar,
+        rig(tmp_path / "b", welcoming=True) as liar,
     ):
-        liar.context.plane.listener._gate._allowed = lambda peer: True
         Neighbour(r, liar)
         huge = liar.context.store.put_blob("snapshot", [b"x" * 50_000], {})
         chunks = liar.context.store.manifest(huge).chunks

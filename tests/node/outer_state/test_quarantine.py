@@ -47,10 +47,9 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
     """A node that follows its ledger, and a neighbour that can be trusted."""
     async with (
         rig(folder / "a", admission="open", rules=ALONE, steps=99) as r,
-        rig(folder / "b", rules=ALONE, steps=99) as other,
+        rig(folder / "b", rules=ALONE, steps=99, welcoming=True) as other,
         trio.open_nursery() as nursery,
     ):
-        other.context.plane.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
         nursery.start_soon(keep_outer_state, r.context)
         await settled(lambda: r.context.outer.step == 0)

@@ -30,8 +30,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def beside_another(folder: Path) -> AsyncIterator[tuple[Rig, Rig]]:
     """A node, and a peer that holds the same run."""
-    async with rig(folder / "a", admission="open") as r, rig(folder / "b") as other:
-        other.context.plane.listener._gate._allowed = lambda peer: True
+    async with rig(folder / "a", admission="open") as r, rig(folder / "b", welcoming=True) as other:
         Neighbour(r, other)
         yield r, other
 

@@ -125,8 +125,7 @@ async def beside_one_that(
 
     Three seconds are long enough for two chunks on a busy machine.
     """
-    async with rig(folder / "a", admission="open") as r, rig(folder / "b") as other:
-        other.context.plane.listener._gate._allowed = lambda peer: True
+    async with rig(folder / "a", admission="open") as r, rig(folder / "b", welcoming=True) as other:
         r.wait_for(fetch_limit_s=try_s)
         other.context.plane.listener.handle(PURPOSE, brings(chunks_max, other))
         Neighbour(r, other)

@@ -183,8 +183,10 @@ async def test_bytes_of_a_step_that_has_just_ended_are_not_called_bad(tmp_path: 
 
 
 async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path) -> None:
-    async with rig(tmp_path / "a", admission="open") as r, rig(tmp_path / "b") as other:
-        other.context.plane.listener._gate._allowed = lambda peer: True
+    async with (
+        rig(tmp_path / "a", admission="open") as r,
+        rig(tmp_path / "b", welcoming=True) as other,
+    ):
         Neighbour(r, other)
         payload = payload_of(r.context)
         meta = r.context.outer_step(0).update.meta
@@ -200,8 +202,10 @@ async def test_an_update_that_rotted_on_our_disk_is_fetched_again(tmp_path: Path
 
 
 async def test_a_giant_that_passes_for_an_update_is_not_fetched(tmp_path: Path) -> None:
-    async with rig(tmp_path / "a", admission="open") as r, rig(tmp_path / "b") as other:
-        other.context.plane.listener._gate._allowed = lambda peer: True
+    async with (
+        rig(tmp_path / "a", admission="open") as r,
+        rig(tmp_path / "b", welcoming=True) as other,
+    ):
         Neighbour(r, other)
         chunks = [bytes([number]) * 4096 for number in range(1, 50)]
         giant = other.context.store.put_blob(KIND, chunks, r.context.outer_step(0).update.meta)
