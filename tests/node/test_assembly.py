@@ -21,7 +21,7 @@ from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.status import status_lines
 from p2ptrain.run import Run
 from p2ptrain.testing.published import manifest_of, policy, publish
-from tests.node.rig import PaperNetwork, rig
+from tests.node.rig import QUICK, PaperNetwork, rig
 
 LAN, PUBLIC, V6 = "/ip4/192.168.1.7/tcp/1", "/ip4/203.0.113.7/tcp/1", "/ip6/2001:db8::7/tcp/1"
 LOOP = "/ip4/127.0.0.1/tcp/1"
@@ -60,7 +60,7 @@ async def assemble(home: Home, run: Run, **options: object) -> None:
     identity = load_or_create(home.identity)
     network = PaperNetwork()
     with Journal(home.journal) as journal:
-        around = Surroundings(config, home, journal, identity, run, admission, network)  # type: ignore[arg-type]
+        around = Surroundings(config, home, journal, identity, run, admission, network, QUICK)  # type: ignore[arg-type]
         async with assembled(around):
             pass
 
