@@ -57,6 +57,7 @@ from p2ptrain.ledger.paxos.electorate import Electorate, Sign
 from p2ptrain.ledger.paxos.instance import Instance
 from p2ptrain.ledger.paxos.proposer import LETTERS_MAX
 from p2ptrain.ledger.paxos.timers import earliest
+from p2ptrain.ledger.paxos.turns import Tardiness
 from p2ptrain.ledger.policy.policy import Counsel
 from p2ptrain.ledger.policy.reduce_order import Arrange, as_they_come
 from p2ptrain.ledger.policy.reports import View
@@ -90,14 +91,13 @@ class Ledger(Account):
         self._sign = sign
         self._verify = verify
         self._arrange = arrange
-        self._silent = False
+        self._silent = self._over = False
+        self._tardy = Tardiness()
         self._accuser = Accuser(rules, me, verify, self.view, self.state)
         self._catchup = Catchup()
         self._parting: Parting | None = None
         if rules.branches:
-            view, catchup = self.view, self._catchup
-            self._parting = Parting(rules, me, sign, verify, view, catchup, now)
-        self._over = False
+            self._parting = Parting(rules, me, sign, verify, self.view, self._catchup, now)
         self._know_members()
         for certified in (*(() if base is None else (base.commit,)), *chain):
             self._append(certified, apply(rules, self.state, certified.entry), now)
@@ -365,6 +365,7 @@ class Ledger(Account):
         self._append(certified, state, now)
         self.view.entered(before, state)
         self._wanted = None
+        self._tardy.decided(certified.certificate.round, self._instance.turns)
         self._instance = self._next_instance()
         effects: list[Effect] = [Decided(certified)]
         waiting, self._ahead = self._ahead, {}
@@ -377,7 +378,7 @@ class Ledger(Account):
         self._accuser.entered(certified.entry, state.voters)
         if self._parting is not None:
             self._parting.entered(self.state, state, now)
-        self.view.remember_attempt(self.state, state)
+        self.view.remember_attempt(self.state, state, now)
         self.state = state
         self._know_members()
 
@@ -386,15 +387,14 @@ class Ledger(Account):
 
     def _next_instance(self) -> Instance:
         line, height = self.state.line, self.state.height + 1
-        chain = (self.rules, line, height, self.state.head, self.state.voters)
-        silent = self._must_not_vote()
-        electorate = Electorate(*chain, self.me, self._sign, self._verify, silent)
-        return Instance(electorate, self._acceptors.pop((line, height), Acceptor(line, height)))
+        chain = (self.rules, line, height, self.state.head, self.state.voters, self.me)
+        electorate = Electorate(*chain, self._sign, self._verify, self._must_not_vote())
+        acceptor = self._acceptors.pop((line, height), Acceptor(line, height))
+        return Instance(electorate, acceptor, self._tardy.at(height))
 
     def _must_not_vote(self) -> bool:
-        """Return whether another process may be using this node's vote, or a disk has lost entries:
-        the chain then ends before heights that this node voted at, and how those were decided is
-        unknown.
+        """Return whether another process may use this node's vote, or a disk has lost entries. Then
+        the chain ends before heights that this node voted at, and their outcomes are unknown.
         """
         line, due = self.state.line, self.state.height + 1
         return self._silent or any(of == line and height > due for of, height in self._acceptors)

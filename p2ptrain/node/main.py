@@ -24,7 +24,8 @@ from p2ptrain.node.joining.invitation import invite
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.startup import opened
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.state.malloc_arenas import bound_malloc_arenas
+from p2ptrain.node.state.malloc_limits import limit_malloc
+from p2ptrain.node.state.threads import switch_threads_often
 from p2ptrain.node.tasks import live
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
@@ -53,7 +54,8 @@ def run_node(
     Raises:
         P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
     """
-    bound_malloc_arenas()
+    limit_malloc()
+    switch_threads_often()
     home = Home(config.home)
     with sole_use(home), Journal(home.journal) as journal:
         journal.write("started", pid=os.getpid())

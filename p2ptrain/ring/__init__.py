@@ -14,13 +14,14 @@ from p2ptrain.ring.arrangement import NEIGHBOURS_MAX, Arrangement, Paths, arrang
 from p2ptrain.ring.influence import mean_max, owed_max, own_peak
 from p2ptrain.ring.plan import Plan, Segment, plan
 from p2ptrain.ring.reduce import Links, Reduce
-from p2ptrain.ring.request import ReduceReport, ReduceRequest, Traffic
+from p2ptrain.ring.request import SILENCE_S, ReduceReport, ReduceRequest, Traffic
 from p2ptrain.ring.schedules import SCHEDULES, Route, Schedule, routes
 from p2ptrain.ring.streams import streams_for
 
 __all__ = [
     "NEIGHBOURS_MAX",
     "SCHEDULES",
+    "SILENCE_S",
     "Arrangement",
     "Links",
     "Paths",

@@ -197,7 +197,7 @@ class Lane:
         blame = last_words(connection.link, unread, self._attempt.request.peers)
         connection.break_off("it left")
         if blame is not None:
-            self._verdict.settle(blame)
+            self._verdict.settle(self._watch.confirmed(blame))
 
     def _make_place(self, connection: Connection) -> None:
         if connection.arrival is not None:
@@ -245,7 +245,8 @@ class Lane:
         body = memoryview(bytearray(header.length))
         connection.link.socket.set_deadline(SECOND_OPINION_S)
         connection.link.socket.receive_into(body)
-        self._verdict.settle(decode_blame(bytes(body), self._attempt.request.peers))
+        blame = decode_blame(bytes(body), self._attempt.request.peers)
+        self._verdict.settle(self._watch.confirmed(blame))
 
     def _arrived(self, connection: Connection) -> None:
         arrival = connection.arrival

@@ -15,6 +15,9 @@ from p2ptrain.kernels import UNBOUNDED, Codec
 from p2ptrain.ring.plan import STREAMS_MAX, Plan, plan
 from p2ptrain.ring.schedules import Schedule
 
+SILENCE_S = 8.0
+"""How long a neighbour may neither send nor accept anything before it is suspected."""
+
 COUNTER_MAX = 2**32 - 1
 """A header has four bytes each for the outer step and the attempt."""
 
@@ -50,7 +53,7 @@ class ReduceRequest:
     segment_bytes: int = 1024 * 1024
     influence_max: float = UNBOUNDED
     deadline_s: float = 600.0
-    silence_s: float = 8.0
+    silence_s: float = SILENCE_S
 
     def __post_init__(self) -> None:
         def demand(holds: bool, what: str) -> None:

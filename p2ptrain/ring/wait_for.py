@@ -139,6 +139,14 @@ class Excuses:
                     return number, f"it sent {known.crumbs} bytes in {still_s:.3g} s amid a segment"
         return None
 
+    def is_amid_a_segment(self, number: int, now: float) -> bool:
+        """Return whether the neighbour has begun a frame and has not gone on with it for half of
+        the time after which it is `trickling`.
+        """
+        known = self._neighbours[number]
+        begun_at = known.begun_at
+        return begun_at is not None and now - max(begun_at, known.moved_at) >= self.segment_s / 2
+
     def heard(self, number: int, excuse: Excuse, now: float) -> bool:
         """Record what a neighbour said. Return whether it is new.
 

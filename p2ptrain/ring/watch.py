@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.lane_progress import Work
 from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.wait_for import Excuses
@@ -82,6 +84,24 @@ class Watch:
         numbers, why = self._excuses.at_fault(self._work.left_to_come, self._held_for(now), now)
         if numbers:
             self._verdict.settle(self._attempt.blame_all(numbers, why))
+
+    def confirmed(self, blame: Blame) -> Blame:
+        """Return the fault that a neighbour reports as our own finding if we noticed it, too: a
+        suspect has been silent, or amid a segment, for half of its time. The first peer that
+        reports ends the attempt for all, and one accusation says as much about its author as about
+        the accused.
+        """
+        now = time.monotonic()
+        seen = [each for each in self._neighbours.values() if each.peer in blame.suspects]
+        seen = [each for each in seen if self._dawdles(each, now)]
+        suspects = tuple(each.peer for each in seen)
+        return replace(blame, suspects=suspects, heard=False) if suspects else blame
+
+    def _dawdles(self, neighbour: Neighbour, now: float) -> bool:
+        if not self._work.left_to_come[neighbour.number]:
+            return False
+        silent = neighbour.heard_at < now - self._silence_s / 2
+        return silent or self._excuses.is_amid_a_segment(neighbour.number, now)
 
     def _owing(self) -> list[int]:
         """Return the neighbours without which we cannot go on. Prefer those from which something is

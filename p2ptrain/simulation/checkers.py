@@ -31,7 +31,11 @@ from p2ptrain.simulation.proposals import (
     ProposalsAreSigned,
     is_quorum,
 )
-from p2ptrain.simulation.spoiling import ExclusionsAreShared, SpoilersCostLittle
+from p2ptrain.simulation.spoiling import (
+    ExclusionsAreShared,
+    SpoilersCostLittle,
+    SpoilersCostLittleTime,
+)
 from p2ptrain.simulation.troubles import Troubles
 from p2ptrain.simulation.watching import Checker, Decision, Watch
 
@@ -383,7 +387,11 @@ def all_checkers(
 def _of_spoilers(spoilers: tuple[PeerId, ...]) -> list[Checker]:
     if not spoilers:
         return []
-    return [SpoilersCostLittle(spoilers=spoilers), ExclusionsAreShared(spoilers=spoilers)]
+    return [
+        SpoilersCostLittle(spoilers=spoilers),
+        SpoilersCostLittleTime(),
+        ExclusionsAreShared(spoilers=spoilers),
+    ]
 
 
 def _of_branches(rules: Rules, troubles: Troubles) -> list[Checker]:

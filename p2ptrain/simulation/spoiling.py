@@ -15,8 +15,11 @@ from enum import Enum
 from random import Random
 
 from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.quorum import proposer
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Commit
+from p2ptrain.ledger.messages.effects import Effect, Send
+from p2ptrain.ledger.messages.messages import Prepare, Propose
 from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, Memory
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.node import SimNode, World
@@ -32,6 +35,8 @@ class Spoil(Enum):
     LAST_MOMENT = "it is honest until its last segment, and says that it is done"
     TWO_MEANS = "it sends others different means, and nobody can tell who did"
     REFORMED = "it is silent at first, and then honest"
+    LONG_SILENCE = "it sends nothing, and others wait for it as long as three outer steps"
+    MUTE = "it is honest in reduces, and never proposes anything"
     LEAVE_OUT = "it is silent, and leaves out the same peer whenever it proposes"
 
 
@@ -39,7 +44,12 @@ SILENT_S = 1.5
 TRICKLE_S = 2.0
 """Seconds that others wait for it: a tenth of the default limit (SPEC.md, "In time")."""
 
+LONG_SILENCE_S = 6.0
+"""As long as three outer steps. A world that decides nothing for 20 s counts as stuck."""
+
 ABORT_S = 0.1
+
+WAIT_S = {Spoil.TRICKLE: TRICKLE_S, Spoil.LONG_SILENCE: LONG_SILENCE_S}
 
 REFORMED_AFTER = 4
 
@@ -61,7 +71,7 @@ def ending(
 ) -> Ending | None:
     """Return how the spoiler's `count`th reduce ends among `peers`, in ring order; None if it
     succeeds."""
-    if spoil is Spoil.REFORMED and count > REFORMED_AFTER:
+    if spoil is Spoil.MUTE or (spoil is Spoil.REFORMED and count > REFORMED_AFTER):
         return None
     at = peers.index(liar)
     others = sorted(peer for peer in peers if peer != liar)
@@ -77,7 +87,7 @@ def ending(
     if spoil is Spoil.TWO_MEANS:
         return Ending(ABORT_S, made=frozenset(peers), differ=True)
     late = frozenset({liar}) if spoil is Spoil.LAST_MOMENT else frozenset[PeerId]()
-    wait_s = TRICKLE_S if spoil is Spoil.TRICKLE else SILENT_S
+    wait_s = WAIT_S.get(spoil, SILENT_S)
     told = {} if spoil is Spoil.LAST_MOMENT else {liar: (neighbour,)}
     return Ending(wait_s, {**told, neighbour: (liar,)}, made=late)
 
@@ -112,7 +122,9 @@ class Spoiler(SimNode):
         random: Random,
     ) -> None:
         super().__init__(world, rules, me, clock, trains=trains)
-        self.spoil = random.choice(list(Spoil))
+        # With two peers it fails the first three attempts, which last longer than "stuck".
+        kinds = [it for it in Spoil if it is not Spoil.LONG_SILENCE or len(rules.founders) > 2]
+        self.spoil = random.choice(kinds)
         self.spoiled = 0
 
     def boot(self) -> None:
@@ -120,6 +132,11 @@ class Spoiler(SimNode):
         others = [peer for peer in self._rules.founders if peer != self.me]
         victim = others[0] if self.spoil is Spoil.LEAVE_OUT else None
         self.ledger.view.blame = Unfair(victim)
+
+    def _carry_out(self, effect: Effect) -> None:
+        proposes = isinstance(effect, Send) and isinstance(effect.message, Prepare | Propose)
+        if not (self.spoil is Spoil.MUTE and proposes):
+            super()._carry_out(effect)
 
     def ending(self, peers: tuple[PeerId, ...]) -> Ending | None:
         self.spoiled += 1
@@ -204,6 +221,54 @@ class ExclusionsAreShared(Watch):
         if self.running[peer] > LEFT_OUT_REFUSED:
             self.object(f"{peer} was left out {self.running[peer]} times in a row")
 
+
+@dataclass(slots=True)
+class SpoilersCostLittleTime(Watch):
+    """An expensive spoiler is admitted seldom, and a proposer that says nothing has short turns."""
+
+    nodes: dict[PeerId, Spoiler] = field(default_factory=dict)
+    at_s: float = 0.0
+    lost_s: float = 0.0
+    slow: int = 0
+
+    def on_decision(self, decision: Decision) -> None:
+        if not decision.is_first:
+            return
+        took_s, self.at_s = decision.at_s - self.at_s, decision.at_s
+        if decision.before.roster is None:
+            return
+        if not isinstance(decision.certified.entry.value, Commit):
+            self.lost_s += took_s
+        for peer, node in self.nodes.items():
+            if node.spoil is Spoil.LONG_SILENCE:
+                self._judge_silence()
+            elif node.spoil is Spoil.MUTE:
+                self._judge_turn(peer, decision, took_s)
+
+    def _judge_silence(self) -> None:
+        if self.lost_s > EXPENSIVE_FIRST * LONG_SILENCE_S + EXPENSIVE_SHARE * self.at_s:
+            self.object(f"{self.lost_s:.0f} s of {self.at_s:.0f} s were lost in failed attempts")
+
+    def _judge_turn(self, peer: PeerId, decision: Decision, took_s: float) -> None:
+        """Count whole turns. Each voter learns for itself that a proposer is tardy, when it is the
+        first to lose patience.
+        """
+        state = decision.before
+        first = proposer(state.voters, state.height + 1, 0)
+        self.slow += first == peer and took_s > REDUCE_AND_TURN_S
+        if self.slow > len(state.voters):
+            self.object(f"{peer} proposes nothing, and cost a whole turn {self.slow} times")
+
+
+EXPENSIVE_FIRST = 5
+"""Expensive failures allowed at the start: two, each of them by proposers that remember nothing
+yet, and one by a proposal of its own."""
+
+EXPENSIVE_SHARE = 0.1
+"""Twice what `blame.LOST_SHARE` promises for one proposer: memories differ."""
+
+REDUCE_AND_TURN_S = 1.1
+"""A reduce takes 0.6 s at most, and the turn of a proposer 0.6 s."""
 
 FORGIVEN_AFTER = 32
 """Most commits without a reformed peer: each of its four failures costs at most one half-life."""

@@ -18,7 +18,7 @@ BlocksTrained = Mapping[PeerId, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A node appended an entry. `before` and `after` are the states around it, `disks` all disks at
-    this moment. `is_first`: no node had this entry before.
+    this moment. `is_first`: no node had this entry before. `at_s` is the time in the world.
     """
 
     node: PeerId
@@ -28,6 +28,7 @@ class Decision:
     disks: Mapping[PeerId, Disk]
     trained: BlocksTrained
     is_first: bool = True
+    at_s: float = 0.0
 
 
 class Checker(Protocol):

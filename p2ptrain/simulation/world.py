@@ -29,7 +29,7 @@ from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
 from p2ptrain.simulation.rings import Rings
-from p2ptrain.simulation.spoiling import ExclusionsAreShared, Spoiler
+from p2ptrain.simulation.spoiling import ExclusionsAreShared, Spoiler, SpoilersCostLittleTime
 from p2ptrain.simulation.sybil import Ally, Sybil, crowd_of, tricks_of
 from p2ptrain.simulation.trace import Trace, spelled_value
 from p2ptrain.simulation.troubles import Troubles
@@ -113,7 +113,7 @@ class SimWorld:
         if isinstance(node, Spoiler):
             self.rings.spoilers[name] = node
             for checker in self.checkers:
-                if isinstance(checker, ExclusionsAreShared):
+                if isinstance(checker, ExclusionsAreShared | SpoilersCostLittleTime):
                     checker.nodes[name] = node
         self._disks[name] = node.disk
         for other in self.nodes.values():
@@ -320,7 +320,8 @@ class SimWorld:
             self.faults.recall(after.voters)
         ring = self.rings.by_entry.get(entry.parent)
         trained = {} if ring is None else ring.blocks
-        decision = Decision(node.me, certified, before, after, self._disks, trained, is_first)
+        known = self._disks, trained, is_first, self.clock.now
+        decision = Decision(node.me, certified, before, after, *known)
         if self.trace is not None:
             self.tell(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
         for checker in self.checkers:

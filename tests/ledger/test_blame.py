@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.policy.blame import HALF_LIFE, LEFT_OUT_MAX, Memory
+from p2ptrain.ledger.policy.blame import HALF_LIFE, LEFT_OUT_MAX, LEFT_OUT_REFUSED, Memory
 from p2ptrain.testing.ledgers import peers
 
 A, B, C, D, E = ALL = peers("a b c d e")
@@ -95,6 +95,43 @@ def test_one_failure_is_forgiven_after_the_next_commit_and_two_are_not() -> None
     assert out(memory) == "e"
     commits(memory, 1, ALL[:4])
     assert out(memory) == "", "two failures weigh less than one by now"
+
+
+def test_expensive_failures_are_remembered_for_longer() -> None:
+    memory, half_life = Memory(), 5 * HALF_LIFE
+    for _ in range(2):
+        memory.opened(ALL, ALL, ALL)
+        memory.failed(ALL, {A: [E], B: [E]}, lost_steps=half_life / 20)
+        commits(memory, 1, ALL[:4])
+    commits(memory, half_life - 2, ALL[:4])
+    assert out(memory) == "e"
+    commits(memory, 1, ALL[:4])
+    assert out(memory) == ""
+
+
+def test_expensive_failures_without_an_accusation_are_remembered_for_longer() -> None:
+    memory, half_life = Memory(), 5 * HALF_LIFE
+    for _ in range(2):
+        memory.opened(ALL, ALL, ALL)
+        memory.failed(ALL, {}, lost_steps=half_life / 20)
+        commits(memory, 1, ALL[:4])
+    commits(memory, half_life - 2, ALL[:4])
+    assert out(memory) == "e"
+    commits(memory, 2, ALL[:4])
+    assert out(memory) == ""
+
+
+def test_a_voter_allows_a_longer_absence_after_an_expensive_failure() -> None:
+    memory = Memory()
+    memory.opened(ALL, ALL, ALL)
+    memory.failed(ALL, {A: [E]}, lost_steps=2.0)
+    assert {peer: memory.refused_after(peer) for peer in ALL} == {
+        A: 2 * (2 * 40 - 1) + 1,
+        B: LEFT_OUT_REFUSED,
+        C: LEFT_OUT_REFUSED,
+        D: LEFT_OUT_REFUSED,
+        E: 2 * (2 * 40 - 1) + 1,
+    }
 
 
 def test_skipped_steps_forgive_nobody() -> None:

@@ -15,7 +15,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.accountability.statement_log import HEIGHTS_KEPT, STATEMENTS_MAX, Witness
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import genesis
-from p2ptrain.ledger.chain.values import Entry, Roster, Skip, Vote
+from p2ptrain.ledger.chain.values import Certified, Entry, Roster, Skip, Vote
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.messages.effects import (
     Accuse,
@@ -248,6 +248,20 @@ def test_forged_statements_neither_accuse_nor_hide() -> None:
     assert witness.hear(1, B, signed(B, vote(0, "y"))) is None
     assert witness.hear(1, B, Statement(None, 0, X, b"forged")) is None
     assert witness.hear(1, B, signed(B, vote(0, "x"))) is not None
+
+
+def signed_by(voters: str, value: Skip | Roster) -> Certified:
+    """`value` as the first entry, with the votes of these voters."""
+    whole = certify(RULES, genesis(RULES), value)
+    votes = tuple(each for each in whole.certificate.votes if each[0] in peers(voters))
+    return replace(whole, certificate=replace(whole.certificate, votes=votes))
+
+
+def test_only_voters_that_signed_both_of_two_entries_are_accused() -> None:
+    ours = signed_by("a b", Roster(0, 0, (A, B, C), ()))
+    theirs = signed_by("b c", Roster(0, 0, (B, C), ()))
+    found = Witness(LINE, verify).compare(ours, theirs)
+    assert [each.peer for each in found] == [B]
 
 
 def test_the_witness_remembers_a_bounded_number() -> None:

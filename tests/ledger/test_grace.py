@@ -90,7 +90,7 @@ def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
         waits.append(round(some.now - began_s, 2))
         average_without_c(some, step)
     usual_s = small_rules().grace_s
-    expected = [usual_s, usual_s, 0, 0.6, 0, 0, 0.6, 0]
+    expected = [usual_s, usual_s, 0, 0, 0, 0.55, 0, 0]
     assert waits == pytest.approx(expected, abs=0.051)
 
 

@@ -529,7 +529,7 @@ def test_who_ends_rounds_before_their_time_leaves_time_for_others() -> None:
     assert prepares(C, 1) == [Persist, Send]
     some.now += 2.9
     assert prepares(C, 4) == [Note]
-    assert some.notes[-1][1] == "c prepares round 4: it ended a round for that a moment ago"
+    assert some.notes[-1][1] == "c prepares round 4: it ends a round too early"
     assert prepares(B, 3) == [Persist, Send]
     some.now += 0.1
     assert prepares(C, 7) == [Persist, Send]

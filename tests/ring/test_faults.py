@@ -198,6 +198,23 @@ def test_a_peer_that_stands_still_is_named_by_all(build: Callable, peers: int, n
     assert ring.took_s < silence_s + SOON_S
 
 
+@pytest.mark.parametrize("patient_s", [1.2, 10.0], ids=["noticed", "not-noticed"])
+def test_an_abort_confirms_what_a_peer_has_noticed_itself(
+    build: Callable, patient_s: float
+) -> None:
+    """The first peer to lose patience ends the reduce. Others accuse the silent peer, too, if it
+    has been silent for more than half of their own patience.
+    """
+    ring = build((1,) * 4, 5000, schedule="direct", silence_s=1.0)
+    for me in range(1, 4):
+        ring.requests[me] = replace(ring.requests[me], silence_s=patient_s)
+    outcomes = ring.run({HOSTILE: stands_still})
+    found = {me: (outcome.suspects, outcome.heard) for me, outcome in outcomes.items()}
+    heard = patient_s > 2.0
+    silent = named(ring, HOSTILE)
+    assert found == {0: (silent, False), 2: (silent, heard), 3: (silent, heard)}
+
+
 @pytest.mark.parametrize("transport", ["pair", "tcp", "tls"])
 @pytest.mark.parametrize("peers", [2, 3, 4])
 def test_a_peer_that_dies_in_the_middle_is_named_by_all_at_once(

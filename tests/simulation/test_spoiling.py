@@ -9,7 +9,12 @@ import pytest
 
 from p2ptrain.simulation import PROFILES, simulate
 from p2ptrain.simulation.run import run_to_end, violations_in, world_of
-from p2ptrain.simulation.spoiling import ExclusionsAreShared, Spoil, SpoilersCostLittle
+from p2ptrain.simulation.spoiling import (
+    ExclusionsAreShared,
+    Spoil,
+    SpoilersCostLittle,
+    SpoilersCostLittleTime,
+)
 
 STEPS = 20
 
@@ -29,13 +34,29 @@ def lost_in(seed: int, peers: int, spoil: Spoil) -> tuple[int, int]:
 
 @pytest.mark.parametrize("peers", [2, 3])
 @pytest.mark.parametrize(
-    "spoil", [it for it in Spoil if it not in (Spoil.TWO_MEANS, Spoil.LEAVE_OUT)]
+    "spoil",
+    [it for it in Spoil if it not in (Spoil.TWO_MEANS, Spoil.LEAVE_OUT, Spoil.LONG_SILENCE)],
 )
 def test_a_spoiler_costs_a_few_attempts_in_20_outer_steps(spoil: Spoil, peers: int) -> None:
     """Each outer step lost one and more when nothing was remembered."""
     lost, left_out = lost_in(1, peers, spoil)
     assert lost <= 7
-    assert left_out <= (STEPS // 2 if spoil is Spoil.ACCUSE_ONE else 4)
+    assert left_out <= (STEPS // 2 if spoil is Spoil.ACCUSE_ONE else 6)
+
+
+@pytest.mark.parametrize(("spoil", "lost_max_s"), [(Spoil.LONG_SILENCE, 34.0), (Spoil.MUTE, 0.0)])
+def test_an_expensive_spoiler_costs_little_time(spoil: Spoil, lost_max_s: float) -> None:
+    """With the memory for cheap failures, silences cost 86 s of 270 s, and a proposer that says
+    nothing cost 15 s of 93 s.
+    """
+    world = world_of(1, peers=3, steps=90, profile=PROFILES["spoiled"])
+    (spoiler,) = world.rings.spoilers.values()
+    spoiler.spoil = spoil
+    assert run_to_end(world) == ""
+    assert violations_in(world) == []
+    cost = next(it for it in world.checkers if isinstance(it, SpoilersCostLittleTime))
+    assert cost.lost_s <= lost_max_s
+    assert cost.at_s < 205.0
 
 
 def test_small_runs_with_one_spoiler_keep_all_promises() -> None:

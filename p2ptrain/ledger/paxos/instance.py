@@ -32,7 +32,8 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.paxos.acceptor import Acceptor
 from p2ptrain.ledger.paxos.electorate import Electorate, forced_by
 from p2ptrain.ledger.paxos.proposer import Leading, Promises, author_of
-from p2ptrain.ledger.paxos.timers import Repeater, RoundTimer, earliest, rounds_s
+from p2ptrain.ledger.paxos.timers import Repeater, earliest, rounds_s
+from p2ptrain.ledger.paxos.turns import Turns
 from p2ptrain.ledger.policy.accept import Answer, Verdict
 from p2ptrain.ledger.policy.policy import Counsel
 
@@ -57,20 +58,21 @@ class Stage(Enum):
 class Instance:
     """`receive` takes messages of this height in; `step` then does what has become possible."""
 
-    def __init__(self, electorate: Electorate, acceptor: Acceptor) -> None:
+    def __init__(
+        self, electorate: Electorate, acceptor: Acceptor, tardy: frozenset[PeerId] = frozenset()
+    ) -> None:
         self.electorate = electorate
         self.acceptor = acceptor
         self.round = acceptor.promised
         self.stage = Stage.IDLE
         self.outcome: Certified | None = None
         self.pending: Propose | None = None
+        self.turns = Turns(electorate, tardy)
         self._leading = Leading(electorate, self.round)
-        self._timer = RoundTimer(electorate.rules.round_timeout_s)
         self._resend = Repeater()
         self._fetch = Repeater()
         self._said = ""
         self._wanting_since: float | None = None
-        self._hurried_at: dict[PeerId, float] = {}
         self._refusals: dict[PeerId, int] = {}
 
     # ── what others say ──────────────────────────────────────────────────────────────────────────
@@ -101,8 +103,8 @@ class Instance:
         fault = self._leader_fault(sender, message.round)
         if message.round == 0:
             fault = "the first round needs no promises"
-        elif not fault and message.round > self.round and self._hurries(sender, now):
-            fault = "it ended a round for that a moment ago"
+        elif not fault and message.round > self.round and self.turns.is_hurried_by(sender, now):
+            fault = "it ends a round too early"
         if fault:
             return [Note(f"{sender} prepares round {message.round}: {fault}")]
         if message.round < self.acceptor.promised:
@@ -115,19 +117,6 @@ class Instance:
             effects.append(Persist(self._promise(message.round)))
             self._enter(message.round)
         return [*effects, Send(sender, self.electorate.promise(message.round, accepted))]
-
-    def _hurries(self, sender: PeerId, now: float) -> bool:
-        """Return whether `sender` ends a round early again, too soon after the last time. Between
-        two such times there must be enough rounds for every voter to have a turn. Otherwise one
-        voter could keep all others from deciding anything (SPEC.md, In time).
-        """
-        if self._timer.is_nearly_over(now):
-            return False
-        pause_s = len(self.electorate.voters) * self._timer.round_s
-        if now < self._hurried_at.get(sender, -pause_s) + pause_s:
-            return True
-        self._hurried_at[sender] = now
-        return False
 
     def _on_promise(self, sender: PeerId, promise: Promise) -> list[Effect]:
         if self.stage is not Stage.PREPARING or promise.round != self.round:
@@ -210,7 +199,7 @@ class Instance:
             if self.electorate.proposer(self.round) == self.electorate.me:
                 effects += self._lead(counsel, now)
         else:
-            self._timer.stop()
+            self.turns.stop()
         if self._resend.take(now):
             effects += self._leading.to_silent()
         if self._fetch.due_at is not None and self._fetch.due_at <= now:
@@ -218,7 +207,7 @@ class Instance:
         return effects
 
     def next_deadline(self) -> float | None:
-        return earliest(self._timer.deadline, self._resend.due_at, self._fetch.due_at)
+        return earliest(self.turns.ends_at, self._resend.due_at, self._fetch.due_at)
 
     def is_due(self, counsel: Counsel) -> bool:
         """Return whether there is anything to decide. If not, `step` at most repeats messages."""
@@ -278,17 +267,15 @@ class Instance:
         While too few voters are up, stay: no round can decide then, and using rounds up helps
         nobody.
         """
-        expired = self._timer.expired(now)
-        if expired:
-            self._timer.stop()
+        expired = self.turns.expired(now)
         is_over = expired or self.electorate.proposer(self.round) in down
         if is_over and self.electorate.reached(self.electorate.names - down):
             if expired:
-                self._timer.timeouts += 1
+                self.turns.lapse(self.round)
                 self._enter(self.round + 1)
             while self.electorate.proposer(self.round) in down:
                 self._enter(self.round + 1)
-        self._timer.ensure_started(now)
+        self.turns.begin(self.round, now)
 
     def _enter(self, round: int) -> None:
         """Enter `round` if it is later, and end everything that belongs to an earlier one."""
@@ -298,7 +285,7 @@ class Instance:
         self.stage = Stage.IDLE
         self._leading = Leading(self.electorate, round)
         self._refusals = {}
-        self._timer.stop()
+        self.turns.stop()
         self._resend.stop()
         self._fetch.stop()
 

@@ -36,9 +36,8 @@ class RoundTimer:
         """The length of a round now, in seconds."""
         return self.round_timeout_s * min(1 + self.timeouts, ROUND_STRETCH_MAX)
 
-    def ensure_started(self, now: float) -> None:
-        if self.deadline is None:
-            self.deadline = now + self.round_s
+    def start(self, now: float) -> None:
+        self.deadline = now + self.round_s
 
     def expired(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline

@@ -20,7 +20,7 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState, Phase, why_invalid
 from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster, Terms, Value
 from p2ptrain.ledger.messages.evidence import Evidence
-from p2ptrain.ledger.policy.blame import DOUBT_MIN, LEFT_OUT_REFUSED
+from p2ptrain.ledger.policy.blame import DOUBT_MIN
 from p2ptrain.ledger.policy.close_reduce import (
     alone_too_long,
     could_take_part,
@@ -187,7 +187,7 @@ def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: 
     if 2 * len(able - taking) > len(able):
         return f"it leaves out {len(able - taking)} of {len(able)} that could take part"
     for peer in sorted(able - taking):
-        if (count := view.blame.kept_out.get(peer, 0)) >= LEFT_OUT_REFUSED:
+        if (count := view.blame.kept_out.get(peer, 0)) >= view.blame.refused_after(peer):
             return f"it leaves out {peer}, which was ready for each of the last {count} commits"
     return _misquoted(state, view, roster)
 

@@ -7,9 +7,9 @@ participant that accuses itself is doubted alone. If nobody was accused, the par
 attempts that did not take part in the committed attempt are doubted together.
 
 The most doubted peer sits out first, and the doubts that its absence explains are dropped. Then the
-next most doubted peer sits out, up to a limit. Doubts halve every HALF_LIFE commits: time is
-counted in committed outer steps, so that a run that stands still forgives nobody and needs no
-clock.
+next most doubted peer sits out, up to a limit. Doubts halve every HALF_LIFE commits, or more slowly
+if the failure was expensive: time is counted in committed outer steps, so that a run that stands
+still forgives nobody.
 
 Nothing here is agreed: it decides what this node proposes. `accept` limits which of those proposals
 other nodes must follow.
@@ -20,13 +20,24 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from p2ptrain.ids import PeerId
 
 HALF_LIFE = 8
 """Commits after which a failed attempt counts half. A peer that fails every attempt is then
 admitted again after 8 or 9 commits, and so is one that failed twice by accident.
+"""
+
+LOST_SHARE = 1 / 20
+"""A peer that fails whenever it is admitted costs the run this part of its time at most. Its doubts
+halve once per 20 times the outer steps that the failure cost, if that is more than HALF_LIFE. With
+HALF_LIFE alone, a silent participant cost a run of short outer steps half of its time.
+"""
+
+HALF_LIFE_MAX = 128
+"""Longest half-life in commits, for failures that cost 6 outer steps or more. It bounds for how
+long an honest peer can be left out after two expensive accidents.
 """
 
 DOUBT_MIN = 1.0
@@ -39,15 +50,16 @@ DOUBT_MIN_UNTRACED = 0.25
 weight of an older failure is the only hint. The value stands for two half-lives.
 """
 
-LEFT_OUT_MAX = 15
+LEFT_OUT_MAX = 2 * HALF_LIFE - 1
 """Commits in a row after which no honest proposer leaves a peer out for its past. Two half-lives:
-even one failure more would be forgiven by then.
+even one failure more would be forgiven by then. For an expensive failure it is two of its own
+half-lives.
 """
 
 LEFT_OUT_REFUSED = 2 * LEFT_OUT_MAX + 1
 """Commits in a row without a peer that was ready for each of them, after which voters refuse
 another roster without that peer. Twice what honest proposers do: those that joined late count fewer
-commits.
+commits. A voter that remembers an expensive failure of the peer counts with that failure's limit.
 """
 
 FAILURES_KEPT = 32
@@ -67,23 +79,34 @@ ACCUSED_MAX = 4
 Doubt = frozenset[PeerId]
 
 
+def half_life_after(lost_steps: float) -> float:
+    """Return the half-life in commits of a failure that cost `lost_steps` outer steps of time."""
+    return min(max(HALF_LIFE, lost_steps / LOST_SHARE), HALF_LIFE_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One failed attempt. `commits` is the number of commits before it. `accused` are the peers
-    that others accuse, and `confessed` those that accuse themselves.
+    that others accuse, and `confessed` those that accuse themselves. `half_life` is in commits.
     """
 
     commits: int
     doubts: tuple[Doubt, ...]
     accused: frozenset[PeerId] = frozenset()
     confessed: frozenset[PeerId] = frozenset()
+    half_life: float = HALF_LIFE
+
+    @property
+    def left_out_max(self) -> int:
+        """LEFT_OUT_MAX for this failure, in commits."""
+        return math.ceil(2 * self.half_life) - 1
 
     def weighed(self, commits: int) -> list[tuple[float, Doubt]]:
         """Return each doubt with its weight after `commits` commits. One failure weighs at most 1
         against anybody, however many accusers it has.
         """
         most = max(Counter(peer for doubt in self.doubts for peer in doubt).values())
-        weight = math.pow(2.0, (self.commits - commits) / HALF_LIFE) / most
+        weight = math.pow(2.0, (self.commits - commits) / self.half_life) / most
         return [
             (weight * CONFESSION if doubt <= self.confessed else weight, doubt)
             for doubt in self.doubts
@@ -96,6 +119,7 @@ class Memory:
     attempt; what participants reported is forgotten when the process ends.
 
     - `untraced`: the participants of this outer step's attempts that failed without an accusation.
+    - `untraced_steps`: what these attempts cost, in outer steps.
     - `absent`: for each member, the commits since it last took part in an attempt, failed ones
       included.
     - `missed`: for each member, all attempts without it, with the same decay as doubts.
@@ -106,6 +130,7 @@ class Memory:
     commits: int = 0
     failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=FAILURES_KEPT))
     untraced: list[frozenset[PeerId]] = field(default_factory=list)
+    untraced_steps: float = 0.0
     absent: dict[PeerId, int] = field(default_factory=dict)
     missed: dict[PeerId, float] = field(default_factory=dict)
     ready: frozenset[PeerId] = frozenset()
@@ -152,20 +177,29 @@ class Memory:
             if member not in taking:
                 self.missed[member] = self.missed.get(member, 0.0) + 1.0
 
-    def failed(self, peers: Collection[PeerId], reports: Mapping[PeerId, Iterable[PeerId]]) -> None:
-        """Note that the attempt of `peers` was abandoned."""
+    def failed(
+        self,
+        peers: Collection[PeerId],
+        reports: Mapping[PeerId, Iterable[PeerId]],
+        lost_steps: float = 0.0,
+    ) -> None:
+        """Note that the attempt of `peers` was abandoned. It cost as much time as `lost_steps`
+        outer steps.
+        """
         failure = self.failure(peers, reports)
         if failure is None:
             self.untraced.append(frozenset(peers))
+            self.untraced_steps += lost_steps
         else:
-            self.failures.append(failure)
+            self.failures.append(replace(failure, half_life=half_life_after(lost_steps)))
 
     def committed(self, peers: Collection[PeerId], members: Iterable[PeerId]) -> None:
         """Note that the attempt of `peers` was committed, in a run of `members`."""
         suspects = frozenset[PeerId]().union(*self.untraced) - frozenset(peers)
         if suspects:
-            self.failures.append(Failure(self.commits, (suspects,)))
-        self.untraced.clear()
+            half_life = half_life_after(self.untraced_steps)
+            self.failures.append(Failure(self.commits, (suspects,), half_life=half_life))
+        self._forget_untraced()
         self.commits += 1
         taking, forgets = frozenset(peers), math.pow(2.0, -1 / HALF_LIFE)
         left = [member for member in members if member not in taking]
@@ -179,7 +213,11 @@ class Memory:
         """Note that the outer step was skipped: no attempt shows whose absence would have
         helped.
         """
+        self._forget_untraced()
+
+    def _forget_untraced(self) -> None:
         self.untraced.clear()
+        self.untraced_steps = 0.0
 
     def sitting_out(
         self,
@@ -205,6 +243,13 @@ class Memory:
             doubts = [it for it in doubts if worst not in it[1]]
         return frozenset(out)
 
+    def refused_after(self, peer: PeerId) -> int:
+        """Return LEFT_OUT_REFUSED for `peer`, in commits: more if a failure that it is doubted for
+        was expensive.
+        """
+        limits = (it.left_out_max for it in self.failures if any(peer in d for d in it.doubts))
+        return 2 * max(LEFT_OUT_MAX, *limits, 0) + 1
+
     def against(self, peer: PeerId, among: Set[PeerId], under_way: Failure | None = None) -> float:
         """Return the total weight of the doubts about `peer` if those in `among` take part."""
         doubts = self._doubts_among(among, under_way)
@@ -217,7 +262,8 @@ class Memory:
             (weight, doubt, failure.accused)
             for failure in (*self.failures, *(() if under_way is None else (under_way,)))
             for weight, doubt in failure.weighed(self.commits)
-            if doubt <= able and all(self.absent.get(peer, 0) < LEFT_OUT_MAX for peer in doubt)
+            if doubt <= able
+            and all(self.absent.get(peer, 0) < failure.left_out_max for peer in doubt)
         ]
 
     def _most_doubted(

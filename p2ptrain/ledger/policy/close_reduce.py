@@ -13,6 +13,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip
+from p2ptrain.ledger.policy.blame import DOUBT_MIN
 from p2ptrain.ledger.policy.open_reduce import Wish, gathered, opening
 from p2ptrain.ledger.policy.reports import View
 from p2ptrain.ledger.policy.snapshot_votes import snapshot_to_name
@@ -171,35 +172,33 @@ def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant
     """Return the participants of the next attempt: all that could take part but the most doubted
     (`blame`). At most half sit out, since few accusers are enough to accuse many.
 
-    After TRIES_BY_SUSPICION attempts a third sits out, by turns. So a peer that spoils averages
-    without a trace (it sends two means) is missing in most outer steps, and so is one of two that
-    cannot reach each other. Of two participants one sits out, then the other.
-    """
-    here = could_take_part(rules, state, view)
-    doubted = _doubted_of(rules, state, view, frozenset(here))
-    sitting_out = [doubted]
-    if state.tries >= TRIES_BY_SUSPICION:
-        ways = max(1, min(3, len(here)))
-        turn = frozenset(sorted(here)[(state.step + state.tries) % ways :: ways])
-        sitting_out = [turn | doubted, turn]
-    for out in sitting_out:
-        chosen = tuple(part for peer, part in here.items() if peer not in out)
-        if len(chosen) >= _least(rules, len(here)):
-            return chosen
-    return tuple(here.values())
-
-
-def _doubted_of(
-    rules: Rules, state: LedgerState, view: View, here: frozenset[PeerId]
-) -> frozenset[PeerId]:
-    """Return those of `here` that sit out the next attempt, because of past failures and of
-    accusations in the reduce under way.
+    After TRIES_BY_SUSPICION attempts a third sits out as well, by turns, as far as there is room
+    beside those that are doubted for sure. So a peer that spoils averages without a trace (it sends
+    two means) is missing in most outer steps, and so is one of two that cannot reach each other.
     """
     roster = state.roster
     assert roster is not None
-    under_way = view.blame.failure(roster.peers, view.accusations(roster))
+    here = could_take_part(rules, state, view)
     most = len(here) - _least(rules, len(here))
-    return view.blame.sitting_out(here, most, under_way, untraced=under_way is None)
+    under_way = view.blame.failure(roster.peers, view.accusations(roster))
+    untraced = under_way is None
+    doubted = view.blame.sitting_out(frozenset(here), most, under_way, untraced=untraced)
+    out = list(doubted)
+    if state.tries >= TRIES_BY_SUSPICION:
+        among = frozenset(here)
+        sure = [it for it in doubted if view.blame.against(it, among, under_way) >= DOUBT_MIN]
+        out = list(dict.fromkeys((*sure, *_turn(state, sorted(here)), *doubted)))[:most]
+    return tuple(part for peer, part in here.items() if peer not in out)
+
+
+def _turn(state: LedgerState, here: list[PeerId]) -> list[PeerId]:
+    """Return the third of `here` whose turn it is to sit out, in another order at each step: there
+    may not be room for all of it.
+    """
+    ways = max(1, min(3, len(here)))
+    turn = here[(state.step + state.tries) % ways :: ways]
+    first = state.step % max(1, len(turn))
+    return turn[first:] + turn[:first]
 
 
 def _least(rules: Rules, count: int) -> int:

@@ -39,9 +39,9 @@ member that is never ready costs the others the grace in two outer steps, and no
 comes back takes part whenever it is ready, and is waited for at length again after 8 commits for
 each halving."""
 
-CREDIT_SHARE = 1 / 20
+CREDIT_SHARE = 1 / 40
 """For such members the others wait this part of the run's time at most. The quorum's own time earns
-the credit, so a member that is never ready costs 5 % and no more."""
+the credit, so a member that is never ready costs 2.5 % and no more."""
 
 CREDIT_MIN_S = 0.5
 """A shorter wait is not begun; the credit is saved up for a later outer step. A report needs up to

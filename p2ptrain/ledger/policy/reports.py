@@ -38,6 +38,7 @@ from p2ptrain.ledger.messages.events import (
 from p2ptrain.ledger.messages.evidence import Evidence
 from p2ptrain.ledger.policy.blame import Memory
 from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
+from p2ptrain.ledger.policy.lost_time import LostTime
 
 HELD_MAX = 256
 """Updates remembered as held. Only those of the reduce under way matter, and no reduce has so many.
@@ -80,6 +81,7 @@ class View:
       the reduce under way.
     - `skips`: how many outer steps before this one were skipped in a row since this process began.
     - `blame`: the record of failed attempts and absences.
+    - `lost_time`: how long outer steps and failed attempts take.
     - `outranked_by`: the first entry that differs from ours in a verified chain that outranks ours.
     - `terms`: the amendments on this node's disk.
     - `members`: the members, for whose reports there is always room.
@@ -112,6 +114,7 @@ class View:
     reducing_since: float | None = None
     skips: int = 0
     blame: Memory = field(default_factory=Memory)
+    lost_time: LostTime = field(default_factory=LostTime)
     outranked_by: Entry | None = None
     terms: frozenset[Terms] = frozenset()
     members: frozenset[PeerId] = frozenset()
@@ -292,17 +295,22 @@ class View:
         self.joining = {peer: None for peer in self.joining if not state.is_member(peer)}
         self.leaving = {peer for peer in self.leaving if state.is_member(peer)}
 
-    def remember_attempt(self, before: LedgerState, state: LedgerState) -> None:
+    def remember_attempt(self, before: LedgerState, state: LedgerState, now: float) -> None:
         """Record that an attempt has ended or begun. Call before `entered` forgets its reports."""
         if before.roster is not None and state.roster != before.roster:
             peers = before.roster.peers
             if state.tokens > before.tokens:
                 self.blame.committed(peers, before.members)
             else:
-                self.blame.failed(peers, self.accusations(before.roster))
-        if before.step != state.step and state.tokens == before.tokens:
-            self.blame.skipped()
+                lost_steps = self.lost_time.failed(now)
+                self.blame.failed(peers, self.accusations(before.roster), lost_steps)
+        if before.step != state.step:
+            watched = any(it.step == before.step for it in self.ready.values())
+            self.lost_time.stepped(now, watched=watched)
+            if state.tokens == before.tokens:
+                self.blame.skipped()
         if state.roster is not None and state.roster != before.roster:
+            self.lost_time.opened(now)
             ready = (peer for peer, it in self.ready.items() if it.step == state.step)
             here = (peer for peer in ready if peer not in self.down and self.stays(peer))
             self.blame.opened(state.roster.peers, state.members, here)

@@ -28,7 +28,7 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
-DIAL_S = 5.0
+DIAL_S = 4.0
 """Limit for one dial: several times what a busy machine on the other side of the world needs."""
 
 AGAIN_S = 0.3

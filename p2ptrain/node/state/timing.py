@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from p2ptrain.ring import SILENCE_S
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -38,9 +40,12 @@ class Timing:
     """Pause after the first failed dial of a peer. It doubles with each further one."""
     others_turn_s: float = 4.0
     """How long the peer with the larger id waits for the other to dial."""
-    edge_s: float = 10.0
-    """Time for both ends of a reduce's connection to meet. It is longer than a heartbeat and a
-    gossip hop: by then a live neighbour has received the roster."""
+    edge_s: float = 0.75 * SILENCE_S
+    """Time for both ends of a reduce's connection to meet. 6 s are longer than a heartbeat and a
+    gossip hop, so by then a live neighbour has received the roster. They are shorter than the
+    silence after which neighbours that are connected already would blame us, because nothing is
+    sent before all connections are open. With 10 s, a participant that left out one connection got
+    an honest peer blamed for silence."""
     probe_every_s: float = 20.0
     """A probe takes 2 MiB at most: 0.8 Mbit/s while there is a path left to probe."""
     revocation_look_s: float = 5.0

@@ -24,14 +24,16 @@ DURATION = "_s"
 the current time."""
 
 LEFT_OUT = frozenset(
-    "_timer _resend _fetch _wanted _due _catchup _said _witness _last_voted".split()
+    "_timer _shortened _is_short lapsed _tardy tardy _resend _fetch _wanted _due _catchup _said "
+    "_witness _last_voted lost_time".split()
 )
 """Attributes that do not enter a key.
 
-Most of them say when to send a message again, recompute something, or request something. They make
-no difference here: every sent message can arrive at any later time, and a round can time out at any
-time. `_witness` enters the key only if witnesses are explored. `_last_voted` matters only after a
-chain has lost entries, which does not happen here.
+Most of them say when to send a message again, when a round ends, recompute something, or request
+something. They make no difference here: every sent message can arrive at any later time, and a
+round can time out at any time. `lost_time` says for how many commits a failure is remembered, and
+these worlds end before that matters. `_witness` enters the key only if witnesses are explored.
+`_last_voted` matters only after a chain has lost entries, which does not happen here.
 """
 
 

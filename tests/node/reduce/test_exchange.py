@@ -37,8 +37,10 @@ from p2ptrain.node.reduce.reduce_task import (
     reduce_due,
 )
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.peers.heartbeat import ReduceReport
 from p2ptrain.peers.heartbeat_delta import FullBeat, read
+from p2ptrain.ring import SILENCE_S
 from p2ptrain.ring.wait_for import REDUCE_S_MIN
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import Work
@@ -438,3 +440,10 @@ async def test_what_a_neighbour_said_is_not_reported_as_found_here(
         await _give_up(r.context, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
         assert r.context.reduce.report == ReduceReport(0, 0, None, reported)
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
+
+
+def test_a_peer_that_still_connects_gives_up_before_others_blame_it_for_silence() -> None:
+    """Nobody sends before all of its connections are open. So a participant that leaves out one
+    connection would otherwise get an honest peer blamed.
+    """
+    assert Timing().edge_s + reduce_links.AGAIN_S < SILENCE_S - 1.0

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from p2ptrain.ids import PeerId
+from p2ptrain.ledger.paxos import turns
 from p2ptrain.ledger.policy import accept, blame, propose
 from p2ptrain.ledger.policy.blame import Failure, Memory
 from tests.simulation.defects.planting import Patch
@@ -49,7 +50,16 @@ def accuser_not_doubted(patch: Patch) -> None:
 
 
 def nothing_is_forgiven(patch: Patch) -> None:
-    patch(blame, "HALF_LIFE", 1e9)
+    patch(blame, "half_life_after", lambda lost_steps: 1e9)
+
+
+def expensive_failures_forgiven_soon(patch: Patch) -> None:
+    patch(blame, "half_life_after", lambda lost_steps: float(blame.HALF_LIFE))
+
+
+def tardy_turns_are_whole(patch: Patch) -> None:
+    """A proposer that lets its turn pass has a whole turn the next time, too."""
+    patch(turns, "TARDY_PART", 1.0)
 
 
 def no_turns_among_equals(patch: Patch) -> None:

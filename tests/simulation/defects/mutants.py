@@ -15,6 +15,7 @@ from tests.simulation.defects.planting import STUCK, Mutant
 
 _BLOCKS = ("BlocksAreCommittedOnce",)
 _COST = ("SpoilersCostLittle",)
+_TIME = ("SpoilersCostLittleTime",)
 _SHARE = ("ExclusionsAreShared",)
 _CERTIFICATES = ("CertificatesVerify",)
 _ENTITLED = ("ProposalsAreEntitled",)
@@ -91,6 +92,10 @@ MUTANTS = (
     Mutant("blame-forgotten", blame.past_steps_forgotten, _COST, "spoiled", 50, 2),
     Mutant("accuser-not-doubted", blame.accuser_not_doubted, _SHARE, "spoiled", 16, 3),
     Mutant("nothing-is-forgiven", blame.nothing_is_forgiven, _SHARE, "spoiled", 50, 3),
+    Mutant(
+        "expensive-forgiven-soon", blame.expensive_failures_forgiven_soon, _TIME, "spoiled", 90, 3
+    ),
+    Mutant("tardy-turns-are-whole", blame.tardy_turns_are_whole, _TIME, "spoiled", 40, 3),
     Mutant("no-turns-among-equals", blame.no_turns_among_equals, _SHARE, "spoiled", 16, 3),
     Mutant("proposer-back", blame.proposer_brings_itself_back, _COST, "spoiled", 30, 3),
     Mutant("one-alone-for-ever", blame.one_alone_has_all_time, (STUCK,), "spoiled", 8, 2),

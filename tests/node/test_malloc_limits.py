@@ -8,10 +8,10 @@ import sys
 
 PROGRAM = """
 import ctypes, sys, threading
-from p2ptrain.node.state.malloc_arenas import bound_malloc_arenas
+from p2ptrain.node.state.malloc_limits import limit_malloc
 
 if sys.argv[1] == "bound":
-    bound_malloc_arenas()
+    limit_malloc()
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 gate = threading.Barrier(16)
@@ -43,3 +43,37 @@ def arenas(how: str) -> int:
 
 def test_a_node_has_two_arenas_however_many_threads_it_starts() -> None:
     assert arenas("bound") <= 2 < arenas("unbound")
+
+
+BLOCKS = """
+import sys
+from p2ptrain.node.state.malloc_limits import limit_malloc
+
+def resident_mb():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 1e6
+
+if sys.argv[1] == "bound":
+    limit_malloc()
+bytes(3 << 20)  # From now on glibc takes blocks up to 3 MB from the arena.
+before, kept = resident_mb(), []
+for _ in range(40):
+    frame = b"x" * (1 << 20)
+    kept.append(b"y" * 1000)
+    frames = [frame, b"x" * (1 << 20)]
+    kept.append(b"z" * 1000)
+    del frame, frames
+blocks = [b"x" * (1 << 20) for _ in range(40)]
+kept += [b"y" * 2000 for _ in range(40)]
+del blocks[:-1]
+print(resident_mb() - before)
+"""
+
+
+def growth_mb(how: str) -> float:
+    words = [sys.executable, "-c", BLOCKS, how]
+    return float(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
+
+
+def test_freed_frames_go_back_to_the_system() -> None:
+    assert growth_mb("bound") < 10 < growth_mb("unbound")

@@ -1,0 +1,55 @@
+"""Measure how many outer steps a failed attempt costs.
+
+A failure that costs eight seconds is nothing where an outer step takes ten minutes, and a disaster
+where it takes one second. So `blame` remembers a failure for longer, the more outer steps it cost.
+This is one node's own measure, and no other node checks it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import mean
+
+STEPS_KEPT = 16
+"""Outer steps from which the usual duration is computed."""
+
+STEP_MIN_S = 0.1
+"""Shortest usual duration in seconds. It keeps the quotient finite."""
+
+
+@dataclass(slots=True)
+class LostTime:
+    """Durations in seconds, by this node's clock.
+
+    - `took_s`: how long recent outer steps took, without their failed attempts. Only steps during
+      which this node heard a member report that it is ready: when it catches up, it applies a
+      hundred steps at once.
+    - `stepped_at`: when the last outer step ended, or None.
+    - `opened_at`: when the attempt under way was opened, or None.
+    - `lost_s`: what failed attempts of the step under way cost so far.
+    """
+
+    took_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
+    stepped_at: float | None = None
+    opened_at: float | None = None
+    lost_s: float = 0.0
+
+    def opened(self, now: float) -> None:
+        """An attempt begins."""
+        self.opened_at = now
+
+    def failed(self, now: float) -> float:
+        """The attempt under way was abandoned. Return how many outer steps it cost; 0 if this node
+        does not know how long they take.
+        """
+        lost_s = 0.0 if self.opened_at is None else now - self.opened_at
+        self.opened_at = None
+        self.lost_s += lost_s
+        return lost_s / max(STEP_MIN_S, mean(self.took_s)) if self.took_s else 0.0
+
+    def stepped(self, now: float, *, watched: bool) -> None:
+        """An outer step ended. `watched` tells whether this node saw all of it."""
+        if watched and self.stepped_at is not None:
+            self.took_s.append(max(0.0, now - self.stepped_at - self.lost_s))
+        self.stepped_at, self.opened_at, self.lost_s = now, None, 0.0

@@ -1,0 +1,56 @@
+"""How many outer steps a failed attempt costs, and for how long it is remembered."""
+
+from __future__ import annotations
+
+from p2ptrain.ledger.policy.blame import HALF_LIFE, HALF_LIFE_MAX, LOST_SHARE, half_life_after
+from p2ptrain.ledger.policy.lost_time import STEPS_KEPT, LostTime
+
+
+def watched_steps(clock: LostTime, *took_s: float) -> float:
+    """Let outer steps of these durations pass. Return the time at their end."""
+    now = 100.0
+    clock.stepped(now, watched=True)
+    for step_s in took_s:
+        clock.opened(now + step_s / 2)
+        now += step_s
+        clock.stepped(now, watched=True)
+    return now
+
+
+def test_a_failure_costs_its_own_time_in_outer_steps() -> None:
+    clock = LostTime()
+    now = watched_steps(clock, 2.0, 2.0)
+    clock.opened(now + 1.0)
+    assert clock.failed(now + 9.0) == 8.0 / 2.0
+
+
+def test_failures_do_not_lengthen_the_usual_duration() -> None:
+    clock = LostTime()
+    now = watched_steps(clock, 2.0)
+    for _ in range(STEPS_KEPT):
+        clock.opened(now + 1.0)
+        assert clock.failed(now + 9.0) == 8.0 / 2.0
+        clock.opened(now + 9.0)
+        now += 10.0
+        clock.stepped(now, watched=True)
+    assert list(clock.took_s) == [2.0] * STEPS_KEPT
+
+
+def test_steps_that_were_only_replayed_do_not_count() -> None:
+    clock = LostTime()
+    for _ in range(100):
+        clock.stepped(50.0, watched=False)
+    clock.opened(51.0)
+    assert clock.failed(60.0) == 0.0, "the usual duration is not known yet"
+
+
+def test_an_attempt_that_this_node_did_not_see_begin_costs_nothing() -> None:
+    clock = LostTime()
+    now = watched_steps(clock, 2.0)
+    assert clock.failed(now + 9.0) == 0.0
+
+
+def test_an_expensive_failure_is_remembered_until_it_costs_a_twentieth() -> None:
+    assert half_life_after(0.1) == HALF_LIFE, "outer steps of ten minutes"
+    assert half_life_after(3.0) * LOST_SHARE == 3.0
+    assert half_life_after(1e9) == HALF_LIFE_MAX
