@@ -248,7 +248,7 @@ class Memory:
         was expensive.
         """
         limits = (it.left_out_max for it in self.failures if any(peer in d for d in it.doubts))
-        return 2 * max(LEFT_OUT_MAX, *limits, 0) + 1
+        return 2 * max((LEFT_OUT_MAX, *limits)) + 1
 
     def against(self, peer: PeerId, among: Set[PeerId], under_way: Failure | None = None) -> float:
         """Return the total weight of the doubts about `peer` if those in `among` take part."""
