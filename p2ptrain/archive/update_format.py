@@ -136,10 +136,11 @@ class UpdateFormat:
             largest = max(largest, float(part.max()), -float(part.min()))
         return largest
 
-    def read(self, blobs: BlobReader, digest: Digest) -> bytes:
+    def read(self, blobs: BlobReader, digest: Digest) -> memoryview:
         """Return the payload, which can be applied. Raises as `check_manifest` does."""
         self.check_manifest(blobs, digest)
-        payload = blobs.read_blob(digest)
+        payload = memoryview(bytearray(self.payload_bytes))  # Gigabytes: no second copy.
+        blobs.read_blob_into(digest, payload)
         try:
             self.codec.check(payload, self.numel)
         except kernels.BadScale as exc:

@@ -10,7 +10,6 @@ This module does not touch the disk.
 
 from __future__ import annotations
 
-import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -228,11 +227,15 @@ def read_across(manifest: BlobManifest, views: Sequence[memoryview], read_into: 
 
 
 def read_whole(manifest: BlobManifest, read_into: ReadInto) -> bytes:
-    """Return the blob's bytes, without ever holding a second copy: an update may have gigabytes."""
-    whole = io.BytesIO(bytes(manifest.size))
-    with whole.getbuffer() as view:
-        read_across(manifest, [view], read_into)
-    return whole.getvalue()  # Shared, not copied, since the size never changed.
+    """Return the blob's bytes. They are held twice for a moment: fill a bytearray with
+    `read_across` if the blob is large.
+
+    A view of a BytesIO would need no second copy. But Python 3.12.1 crashes when it collects such a
+    view, which a failed read leaves in its traceback.
+    """
+    whole = bytearray(manifest.size)
+    read_across(manifest, [memoryview(whole)], read_into)
+    return bytes(whole)
 
 
 def _read_chunk(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import tracemalloc
 from typing import Any
@@ -11,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.encoding import pack
-from p2ptrain.errors import ManifestInvalid
+from p2ptrain.errors import ChunkCorrupt, ManifestInvalid
 from p2ptrain.ids import Digest
 from p2ptrain.store import BlobManifest, digest_of
-from p2ptrain.store.blob import META_BYTES_MAX, describe, looks_like_manifest, read_whole, rechunked
+from p2ptrain.store.blob import (
+    META_BYTES_MAX,
+    describe,
+    looks_like_manifest,
+    read_across,
+    read_whole,
+    rechunked,
+)
 
 A, B = digest_of(b"a"), digest_of(b"b")
 
@@ -52,7 +60,7 @@ def test_manifest_survives_encoding() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1024, 300_000, 4_000_000])
-def test_blob_is_read_whole_without_a_second_copy(size: int) -> None:
+def test_large_blob_is_read_without_a_second_copy(size: int) -> None:
     data = random.Random(size).randbytes(size)
     described = describe("update", [data], 1024, {})
     starts = {chunk: at * 1024 for at, chunk in enumerate(described.chunks)}
@@ -61,11 +69,31 @@ def test_blob_is_read_whole_without_a_second_copy(size: int) -> None:
         view[:] = memoryview(data)[starts[chunk] :][: len(view)]
 
     tracemalloc.start()
-    whole = read_whole(described, read_into)
+    whole = bytearray(described.size)
+    read_across(described, [memoryview(whole)], read_into)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert whole == data
+    assert whole == read_whole(described, read_into) == data
     assert peak < 1.2 * size + 2**16
+
+
+def test_failed_read_leaves_nothing_that_crashes_the_collector() -> None:
+    """A view of a BytesIO did, in a cycle of a traceback, under Python 3.12.1."""
+    described = describe("update", [bytes(3000)], 1024, {})
+
+    def read_into(chunk: Digest, view: memoryview) -> None:
+        raise ChunkCorrupt(f"{chunk} is not what it should be")
+
+    def fail() -> None:
+        try:
+            read_whole(described, read_into)
+        except ChunkCorrupt as exc:
+            kept = exc  # The frame, the exception and its traceback now refer to each other.
+            assert kept.__traceback__ is not None
+
+    for _ in range(20):
+        fail()
+        gc.collect()
 
 
 def test_empty_blob_has_no_chunks() -> None:

@@ -299,7 +299,7 @@ async def _apply(parts: Parts, commit: Commit) -> None:
 
 
 async def _hold_to_the_bound(
-    parts: Parts, commit: Commit, outer_step: OuterStep, payload: bytes
+    parts: Parts, commit: Commit, outer_step: OuterStep, payload: memoryview
 ) -> None:
     """Check the bound on influence.
 

@@ -35,7 +35,7 @@ async def obtain(
     digest: Digest,
     outer_step: OuterStep,
     unwanted: Callable[[], bool] = fetch.never,
-) -> bytes:
+) -> memoryview:
     """Return the payload of a certified update, from the store or from peers.
 
     Raises:
@@ -82,7 +82,7 @@ async def inspect(
     await trio.to_thread.run_sync(parts.store.settle)
 
 
-async def hold(payload: bytes, outer_step: OuterStep, opened: Opened) -> None:
+async def hold(payload: bytes | memoryview, outer_step: OuterStep, opened: Opened) -> None:
     """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
     await trio.to_thread.run_sync(outer_step.update.hold, payload, opened)
 
