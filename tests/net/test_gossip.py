@@ -113,6 +113,17 @@ async def test_all_is_heard_again_after_a_restart_with_the_same_identity() -> No
                     missing.discard((await channel.receive())[1])
 
 
+async def test_unhealthy_mesh_keeps_the_pace_of_its_heartbeats() -> None:
+    """libp2p takes a mesh of few neighbours, or one whose peers come and go, for unhealthy. Its
+    heartbeats, which repair the mesh and forget messages, were then 30 s apart.
+    """
+    async with networks(1) as (a,):
+        router = a._gossip.router
+        router.network_health_score = 0.0
+        router._adapt_gossip_parameters()
+        assert router.heartbeat_interval == 1
+
+
 class TestAdmission:
     async def test_stranger_is_not_heard_and_hears_nothing(self) -> None:
         admitted: set[PeerId] = set()

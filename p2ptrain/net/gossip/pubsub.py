@@ -255,6 +255,21 @@ class GatedPubsub(Pubsub):
         if self.is_admitted(peer_id):
             await super()._handle_new_peer(peer_id)
 
+    async def handle_dead_peer_queue(self) -> None:
+        """Take over the end of each connection, in place of libp2p's own loop.
+
+        libp2p ignores the end of a connection if its peer has connected again before. It then keeps
+        the stream of the old connection until it fails to send something, and until then the peer
+        does not hear what we subscribe to.
+        """
+        async with self.dead_peer_receive_channel:
+            self.event_handle_dead_peer_queue_started.set()
+            async for peer in self.dead_peer_receive_channel:
+                stream = self.peers.get(peer)
+                has_ended = stream is not None and stream.muxed_conn.is_closed
+                if has_ended or not self._peer_is_connected(peer):
+                    self._handle_dead_peer(peer)
+
     def _handle_dead_peer(self, peer_id: ID) -> None:
         """A stream of this peer has ended. If its connection still lives, keep its topics.
 
@@ -303,6 +318,9 @@ class Gossip:
             heartbeat_interval=1,
             heartbeat_initial_delay=0.2,
             max_messages_per_topic_per_second=1000.0,  # drops ours silently too; see `limits`
+            # It takes a mesh of few peers for an unhealthy one and then waits 30 to 60 s between
+            # its heartbeats. Meanwhile nobody repairs the mesh, and no message is forgotten.
+            adaptive_gossip_enabled=False,
             eclipse_protection_enabled=False,  # it wants peers of many networks: one LAN is fine
             prune_back_off=5,
             max_pending_messages_per_peer=PENDING_MAX,
