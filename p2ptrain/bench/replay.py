@@ -17,7 +17,8 @@ from p2ptrain import kernels
 from p2ptrain.bench.lines import Line
 from p2ptrain.bench.snapshot import state_of
 from p2ptrain.ids import Digest
-from p2ptrain.node.outer_state.start import Here, Start, choose_start
+from p2ptrain.ledger.chain.values import SnapshotRef
+from p2ptrain.node.outer_state.snapshot_choice import Here, choose_start
 from p2ptrain.state.shared_vector import Float32Vector
 
 LR, MU = 0.7, 0.9
@@ -49,7 +50,7 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[Line]:
     """Yield the bytes of the missed updates and of a snapshot, and the choice of a node."""
     update_bytes, snapshot_bytes = codec.encoded_bytes(numel), 8 * numel
     log_bytes = MISSED_STEPS * update_bytes
-    own, newest = Start(0, Digest("0" * 64)), Start(MISSED_STEPS, Digest("1" * 64))
+    own, newest = SnapshotRef(0, Digest("0" * 64)), SnapshotRef(MISSED_STEPS, Digest("1" * 64))
     chosen = choose_start(
         target_step=MISSED_STEPS,
         starts=[own, newest],

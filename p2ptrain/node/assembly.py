@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 
 import trio
@@ -12,30 +12,40 @@ import trio
 from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.ledger_on_disk import open_ledger
+from p2ptrain.archive.outer_step import OuterSteps
 from p2ptrain.dataplane import ProbeServer
 from p2ptrain.errors import VersionMismatch
+from p2ptrain.eviction import IsMember
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.failure_detector import Detector
-from p2ptrain.ledger.messages.events import Event
 from p2ptrain.ledger.policy.reduce_order import Arrange
 from p2ptrain.node.consensus import pruning
 from p2ptrain.node.data_plane import open_data_plane, swarm_limit
 from p2ptrain.node.gossip import path_probes
 from p2ptrain.node.gossip.gossip import HEARTBEAT_S
 from p2ptrain.node.reduce import ring_order
-from p2ptrain.node.state.context import Outer, Parts
+from p2ptrain.node.state.alerts import Alerts
+from p2ptrain.node.state.changes import Changes
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.identities import Identities
+from p2ptrain.node.state.ledger_port import EventQueue, LedgerPort
+from p2ptrain.node.state.node_state import NodeState
+from p2ptrain.node.state.outer import Outer
+from p2ptrain.node.state.peer_directory import PeerDirectory
+from p2ptrain.node.state.reduce import ReduceState
 from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.trainer import TrainerState
 from p2ptrain.observe.cautions import Caution
+from p2ptrain.peers.misbehaviour_log import MisbehaviourLog
+from p2ptrain.peers.path_table import PathTable
+from p2ptrain.peers.peer_table import PeerTable
+from p2ptrain.peers.validation_tally import ValidationTally
 from p2ptrain.run import Run
 from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.store import RecordLog, Store
 from p2ptrain.sync.fragments import fragments
 from p2ptrain.trainer.formats.shapes import layout_of
-
-EVENTS_MAX = 4096
-"""Room for the reports of a thousand peers and for bursts. Own events wait for room; events of
-peers are dropped."""
 
 PLAINTEXT = Caution(
     "NOT-ENCRYPTED",
@@ -44,18 +54,16 @@ PLAINTEXT = Caution(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """The parts, the run that they serve, and the receiving end of the ledger's inbox."""
-
-    parts: Parts
-    run: Run
-    events: trio.MemoryReceiveChannel[Event]
+FLOOD = Caution(
+    "FLOOD",
+    "more messages arrive than this node can process, so it drops some",
+    "peers repeat important messages; if the node falls behind, give it more processor time",
+)
 
 
 @asynccontextmanager
-async def assembled(around: Surroundings) -> AsyncIterator[Made]:
-    """Open the parts of a node for a run; they are closed when the block is left.
+async def assembled(around: Surroundings) -> AsyncIterator[Context]:
+    """Open everything that a node of a run uses; all is closed when the block is left.
 
     Raises:
         ConfigError: the data plane's port cannot be bound, or the amendments cannot be read.
@@ -63,54 +71,70 @@ async def assembled(around: Surroundings) -> AsyncIterator[Made]:
         VersionMismatch: this version orders the run's parameters differently.
         MachineUnfit: too little memory for the run's vectors.
     """
-    run, home = around.run, around.home
-    layout = _layout(run)
-    send, receive = trio.open_memory_channel[Event](EVENTS_MAX)
+    run, layout = around.run, _layout(around.run)
+    alerts, amendments = Alerts(around.doubts), Amendments.of(around.home, run)
     with ExitStack() as stack:
         store = _store(stack, around)
         plane = open_data_plane(stack, around, store)
-        ledger, chain_log, votes, origin = _ledger(
-            around, lambda peers: ring_order.arrange(parts, peers)
+        core, chain_log, votes, origin = _ledger(
+            around, lambda peers: ring_order.arrange(context, peers)
         )
         stack.callback(chain_log.close)
         stack.callback(votes.close)
         outer, arena = _memory(stack, layout, run, trains=not around.config.seed)
-        parts = Parts(
-            config=around.config,
-            home=home,
-            identity=around.identity,
-            run=run.id,
-            manifest=run.manifest,
-            admission=around.admission,
-            amendments=Amendments.of(home, run),
-            network=around.network,
-            credentials=plane.credentials,
-            listener=plane.listener,
-            ring_inbox=plane.ring_inbox,
-            endpoint=plane.endpoint,
+        directory = _directory(around, core)
+        identities = Identities.of(
+            around.identity, run.id, around.incarnation, _membership_in(core), Changes()
+        )
+        context = Context(
+            around=around,
+            plane=plane,
             store=store,
             layout=layout,
-            outer=outer,
-            arena=arena,
-            ledger=ledger,
-            chain_log=chain_log,
-            votes=votes,
-            origin=origin,
-            detector=Detector(HEARTBEAT_S),
-            identities=Identities.of(
-                around.identity,
-                run.id,
-                around.incarnation,
-                lambda peer: ledger.state.is_member(peer),
+            amendments=amendments,
+            outer_steps=OuterSteps(run.id, run.manifest, amendments),
+            ledger=LedgerPort(
+                core, chain_log, votes, origin, EventQueue(partial(_flooded, alerts, directory))
             ),
-            journal=around.journal,
-            uplink=plane.uplink,
-            congestion=plane.congestion,
-            events=send,
+            peers=directory,
+            identities=identities,
+            outer=outer,
+            trainer=_trainer(run, arena),
+            reduce=ReduceState(),
+            alerts=alerts,
+            state=NodeState(around.journal),
         )
-        _serve_probes(parts)
-        _say_how_it_sends(parts)
-        yield Made(parts, run, receive)
+        _serve_probes(context)
+        _say_how_it_sends(context)
+        yield context
+
+
+def _membership_in(ledger: Ledger) -> IsMember:
+    """Return a function that says whether a peer is a member at present."""
+    return lambda peer: ledger.state.is_member(peer)
+
+
+def _directory(around: Surroundings, ledger: Ledger) -> PeerDirectory:
+    return PeerDirectory(
+        around.admission,
+        ledger,
+        around.network,
+        PeerTable(_membership_in(ledger)),
+        Detector(HEARTBEAT_S),
+        PathTable(around.identity.peer),
+        MisbehaviourLog(around.journal),
+    )
+
+
+def _flooded(alerts: Alerts, peers: PeerDirectory, author: PeerId) -> None:
+    """Say that an event of `author` was dropped."""
+    alerts.show("flood", FLOOD)
+    peers.complain("flood", author)
+
+
+def _trainer(run: Run, arena: Arena | None) -> TrainerState:
+    data = run.manifest.data
+    return TrainerState(ValidationTally(data.validation_blocks, data.block_tokens), arena)
 
 
 def _store(stack: ExitStack, around: Surroundings) -> Store:
@@ -158,17 +182,19 @@ def _memory(
     return Outer(vectors, residuals), arena
 
 
-def _serve_probes(parts: Parts) -> None:
-    busy = partial(path_probes.is_busy, parts)
-    parts.listener.handle(path_probes.PURPOSE, ProbeServer(busy, swarm_limit(parts.uplink)))
+def _serve_probes(context: Context) -> None:
+    busy = partial(path_probes.is_busy, context)
+    context.plane.listener.handle(
+        path_probes.PURPOSE, ProbeServer(busy, swarm_limit(context.plane.uplink))
+    )
 
 
-def _say_how_it_sends(parts: Parts) -> None:
-    limit = parts.config.limit_up_bytes_per_s
-    parts.journal.write("sending", **asdict(parts.congestion), limit_bytes_per_s=limit)
-    if not parts.manifest.encrypted:
-        parts.standing.warnings["encryption"] = PLAINTEXT
-        parts.journal.write("plaintext", what=PLAINTEXT.what)
+def _say_how_it_sends(context: Context) -> None:
+    limit = context.config.limit_up_bytes_per_s
+    context.journal.write("sending", **asdict(context.plane.congestion), limit_bytes_per_s=limit)
+    if not context.manifest.encrypted:
+        context.alerts.show("encryption", PLAINTEXT)
+        context.journal.write("plaintext", what=PLAINTEXT.what)
 
 
 def _layout(run: Run) -> Layout:

@@ -1,20 +1,18 @@
 """The data plane of a node: its listener, the handlers on it, and the endpoint for other peers.
 
 This module does not know what is averaged or fetched. Probes are added later (`assembly`), once the
-parts can tell whether a probe would disturb a reduce.
+context can tell whether a probe would disturb a reduce.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 import psutil
 
 from p2ptrain.dataplane import (
-    Congestion,
     Credentials,
     Endpoint,
     Listener,
@@ -26,22 +24,10 @@ from p2ptrain.dataplane import (
 )
 from p2ptrain.identity import Identity
 from p2ptrain.net import Network
+from p2ptrain.node.state.plane import DataPlane
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.store import Store
 from p2ptrain.swarm import PURPOSE, ChunkServer, HotChunks
-
-
-@dataclass(frozen=True, slots=True)
-class DataPlane:
-    """The parts of the data plane; `Parts` holds them under the same names."""
-
-    credentials: Credentials
-    listener: Listener
-    ring_inbox: RingInbox
-    uplink: Uplink | None
-    """Limits the bytes sent; None without a cap."""
-    congestion: Congestion
-    endpoint: Endpoint
 
 
 def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> DataPlane:
@@ -97,7 +83,7 @@ def outward_host(addresses: Sequence[str], *, v6: bool) -> str:
     """
     protocols = ("ip4", "ip6") if v6 else ("ip4",)
     split = [address.split("/") for address in addresses]
-    hosts = [parts[2] for parts in split if len(parts) > 2 and parts[1] in protocols]
+    hosts = [context[2] for context in split if len(context) > 2 and context[1] in protocols]
     for host in hosts:
         if not ip_address(host).is_loopback:
             return host

@@ -24,16 +24,15 @@ from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, Tr
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.names import label
-from p2ptrain.node.assembly import Made
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.consensus.pruning import nobody_keeps
 from p2ptrain.node.joining.find_run import Say
 from p2ptrain.node.joining.startup_status import Reception
-from p2ptrain.node.main import opened
 from p2ptrain.node.outer_state.fetch import fetch as fetch_blob
 from p2ptrain.node.outer_state.scrub import after, repair
-from p2ptrain.node.presence import be_present
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.startup import opened
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.tasks import be_present
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
 from p2ptrain.suggested_command import to_paste
@@ -85,10 +84,10 @@ def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> lis
         P2PTrainError: no peer can be reached, or this store cannot be written to.
     """
 
-    async def work(parts: Parts) -> list[Digest]:
+    async def work(context: Context) -> list[Digest]:
         for digest in damaged:
-            await trio.to_thread.run_sync(parts.store.examine, digest)
-        return await repair(parts, damaged)
+            await trio.to_thread.run_sync(context.store.examine, digest)
+        return await repair(context, damaged)
 
     return _run(config, work, say)
 
@@ -101,7 +100,7 @@ def as_observer(config: NodeConfig) -> NodeConfig:
     return replace(config, seed=True, observes=True, assume_yes=True)
 
 
-def _run(config: NodeConfig, work: Callable[[Parts], Awaitable[Result]], say: Say) -> Result:
+def _run(config: NodeConfig, work: Callable[[Context], Awaitable[Result]], say: Say) -> Result:
     home, config = Home(config.home), as_observer(config)
     observed = partial(_observe, config, home, say=say, work=work)
     with ExitStack() as stack:
@@ -122,23 +121,23 @@ async def _observe(
     journal: Journal,
     *,
     say: Say,
-    work: Callable[[Parts], Awaitable[Result]],
+    work: Callable[[Context], Awaitable[Result]],
 ) -> Result:
     reception = Reception(load_or_create(home.identity).peer, journal)
-    async with opened(config, home, reception, say) as made:
-        return await observe(made, work)
+    async with opened(config, home, reception, say) as context:
+        return await observe(context, work)
 
 
-async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Result:
+async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]) -> Result:
     """Run `work` while this process follows the ledger, and return its result.
 
     Raises what `work` raises.
     """
-    parts, done = made.parts, list[Result]()
-    parts.enter(Serving())
+    done = list[Result]()
+    context.state.enter(Serving())
 
     async def follow_the_ledger() -> None:
-        await agree(parts, made.events)
+        await agree(context)
         raise TryLater(
             "the run has just left a branch for another chain",
             do="repeat the command; it continues from there",
@@ -146,69 +145,74 @@ async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Res
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow_the_ledger)
-        be_present(nursery, parts, made.run)
-        done.append(await work(parts))
+        be_present(nursery, context)
+        done.append(await work(context))
         nursery.cancel_scope.cancel()
     return done[0]
 
 
-async def _be_current(parts: Parts, say: Say) -> None:
+async def _be_current(context: Context, say: Say) -> None:
     """Return when our ledger has been as long as every counted peer's for `CURRENT_S`.
 
     Raises NetworkUnreachable, TryLater: for `HEAR_S` no counted peer was heard and no entry came;
     or every peer that is ahead has pruned the entries that are missing here.
     """
-    height, give_up_at, behind_at = 0, parts.now() + HEAR_S, parts.now()
-    while parts.now() < behind_at + CURRENT_S:
-        await parts.changes.wait(at_most_s=min(1.0, CURRENT_S))
-        if not parts.ledger_is_current():
-            behind_at = parts.now()
-        if parts.counted() or parts.ledger.state.height > height:
-            height, give_up_at = parts.ledger.state.height, parts.now() + HEAR_S
-        elif parts.now() > give_up_at:
-            raise nobody_keeps(parts) if parts.ledger.out_of_reach() else _nobody(parts)
-    for words in _not_counted(parts):
+    height, give_up_at, behind_at = 0, context.now() + HEAR_S, context.now()
+    while context.now() < behind_at + CURRENT_S:
+        await context.changes.wait(at_most_s=min(1.0, CURRENT_S))
+        if not context.peers.ledger_is_current():
+            behind_at = context.now()
+        if context.peers.counted() or context.ledger.snapshot.height > height:
+            height, give_up_at = context.ledger.snapshot.height, context.now() + HEAR_S
+        elif context.now() > give_up_at:
+            raise nobody_keeps(context) if context.ledger.core.out_of_reach() else _nobody(context)
+    for words in _not_counted(context):
         say(words)
 
 
-def _nobody(parts: Parts) -> NetworkUnreachable:
+def _nobody(context: Context) -> NetworkUnreachable:
     return NetworkUnreachable(
         f"no peer of the run was heard in {HEAR_S:.0f} s"
-        + (" that shows the ledger" if len(parts.peers) else ""),
-        evidence=_not_counted(parts),
+        + (" that shows the ledger" if len(context.peers.table) else ""),
+        evidence=_not_counted(context),
         do="give --bootstrap with the address of a node that is running now",
     )
 
 
-def _not_counted(parts: Parts) -> list[str]:
-    believed, height = {view.peer for view in parts.believed()}, parts.ledger.state.height
+def _not_counted(context: Context) -> list[str]:
+    believed, height = (
+        {view.peer for view in context.peers.believed()},
+        context.ledger.snapshot.height,
+    )
     return [
         (
             f"{label(view.peer)} claims {view.heartbeat.height} entries of the ledger and shows "
             f"none after entry {height}: its claim is ignored"
         )
-        for view in parts.peers
+        for view in context.peers.table
         if view.peer not in believed
     ]
 
 
-async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say) -> Fetched:
+async def fetch_here(
+    context: Context, *, wanted: str, updates: bool, pin: bool, say: Say
+) -> Fetched:
     """Fetch as `fetch` does, in a network that is already up."""
-    await _be_current(parts, say)
-    account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
+    await _be_current(context, say)
+    account = account_of(context.manifest, context.ledger.kept.start, context.ledger.kept.entries)
     named = named_by(account, wanted)
     with trio.move_on_after(NO_SOURCE_S):
         # Replays need the amendments.
-        await parts.until_known(parts.ledger.state.step)
+        await context.until_known(context.ledger.snapshot.step)
     say(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
     if pin:
-        await trio.to_thread.run_sync(partial(parts.store.lasting.change, add=named.digest))
-    began, count = parts.now(), 0
+        await trio.to_thread.run_sync(partial(context.store.lasting.change, add=named.digest))
+    began, count = context.now(), 0
     later = _updates_since(account, named) if updates else []
     # The tokenizer first: without it nobody can export or use the weights.
-    for digest in (parts.manifest.tokenizer, named.digest, *later):
+    for digest in (context.manifest.tokenizer, named.digest, *later):
         report = await fetch_blob(
-            parts, digest, shown=digest == named.digest, unwanted=after(parts, NO_SOURCE_S)
+            context, digest, shown=digest == named.digest, unwanted=after(context, NO_SOURCE_S)
         )
         count += report.bytes_fetched
         for peer in report.blamed:
@@ -219,7 +223,7 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
         height=named.source.height,
         updates=len(later),
         bytes_fetched=count,
-        seconds=parts.now() - began,
+        seconds=context.now() - began,
     )
 
 

@@ -6,148 +6,171 @@ dying) is reported as such, and a bug is not survived by accident.
 
 from __future__ import annotations
 
-from functools import partial
-
 import trio
 
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
-from p2ptrain.node.assembly import Made
 from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_exchange
+from p2ptrain.node.gossip.amendment_gossip import keep_amended
+from p2ptrain.node.gossip.connections import (
+    bootstrap_again,
+    find_peers,
+    notice_lost_connections,
+    stay_connected,
+    watch_peers,
+)
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
+from p2ptrain.node.gossip.gossip import listen, speak
 from p2ptrain.node.gossip.path_probes import probe_paths
+from p2ptrain.node.gossip.revocation import notice_revocation
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.joining.base_server import serve_bases
+from p2ptrain.node.joining.duplicate_identity import answer_questions, keep_alone, take_notice
 from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.hello_server import answer_hellos
 from p2ptrain.node.optimizer_sharing.donor import donate
-from p2ptrain.node.outer_state import fetch
+from p2ptrain.node.outer_state.data_index import learn_data
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
-from p2ptrain.node.presence import be_present
 from p2ptrain.node.reduce.reduce_task import exchange
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
 from p2ptrain.node.training.lease_data import fetch_ahead
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot, Serving, StandingBy, State, words
-from p2ptrain.run import DataIndex
+from p2ptrain.peers.protocol_names import identity_topic
 from p2ptrain.suggested_command import to_paste
 
+_PRESENT = (
+    speak,
+    stay_connected,
+    bootstrap_again,
+    find_peers,
+    notice_lost_connections,
+    watch_peers,
+    notice_revocation,
+    notice_pruned,
+    keep_alone,
+    keep_amended,
+)
 
-async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
+
+def be_present(nursery: trio.Nursery, context: Context) -> None:
+    """Do what every process in the run's network does, be it a node or an observer: answer
+    neighbours, send and receive gossip, and stay connected while the nursery lasts."""
+    answer_hellos(context)
+    answer_questions(context)
+    nursery.start_soon(listen, context, {identity_topic(context.run): take_notice})
+    for task in _PRESENT:
+        nursery.start_soon(task, context)
+
+
+async def live(context: Context, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
     """Run until cancelled, or until this node leaves its branch. Return the chain to adopt then.
     `trainers` starts the trainers; a seed does not call it.
 
     Raises:
         P2PTrainError: something that this node needs has failed.
     """
-    parts, left = made.parts, list[Rejoin]()
+    left = list[Rejoin]()
 
     async def agree_to_the_end() -> None:
-        left.append(await agree(parts, made.events))
+        left.append(await agree(context))
         nursery.cancel_scope.cancel()
 
-    answer_introductions(parts)
-    serve_bases(parts)
+    answer_introductions(context)
+    serve_bases(context)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(agree_to_the_end)
-        be_present(nursery, parts, made.run)
+        be_present(nursery, context)
         for task in (notice_the_end, notice_isolation):
-            nursery.start_soon(task, parts)
-        nursery.start_soon(narrate, parts, say)
-        nursery.start_soon(hello_server.pass_requests_on, parts)
-        await _learn_data(parts)
-        nursery.start_soon(keep_outer_state, parts)
-        nursery.start_soon(fetch_ahead, parts)
-        nursery.start_soon(probe_paths, parts)
-        nursery.start_soon(gather_validation, parts)
-        nursery.start_soon(donate, parts)
-        nursery.start_soon(keep_store_small, parts)
-        nursery.start_soon(scrub, parts)
-        if parts.arena is None:
-            nursery.start_soon(serve_only, parts)
+            nursery.start_soon(task, context)
+        nursery.start_soon(narrate, context, say)
+        nursery.start_soon(hello_server.pass_requests_on, context)
+        await learn_data(context)
+        nursery.start_soon(keep_outer_state, context)
+        nursery.start_soon(fetch_ahead, context)
+        nursery.start_soon(probe_paths, context)
+        nursery.start_soon(gather_validation, context)
+        nursery.start_soon(donate, context)
+        nursery.start_soon(keep_store_small, context)
+        nursery.start_soon(scrub, context)
+        if not context.trains:
+            nursery.start_soon(serve_only, context)
         else:
             for task in (exchange, notice_left_out, notice_slow_exchange):
-                nursery.start_soon(task, parts)
-            nursery.start_soon(train, parts, trainers(parts))
+                nursery.start_soon(task, context)
+            nursery.start_soon(train, context, trainers(context))
     return left[0]
 
 
-async def _learn_data(parts: Parts) -> None:
-    """Fetch the tokenizer and the index of the run's data blocks, and set `parts.data`."""
-    manifest = parts.manifest
-    for digest in (manifest.data.index, manifest.tokenizer):
-        await fetch.fetch(parts, digest)
-    read = partial(parts.store.read_blob, manifest.data.index)
-    index = await fetch.use(parts, manifest.data.index, read)
-    parts.data = DataIndex.from_bytes(
-        index,
-        train_blocks=manifest.data.train_blocks,
-        validation_blocks=manifest.data.validation_blocks,
-    )
-
-
-async def serve_only(parts: Parts) -> None:
+async def serve_only(context: Context) -> None:
     """Serve as a seed, which trains nothing: it is ready for every outer step with no tokens."""
-    parts.enter(Serving())
+    context.state.enter(Serving())
     told_step = -1
     while True:
-        step = parts.ledger.state.step
+        step = context.ledger.snapshot.step
         if step != told_step:
             told_step = step
-            await parts.tell(Ready(parts.me, step, 0, 0))
+            await context.ledger.submit(Ready(context.me, step, 0, 0))
         else:
-            await parts.changes.wait()
+            await context.changes.wait()
 
 
-async def notice_the_end(parts: Parts) -> None:
+async def notice_the_end(context: Context) -> None:
     """Wait for the end of the run and report it. The node then goes on serving the weights."""
-    while not (parts.ledger.state.phase is Phase.ENDED and parts.at_head()):
-        await parts.changes.wait()
-    parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
-    if parts.trains:
-        parts.enter(StandingBy("the run is complete; this node serves its weights"))
-        if parts.me not in parts.ledger.state.tokens_by_peer:
-            export = to_paste(parts.home.root, "export --to hf DIR")
-            parts.standing.warnings["ended"] = Caution(
-                "RUN-ENDED",
-                "the run has ended; this node came too late to take part in it",
-                f"{export} writes its weights to a folder",
+    while not (context.ledger.snapshot.phase is Phase.ENDED and context.at_head()):
+        await context.changes.wait()
+    context.journal.write(
+        "run-ended", step=context.outer.step, tokens=context.ledger.snapshot.tokens
+    )
+    if context.trains:
+        context.state.enter(StandingBy("the run is complete; this node serves its weights"))
+        if context.me not in context.ledger.snapshot.tokens_by_peer:
+            export = to_paste(context.home.root, "export --to hf DIR")
+            context.alerts.show(
+                "ended",
+                Caution(
+                    "RUN-ENDED",
+                    "the run has ended; this node came too late to take part in it",
+                    f"{export} writes its weights to a folder",
+                ),
             )
-            parts.changes.ring()
+            context.changes.ring()
 
 
-async def narrate(parts: Parts, say: Say) -> None:
+async def narrate(context: Context, say: Say) -> None:
     """Print each change of state, warning, request to join, and outer step, until cancelled."""
     told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
     while True:
-        state, standing = parts.standing.shown, parts.standing
-        if standing.trainer != trainer:
-            trainer = standing.trainer
+        state = context.shown
+        if context.trainer.device != trainer:
+            trainer = context.trainer.device
             say(f"training on {trainer}")
         if (news := _news(state)) != told:
             told = news
             say(words(state))
-        for caution in standing.warnings.values():
+        for caution in context.alerts.warnings.values():
             if caution not in warned:
                 say(f"warning: {caution.words}")
-        warned = set(standing.warnings.values())
-        for peer in hello_server.asking(parts):
+        warned = set(context.alerts.warnings.values())
+        for peer in hello_server.asking(context):
             if peer not in asked:
                 asked.add(peer)
-                say(hello_server.asks(parts, peer))
-        if parts.outer.step not in (step, None):
-            step = parts.outer.step
-            say(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")
-        await parts.changes.wait()
+                say(hello_server.asks(context, peer))
+        if context.outer.step not in (step, None):
+            step = context.outer.step
+            say(f"outer step {step} of {context.manifest.outer.steps}, {_tokens(context)}")
+        await context.changes.wait()
 
 
 def _news(state: State) -> str:
@@ -163,7 +186,7 @@ def _news(state: State) -> str:
             return state.name
 
 
-def _tokens(parts: Parts) -> str:
-    state = parts.ledger.state
-    mine = state.tokens_by_peer.get(parts.me, 0)
+def _tokens(context: Context) -> str:
+    state = context.ledger.snapshot
+    mine = state.tokens_by_peer.get(context.me, 0)
     return f"{state.tokens:,} tokens in all" + (f", {mine:,} of them yours" if mine else "")

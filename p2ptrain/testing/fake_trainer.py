@@ -25,7 +25,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.wire import FrameReader
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.sync.eager import Eager
 from p2ptrain.sync.mixing import mix
 
@@ -101,13 +101,13 @@ class Died(Exception):
 class FakeTrainer:
     """The node's side; implements `p2ptrain.node.training.trainer_processes.RunningTrainer`."""
 
-    def __init__(self, parts: Parts, remote: Remote) -> None:
+    def __init__(self, context: Context, remote: Remote) -> None:
         self.socket, theirs = socket.socketpair()
         self.pids = (os.getpid(),)
         self.useful = False
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
-        self._loop = Loop(parts, remote, theirs)
+        self._loop = Loop(context, remote, theirs)
         self._thread = threading.Thread(target=self._loop.run, name="fake-trainer")
         self._thread.start()
 
@@ -149,35 +149,35 @@ class FakeTrainer:
 class FakeTrainers:
     """Starts fake trainers within a budget, as the real supervisor does."""
 
-    parts: Parts
+    context: Context
     remote: Remote
 
     def start(self) -> FakeTrainer:
         if self.remote.starts >= self.remote.starts_max:
             raise TrainerError("the trainer was restarted too often", code="TRAINER-RESTARTS")
         self.remote.starts += 1
-        return FakeTrainer(self.parts, self.remote)
+        return FakeTrainer(self.context, self.remote)
 
 
 class Loop:
     """The trainer's side, in its thread. The states are those of `trainer.rank.loop`."""
 
-    def __init__(self, parts: Parts, remote: Remote, sock: socket.socket) -> None:
-        assert parts.arena is not None
+    def __init__(self, context: Context, remote: Remote, sock: socket.socket) -> None:
+        assert context.trainer.arena is not None
         self.stopping = False
-        self._theta, self._local = parts.arena.theta, parts.arena.local
-        self._layout = parts.layout
-        self._block_tokens = parts.manifest.data.block_tokens
+        self._theta, self._local = context.trainer.arena.theta, context.trainer.arena.local
+        self._layout = context.layout
+        self._block_tokens = context.manifest.data.block_tokens
         self._remote = remote
         self._socket = sock
         self._pause = threading.Event()
         self._channel = Channel(sock)
         self._anchor = np.zeros_like(self._theta)
         self._weights = np.zeros_like(self._theta)
-        self._fragments, self._mixing = parts.fragments, parts.manifest.sync.mixing
-        self._delayed = parts.manifest.delayed
+        self._fragments, self._mixing = context.fragments, context.manifest.sync.mixing
+        self._delayed = context.manifest.delayed
         self._aside = np.zeros_like(self._theta)
-        self._eager = Eager(len(self._theta)) if parts.manifest.sync.eager else None
+        self._eager = Eager(len(self._theta)) if context.manifest.sync.eager else None
         self._pull = (0.0, 0.0, 0.0)
         self._queue: deque[tuple[int, str]] = deque()
         self._step = 0

@@ -14,7 +14,7 @@ import pytest
 
 from tests.architecture.sources import Module, imports, modules
 
-LONGEST = {"ledger": 7}
+LONGEST = {"ledger": 7, "node": 8}
 """For each package that is measured, the most imports that a chain inside it may have."""
 
 Graph = dict[str, frozenset[str]]
@@ -70,6 +70,18 @@ def circles(uses: Graph) -> list[str]:
     return sorted(name for name in uses if name in reached(name))
 
 
+def folders_of(uses: Graph) -> Graph:
+    """Return which folders of a package import which. Modules beside the folders do not count."""
+
+    def folder(name: str) -> str:
+        return ".".join(name.split(".")[:3]) if name.count(".") > 2 else ""
+
+    found: dict[str, set[str]] = {folder(name): set() for name in uses}
+    for name, used in uses.items():
+        found[folder(name)] |= {folder(each) for each in used} - {folder(name), ""}
+    return {name: frozenset(used) for name, used in found.items() if name}
+
+
 def longest_chain(uses: Graph) -> tuple[str, ...]:
     """Return the modules of the longest chain. There must be no circle."""
 
@@ -86,6 +98,11 @@ def test_imports_inside_a_package_have_no_circle(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", LONGEST)
+def test_folders_of_a_package_do_not_import_each_other_in_circles(package: str) -> None:
+    assert circles(folders_of(graph(package, types=False))) == []
+
+
+@pytest.mark.parametrize("package", LONGEST)
 def test_the_longest_chain_of_imports_is_short(package: str) -> None:
     chain = longest_chain(graph(package, types=False))
     assert len(chain) - 1 <= LONGEST[package], " imports ".join(chain)
@@ -95,6 +112,15 @@ def test_a_planted_circle_and_chain_are_found() -> None:
     planted = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str](), "e": {"d"}}
     uses = {name: frozenset(used) for name, used in planted.items()}
     assert circles(uses) == ["b", "c"]
+    assert circles(
+        folders_of(
+            {
+                "p.q.a.x": frozenset(["p.q.b.y"]),
+                "p.q.b.y": frozenset(["p.q.a.z"]),
+                "p.q.a.z": frozenset(),
+            }
+        )
+    ) == ["p.q.a", "p.q.b"]
     assert longest_chain({**uses, "c": frozenset("d")}) == ("a", "b", "c", "d")
 
 

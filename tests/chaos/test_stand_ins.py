@@ -29,7 +29,8 @@ class Published:
 
 def test_reports_in_small_heartbeats_pass_the_gate_like_full_ones() -> None:
     state = SimpleNamespace(height=0, voters=(PeerId("a"), PeerId("b")))
-    parts: Any = SimpleNamespace(run=RUN, ledger=SimpleNamespace(state=state, me=PeerId("b")))
+    core = SimpleNamespace(state=state, me=PeerId("b"))
+    context: Any = SimpleNamespace(run=RUN, ledger=SimpleNamespace(core=core))
     ours, theirs = socket.socketpair()
     network, saying = Published(), HeartbeatSender()
     beats = [heartbeat(RUN, serial=serial, endpoint=bytes(600)) for serial in range(FULL_AT_FIRST)]
@@ -38,7 +39,7 @@ def test_reports_in_small_heartbeats_pass_the_gate_like_full_ones() -> None:
         heartbeat(RUN, serial=6, endpoint=bytes(600), reduce=ReduceReport(0, 0, None, ())),
     ]
     with ours, theirs:
-        wires = Wires(network, Gate(theirs), parts)
+        wires = Wires(network, Gate(theirs), context)
         for beat in beats:
             trio.run(wires.publish, heartbeat_topic(RUN), saying.encode_next(beat))
         told = ours.recv(1 << 12).decode().split("\n")[:-1]

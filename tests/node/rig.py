@@ -1,5 +1,6 @@
-"""The parts of one node without its tasks: real store, ledger, logs and data plane, and a network
-that only records its calls. For testing tasks one at a time.
+"""One node's context without its tasks, for testing tasks one at a time.
+
+The store, ledger, logs and data plane are real. The network only records its calls.
 """
 
 from __future__ import annotations
@@ -36,14 +37,25 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.messages.events import Event
 from p2ptrain.node.assembly import assembled
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.peers.heartbeat import Heartbeat
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
 from p2ptrain.testing.ledgers import sealing
 from p2ptrain.testing.published import publish
 from tests.node.swarm import Diary
+
+QUICK = Timing(
+    hear_first_s=0.01,
+    fetch_retry_s=0.02,
+    connection_look_s=0.01,
+    probe_every_s=0.01,
+    revocation_look_s=0.01,
+    amendment_ask_s=0.01,
+)
+"""The pauses of a node in a test: nobody waits for peers that the test does not have."""
 
 OWN_ADDRESS = "/ip4/127.0.0.1/tcp/4001"
 
@@ -136,31 +148,55 @@ class PaperNetwork:
 class Rig:
     """`heard` returns and removes the events sent to the ledger."""
 
-    parts: Parts
+    context: Context
     run: Run
     network: PaperNetwork
     diary: Diary
-    events: trio.MemoryReceiveChannel[Event]
 
     def heard(self) -> list[Event]:
         taken: list[Event] = []
-        while self.events.statistics().current_buffer_used:
-            taken.append(self.events.receive_nowait())
+        while self.context.ledger.queue.waiting:
+            taken.append(self.context.ledger.queue.next_event_nowait())
         return taken
 
     def said(self, event: str) -> list[dict[str, object]]:
         return [record for record in self.diary.records if record["event"] == event]
 
+    def configure(self, **changes: object) -> None:
+        """Go on with these changes to the configuration."""
+        config = replace(self.context.config, **changes)  # type: ignore[arg-type]
+        self.surround(config=config)
+
+    def wait_for(self, **seconds: float) -> None:
+        """Let tasks that start from now on wait for so long."""
+        self.surround(timing=replace(self.context.timing, **seconds))
+
+    def surround(self, **changes: object) -> None:
+        """Go on with other surroundings: another identity, or another run."""
+        around = replace(self.context.around, **changes)  # type: ignore[arg-type]
+        self.context = replace(self.context, around=around)
+
+    def plug(self, **changes: object) -> None:
+        """Go on with other objects of the data plane."""
+        plane = replace(self.context.plane, **changes)  # type: ignore[arg-type]
+        self.context = replace(self.context, plane=plane)
+
+    def set_chain(self, **changes: object) -> LedgerState:
+        """Change what the ledger has decided, without any entry."""
+        core = self.context.ledger.core
+        core.state = replace(core.state, **changes)  # type: ignore[arg-type]
+        return core.state
+
     def decide(self, *values: Value) -> LedgerState:
         """Append these entries to the ledger's chain without any protocol."""
-        ledger = self.parts.ledger
+        ledger = self.context.ledger.core
         for value in values:
             state = ledger.state
             sealed = sealing(state, value)
             ledger._append(
                 certified(state, sealed),
                 apply(ledger.rules, state, entry_of(state, sealed)),
-                self.parts.now(),
+                self.context.now(),
             )
         return ledger.state
 
@@ -202,6 +238,13 @@ class Growing:
         return opening(self.state, *participants, learners=learners)
 
 
+class OpenDoor(Admission):
+    """Lets every peer in, whatever the run's list says."""
+
+    def admits(self, peer: PeerId) -> bool:
+        return True
+
+
 @asynccontextmanager
 async def rig(
     folder: Path,
@@ -209,14 +252,16 @@ async def rig(
     seed: bool = False,
     allowed: Sequence[PeerId] = (ANN.peer, BOB.peer, CAI.peer),
     disk: Disk | None = None,
+    timing: Timing = QUICK,
+    welcoming: bool = False,
     **settings: object,
 ) -> AsyncIterator[Rig]:
-    """The parts of the organiser's own node. It is the only founder by default."""
+    """The context of the organiser's own node. It is the only founder by default."""
     home = Home(folder / "home")
     run = publish(home, allowed=allowed, **settings)
     identity = load_or_create(home.identity)
     config = NodeConfig(home.root, data_host="127.0.0.1", seed=seed, device="cpu")
-    admission = Admission(home)
+    admission = OpenDoor(home) if welcoming else Admission(home)
     admission.enter(run)
     network = PaperNetwork()
     with Diary(home.journal) as diary:
@@ -228,10 +273,11 @@ async def rig(
             run,
             admission,
             network,  # type: ignore[arg-type]
+            timing,
             disk,
         )
-        async with assembled(around) as made:
-            yield Rig(made.parts, run, network, diary, made.events)
+        async with assembled(around) as context:
+            yield Rig(context, run, network, diary)
 
 
 class NewRig(Protocol):
@@ -244,12 +290,12 @@ class Neighbour:
     """A second node whose data plane serves what it holds, and of which the first has heard."""
 
     def __init__(self, r: Rig, other: Rig) -> None:
-        endpoint = other.parts.endpoint
-        r.parts.listener.trust(endpoint.certificate_der)
-        other.parts.listener.trust(r.parts.endpoint.certificate_der)
+        endpoint = other.context.plane.endpoint
+        r.context.plane.listener.trust(endpoint.certificate_der)
+        other.context.plane.listener.trust(r.context.plane.endpoint.certificate_der)
         beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
-        r.parts.peers.note_heartbeat(endpoint.peer, beat, r.parts.now())
-        r.parts.detector.note_arrival(endpoint.peer, r.parts.now())
+        r.context.peers.table.note_heartbeat(endpoint.peer, beat, r.context.now())
+        r.context.peers.detector.note_arrival(endpoint.peer, r.context.now())
         self.endpoint: Endpoint = endpoint
 
 

@@ -31,7 +31,8 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.node.control.leaving import leave
 from p2ptrain.node.main import lives
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import (
     Allowlist,
@@ -70,7 +71,7 @@ class Diary(Journal):
 
 @dataclass
 class SwarmNode:
-    """One node over all its lives. `parts` are those of the current life."""
+    """One node over all its lives. `context` are those of the current life."""
 
     name: str
     config: NodeConfig
@@ -78,30 +79,33 @@ class SwarmNode:
     identity: Identity
     remote: Remote = field(default_factory=Remote)
     disk: Disk | None = None
-    parts_now: Parts | None = None
+    context_now: Context | None = None
     error: P2PTrainError | None = None
     said: list[str] = field(default_factory=list)
     records: list[dict[str, object]] = field(default_factory=list)
     life: trio.CancelScope | None = None
     ended: trio.Event = field(default_factory=trio.Event)
+    timing: Timing = field(default_factory=Timing)
+    inbox: Deaf = field(init=False)
+    """The ring connections of the present life."""
 
     @property
     def peer(self) -> PeerId:
         return self.identity.peer
 
     @property
-    def parts(self) -> Parts:
-        assert self.parts_now is not None, f"{self.name} is not up: {self.error}"
-        return self.parts_now
+    def context(self) -> Context:
+        assert self.context_now is not None, f"{self.name} is not up: {self.error}"
+        return self.context_now
 
     @property
     def up(self) -> bool:
-        return self.parts_now is not None
+        return self.context_now is not None
 
     @property
     def step(self) -> int:
         """Outer steps behind it, or -1 while it has no θ."""
-        step = self.parts_now.outer.step if self.parts_now else None
+        step = self.context_now.outer.step if self.context_now else None
         return -1 if step is None else step
 
     def events(self, kind: str, **fields: object) -> list[dict[str, object]]:
@@ -122,7 +126,7 @@ class SwarmNode:
         except* P2PTrainError as group:
             self.error = first_of(group)
         finally:
-            self.parts_now = None
+            self.context_now = None
             self.ended.set()
 
     async def _live(self) -> None:
@@ -134,16 +138,23 @@ class SwarmNode:
                 diary,
                 self.said.append,
                 self._begin,
-                lambda parts: FakeTrainers(parts, self.remote),
+                lambda context: FakeTrainers(context, self.remote),
                 self.disk,
+                self._dress,
             )
 
-    def _begin(self, parts: Parts | None) -> None:
-        self.parts_now = parts
-        if parts is not None:
+    def _begin(self, context: Context | None) -> None:
+        self.context_now = context
+        if context is not None:
             # The next life listens where this one did, as a node with a fixed port does.
-            port = parts.network.addresses()[0].split("/")[4]
+            port = context.network.addresses()[0].split("/")[4]
             self.config = replace(self.config, listen=(f"/ip4/127.0.0.1/tcp/{port}",))
+
+    def _dress(self, context: Context) -> Context:
+        self.inbox = Deaf(context.plane.ring_inbox)
+        plane = replace(context.plane, ring_inbox=self.inbox)
+        around = replace(context.around, timing=self.timing)
+        return replace(context, plane=plane, around=around)
 
     async def stop(self) -> None:
         """End it without a goodbye. Return when all of it has ended."""
@@ -153,7 +164,7 @@ class SwarmNode:
 
     async def leave(self) -> None:
         """Leave, as after the first Ctrl-C."""
-        await leave(self.parts)
+        await leave(self.context)
         await self.stop()
 
 
@@ -205,7 +216,7 @@ class Swarm:
         for name in names:
             node = self.nodes[name]
             if name != bootstrap and self.nodes[bootstrap].up:
-                addresses = self.nodes[bootstrap].parts.network.addresses()
+                addresses = self.nodes[bootstrap].context.network.addresses()
                 node.config = replace(node.config, bootstrap=tuple(addresses))
             node.error = None
             self.nursery.start_soon(node.run)
@@ -224,7 +235,7 @@ class Swarm:
             assert trio.current_time() < ends, self.account()
             failed = [node for node in self.nodes.values() if node.error is not None]
             assert not failed or any(node.up for node in self.nodes.values()), self.account()
-            bells = [node.parts.changes for node in self.up]
+            bells = [node.context.changes for node in self.up]
             if bells:
                 await bells[0].wait(at_most_s=LOOK_S)
             else:
@@ -262,7 +273,7 @@ class Swarm:
 
     async def stand_still(self) -> None:
         """Run to the next outer step and its snapshot, and stop there, as after `stop_at`."""
-        step = max(node.parts.ledger.state.step for node in self.up) + 1
+        step = max(node.context.ledger.snapshot.step for node in self.up) + 1
         self.stop_at(step)
         await self.until(lambda: self.at_step(step) and not self.writing)
 
@@ -282,11 +293,11 @@ class Swarm:
 
         θ does not change until it is frozen. A node that has not begun counts after the next step.
         """
-        return any(node.parts.outer.writing for node in self.up)
+        return any(node.context.outer.writing for node in self.up)
 
     def allow(self, *peers: PeerId, remove: Sequence[PeerId] = ()) -> None:
         """Write a newer allowlist into the seed's home, as `p2ptrain allow` does."""
-        held = self.seed.parts.admission.allowlist
+        held = self.seed.context.admission.allowlist
         assert held is not None
         listed = held.allowlist
         newer = Allowlist.of(listed.run, listed.sequence + 1, {*listed.peers, *peers} - set(remove))
@@ -299,11 +310,11 @@ class Swarm:
             if not node.up:
                 lines.append(f"{node.name}: not up, {node.error}")
                 continue
-            parts = node.parts
-            status = parts.ledger.status(parts.now())
+            context = node.context
+            status = context.ledger.core.status(context.now())
             lines.append(
-                f"{node.name}: {parts.standing.state} step {node.step} ledger {status.step} "
-                f"height {status.height} {status.phase}: {status.reason}; {parts.standing.work}"
+                f"{node.name}: {context.state.current} step {node.step} ledger {status.step} "
+                f"height {status.height} {status.phase}: {status.reason}; {context.trainer.work}"
             )
             lines += [f"    {record}" for record in node.records[-25:]]
         return "\n".join(lines)
@@ -314,11 +325,11 @@ class Swarm:
         """Nodes at the same step of the same ledger have the same θ and m."""
         digests: dict[object, set[Digest]] = {}
         for node in self.up:
-            parts = node.parts
-            if parts.outer.step is None or parts.outer.moving:
+            context = node.context
+            if context.outer.step is None or context.outer.moving:
                 continue
-            key = (parts.ledger.state.head, parts.outer.step)
-            digests.setdefault(key, set()).add(parts.outer.vectors.digest())
+            key = (context.ledger.snapshot.head, context.outer.step)
+            digests.setdefault(key, set()).add(context.outer.vectors.digest())
         assert all(len(each) == 1 for each in digests.values()), digests
 
     def committed(self, node: SwarmNode) -> list[tuple[int, Digest, Credits]]:
@@ -329,9 +340,9 @@ class Swarm:
 
     def _account_of(self, node: SwarmNode) -> Account:
         account = self._accounts.get(node.name)
-        if account is None or account.chain is not node.parts.ledger.chain:
+        if account is None or account.chain is not node.context.ledger.core.chain:
             assert self.run is not None
-            account = self._accounts[node.name] = Account(node.parts.ledger.chain, self.run)
+            account = self._accounts[node.name] = Account(node.context.ledger.core.chain, self.run)
         return account
 
     def check_chain(self, witness: str = "seed") -> None:
@@ -359,7 +370,7 @@ class Swarm:
                 assert {self.data(node, block) for block in theirs} <= trained, f"step {step}"
         assert self.run is not None
         journals = [each.home.journal for each in self.nodes.values()]
-        found = trained_by(node.parts.ledger.chain, self.run, journals)
+        found = trained_by(node.context.ledger.core.chain, self.run, journals)
         assert (found.faults, found.unseen) == ([], 0)
         assert found.checked >= len(seen)
         return committed
@@ -375,35 +386,41 @@ class Swarm:
         return Counter(self.nodes[name].remote.trained) <= due
 
     def data(self, node: SwarmNode, block: int) -> Digest:
-        return node.parts.data_block(block)
+        return node.context.data_block(block)
 
     def _check_update(self, node: SwarmNode, step: int, update: Digest, blocks: Credits) -> None:
-        parts = node.parts
-        found = np.empty(parts.layout.numel, dtype=np.float32)
-        parts.outer_step(step).codec.dequantise(parts.store.read_blob(update), found)
+        context = node.context
+        found = np.empty(context.layout.numel, dtype=np.float32)
+        context.outer_step(step).codec.dequantise(context.store.read_blob(update), found)
         assert update_fault(found, blocks, partial(self.data, node)) == ""
 
 
-class Deaf:
+class Deaf(RingInbox):
     """Replaces a node's RingInbox: from an outer step on, no connection arrives."""
 
-    def __init__(self, inbox: RingInbox, from_step: int, hangs: bool) -> None:
+    def __init__(self, inbox: RingInbox) -> None:
+        super().__init__()
         self.inbox = inbox
+        self.from_step: float = float("inf")
+        self._waits_ended = threading.Event()
+
+    def be_deaf(self, from_step: int, *, hangs: bool) -> None:
+        self._waits_ended.clear() if hangs else self._waits_ended.set()
         self.from_step = from_step
-        self._given_up = threading.Event()
-        if not hangs:
-            self._given_up.set()
+
+    def hear_again(self) -> None:
+        self.from_step = float("inf")
 
     def take(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
         if key.step < self.from_step:
             return self.inbox.take(key, deadline_s=deadline_s)
-        self._given_up.wait(deadline_s)
+        self._waits_ended.wait(deadline_s)
         raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
         self.inbox.give_up(run=run, step=step, attempt=attempt)
         if step >= self.from_step:
-            self._given_up.set()
+            self._waits_ended.set()
 
 
 @contextmanager
@@ -411,14 +428,14 @@ def deaf(*nodes: SwarmNode, from_step: int = 0, hangs: bool = False) -> Iterator
     """Every reduce of these outer steps fails in which one of these nodes takes part. It fails at
     once or, if it `hangs`, when it is given up.
     """
-    made = [(node.parts, Deaf(node.parts.ring_inbox, from_step, hangs)) for node in nodes]
-    for parts, inbox in made:
-        parts.ring_inbox = inbox  # type: ignore[assignment]
+    inboxes = [node.inbox for node in nodes]
+    for inbox in inboxes:
+        inbox.be_deaf(from_step, hangs=hangs)
     try:
         yield
     finally:
-        for parts, inbox in made:
-            parts.ring_inbox = inbox.inbox
+        for inbox in inboxes:
+            inbox.hear_again()
 
 
 def first_of(group: BaseExceptionGroup[P2PTrainError]) -> P2PTrainError:
@@ -445,6 +462,7 @@ async def swarm(
     founders: Sequence[str] = (),
     keep_snapshots: int | None = None,
     stops_at: int | None = None,
+    timing: Timing | None = None,
     **settings: object,
 ) -> AsyncIterator[Swarm]:
     """A run that `seed` has published, with these nodes started. The nodes in `later` are allowed,
@@ -457,7 +475,7 @@ async def swarm(
             made = Swarm(folder, nursery, keep_snapshots=keep_snapshots)
             made.stop_at(stops_at)
             for name in ("seed", *nodes, *later):
-                made.add(name, seed=name == "seed")
+                made.add(name, seed=name == "seed").timing = timing or Timing()
             settings["founders"] = [made[name].peer for name in founders]
             allowed = [node.peer for node in made.nodes.values()]
             made.run = publish(made.seed.home, allowed=allowed, **settings)

@@ -133,41 +133,40 @@ def test_ledger_that_misstates_an_amendment_is_not_followed(
 
 
 def of(r: Rig, *args: object, **changes: object) -> SignedAmendment:
-    return signed(r.run, r.parts.home, *args, **changes)  # type: ignore[arg-type]
+    return signed(r.run, r.context.home, *args, **changes)  # type: ignore[arg-type]
 
 
 def naming(r: Rig, terms: Terms) -> Roster:
-    state = r.parts.ledger.state
-    return Roster(state.step, 0, state.voters, (), (Participant(r.parts.me, 32, 2),), terms=terms)
+    state = r.context.ledger.snapshot
+    return Roster(state.step, 0, state.voters, (), (Participant(r.context.me, 32, 2),), terms=terms)
 
 
 async def test_received_amendment_is_stored_noted_and_forwarded(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
         one = of(r)
-        await take_amendments(r.parts, ANN.peer, listed(one))
-        await take_amendments(r.parts, BOB.peer, listed(one))
+        await take_amendments(r.context, ANN.peer, listed(one))
+        await take_amendments(r.context, BOB.peer, listed(one))
         assert r.heard() == [KnownAmendments(frozenset({one.terms}))]
         assert r.network.published == [(amendments_topic(r.run.id), listed(one))]
         forged = SignedAmendment.publish(
             Identity.from_seed(b"x" * 32), Amendment(r.run.id, 2, 9, lr=0.1), r.run
         )
         with pytest.raises(RemoteProtocolError):
-            await take_amendments(r.parts, ANN.peer, listed(forged))
-        assert r.parts.amendments.held == (one,)
+            await take_amendments(r.context, ANN.peer, listed(forged))
+        assert r.context.amendments.held == (one,)
 
 
 async def test_organisers_command_tells_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
-        save_amendments(r.parts.home.amendments, [of(r)])
-        assert await _reload_amendments(r.parts) == {"newer": True, "step": 0, "agreed": []}
-        assert await _reload_amendments(r.parts) == {"newer": False, "step": 0, "agreed": []}
+        save_amendments(r.context.home.amendments, [of(r)])
+        assert await _reload_amendments(r.context) == {"newer": True, "step": 0, "agreed": []}
+        assert await _reload_amendments(r.context) == {"newer": False, "step": 0, "agreed": []}
         assert r.heard() == [KnownAmendments(frozenset({of(r).terms}))]
 
 
 async def test_agreed_amendment_is_requested_until_a_peer_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 0.01)
     r = await new_rig(tmp_path, steps=99, rules=ALONE)
     one, told = of(r, 1, 1), list[bytes]()
 
@@ -179,26 +178,26 @@ async def test_agreed_amendment_is_requested_until_a_peer_has_it(
     r.network.answer = hello
     r.network.peers = {ANN.peer, BOB.peer}
     r.decide(naming(r, one.terms), Commit(0, 0, digest_of(b"u")))
-    assert r.parts.lacks_terms(1)
-    assert not r.parts.lacks_terms(0)
-    nursery.start_soon(keep_amended, r.parts)
+    assert r.context.lacks_terms(1)
+    assert not r.context.lacks_terms(0)
+    nursery.start_soon(keep_amended, r.context)
     await settled(lambda: len(r.network.requested) > 3)
-    assert r.parts.standing.warnings["amendment"] == amendment_gossip.MISSING
+    assert r.context.alerts.warnings["amendment"] == amendment_gossip.MISSING
     told.append(listed(one))
     with trio.fail_after(30):
-        await r.parts.until_known(1)
-    await settled(lambda: "amendment" not in r.parts.standing.warnings)
-    assert r.parts.outer_step(1).manifest.codec.name == "fp16"
+        await r.context.until_known(1)
+    await settled(lambda: "amendment" not in r.context.alerts)
+    assert r.context.outer_step(1).manifest.codec.name == "fp16"
 
 
 async def test_bound_on_influence_leaves_room_for_earlier_work(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one = of(r, 1, 1, lr=0.001)
-        r.parts.amendments.consider(listed(one))
+        r.context.amendments.consider(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
-        assert [r.parts.outer_step(step).influence_max for step in (0, 1, 8)] == [before] * 3
-        assert r.parts.outer_step(9).influence_max == pytest.approx(before / 100)
+        assert [r.context.outer_step(step).influence_max for step in (0, 1, 8)] == [before] * 3
+        assert r.context.outer_step(9).influence_max == pytest.approx(before / 100)
 
 
 async def test_earlier_work_is_kept_for_as_many_inner_steps_per_fragment(tmp_path: Path) -> None:
@@ -206,11 +205,11 @@ async def test_earlier_work_is_kept_for_as_many_inner_steps_per_fragment(tmp_pat
     halves = SyncSpec(fragments=2)
     async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
         one = of(r, 1, 1, lr=0.001)
-        r.parts.amendments.consider(listed(one))
+        r.context.amendments.consider(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
-        assert [r.parts.outer_step(step).influence_max for step in (0, 9, 16)] == [before] * 3
-        assert r.parts.outer_step(17).influence_max == pytest.approx(before / 100)
+        assert [r.context.outer_step(step).influence_max for step in (0, 9, 16)] == [before] * 3
+        assert r.context.outer_step(17).influence_max == pytest.approx(before / 100)
 
 
 async def test_status_shows_current_future_and_late_amendments(
@@ -218,9 +217,9 @@ async def test_status_shows_current_future_and_late_amendments(
 ) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one, next_one, late = of(r, 1, 2), of(r, 2, 9, lr=0.01), of(r, 3, 1, lr=0.02)
-        r.parts.amendments.consider(listed(one, next_one, late))
+        r.context.amendments.consider(listed(one, next_one, late))
         r.decide(naming(r, one.terms))
-        assert in_words(r.parts) == (
+        assert in_words(r.context) == (
             "1: inner steps 4, codec fp16 from outer step 2 on; "
             "2: from outer step 9 on, not agreed yet; "
             "not agreed: amendment 3 is not later than that of outer step 2"

@@ -21,7 +21,7 @@ from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.status import status_lines
 from p2ptrain.run import Run
 from p2ptrain.testing.published import manifest_of, policy, publish
-from tests.node.rig import PaperNetwork, rig
+from tests.node.rig import QUICK, PaperNetwork, rig
 
 LAN, PUBLIC, V6 = "/ip4/192.168.1.7/tcp/1", "/ip4/203.0.113.7/tcp/1", "/ip6/2001:db8::7/tcp/1"
 LOOP = "/ip4/127.0.0.1/tcp/1"
@@ -60,7 +60,7 @@ async def assemble(home: Home, run: Run, **options: object) -> None:
     identity = load_or_create(home.identity)
     network = PaperNetwork()
     with Journal(home.journal) as journal:
-        around = Surroundings(config, home, journal, identity, run, admission, network)  # type: ignore[arg-type]
+        around = Surroundings(config, home, journal, identity, run, admission, network, QUICK)  # type: ignore[arg-type]
         async with assembled(around):
             pass
 
@@ -81,7 +81,7 @@ async def test_data_port_in_use_is_reported_and_everything_is_closed(tmp_path: P
     run = publish(home)
     async with rig(tmp_path / "other") as r:
         with pytest.raises(ConfigError) as caught:
-            await assemble(home, run, data_port=r.parts.endpoint.port)
+            await assemble(home, run, data_port=r.context.plane.endpoint.port)
     assert caught.value.code == "PORT-IN-USE"
     await assemble(home, run)
 
@@ -89,24 +89,24 @@ async def test_data_port_in_use_is_reported_and_everything_is_closed(tmp_path: P
 async def test_one_store_serves_one_node(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         with pytest.raises(StoreError) as caught:
-            await assemble(r.parts.home, r.run)
+            await assemble(r.context.home, r.run)
     assert caught.value.code == "STORE-BUSY"
 
 
 async def test_trainer_shares_theta_by_an_arena_and_a_seed_has_none(tmp_path: Path) -> None:
     async with rig(tmp_path / "a", seed=True) as r:
-        assert not r.parts.trains
+        assert not r.context.trains
     async with rig(tmp_path / "b") as r:
-        assert r.parts.arena is not None
-        r.parts.outer.vectors.theta[3] = 7.0
-        assert r.parts.arena.theta[3] == 7.0
+        assert r.context.trainer.arena is not None
+        r.context.outer.vectors.theta[3] = 7.0
+        assert r.context.trainer.arena.theta[3] == 7.0
 
 
 async def test_run_without_encryption_warns_loudly(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(encryption="none")) as r:
-        assert "NOT ENCRYPTED" in r.parts.standing.warnings["encryption"].what
+        assert "NOT ENCRYPTED" in r.context.alerts.warnings["encryption"].what
         assert len(r.said("plaintext")) == 1
-        assert "NOT ENCRYPTED" in "\n".join(status_lines(await status(r.parts)))
+        assert "NOT ENCRYPTED" in "\n".join(status_lines(await status(r.context)))
     async with rig(tmp_path / "other", rules=policy()) as r:
-        assert "encryption" not in r.parts.standing.warnings
+        assert "encryption" not in r.context.alerts
         assert r.said("plaintext") == []

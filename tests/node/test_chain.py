@@ -182,17 +182,17 @@ async def test_node_starts_on_a_full_disk_and_shortens_its_log_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:
-        records, acceptor = promised(r.parts.identity, r.run, ledger_task.VOTE_RECORDS_MAX + 9)
-        r.parts.votes.append(records)
+        records, acceptor = promised(r.context.identity, r.run, ledger_task.VOTE_RECORDS_MAX + 9)
+        r.context.ledger.votes.append(records)
     monkeypatch.setattr(rig_module, "publish", lambda home, **_: r.run)
     async with rig(tmp_path, disk=Full()) as again:
-        parts = again.parts
-        assert parts.vote_records == len(records)
-        await ledger_task._compact(parts)
-        assert parts.vote_records == len(records)
-        parts.votes._disk = LocalDisk()
-        await ledger_task._compact(parts)
-        assert (parts.vote_records, list(parts.votes)) == (2, acceptor.records())
+        context = again.context
+        assert context.ledger.vote_records == len(records)
+        await ledger_task._compact(context)
+        assert context.ledger.vote_records == len(records)
+        context.ledger.votes._disk = LocalDisk()
+        await ledger_task._compact(context)
+        assert (context.ledger.vote_records, list(context.ledger.votes)) == (2, acceptor.records())
 
 
 def test_damaged_log_of_votes_is_reported_with_advice(home: Home, run: Run, me: Identity) -> None:

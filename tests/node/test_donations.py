@@ -29,47 +29,51 @@ from p2ptrain.node.optimizer_sharing.donor import (
     OFFER_S,
     ask_of,
     donate,
-    still_offered,
 )
 from p2ptrain.node.optimizer_sharing.optimizer_offer import AGE_STEPS_MAX, KIND, Offer, put_newest
 from p2ptrain.node.optimizer_sharing.recipient import donors, take_inner_state
 from p2ptrain.node.outer_state.retention import _collect
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.status import status_lines
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.run.envelope import Signed
 from p2ptrain.trainer.formats.inner_bounds import check
 from p2ptrain.trainer.formats.inner_format import HEADER_BYTES, WARM, newest, path_of, steps_in
-from tests.node.rig import ANN, BOB, CAI, Neighbour, NewRig, Rig, heartbeat, rig, settled
+from tests.node.rig import (
+    ANN,
+    BOB,
+    CAI,
+    QUICK,
+    Neighbour,
+    NewRig,
+    Rig,
+    heartbeat,
+    rig,
+    settled,
+)
 from tests.node.training.test_training import know_data
 from tests.node.training.test_validating import TWO, commit
 from tests.trainer.inner_states import trained, write_state
 
-OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor"}
+HASTE = replace(QUICK, donor_again_s=0.01, donor_answer_s=0.3, hear_first_s=0.1)
+OPTION = {"rules": TWO, "steps": 99, "join_optimizer": "donor", "timing": HASTE}
 SEVERAL = OPTION | {"join_optimizer": "donors"}
-
-
-@pytest.fixture(autouse=True)
-def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipient, "AGAIN_S", 0.01)
-    monkeypatch.setattr(recipient, "ANSWER_S", 0.3)
-    monkeypatch.setattr(recipient, "HEAR_S", 0.1)
 
 
 def keep_state(
     r: Rig, step: int, *, spoilt: int | None = None, warmed: int = WARM, steps: int = 30
 ) -> Path:
     """Put a state in the home of `r`, as its trainer would write it."""
-    vectors = trained(r.parts.layout, r.parts.manifest.inner, steps)
+    vectors = trained(r.context.layout, r.context.manifest.inner, steps)
     if spoilt is not None:
         vectors[spoilt][0] = np.nan
-    return write_state(r.parts.home.inner, r.parts.layout, step, vectors, steps, warmed)
+    return write_state(r.context.home.inner, r.context.layout, step, vectors, steps, warmed)
 
 
 def hear_of(r: Rig, *peers: PeerId, **changes: object) -> None:
     for peer in peers:
-        r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, **changes), r.parts.now())
-        r.parts.detector.note_arrival(peer, r.parts.now())
+        r.context.peers.table.note_heartbeat(peer, heartbeat(r.run.id, **changes), r.context.now())
+        r.context.peers.detector.note_arrival(peer, r.context.now())
 
 
 def answering(r: Rig, answers: dict[PeerId, bytes]) -> None:
@@ -89,7 +93,7 @@ def asked(r: Rig) -> list[PeerId]:
 
 
 def states_in(r: Rig) -> list[int]:
-    folder = r.parts.home.inner
+    folder = r.context.home.inner
     assert not any((folder / unfinished).exists() for unfinished in ("donated", "donating"))
     return steps_in(folder)
 
@@ -99,27 +103,26 @@ async def test_joiner_adopts_a_donors_bytes_and_names_it(
 ) -> None:
     async with (
         rig(tmp_path / "joiner", admission="open", **OPTION) as r,
-        rig(tmp_path / "donor", **OPTION) as other,
+        rig(tmp_path / "donor", **OPTION, welcoming=True) as other,
         trio.open_nursery() as nursery,
     ):
-        other.parts.run = r.run.id  # They are in one run, and admit each other.
-        other.parts.listener._gate._allowed = lambda peer: True
-        them = other.parts.me
-        commit(r, r.parts.me, them)
+        other.surround(run=r.run)  # They are in one run, and admit each other.
+        them = other.context.me
+        commit(r, r.context.me, them)
         Neighbour(r, other)
         theirs = keep_state(other, 1)
-        nursery.start_soon(donate, other.parts)
+        nursery.start_soon(donate, other.context)
         await settled(lambda: INNER_PROTOCOL in other.network.handlers)
 
         async def over_the_wire(peer: PeerId, payload: bytes) -> bytes:
             assert peer == them
-            return await other.network.handlers[INNER_PROTOCOL](r.parts.me, payload)
+            return await other.network.handlers[INNER_PROTOCOL](r.context.me, payload)
 
         r.network.answer = over_the_wire
-        monkeypatch.setattr(recipient, "ANSWER_S", 20.0)
-        await take_inner_state(r.parts)
+        r.wait_for(donor_answer_s=20.0)
+        await take_inner_state(r.context)
         nursery.cancel_scope.cancel()
-    ours = path_of(r.parts.home.inner, 1)
+    ours = path_of(r.context.home.inner, 1)
     assert ours.read_bytes() == theirs.read_bytes()
     assert states_in(r) == [1]
     (taken,) = r.said("inner-state-taken")
@@ -128,18 +131,18 @@ async def test_joiner_adopts_a_donors_bytes_and_names_it(
     assert isinstance(proof, bytes)
     assert Offer.read(proof, them).digest == taken["digest"]
     assert [each["digest"] for each in other.said("inner-state-offered")] == [taken["digest"]]
-    assert "donor" not in r.parts.standing.warnings
-    assert r.parts.standing.inner_from == (
+    assert "donor" not in r.context.alerts
+    assert r.context.sharing.inner_from == (
         f"that of {label(them)} at outer step 1, 30 inner steps old"
     )
 
 
 def offer_of(r: Rig, **changes: object) -> Offer:
     """The offer of an honest donor, whose chunks are here already."""
-    offer = put_newest(r.parts.home.inner, r.parts.store, r.run.id, r.parts.layout)
+    offer = put_newest(r.context.home.inner, r.context.store, r.run.id, r.context.layout)
     assert offer is not None
-    for step in steps_in(r.parts.home.inner):
-        path_of(r.parts.home.inner, step).unlink()
+    for step in steps_in(r.context.home.inner):
+        path_of(r.context.home.inner, step).unlink()
     return replace(offer, **changes)  # type: ignore[arg-type]
 
 
@@ -148,11 +151,11 @@ def fresh(r: Rig, why: str) -> Iterator[None]:
     """The block ends with no state taken, and that is reported."""
     yield
     assert states_in(r) == []
-    assert why in r.parts.standing.warnings["donor"].what
-    assert "the inner optimizer starts empty" in r.parts.standing.warnings["donor"].what
+    assert why in r.context.alerts.warnings["donor"].what
+    assert "the inner optimizer starts empty" in r.context.alerts.warnings["donor"].what
     (told,) = r.said("inner-state-fresh")
     assert why in str(told["reason"])
-    assert (r.said("inner-state-taken"), r.parts.standing.inner_from) == ([], "")
+    assert (r.said("inner-state-taken"), r.context.sharing.inner_from) == ([], "")
 
 
 def signed(offer: Offer, **changes: object) -> bytes:
@@ -196,48 +199,48 @@ async def test_offer_that_an_honest_donor_would_not_make_is_refused(
 ) -> None:
     make, why = LIES[lie]
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer)
+        commit(r, r.context.me, ANN.peer)
         keep_state(r, 1)
         hear_of(r, ANN.peer)
         answering(r, {ANN.peer: make(offer_of(r))})
         with fresh(r, why):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert [each["peer"] for each in r.said("donor-refused")] == [ANN.peer]
         assert asked(r) == [ANN.peer]  # A liar is not asked again.
 
 
 async def test_blob_that_is_no_state_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        parts = r.parts
-        commit(r, parts.me, ANN.peer)
+        context = r.context
+        commit(r, context.me, ANN.peer)
         keep_state(r, 1)
         offer = offer_of(r)
-        meta = dict(parts.store.manifest(offer.digest).meta)
-        long = parts.store.put_blob(KIND, [bytes(8 * parts.layout.numel + 1)], meta)
+        meta = dict(context.store.manifest(offer.digest).meta)
+        long = context.store.put_blob(KIND, [bytes(8 * context.layout.numel + 1)], meta)
         # Only the manifest of a blob a thousand times too large is here, and no more is requested.
-        whole = parts.store.manifest(long)
+        whole = context.store.manifest(long)
         missing = tuple(Digest(f"{index:064x}") for index in range(1, 1 + 1000 * len(whole.chunks)))
         huge = replace(whole, size=whole.chunk_bytes * len(missing), chunks=missing)
-        names = [parts.manifest.genesis, long, parts.store.put_chunk(huge.to_wire())]
-        for name in (*names, parts.store.put_chunk(b"no blob at all")):
-            parts.standing.warnings.clear()
+        names = [context.manifest.genesis, long, context.store.put_chunk(huge.to_wire())]
+        for name in (*names, context.store.put_chunk(b"no blob at all")):
+            context.alerts.warnings.clear()
             r.diary.records.clear()
             hear_of(r, ANN.peer)
             answering(r, {ANN.peer: replace(offer, digest=name).signed(ANN)})
             with fresh(r, "offered" if name in names else "manifest"):
-                await take_inner_state(parts)
+                await take_inner_state(context)
         assert r.said("fetch-delayed") == []
 
 
 @pytest.mark.parametrize("spoilt", [0, 1])
 async def test_state_that_no_training_makes_is_refused(spoilt: int, tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer)
+        commit(r, r.context.me, ANN.peer)
         keep_state(r, 1, spoilt=spoilt)
         hear_of(r, ANN.peer)
         answering(r, {ANN.peer: offer_of(r).signed(ANN)})
         with fresh(r, f"{label(ANN.peer)}: it holds a number that is not finite"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
 
 
 async def test_full_disk_keeps_no_half_of_a_state(
@@ -251,9 +254,11 @@ async def test_full_disk_keeps_no_half_of_a_state(
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "posix_fallocate", full)
-        parts = r.parts
+        context = r.context
         with (
-            Donated(parts.home.inner, parts.store, parts.layout, parts.manifest.inner) as donated,
+            Donated(
+                context.home.inner, context.store, context.layout, context.manifest.inner
+            ) as donated,
             pytest.raises(OSError, match="No space"),
         ):
             donated.add(offer)
@@ -262,17 +267,17 @@ async def test_full_disk_keeps_no_half_of_a_state(
 
 async def test_after_a_liar_the_next_member_is_asked(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        commit(r, r.context.me, ANN.peer, BOB.peer)
         commit(r, ANN.peer)
         keep_state(r, 2)
         hear_of(r, ANN.peer, BOB.peer)
         answering(r, {ANN.peer: b"\xc1", BOB.peer: offer_of(r).signed(BOB)})
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         assert states_in(r) == [2]
         assert asked(r) == [ANN.peer, BOB.peer]
-        assert r.parts.standing.inner_from.startswith(f"that of {label(BOB.peer)}")
-        shown = status_lines(await status(r.parts))
-        assert f"optimizer {r.parts.standing.inner_from}" in shown
+        assert r.context.sharing.inner_from.startswith(f"that of {label(BOB.peer)}")
+        shown = status_lines(await status(r.context))
+        assert f"optimizer {r.context.sharing.inner_from}" in shown
 
 
 def vectors_in(file: Path) -> NDArray[np.float32]:
@@ -282,7 +287,7 @@ def vectors_in(file: Path) -> NDArray[np.float32]:
 async def test_joiner_adopts_the_mean_of_several_states_and_names_them(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
         for participants in ((ANN, BOB, CAI), (ANN, BOB), (ANN,)):
-            commit(r, r.parts.me, *(each.peer for each in participants))
+            commit(r, r.context.me, *(each.peer for each in participants))
         hear_of(r, ANN.peer, BOB.peer, CAI.peer)
         given: list[NDArray[np.float32]] = []
         offers: dict[PeerId, bytes] = {}
@@ -290,19 +295,19 @@ async def test_joiner_adopts_the_mean_of_several_states_and_names_them(tmp_path:
             given.append(vectors_in(keep_state(r, step, steps=steps)))
             offers[who.peer] = offer_of(r).signed(who)
         answering(r, offers)
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         assert states_in(r) == [3]
-        ours = path_of(r.parts.home.inner, 3)
+        ours = path_of(r.context.home.inner, 3)
         mean = np.mean(given, axis=0, dtype=np.float64)
         np.testing.assert_allclose(vectors_in(ours), mean, rtol=1e-5, atol=1e-12)
-        header = newest(r.parts.home.inner, r.parts.layout, 3)
+        header = newest(r.context.home.inner, r.context.layout, 3)
         assert header is not None
         assert (header.count, header.warmed) == (30, WARM)
         with ours.open("rb") as file:
-            check(file.fileno(), r.parts.layout, r.parts.manifest.inner)
+            check(file.fileno(), r.context.layout, r.context.manifest.inner)
         taken = r.said("inner-state-taken")
         assert [(each["among"], each["count"]) for each in taken] == [(3, n) for n in (20, 30, 41)]
-        assert r.parts.standing.inner_from == (
+        assert r.context.sharing.inner_from == (
             f"the mean of those of 3 members: {label(ANN.peer)} at outer step 1, 20 inner steps "
             f"old; {label(BOB.peer)} at outer step 3, 30 inner steps old; {label(CAI.peer)} at "
             "outer step 2, 41 inner steps old"
@@ -315,7 +320,7 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
     """Each comes over another uplink. All members are told at once that a state is wanted."""
     several = (ANN, BOB, CAI)
     async with rig(tmp_path, allowed=[each.peer for each in several], **SEVERAL) as r:
-        commit(r, r.parts.me, *(each.peer for each in several))
+        commit(r, r.context.me, *(each.peer for each in several))
         hear_of(r, *(each.peer for each in several))
         offers = {}
         for who in several:
@@ -323,7 +328,7 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
             offers[who.peer] = offer_of(r).signed(who)
         under_way, all_under_way = set[PeerId](), trio.Event()
 
-        async def fetched(parts: Parts, peer: PeerId, offer: Offer) -> None:
+        async def fetched(context: Context, peer: PeerId, offer: Offer) -> None:
             under_way.add(peer)
             if len(under_way) == len(several):
                 all_under_way.set()
@@ -335,7 +340,7 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
         monkeypatch.setattr(recipient, "_fetch", fetched)
         r.network.answer = answer
         with trio.fail_after(30):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert sorted(asked(r)) == sorted(2 * list(offers))
         assert len(r.said("inner-state-taken")) == len(several)
 
@@ -344,11 +349,11 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
 async def test_useless_donor_does_not_spoil_the_states_of_others(
     answer: bytes | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipient, "ANSWER_S", 60.0)
     monkeypatch.setattr(recipient, "LATER_MAX", 3)
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer, CAI.peer)
-        commit(r, r.parts.me, BOB.peer)
+        r.wait_for(donor_answer_s=60.0)
+        commit(r, r.context.me, ANN.peer, BOB.peer, CAI.peer)
+        commit(r, r.context.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer, CAI.peer)
         answers = {}
         if answer == "of no use":
@@ -362,19 +367,19 @@ async def test_useless_donor_does_not_spoil_the_states_of_others(
             answers[who.peer] = offer_of(r).signed(who)
         answering(r, answers)
         with trio.fail_after(30):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert states_in(r) == [2]
         assert {each["peer"] for each in r.said("inner-state-taken")} == {ANN.peer, CAI.peer}
-        assert r.parts.standing.inner_from.startswith("the mean of those of 2 members: ")
-        assert r.parts.standing.inner_from.endswith("(the run wants the mean of 3)")
-        assert "donor" not in r.parts.standing.warnings
+        assert r.context.sharing.inner_from.startswith("the mean of those of 2 members: ")
+        assert r.context.sharing.inner_from.endswith("(the run wants the mean of 3)")
+        assert "donor" not in r.context.alerts
 
 
 async def test_disk_that_fails_at_the_second_state_leaves_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer], **SEVERAL) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        commit(r, r.context.me, ANN.peer, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer)
         given, offers = {}, {}
         for who, steps in ((ANN, 20), (BOB, 30)):
@@ -386,13 +391,13 @@ async def test_disk_that_fails_at_the_second_state_leaves_the_first(
             raise OSError(5, "Input/output error")
 
         monkeypatch.setattr("p2ptrain.node.optimizer_sharing.averaged_state._fold", fails)
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         (taken,) = r.said("inner-state-taken")
         (refused,) = r.said("donor-refused")
         assert {taken["peer"], refused["peer"]} == {ANN.peer, BOB.peer}
         assert "Input/output error" in str(refused["reason"])
         assert states_in(r) == [1]
-        ours = vectors_in(path_of(r.parts.home.inner, 1))
+        ours = vectors_in(path_of(r.context.home.inner, 1))
         assert ours.tobytes() == given[PeerId(str(taken["peer"]))].tobytes()
 
 
@@ -400,14 +405,14 @@ async def test_donor_that_delays_for_ever_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipient, "LATER_MAX", 3)
-    monkeypatch.setattr(recipient, "ANSWER_S", 10.0)
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer)
+        r.wait_for(donor_answer_s=10.0)
+        commit(r, r.context.me, ANN.peer, BOB.peer)
         commit(r, ANN.peer)
         keep_state(r, 2)
         hear_of(r, ANN.peer, BOB.peer)
         answering(r, {ANN.peer: LATER, BOB.peer: offer_of(r).signed(BOB)})
-        await take_inner_state(r.parts)
+        await take_inner_state(r.context)
         assert asked(r) == [ANN.peer, ANN.peer, ANN.peer, BOB.peer]
         assert states_in(r) == [2]
 
@@ -417,36 +422,36 @@ async def test_joiner_without_a_timely_answer_starts_fresh_and_says_so(
     answer: bytes | None, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer)
+        commit(r, r.context.me, ANN.peer)
         hear_of(r, ANN.peer)
         answering(r, {} if answer is None else {ANN.peer: answer})
         with fresh(r, "no member gave its state within 0 s"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert set(asked(r)) == {ANN.peer}
 
 
 async def test_joiner_that_hears_nobody_does_not_wait(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        commit(r, r.parts.me)
+        commit(r, r.context.me)
         with fresh(r, "no member is connected"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
         assert asked(r) == []
 
 
 async def test_states_that_are_too_old_or_ahead_are_not_adopted_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipient, "ANSWER_S", 100.0)
     async with rig(tmp_path, **OPTION) as r:
+        r.wait_for(donor_answer_s=100.0)
         for _ in range(AGE_STEPS_MAX + 2):
-            step = commit(r, r.parts.me, ANN.peer)
+            step = commit(r, r.context.me, ANN.peer)
         for of in (step - AGE_STEPS_MAX - 1, step + 1):
             keep_state(r, of)
             hear_of(r, ANN.peer)
             answering(r, {ANN.peer: offer_of(r).signed(ANN)})
             before = len(asked(r))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(take_inner_state, r.parts)
+                nursery.start_soon(take_inner_state, r.context)
                 await settled(lambda before=before: len(asked(r)) > before + 2)  # type: ignore[misc]
                 nursery.cancel_scope.cancel()
             assert states_in(r) == []
@@ -469,15 +474,15 @@ async def test_members_with_most_contributions_are_asked_first(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **OPTION) as r:
-        commit(r, r.parts.me, ANN.peer, BOB.peer, CAI.peer)
-        commit(r, r.parts.me, BOB.peer, CAI.peer)
-        commit(r, r.parts.me, BOB.peer)
+        commit(r, r.context.me, ANN.peer, BOB.peer, CAI.peer)
+        commit(r, r.context.me, BOB.peer, CAI.peer)
+        commit(r, r.context.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer)
         hear_of(r, CAI.peer, trains=False)
         hear_of(r, Identity.from_seed(b"\x09" * 32).peer)  # Not a member.
-        assert donors(r.parts) == [BOB.peer, ANN.peer]
-        r.parts.detector.hint_lost(BOB.peer, r.parts.now() - 2.0)
-        assert donors(r.parts) == [ANN.peer]
+        assert donors(r.context) == [BOB.peer, ANN.peer]
+        r.context.peers.detector.hint_lost(BOB.peer, r.context.now() - 2.0)
+        assert donors(r.context) == [ANN.peer]
 
 
 async def test_nobody_with_a_state_or_at_the_start_of_a_run_asks(
@@ -485,35 +490,35 @@ async def test_nobody_with_a_state_or_at_the_start_of_a_run_asks(
 ) -> None:
     async with rig(tmp_path / "own", **OPTION) as r:
         hear_of(r, ANN.peer)
-        await take_inner_state(r.parts)  # The run begins.
-        commit(r, r.parts.me, ANN.peer)
+        await take_inner_state(r.context)  # The run begins.
+        commit(r, r.context.me, ANN.peer)
         keep_state(r, 1)
-        await take_inner_state(r.parts)
-        assert (asked(r), states_in(r), r.parts.standing.warnings) == ([], [1], {})
+        await take_inner_state(r.context)
+        assert (asked(r), states_in(r), r.context.alerts.warnings) == ([], [1], {})
     async with rig(tmp_path / "fresh", **(OPTION | {"join_optimizer": "fresh"})) as r:
-        commit(r, r.parts.me, ANN.peer)
+        commit(r, r.context.me, ANN.peer)
         hear_of(r, ANN.peer)
-        await take_inner_state(r.parts)
-        assert (asked(r), r.parts.standing.warnings) == ([], {})
+        await take_inner_state(r.context)
+        assert (asked(r), r.context.alerts.warnings) == ([], {})
     async with rig(tmp_path / "off", **OPTION) as r:
-        r.parts.config = replace(r.parts.config, keep_inner=False)
+        r.configure(keep_inner=False)
         with fresh(r, "this machine's settings keep no inner state"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
     async with rig(tmp_path / "ranks elsewhere", **OPTION) as r:
-        r.parts.config = replace(r.parts.config, ranks_host="10.0.0.1")
+        r.configure(ranks_host="10.0.0.1")
         with fresh(r, "this machine's settings keep no inner state"):
-            await take_inner_state(r.parts)
+            await take_inner_state(r.context)
 
 
 Ask = Callable[[], Awaitable[bytes]]
 
 
 async def asking(r: Rig, nursery: trio.Nursery) -> Ask:
-    nursery.start_soon(donate, r.parts)
+    nursery.start_soon(donate, r.context)
     await settled(lambda: INNER_PROTOCOL in r.network.handlers)
 
     async def ask() -> bytes:
-        reply = await r.network.handlers[INNER_PROTOCOL](ANN.peer, ask_of(r.parts.run))
+        reply = await r.network.handlers[INNER_PROTOCOL](ANN.peer, ask_of(r.context.run))
         await trio.testing.wait_all_tasks_blocked(0.05)
         return reply
 
@@ -529,7 +534,7 @@ async def test_donor_makes_offers_on_request_and_at_a_limited_rate(
     assert await ask() == LATER
     await settled(lambda: bool(r.said("inner-state-offered")))
     first = await ask()
-    assert Offer.read(first, r.parts.me).step == 1
+    assert Offer.read(first, r.context.me).step == 1
     keep_state(r, 2)
     assert [await ask() for _ in range(5)] == [first] * 5
     assert len(r.said("inner-state-offered")) == 1
@@ -561,7 +566,7 @@ async def test_newer_state_is_offered_after_a_while(
         assert await ask() == LATER
         await settled(lambda step=step: len(r.said("inner-state-offered")) == step)
     assert [each["step"] for each in r.said("inner-state-offered")] == [1, 2]
-    assert len(still_offered(r.parts)) == 2
+    assert len(r.context.sharing.kept(r.context.now())) == 2
 
 
 async def test_repeated_requests_do_not_fill_the_donors_disk(
@@ -578,16 +583,20 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
     with trio.fail_after(30):
         while (stands := await ask()) == LATER:
             pass
-    assert Offer.read(stands, r.parts.me).step == KEPT_MAX
-    assert len(r.said("inner-state-offered")) == len(still_offered(r.parts)) == KEPT_MAX
+    assert Offer.read(stands, r.context.me).step == KEPT_MAX
+    assert (
+        len(r.said("inner-state-offered"))
+        == len(r.context.sharing.kept(r.context.now()))
+        == KEPT_MAX
+    )
     # The oldest is of no more use to anybody, and makes room.
-    oldest = still_offered(r.parts)[0]
+    oldest = r.context.sharing.kept(r.context.now())[0]
     monkeypatch.setattr(Offer, "is_too_old", lambda offer, *_: offer.digest == oldest)
     assert await ask() == LATER
     await settled(lambda: len(r.said("inner-state-offered")) == KEPT_MAX + 1)
     await trio.testing.wait_all_tasks_blocked(0.05)
-    assert len(still_offered(r.parts)) == KEPT_MAX
-    assert oldest not in still_offered(r.parts)
+    assert len(r.context.sharing.kept(r.context.now())) == KEPT_MAX
+    assert oldest not in r.context.sharing.kept(r.context.now())
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "flipped", "no header"])
@@ -611,22 +620,26 @@ async def test_donor_gives_only_complete_states(
     with trio.fail_after(30):
         while (reply := await ask()) == LATER:
             pass
-    assert (reply, r.said("inner-state-offered"), still_offered(r.parts)) == (NOTHING, [], ())
+    assert (reply, r.said("inner-state-offered"), r.context.sharing.kept(r.context.now())) == (
+        NOTHING,
+        [],
+        (),
+    )
 
 
 async def test_only_runs_with_the_option_have_donors(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     async with rig(tmp_path / "fresh", join_optimizer="fresh") as r:
-        await donate(r.parts)
+        await donate(r.context)
         assert INNER_PROTOCOL not in r.network.handlers
     r = await new_rig(tmp_path / "donor", **OPTION)
+    r.configure(keep_inner=False)
     ask = await asking(r, nursery)
     handler = r.network.handlers[INNER_PROTOCOL]
     for nonsense in (ask_of(RunId("e" * 64)), b"\xc1", pack({"run": 1}), pack([])):
         with pytest.raises(RemoteProtocolError):
             await handler(ANN.peer, nonsense)
-    r.parts.config = replace(r.parts.config, keep_inner=False)
     keep_state(r, 1)
     assert [await ask() for _ in range(2)] == [NOTHING, NOTHING]
 
@@ -640,11 +653,11 @@ async def test_offered_state_is_not_collected_during_the_offer(
     keep_state(r, 1)
     await ask()
     await settled(lambda: bool(r.said("inner-state-offered")))
-    offer = Offer.read(await ask(), r.parts.me)
+    offer = Offer.read(await ask(), r.context.me)
     for _ in range(2):  # A new chunk is spared once.
-        await _collect(r.parts)
-    assert r.parts.store.holds_blob(offer.digest)
+        await _collect(r.context)
+    assert r.context.store.holds_blob(offer.digest)
     assert OFFER_S < donor.KEPT_S
-    r.parts.offered[offer.digest] = r.parts.now() - 1.0
-    await _collect(r.parts)
-    assert not r.parts.store.holds_blob(offer.digest)
+    r.context.sharing.offered[offer.digest] = r.context.now() - 1.0
+    await _collect(r.context)
+    assert not r.context.store.holds_blob(offer.digest)

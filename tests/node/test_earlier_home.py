@@ -53,7 +53,7 @@ async def test_earlier_node_goes_on(home: Path) -> None:
             swarm = Swarm(home.parent, nursery)
             node = swarm.add("seed")
             await swarm.start("seed")
-            assert node.parts.run == RUN
+            assert node.context.run == RUN
             await swarm.until(lambda: swarm.at_step(STEP + 3))
-            assert node.parts.ledger.chain[2 * STEP - 1].entry.digest == HEAD
+            assert node.context.ledger.core.chain[2 * STEP - 1].entry.digest == HEAD
             await swarm.stop("seed")

@@ -185,7 +185,7 @@ async def test_heartbeat_older_than_its_authors_vote_is_outdated(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        state = r.parts.ledger.state
+        state = r.context.ledger.snapshot
         later = replace(state, height=2)
         entries = [
             signed(r.run.id, state, Skip(0), ANN, CAI),
@@ -206,19 +206,19 @@ async def test_outdated_heartbeat_is_dropped_and_its_forwarder_named(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        parts, incarnations = r.parts, r.parts.identities.incarnations
-        parts.identities.since_s = -1000.0
+        context, incarnations = r.context, r.context.identities.incarnations
+        context.identities.since_s = -1000.0
         old = heartbeat(r.run.id, incarnation=OLD, serial=5)
         wire = encode(old)
-        assert is_wanted(parts, CAI.peer, ANN.peer, wire)
+        assert is_wanted(context, CAI.peer, ANN.peer, wire)
         for peer, incarnation in ((ANN.peer, NEW), (CAI.peer, OLD)):
             incarnations.note_arrival(peer, incarnation, 1, -100.0, AGAIN_S)
-            incarnations.note_arrival(peer, incarnation, 2, parts.now(), AGAIN_S)
+            incarnations.note_arrival(peer, incarnation, 2, context.now(), AGAIN_S)
         small = HeartbeatDelta(OLD, 6, 5, {})
-        assert is_outdated(parts, ANN.peer, FullHeartbeat(old, wire))
-        assert is_outdated(parts, ANN.peer, small)
-        parts.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
-        assert not is_wanted(parts, CAI.peer, ANN.peer, wire)
+        assert is_outdated(context, ANN.peer, FullHeartbeat(old, wire))
+        assert is_outdated(context, ANN.peer, small)
+        context.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
+        assert not is_wanted(context, CAI.peer, ANN.peer, wire)
         (said,) = r.said("outdated-heartbeats")
         assert (said["peer"], said["author"]) == (CAI.peer, ANN.peer)
         assert "this peer passed it on" in str(said["what"])
@@ -228,16 +228,16 @@ async def test_own_old_heartbeats_are_dropped_and_newer_ones_make_us_ask(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        parts, watch = r.parts, r.parts.identities.watch
+        context, watch = r.context, r.context.identities.watch
         watch.use_incarnation(NEW)
-        watch.ask({ANN.peer}, (), parts.now())
+        watch.ask({ANN.peer}, (), context.now())
         due_s = watch.next_ask_s()
         for incarnation, wanted in ((OLD, False), (NEW, True)):
             wire = encode(heartbeat(r.run.id, incarnation=incarnation))
-            assert is_wanted(parts, CAI.peer, parts.me, wire) is wanted
+            assert is_wanted(context, CAI.peer, context.me, wire) is wanted
             assert watch.next_ask_s() == due_s
         newer = encode(heartbeat(r.run.id, incarnation=NEW + 1))
-        assert is_wanted(parts, CAI.peer, parts.me, newer)
+        assert is_wanted(context, CAI.peer, context.me, newer)
         assert watch.next_ask_s() < due_s
         assert watch.duplicate is None
-        assert is_wanted(parts, CAI.peer, ANN.peer, b"no heartbeat")
+        assert is_wanted(context, CAI.peer, ANN.peer, b"no heartbeat")

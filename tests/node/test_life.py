@@ -24,14 +24,14 @@ async def test_late_arrival_is_told_the_end_and_a_participant_not_warned(
 ) -> None:
     """This holds after a restart too, since the chain knows the participants."""
     r = await new_rig(tmp_path, **OPTION)
-    while r.parts.ledger.state.phase is not Phase.ENDED:
-        commit(r, r.parts.me if took_part else ANN.peer)
-    nursery.start_soon(notice_the_end, r.parts)
+    while r.context.ledger.snapshot.phase is not Phase.ENDED:
+        commit(r, r.context.me if took_part else ANN.peer)
+    nursery.start_soon(notice_the_end, r.context)
     await settled(lambda: bool(r.said("run-ended")))
     await trio.testing.wait_all_tasks_blocked()
-    cautions = list(r.parts.standing.warnings.values())
+    cautions = list(r.context.alerts.warnings.values())
     assert [each.code for each in cautions] == codes
-    assert all(f"--home {r.parts.home.root}" in each.do for each in cautions)
+    assert all(f"--home {r.context.home.root}" in each.do for each in cautions)
 
 
 def test_each_line_has_its_date(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,13 +21,12 @@ from p2ptrain.ledger.messages.events import PeerHeight, Received
 from p2ptrain.ledger.messages.messages import Pruned
 from p2ptrain.names import label
 from p2ptrain.node import data_plane, observer
-from p2ptrain.node.assembly import Made
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.joining.startup_status import Reception
-from p2ptrain.node.main import opened
 from p2ptrain.node.observer import Fetched, fetch, fetch_here, observe
-from p2ptrain.node.outer_state import fetch as transfer
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.startup import opened
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.store import StoreReader
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, NewRig, Rig, heartbeat, rig, settled
@@ -44,14 +43,14 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Made]:
-    """The parts of a node that observes the run of `s`."""
-    addresses = tuple(s["ann"].parts.network.addresses())
+async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
+    """The context of a node that observes the run of `s`."""
+    addresses = tuple(s["ann"].context.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
         reception = Reception(node.peer, diary)
-        async with opened(config, node.home, reception, node.said.append) as made:
-            yield made
+        async with opened(config, node.home, reception, node.said.append) as context:
+            yield context
 
 
 async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
@@ -72,25 +71,25 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
         await s.until(lambda: s["ann"].events("snapshot", step=2))
         s.stop_at(None)
         await s.until(lambda: s.at_step(STEPS))
-        eve, state = s["eve"], s["ann"].parts.ledger.state
+        eve, state = s["eve"], s["ann"].context.ledger.snapshot
         assert state.snapshot is not None
 
-        async def work(parts: Parts) -> Fetched:
+        async def work(context: Context) -> Fetched:
             fetched = await fetch_here(
-                parts, wanted="newest", updates=True, pin=True, say=eve.said.append
+                context, wanted="newest", updates=True, pin=True, say=eve.said.append
             )
-            await _expect_word_of_what_is_gone(s, parts, monkeypatch)
+            await _expect_word_of_what_is_gone(s, context, monkeypatch)
             return fetched
 
-        async with watching(s, eve) as made:
-            fetched = await observe(made, work)
+        async with watching(s, eve) as context:
+            fetched = await observe(context, work)
         assert (fetched.step, fetched.digest) == (state.snapshot.step, state.snapshot.digest)
         assert fetched.updates == STEPS - state.snapshot.step
-        assert fetched.bytes_fetched > 8 * s["ann"].parts.layout.numel
-        for digest in (fetched.digest, s["ann"].parts.manifest.tokenizer):
+        assert fetched.bytes_fetched > 8 * s["ann"].context.layout.numel
+        for digest in (fetched.digest, s["ann"].context.manifest.tokenizer):
             assert StoreReader(eve.home.store).holds_blob(Digest(digest))
         assert not [each for each in eve.said if "take part with" in each]
-        assert eve.peer not in s["ann"].parts.ledger.state.members
+        assert eve.peer not in s["ann"].context.ledger.snapshot.members
         await _expect_repairs(s, eve, Digest(fetched.digest))
     for words in (["verify"], ["ckpt", "verify"]):
         assert main([*words, "--home", str(eve.home.root)]) == 0
@@ -98,7 +97,7 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
 
 async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
     """In a separate process, as far as trio can see."""
-    address, store = s["ann"].parts.network.addresses()[0], StoreReader(eve.home.store)
+    address, store = s["ann"].context.network.addresses()[0], StoreReader(eve.home.store)
     victim = store.manifest(snapshot).chunks[0]
     path = eve.home.store / "objects" / victim[0] / victim[1:]
     path.write_bytes(b"rotten")
@@ -109,19 +108,20 @@ async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
 
 
 async def _expect_word_of_what_is_gone(
-    s: Swarm, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    s: Swarm, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "NO_SOURCE_S", 0.0)
-    monkeypatch.setattr(transfer, "RETRY_S", 0.05)
-    first = s["ann"].parts.history.closing(0).entry.value
+    around = replace(context.around, timing=Timing(fetch_retry_s=0.05))
+    context = replace(context, around=around)
+    first = s["ann"].context.ledger.history.closing(0).entry.value
     assert isinstance(first, Commit)
     for name in ("ann", "seed"):
-        s[name].parts.store.chunk_path(first.update).unlink()
+        s[name].context.store.chunk_path(first.update).unlink()
     with pytest.raises(StoreError, match="no source has") as caught:
-        await fetch_here(parts, wanted="genesis", updates=True, pin=False, say=print)
+        await fetch_here(context, wanted="genesis", updates=True, pin=False, say=print)
     assert caught.value.code == "CKPT-NO-SOURCE"
     with pytest.raises(ConfigError, match="no certified snapshot"):
-        await fetch_here(parts, wanted="9999", updates=True, pin=False, say=print)
+        await fetch_here(context, wanted="9999", updates=True, pin=False, say=print)
 
 
 async def test_observer_that_hears_nobody_says_so(
@@ -130,7 +130,7 @@ async def test_observer_that_hears_nobody_says_so(
     monkeypatch.setattr(observer, "HEAR_S", 0.1)
     async with rig(tmp_path) as r:
         with pytest.raises(NetworkUnreachable, match="no peer of the run was heard"):
-            await fetch_here(r.parts, wanted="newest", updates=True, pin=False, say=print)
+            await fetch_here(r.context, wanted="newest", updates=True, pin=False, say=print)
 
 
 LIAR, HONEST = ANN.peer, BOB.peer
@@ -138,11 +138,13 @@ LIAR, HONEST = ANN.peer, BOB.peer
 
 async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
     """The ledger is followed, and these peers claim these heights."""
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(agree, r.context)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]
-        r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, height=height), r.parts.now())
-        await r.parts.tell(PeerHeight(peer, height))
+        r.context.peers.table.note_heartbeat(
+            peer, heartbeat(r.run.id, height=height), r.context.now()
+        )
+        await r.context.ledger.submit(PeerHeight(peer, height))
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ async def test_peer_that_never_shows_what_it_claims_delays_nobody(tmp_path: Path
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53, honest=0)
         with trio.fail_after(10):
-            await observer._be_current(r.parts, said.append)
+            await observer._be_current(r.context, said.append)
         nursery.cancel_scope.cancel()
     assert said == [
         f"{label(LIAR)} claims {2**53} entries of the ledger and shows none after entry 0: "
@@ -176,7 +178,7 @@ async def test_observer_that_hears_only_such_a_peer_says_so(tmp_path: Path) -> N
         await heard(r, nursery, liar=2**53)
         with trio.fail_after(10):
             with pytest.raises(NetworkUnreachable, match="that shows the ledger") as caught:
-                await observer._be_current(r.parts, print)
+                await observer._be_current(r.context, print)
         nursery.cancel_scope.cancel()
     assert len(caught.value.evidence) == 1
 
@@ -188,21 +190,21 @@ async def test_observer_with_only_pruned_peers_says_what_to_do(
     r = await new_rig(tmp_path)
     await heard(r, nursery, liar=40)
     await settled(lambda: bool(r.network.requested))
-    await r.parts.tell(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
+    await r.context.ledger.submit(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
     with trio.fail_after(10):
         with pytest.raises(TryLater, match="keeps entry 1 of the ledger"):
-            await observer._be_current(r.parts, print)
+            await observer._be_current(r.context, print)
 
 
 class LongCatchUp:
-    """The parts of a node that `_be_current` uses. Each wait takes one second. The only source
+    """The context of a node, as `_be_current` uses it. Each wait takes one second. The only source
     falls silent twice: in the middle, and at the end.
     """
 
     def __init__(self, heights: dict[int, int], silent: range, ends: int) -> None:
-        self.time, self.peers, self._heights = 0, [LIAR], heights
+        self.time, self.table, self._heights = 0, [LIAR], heights
         self._silent, self._ends = silent, ends
-        self.changes = self.ledger = self.state = self
+        self.changes = self.ledger = self.snapshot = self.core = self.peers = self
 
     def now(self) -> float:
         return float(self.time)
@@ -235,7 +237,7 @@ class LongCatchUp:
 async def test_source_that_is_silent_in_a_long_catch_up_is_waited_for(
     catch_up: LongCatchUp, gives_up_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "nobody_keeps", lambda parts: TryLater("nobody keeps it"))
+    monkeypatch.setattr(observer, "nobody_keeps", lambda context: TryLater("nobody keeps it"))
     with pytest.raises(TryLater):
         await observer._be_current(catch_up, print)  # type: ignore[arg-type]
     assert catch_up.time == gives_up_at + 1

@@ -42,7 +42,7 @@ class SlowPost:
         self._nursery = nursery
         self._random = Random(1)
         self._told: dict[PeerId, int] = {}
-        self._boxes = {name: Outboxes(self._parts(name), nursery) for name in self.group.names}
+        self._boxes = {name: Outboxes(self._context(name), nursery) for name in self.group.names}
         for name in self.group.names:
             nursery.start_soon(self._keep_time, name)
             self._happens(name)
@@ -52,7 +52,7 @@ class SlowPost:
         states = [ledger.state for ledger in self.group.ledgers.values()]
         return all(state.phase is Phase.ENDED for state in states)
 
-    def _parts(self, sender: PeerId) -> Any:
+    def _context(self, sender: PeerId) -> Any:
         """The parts of a node that an outbox uses."""
 
         async def request(peer: PeerId, _: str, payload: bytes, **limits: float) -> bytes:

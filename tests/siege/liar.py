@@ -23,7 +23,7 @@ from p2ptrain.config.node import NodeConfig
 from p2ptrain.identity import Identity
 from p2ptrain.node.gossip import gossip
 from p2ptrain.node.main import run_node
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
 from tests.siege import membership, reducing
 from tests.siege.ground import Ground, Tally, again_and_again, keep_tally, pause, tell_faults
@@ -43,9 +43,9 @@ def lie_in_heartbeats(ground: Ground, tally: Tally) -> None:
     """From now on make every third heartbeat of this process false, each in another way."""
     real, turn = gossip.describe, 0
 
-    def describe(parts: Parts, *rest: Any, **more: Any) -> Any:
+    def describe(context: Context, *rest: Any, **more: Any) -> Any:
         nonlocal turn
-        said, turn = real(parts, *rest, **more), turn + 1
+        said, turn = real(context, *rest, **more), turn + 1
         if turn % 3 or turn < 6:
             return said
         tally.did("false heartbeats")
@@ -72,14 +72,15 @@ def _false(said: Any, ground: Ground, turn: int) -> Any:
     return replace(said, **changes[turn % len(changes)])
 
 
-def begin(ground: Ground, tally: Tally, only: set[str], parts: Parts) -> None:
-    """Called when the node's parts exist. All attacks run beside the node until it ends."""
-    trio.lowlevel.spawn_system_task(_attack, ground, tally, only, parts)
+def begin(ground: Ground, tally: Tally, only: set[str], context: Context) -> Context:
+    """Called when the node's context exists. All attacks run beside the node until it ends."""
+    trio.lowlevel.spawn_system_task(_attack, ground, tally, only, context)
+    return context
 
 
-async def _attack(ground: Ground, tally: Tally, only: set[str], parts: Parts) -> None:
+async def _attack(ground: Ground, tally: Tally, only: set[str], context: Context) -> None:
     faults: Counter[str] = Counter()
-    member = membership.Member(ground, tally, parts)
+    member = membership.Member(ground, tally, context)
     await pause(SETTLE_S)
     membership.remember(member)
     if not only or "answers" in only:

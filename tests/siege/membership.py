@@ -34,7 +34,7 @@ from p2ptrain.ledger.messages.messages import (
     Promise,
 )
 from p2ptrain.ledger.messages.wire import encode as encode_ledger
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers import protocol_names
 from p2ptrain.run import JoinRequest
 from p2ptrain.swarm import wire as swarm_wire
@@ -59,7 +59,7 @@ class Member:
 
     ground: Ground
     tally: Tally
-    parts: Parts
+    context: Context
     heard: dict[PeerId, deque[tuple[float, bytes]]] = field(
         default_factory=lambda: defaultdict(partial(deque, maxlen=KEPT_PER_AUTHOR))
     )
@@ -67,22 +67,22 @@ class Member:
 
     @property
     def host(self) -> Any:
-        return self.parts.network._host
+        return self.context.network._host
 
     @property
     def pubsub(self) -> Any:
-        return self.parts.network._gossip.pubsub
+        return self.context.network._gossip.pubsub
 
     @property
     def topic(self) -> str:
-        return protocol_names.heartbeat_topic(self.parts.run)
+        return protocol_names.heartbeat_topic(self.context.run)
 
     def victims(self) -> list[PeerId]:
         return [victim.peer for victim in self.ground.victims]
 
     async def ask(self, peer: PeerId, protocol: str, payload: bytes) -> bytes | None:
         with suppress(P2PTrainError):
-            return await self.parts.network.request(peer, protocol, payload, deadline_s=ASK_S)
+            return await self.context.network.request(peer, protocol, payload, deadline_s=ASK_S)
         return None
 
     async def write(self, peer: PeerId, frame: bytes) -> None:
@@ -133,11 +133,11 @@ async def replays(member: Member) -> None:
 
 async def gossip_bombs(member: Member) -> None:
     """Send 480,000 topics, validly signed, and the worst frames of every repeated field."""
-    author = ID.from_base58(member.parts.me).to_bytes()
+    author = ID.from_base58(member.context.me).to_bytes()
     frames = await trio.to_thread.run_sync(gossip_frames.frames, member.topic, author)
     while True:
         for name, frame in frames.items():
-            bomb = gossip_frames.signed_topics(member.topic, member.parts.identity)
+            bomb = gossip_frames.signed_topics(member.topic, member.context.identity)
             await member.write(random.choice(member.victims()), bomb)
             member.tally.did("frames of 480,000 topics")
             await pause(1.0)
@@ -160,19 +160,19 @@ async def _on_a_stream_of_its_own(member: Member, peer: PeerId, frame: bytes) ->
 
 async def gossip_floods(member: Member) -> None:
     """Publish rubbish as a member, and more of it than anyone checks."""
-    ledger = protocol_names.ledger_topic(member.parts.run)
+    ledger = protocol_names.ledger_topic(member.context.run)
     while True:
         for topic in (member.topic, ledger):
             for payload in (os.urandom(200), b"\x9f" * 8000, pack({"base": 1}), b""):
                 with suppress(P2PTrainError):
-                    await member.parts.network.publish(topic, payload)
+                    await member.context.network.publish(topic, payload)
                 member.tally.did("rubbish gossip")
         await pause(0.4)
 
 
 async def alternating_checkpoints(member: Member) -> None:
     while True:
-        chain = member.parts.ledger.chain
+        chain = member.context.ledger.core.chain
         entries = [each.entry for each in (chain[len(chain) // 3], chain[2 * len(chain) // 3])]
         for peer in member.victims():
             for entry in entries:
@@ -192,14 +192,14 @@ async def invented_incarnations(member: Member) -> None:
 
 async def identity_notices(member: Member) -> None:
     """Gossip unsigned challenges and proofs about every honest node."""
-    topic = protocol_names.identity_topic(member.parts.run)
+    topic = protocol_names.identity_topic(member.context.run)
     while True:
         for peer in member.victims():
             nonce = os.urandom(16)
             for proof in (None, [nonce, random.getrandbits(40), False, os.urandom(64)]):
                 payload = pack({"peer": peer, "nonce": nonce, "proof": proof})
                 with suppress(P2PTrainError):
-                    await member.parts.network.publish(topic, payload)
+                    await member.context.network.publish(topic, payload)
                 member.tally.did("forged notices of identities")
             await pause(0.2)
 
@@ -207,9 +207,9 @@ async def identity_notices(member: Member) -> None:
 async def forged_votes(member: Member) -> None:
     """Send consensus messages with forged signatures of others."""
     while True:
-        state = member.parts.ledger.state
-        newest, next_height = member.parts.ledger.chain[-1], state.height + 1
-        others = [peer for peer in state.voters if peer != member.parts.me]
+        state = member.context.ledger.snapshot
+        newest, next_height = member.context.ledger.core.chain[-1], state.height + 1
+        others = [peer for peer in state.voters if peer != member.context.me]
         digest = Digest(os.urandom(32).hex())
         stolen = tuple((voter, os.urandom(64)) for voter in sorted(state.voters))
         certificate = replace(newest.certificate, votes=stolen)
@@ -233,7 +233,7 @@ async def high_rounds(member: Member) -> None:
     """
     round = 1
     while True:
-        state = member.parts.ledger.state
+        state = member.context.ledger.snapshot
         for peer in member.victims():
             message = encode_ledger(Prepare(state.height + 1, round))
             await member.ask(peer, protocol_names.LEDGER_PROTOCOL, message)
@@ -246,7 +246,7 @@ async def false_endpoints(member: Member) -> None:
     """Publish endpoints on loopback and on others' ports, with another's certificate, and with
     rubbish.
     """
-    real = member.parts.endpoint.to_wire()
+    real = member.context.plane.endpoint.to_wire()
     while True:
         for changes in (
             {"host": "127.0.0.1", "port": 22},
@@ -264,7 +264,7 @@ async def false_endpoints(member: Member) -> None:
 
 async def invented_joins(member: Member) -> None:
     """Forward join requests of peers that do not exist."""
-    run = member.parts.run
+    run = member.context.run
     while True:
         invented = Identity.from_seed(os.urandom(32))
         request = JoinRequest(run, invented.peer, 1, "x").to_bytes(invented)
@@ -279,14 +279,14 @@ async def invented_joins(member: Member) -> None:
 async def donation_requests(member: Member) -> None:
     while True:
         for peer in member.victims():
-            await member.ask(peer, protocol_names.INNER_PROTOCOL, pack({"run": member.parts.run}))
+            await member.ask(peer, protocol_names.INNER_PROTOCOL, pack({"run": member.context.run}))
             member.tally.did("requests for optimizer states")
         await pause(0.3)
 
 
 async def provider_records(member: Member) -> None:
     """Provide false addresses under more keys than anyone keeps, including the run's own key."""
-    own = protocol_names.provider_key(member.parts.run).encode()
+    own = protocol_names.provider_key(member.context.run).encode()
     while True:
         for number in range(40):
             key = own if number == 0 else os.urandom(34)
@@ -319,19 +319,19 @@ async def chunk_requests(member: Member) -> None:
 
 
 def _largest_chunk(member: Member) -> Digest:
-    files = [path for path in member.parts.home.store.rglob("*") if path.is_file()]
+    files = [path for path in member.context.home.store.rglob("*") if path.is_file()]
     named = [path for path in files if len(path.parent.name + path.name) == 64]
     largest = max(named, key=lambda path: path.stat().st_size)
     return Digest(largest.parent.name + largest.name)
 
 
 def _ask_for_chunks(member: Member, peer: PeerId, wanted: Digest | None) -> None:
-    endpoint = member.parts.peers.endpoint(peer)
+    endpoint = member.context.peers.table.endpoint(peer)
     if endpoint is None:
         return
     hello = {"purpose": swarm_wire.PURPOSE}
     with suppress(P2PTrainError, OSError):
-        sock = dial(member.parts.credentials, endpoint, hello, deadline_s=ASK_S)
+        sock = dial(member.context.plane.credentials, endpoint, hello, deadline_s=ASK_S)
         try:
             sock.set_deadline(HOLD_S)
             for _ in range(2000):
@@ -352,18 +352,18 @@ async def ring_hellos(member: Member) -> None:
 
 
 def _say_ring_hello(member: Member, peer: PeerId) -> None:
-    endpoint = member.parts.peers.endpoint(peer)
+    endpoint = member.context.peers.table.endpoint(peer)
     if endpoint is None:
         return
     hello = {
         "purpose": "ring",
-        "run": member.parts.ledger.state.line,
+        "run": member.context.ledger.snapshot.line,
         "step": random.randrange(1 << 20),
         "attempt": random.randrange(8),
         "stream": random.randrange(8),
     }
     with suppress(P2PTrainError, OSError):
-        sock = dial(member.parts.credentials, endpoint, hello, deadline_s=ASK_S)
+        sock = dial(member.context.plane.credentials, endpoint, hello, deadline_s=ASK_S)
         member.tally.did("streams of reduces that do not exist")
         try:
             sock.set_deadline(HOLD_S)

@@ -198,8 +198,8 @@ def real(mode: Mode, shared: Shared, ranks: Ranks) -> Real:
 def fake(mode: Mode, shared: Shared, _: Ranks) -> Fake:
     """The fields of a node that it reads."""
     theta, local = (vector for _, vector in shared)
-    parts = SimpleNamespace(
-        arena=SimpleNamespace(theta=theta, local=local),
+    context = SimpleNamespace(
+        trainer=SimpleNamespace(arena=SimpleNamespace(theta=theta, local=local)),
         layout=LAYOUT,
         fragments=fragments(LAYOUT, mode.fragments),
         manifest=SimpleNamespace(
@@ -210,7 +210,7 @@ def fake(mode: Mode, shared: Shared, _: Ranks) -> Fake:
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        return Fake(fake_trainer.Loop(parts, fake_trainer.Remote(), theirs))  # type: ignore[arg-type]
+        return Fake(fake_trainer.Loop(context, fake_trainer.Remote(), theirs))  # type: ignore[arg-type]
 
 
 def late_node(

@@ -282,7 +282,7 @@ def _collected(home: Home, config: NodeConfig) -> Collected:
     from p2ptrain.archive.ledger_on_disk import open_ledger
     from p2ptrain.identity import load_or_create
     from p2ptrain.node.consensus.pruning import origin_in
-    from p2ptrain.node.outer_state.retention import roots
+    from p2ptrain.node.outer_state.kept import roots
     from p2ptrain.node.outer_state.snapshot_choice import all_starts, newest_held
     from p2ptrain.store import RootsDamaged, Store
 

@@ -1,9 +1,9 @@
 """Replace our branch on disk by a chain that outranks it, between two lives of the node.
 
 θ and m contain updates that the other chain does not have, and they cannot be subtracted exactly.
-So all parts are closed first. Then the other chain replaces ours from the fork on. The node starts
-again from its disk as after any restart, with a certified snapshot and the updates after it. The
-votes stay: each vote names its line, and still binds us there.
+So the whole context is closed first. Then the other chain replaces ours from the fork on. The node
+starts again from its disk as after any restart, with a certified snapshot and the updates after it.
+The votes stay: each vote names its line, and still binds us there.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from p2ptrain.ledger.chain.values import Branch
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.queries import branch_words
 from p2ptrain.names import named
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 
 
@@ -22,12 +22,12 @@ def in_words(text: str, ledger: Ledger) -> str:
     return f"{named(text)}; {gone}{of_all} voters are gone"
 
 
-def warn(parts: Parts) -> None:
+def warn(context: Context) -> None:
     """Update the warning of this node. The ledger's task calls this after each entry."""
-    words = in_words(branch_words(parts.ledger.state), parts.ledger)
-    warnings, caution = parts.standing.warnings, Caution("BRANCH", words)
+    words = in_words(branch_words(context.ledger.snapshot), context.ledger.core)
+    alerts, caution = context.alerts, Caution("BRANCH", words)
     if not words:
-        warnings.pop("branch", None)
-    elif warnings.get("branch") != caution:
-        warnings["branch"] = caution
-        parts.journal.write("branch", what=words)
+        alerts.clear("branch")
+    elif alerts.warnings.get("branch") != caution:
+        alerts.show("branch", caution)
+        context.journal.write("branch", what=words)

@@ -14,7 +14,7 @@ from p2ptrain.ledger.messages.effects import VotingStopped
 from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, decode_evidence, encode_evidence
 from p2ptrain.names import label
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import durably
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import RecordLog
@@ -37,17 +37,22 @@ def kept(home: Home) -> list[Accused]:
         ) from exc
 
 
-async def keep(parts: Parts, evidence: Evidence) -> None:
+async def keep(context: Context, evidence: Evidence) -> None:
     """Write `evidence` to disk durably, and warn the user."""
-    parts.journal.write("accused", peer=evidence.peer, height=evidence.height, words=evidence.words)
-    if evidence.peer == parts.me:
-        heed_namesake(parts, VotingStopped(evidence.words))
+    context.journal.write(
+        "accused", peer=evidence.peer, height=evidence.height, words=evidence.words
+    )
+    if evidence.peer == context.me:
+        heed_namesake(context, VotingStopped(evidence.words))
     else:
-        parts.standing.warnings[f"liar {evidence.peer}"] = Caution(
-            "VOTER-LIED",
-            f"{label(evidence.peer)} signed two contradictory statements and is evicted",
+        context.alerts.show(
+            f"liar {evidence.peer}",
+            Caution(
+                "VOTER-LIED",
+                f"{label(evidence.peer)} signed two contradictory statements and is evicted",
+            ),
         )
-    append = partial(_append, parts.home, encode_evidence(evidence))
+    append = partial(_append, context.home, encode_evidence(evidence))
     await durably(append)
 
 
@@ -57,11 +62,14 @@ def _append(home: Home, record: bytes) -> None:
         log.append([record])
 
 
-def heed_namesake(parts: Parts, found: VotingStopped) -> None:
+def heed_namesake(context: Context, found: VotingStopped) -> None:
     """Warn the user that another process has this identity. The ledger has stopped voting."""
-    parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
-    parts.standing.warnings["identity"] = Caution(
-        "ID-IN-USE",
-        "another node uses this identity, so this node does not vote any more",
-        "stop the other node and restart this one, or give this one a --home of its own",
+    context.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
+    context.alerts.show(
+        "identity",
+        Caution(
+            "ID-IN-USE",
+            "another node uses this identity, so this node does not vote any more",
+            "stop the other node and restart this one, or give this one a --home of its own",
+        ),
     )

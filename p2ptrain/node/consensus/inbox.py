@@ -10,19 +10,21 @@ from __future__ import annotations
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.events import Received
 from p2ptrain.ledger.messages.messages import EntriesRequest, Message, Prepare, Propose
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 
 
-def receive(parts: Parts, peer: PeerId, message: Message) -> None:
+def receive(context: Context, peer: PeerId, message: Message) -> None:
     """Handle a message of `peer`, which came by unicast or by gossip."""
-    if _draws_a_page(parts, message) and not parts.pages.take(peer, 1, parts.now()):
-        parts.complain("asks-too-often", peer)
+    if _draws_a_page(context, message) and not context.ledger.pages.take(peer, 1, context.now()):
+        context.peers.complain("asks-too-often", peer)
         return
-    parts.hear(Received(peer, message))
+    context.ledger.offer(Received(peer, message))
 
 
-def _draws_a_page(parts: Parts, message: Message) -> bool:
+def _draws_a_page(context: Context, message: Message) -> bool:
     """Return whether the answer is a page. A late proposal counts too: it is answered with the
     entries that were decided."""
-    late = isinstance(message, Prepare | Propose) and message.height <= parts.ledger.state.height
+    late = (
+        isinstance(message, Prepare | Propose) and message.height <= context.ledger.snapshot.height
+    )
     return late or isinstance(message, EntriesRequest)

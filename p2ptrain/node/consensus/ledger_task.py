@@ -2,8 +2,8 @@
 
 One task owns the `Ledger`. Only this task calls `handle`. It carries out the effects of one event
 before it takes the next, so a vote is on disk before it is on the wire. Other tasks read
-`parts.ledger.state` and send this task events. This module does not know what follows from a roster
-or a commit: it wakes the other tasks, and they look.
+`LedgerPort.snapshot` and submit events. This module does not know what follows from a roster or a
+commit: it wakes the other tasks, and they look.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus import branch_warning, evidence_log, inbox, pruning
 from p2ptrain.node.consensus.outbox import Outboxes
 from p2ptrain.node.outer_state import update_blobs
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.ledger_port import EventQueue
 from p2ptrain.node.state.threads import durably
 from p2ptrain.peers.protocol_names import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
 
@@ -54,56 +55,54 @@ LAST_WORDS_S = 1.0
 """How long the node waits for the entry that healed a branch to reach the others on it."""
 
 
-async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoin:
+async def agree(context: Context) -> Rejoin:
     """Own the ledger until it ends. Return the chain that is to replace ours."""
-    parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
+    context.network.handle(LEDGER_PROTOCOL, _listener(context), bytes_max=LEDGER_BYTES_MAX)
     due: list[Event] = [
-        AllowedPeers(parts.admission.members_allowed()),
-        KnownAmendments(parts.amendments.terms),
+        AllowedPeers(context.admission.members_allowed()),
+        KnownAmendments(context.amendments.terms),
     ]
-    due += await trio.to_thread.run_sync(evidence_log.kept, parts.home)
+    due += await trio.to_thread.run_sync(evidence_log.kept, context.home)
     async with trio.open_nursery() as nursery:
-        outboxes = Outboxes(parts, nursery)
+        outboxes = Outboxes(context, nursery)
         height = 0
         while True:
             for event in due:
-                effects = parts.ledger.handle(event, parts.now())
+                effects = context.ledger.core.handle(event, context.now())
                 for alike in _in_runs(effects):
-                    await _carry_out(parts, alike, author_of(event), outboxes, nursery)
+                    await _carry_out(context, alike, author_of(event), outboxes, nursery)
                 if effects and isinstance(effects[-1], Rejoin):
-                    await _speak_last(parts, effects[-1])
+                    await _speak_last(context, effects[-1])
                     nursery.cancel_scope.cancel()
                     return effects[-1]
-            parts.changes.ring()
-            await _compact(parts)
-            if parts.ledger.state.height > height:
-                height = parts.ledger.state.height
-                branch_warning.warn(parts)
-                await pruning.prune(parts)
-            due = await _due(events, parts.ledger.next_deadline())
-            for event in due:
-                parts.heard.release(author_of(event))
+            context.changes.ring()
+            await _compact(context)
+            if context.ledger.snapshot.height > height:
+                height = context.ledger.snapshot.height
+                branch_warning.warn(context)
+                await pruning.prune(context)
+            due = await due_events(context.ledger.queue, context.ledger.core.next_deadline())
 
 
-async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
+async def due_events(queue: EventQueue, deadline: float | None) -> list[Event]:
     """Return the events that have come; a Tick if there is none at the ledger's deadline.
 
     Waiting events come before the Tick, however late it is. Any event lets the ledger look at its
     clock, but ticks alone would starve the waiting events.
     """
     await trio.lowlevel.checkpoint()
-    taken = _waiting(events)
+    taken = _waiting(queue)
     if not taken:
         with trio.move_on_at(float("inf") if deadline is None else deadline):
-            taken = [await events.receive(), *_waiting(events)]
+            taken = [await queue.next_event(), *_waiting(queue)]
     return taken or [Tick()]
 
 
-def _waiting(events: trio.MemoryReceiveChannel[Event]) -> list[Event]:
+def _waiting(queue: EventQueue) -> list[Event]:
     taken: list[Event] = []
     with suppress(trio.WouldBlock):
         while len(taken) < BATCH_EVENTS:
-            taken.append(events.receive_nowait())
+            taken.append(queue.next_event_nowait())
     return taken
 
 
@@ -113,7 +112,7 @@ def _in_runs(effects: list[Effect]) -> list[list[Effect]]:
 
 
 async def _carry_out(
-    parts: Parts,
+    context: Context,
     effects: list[Effect],
     author: PeerId | None,
     outboxes: Outboxes,
@@ -123,13 +122,13 @@ async def _carry_out(
     them."""
     records = [effect.record for effect in effects if isinstance(effect, Persist)]
     if records:
-        await durably(parts.votes.append, records)
-        parts.vote_records += len(records)
+        await durably(context.ledger.votes.append, records)
+        context.ledger.vote_records += len(records)
     decided = [effect.certified for effect in effects if isinstance(effect, Decided)]
     if decided:
-        await durably(parts.chain_log.append, [entry_bytes(each) for each in decided])
+        await durably(context.ledger.chain_log.append, [entry_bytes(each) for each in decided])
         for certified in decided:
-            parts.journal.write("decided", **_account(certified))
+            context.journal.write("decided", **_account(certified))
     for effect in effects:
         match effect:
             case Send(peer, message):
@@ -137,80 +136,82 @@ async def _carry_out(
             case AskEntries(peer, from_height):
                 outboxes.post(peer, encode(EntriesRequest(from_height)))
             case Announce(message):
-                outboxes.announce(ledger_topic(parts.run), encode(message))
+                outboxes.announce(ledger_topic(context.run), encode(message))
             case FetchUpdate(update, _):
                 # The outer step may have ended before that task runs.
-                nursery.start_soon(_hold_update, parts, update, parts.ledger.state.step)
+                nursery.start_soon(_hold_update, context, update, context.ledger.snapshot.step)
             case Accuse(evidence):
-                await evidence_log.keep(parts, evidence)
+                await evidence_log.keep(context, evidence)
             case VotingStopped():
-                evidence_log.heed_namesake(parts, effect)
+                evidence_log.heed_namesake(context, effect)
             case Note(text):
-                parts.complaints.note(author, text, parts.now())
+                context.peers.complaints.note(author, text, context.now())
             case _:
                 pass
 
 
-async def _speak_last(parts: Parts, rejoin: Rejoin) -> None:
+async def _speak_last(context: Context, rejoin: Rejoin) -> None:
     last = rejoin.chain[-1].entry
-    parts.journal.write("rejoining", parted_at=rejoin.height, height=last.height, head=last.digest)
-    parts.changes.ring()
+    context.journal.write(
+        "rejoining", parted_at=rejoin.height, height=last.height, head=last.digest
+    )
+    context.changes.ring()
     await trio.sleep(LAST_WORDS_S)
 
 
-async def _compact(parts: Parts) -> None:
+async def _compact(context: Context) -> None:
     """Keep the vote log short. The ledger itself holds the records that still bind us.
 
     Call this only between events: a vote may be forgotten once the entry that it led to is durable.
     If the rewrite fails, the log grows; if the log may be damaged, it refuses the next vote.
     """
-    if parts.vote_records <= VOTE_RECORDS_MAX:
+    if context.ledger.vote_records <= VOTE_RECORDS_MAX:
         return
-    binding = parts.ledger.records()
+    binding = context.ledger.core.records()
     try:
-        await durably(parts.votes.rewrite, binding)
+        await durably(context.ledger.votes.rewrite, binding)
     except StoreError as exc:
-        parts.complain("not-shortened", parts.me, code=exc.code, reason=exc.what)
+        context.peers.complain("not-shortened", context.me, code=exc.code, reason=exc.what)
     else:
-        parts.vote_records = len(binding)
+        context.ledger.vote_records = len(binding)
 
 
-async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
+async def _hold_update(context: Context, update: Digest, step: int) -> None:
     """Fetch an update of outer step `step` that is to be voted on. Tell the ledger once its bytes
     are here and sound.
 
     The fetch ends when the outer step ends without this update: perhaps no peer ever had such
     bytes.
     """
-    if update in parts.holding:
+    if update in context.ledger.updates_awaited:
         return
 
-    roster = parts.ledger.state.roster
+    roster = context.ledger.snapshot.roster
     opened = roster if roster is not None and roster.step == step else None
 
     def matters() -> bool:
         """Return whether this reduce is still under way: the bound on an update depends on it."""
-        return parts.ledger.state.step == step and parts.ledger.state.roster == roster
+        return context.ledger.snapshot.step == step and context.ledger.snapshot.roster == roster
 
     async def inspect() -> None:
-        await parts.until_known(step)
+        await context.until_known(step)
         reduce = None if opened is None else Opened.by(opened)
-        await update_blobs.inspect(parts, update, parts.outer_step(step), reduce)
+        await update_blobs.inspect(context, update, context.outer_step(step), reduce)
 
-    parts.holding.add(update)
+    context.ledger.updates_awaited.add(update)
     try:
-        sound = await parts.changes.so_long_as(matters, inspect)
+        sound = await context.changes.so_long_as(matters, inspect)
         if sound and opened is not None:
-            await parts.tell(UpdateHeld(update, (opened.step, opened.attempt)))
+            await context.ledger.submit(UpdateHeld(update, (opened.step, opened.attempt)))
     except RemoteProtocolError as exc:
-        parts.journal.write("bad-update", digest=update, reason=exc.what)
+        context.journal.write("bad-update", digest=update, reason=exc.what)
     finally:
-        parts.holding.discard(update)
+        context.ledger.updates_awaited.discard(update)
 
 
-def _listener(parts: Parts) -> Handler:
+def _listener(context: Context) -> Handler:
     async def receive(peer: PeerId, payload: bytes) -> bytes:
-        inbox.receive(parts, peer, decode(payload))
+        inbox.receive(context, peer, decode(payload))
         return b""
 
     return receive

@@ -18,7 +18,7 @@ import trio
 
 from p2ptrain.errors import LocalProtocolError, PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 
 QUEUE_MESSAGES = 64
@@ -56,8 +56,8 @@ class _Outbox:
 class Outboxes:
     """The queues of all peers. Their tasks run in `nursery` until it is cancelled."""
 
-    def __init__(self, parts: Parts, nursery: trio.Nursery) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, nursery: trio.Nursery) -> None:
+        self._context = context
         self._nursery = nursery
         self._boxes: dict[PeerId, _Outbox] = {}
         announcements, to_announce = trio.open_memory_channel[tuple[str, bytes]](QUEUE_MESSAGES)
@@ -93,13 +93,13 @@ class Outboxes:
 
     async def _arrives(self, peer: PeerId, message: bytes) -> bool:
         try:
-            await self._parts.network.request(
+            await self._context.network.request(
                 peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
             )
         except (PeerError, RemoteProtocolError) as exc:
-            self._parts.complain("message-lost", peer, reason=exc.what)
+            self._context.peers.complain("message-lost", peer, reason=exc.what)
             if exc.code == "PEER-REFUSED":
-                self._parts.standing.refused = True
+                self._context.ledger.refusals += 1
             return False
         return True
 
@@ -108,10 +108,10 @@ class Outboxes:
     ) -> None:
         async for topic, message in announcements:
             try:
-                await self._parts.network.publish(topic, message)
+                await self._context.network.publish(topic, message)
             except LocalProtocolError as exc:
                 # An entry of hundreds of members. A peer that learns of its height asks for it.
-                self._parts.complain("not-announced", topic, reason=exc.what)
+                self._context.peers.complain("not-announced", topic, reason=exc.what)
 
 
 def _fits(queue: trio.MemorySendChannel[Item], item: Item) -> bool:

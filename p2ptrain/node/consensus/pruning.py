@@ -22,15 +22,12 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.history.pruning import base_at, prunable_to
 from p2ptrain.names import label
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import durably
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, Head, RecordLog, Store
 from p2ptrain.suggested_command import to_paste
-
-PATIENCE_S = 60.0
-"""How long a node waits for a peer that has the missing entries before it gives up."""
 
 NAMED_MAX = 8
 """How many peers that pruned the missing entries are named: a person asks one or two of them."""
@@ -39,20 +36,20 @@ NAMED_MAX = 8
 # ── forgetting ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def prune(parts: Parts) -> None:
+async def prune(context: Context) -> None:
     """Prune entries as configured. The ledger's task calls this between events."""
-    keep, ledger = parts.config.keep_entries, parts.ledger
+    keep, ledger = context.config.keep_entries, context.ledger.core
     if keep is None:
         return
-    head = await trio.to_thread.run_sync(parts.store.head)
-    shorten = partial(_shortened, ledger.rules, ledger.kept, parts.origin, head, keep)
+    head = await trio.to_thread.run_sync(context.store.head)
+    shorten = partial(_shortened, ledger.rules, ledger.kept, context.ledger.origin, head, keep)
     origin = await trio.to_thread.run_sync(shorten)
     if origin is None:
         return
-    await durably(_write, parts.chain_log, ledger.kept, origin)
+    await durably(_write, context.ledger.chain_log, ledger.kept, origin)
     count = ledger.kept.prune(origin.base)
-    parts.origin = origin
-    parts.journal.write("pruned", entries=count, checkpoint=str(origin.base.checkpoint))
+    context.ledger.origin = origin
+    context.journal.write("pruned", entries=count, checkpoint=str(origin.base.checkpoint))
 
 
 def prune_home(home: Home, run: Run, keep_entries: int, disk: Disk | None = None) -> Origin | None:
@@ -99,7 +96,7 @@ def origin_in(log: RecordLog) -> Origin | None:
 # ── when nobody keeps enough ─────────────────────────────────────────────────────────────────────
 
 
-async def notice_pruned(parts: Parts) -> None:
+async def notice_pruned(context: Context) -> None:
     """Warn the user if no peer keeps the entries that this node lacks.
 
     Only claims of peers that are ahead say that these entries exist. So the claims lead to a
@@ -107,62 +104,68 @@ async def notice_pruned(parts: Parts) -> None:
     peers could not have gone on without the others.
 
     Raises:
-        TryLater: for `PATIENCE_S` every peer that is ahead has claimed to have pruned these
+        TryLater: for `pruned_s` every peer that is ahead has claimed to have pruned these
             entries, and no peer was seen where this node is.
     """
     told = 0
     while True:
-        while not parts.ledger.out_of_reach():
-            await parts.changes.wait()
-        lacking, kept = parts.ledger.state.height + 1, nobody_keeps(parts).evidence[:NAMED_MAX]
-        parts.standing.warnings["pruned"] = Caution(
-            "LEDGER-PRUNED",
-            f"no connected peer keeps entry {lacking} of the ledger; " + "; ".join(kept),
+        while not context.ledger.core.out_of_reach():
+            await context.changes.wait()
+        lacking, kept = (
+            context.ledger.snapshot.height + 1,
+            nobody_keeps(context).evidence[:NAMED_MAX],
+        )
+        context.alerts.show(
+            "pruned",
+            Caution(
+                "LEDGER-PRUNED",
+                f"no connected peer keeps entry {lacking} of the ledger; " + "; ".join(kept),
+            ),
         )
         if told != lacking:  # Journalled once: a peer can withdraw the claim and repeat it.
-            parts.journal.write("nobody-keeps", height=lacking, evidence=kept)
+            context.journal.write("nobody-keeps", height=lacking, evidence=kept)
             told = lacking
-        with trio.move_on_after(PATIENCE_S):
-            while _is_left_behind(parts):
-                await parts.changes.wait()
-        if _is_left_behind(parts):
-            raise nobody_keeps(parts)
-        while parts.ledger.out_of_reach():
-            await parts.changes.wait()
-        del parts.standing.warnings["pruned"]
+        with trio.move_on_after(context.timing.pruned_s):
+            while _is_left_behind(context):
+                await context.changes.wait()
+        if _is_left_behind(context):
+            raise nobody_keeps(context)
+        while context.ledger.core.out_of_reach():
+            await context.changes.wait()
+        context.alerts.clear("pruned")
 
 
-def _is_left_behind(parts: Parts) -> bool:
+def _is_left_behind(context: Context) -> bool:
     """Return whether the peers that pruned are credible and no heard peer has our head."""
-    head = parts.ledger.state.head
-    in_company = any(view.heartbeat.head == head for view in parts.peers)
-    said = parts.ledger.out_of_reach()
-    return bool(said) and not in_company and _is_credible(parts, said)
+    head = context.ledger.snapshot.head
+    in_company = any(view.heartbeat.head == head for view in context.peers.table)
+    said = context.ledger.core.out_of_reach()
+    return bool(said) and not in_company and _is_credible(context, said)
 
 
-def _is_credible(parts: Parts, said: Collection[PeerId]) -> bool:
+def _is_credible(context: Context, said: Collection[PeerId]) -> bool:
     """Return whether the claims of these peers are enough to end this node.
 
     Only a quorum of the voters at our head can have decided the next entry. A node that does not
     vote there loses nothing by a lie. A voter waits, since the others may need its vote; its user
     sees the claims.
     """
-    state = parts.ledger.state
-    if parts.me not in state.voters:
+    state = context.ledger.snapshot
+    if context.me not in state.voters:
         return True
-    return quorum.reached(parts.ledger.rules.quorum, state.voters, said)
+    return quorum.reached(context.ledger.rules.quorum, state.voters, said)
 
 
-def nobody_keeps(parts: Parts) -> TryLater:
+def nobody_keeps(context: Context) -> TryLater:
     """Return the error for entries that every peer ahead of us has pruned, with what to do."""
     said = [
         f"{label(peer)} keeps entries from {answer.up_to + 1} on; "
         f"its checkpoint is {answer.up_to + 1}:{answer.checkpoint}"
-        for peer, answer in sorted(parts.ledger.out_of_reach().items())
+        for peer, answer in sorted(context.ledger.core.out_of_reach().items())
     ]
-    believe = to_paste(parts.home.root, "node --trust-checkpoint HEIGHT:DIGEST")
+    believe = to_paste(context.home.root, "node --trust-checkpoint HEIGHT:DIGEST")
     return TryLater(
-        f"no reachable peer keeps entry {parts.ledger.state.height + 1} of the ledger",
+        f"no reachable peer keeps entry {context.ledger.snapshot.height + 1} of the ledger",
         code="LEDGER-PRUNED",
         evidence=said,
         likely=(

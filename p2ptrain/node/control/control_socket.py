@@ -2,7 +2,7 @@
 
 A request and its answer are one line of JSON each. A process that can open the socket controls the
 node; the mode of the home keeps other users out. The socket exists from the node's start on; until
-the node has parts, `startup_status` answers.
+the node has a context, `startup_status` answers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import trio
 
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.node.control.status import status
+from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
-from p2ptrain.node.gossip.gossip import admission_changed
 from p2ptrain.node.joining.startup_status import Answer, Command, Reception
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 
 LINE_BYTES_MAX = 65_536
 ANSWER_S = 30.0
@@ -78,7 +78,7 @@ async def _answer(reception: Reception, line: bytes) -> Answer:
         command = COMMANDS[name]
     except (ValueError, TypeError, KeyError, RecursionError):
         return {"error": f"a command is one of {', '.join(COMMANDS)}"}
-    if name == "status" and reception.parts is None:
+    if name == "status" and reception.context is None:
         return reception.status().to_json()
     try:
         return await reception.obeyed(command)
@@ -88,34 +88,34 @@ async def _answer(reception: Reception, line: bytes) -> Answer:
         return {"error": f"{exc.filename}: {exc.strerror}", "code": "OS"}
 
 
-async def _status(parts: Parts) -> Answer:
-    return (await status(parts)).to_json()
+async def _status(context: Context) -> Answer:
+    return (await status(context)).to_json()
 
 
-async def _reload_allowlist(parts: Parts) -> Answer:
-    newer = parts.admission.reload()
+async def _reload_allowlist(context: Context) -> Answer:
+    newer = context.admission.reload()
     if newer:
-        await admission_changed(parts)
-    held = parts.admission.allowlist
+        await admission_changed(context)
+    held = context.admission.allowlist
     return {"newer": newer, "sequence": held.allowlist.sequence if held else 0}
 
 
-async def _reload_amendments(parts: Parts) -> Answer:
-    newer = parts.amendments.reload()
+async def _reload_amendments(context: Context) -> Answer:
+    newer = context.amendments.reload()
     if newer:
-        await amendments_changed(parts)
-    state = parts.ledger.state
+        await amendments_changed(context)
+    state = context.ledger.snapshot
     agreed = [each.digest for each in state.terms]
     return {"newer": newer, "step": state.step, "agreed": agreed}
 
 
-async def _pending(parts: Parts) -> Answer:
-    waiting = (peer for peer in parts.pending if not parts.admission.admits(peer))
+async def _pending(context: Context) -> Answer:
+    waiting = (peer for peer in context.join_requests.pending if not context.admission.admits(peer))
     return {"pending": sorted(waiting)}
 
 
-async def _scrub(parts: Parts) -> Answer:
-    parts.scrub_asked.set()
+async def _scrub(context: Context) -> Answer:
+    context.blobs.ask_scrub()
     return {"asked": True}
 
 

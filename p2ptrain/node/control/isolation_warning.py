@@ -10,7 +10,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 
 LOOK_S = 2.0
@@ -28,45 +28,45 @@ ALONE = Caution(
 )
 
 
-async def notice_isolation(parts: Parts) -> None:
-    """Keep `standing.isolated` up to date until cancelled."""
+async def notice_isolation(context: Context) -> None:
+    """Keep `state.isolated` up to date until cancelled."""
     alone_since: float | None = None
     while True:
-        missing = unheard(parts)
-        alone_since = None if not missing else parts.now() if alone_since is None else alone_since
-        isolated = alone_since is not None and parts.now() >= alone_since + PATIENCE_S
-        reason = in_words(parts, missing) if isolated else ""
-        if reason != parts.standing.isolated:
-            parts.standing.isolated = reason
-            _warn(parts)
-            parts.journal.write("isolated", reason=reason)
-            parts.changes.ring()
-        await parts.changes.wait(at_most_s=LOOK_S)
+        missing = unheard(context)
+        alone_since = None if not missing else context.now() if alone_since is None else alone_since
+        isolated = alone_since is not None and context.now() >= alone_since + PATIENCE_S
+        reason = in_words(context, missing) if isolated else ""
+        if reason != context.state.isolated:
+            context.state.isolated = reason
+            _warn(context)
+            context.journal.write("isolated", reason=reason)
+            context.changes.ring()
+        await context.changes.wait(at_most_s=LOOK_S)
 
 
-def _warn(parts: Parts) -> None:
+def _warn(context: Context) -> None:
     """Set or remove the warning. Its words do not name the missing voters, who change; the state
     does."""
-    if parts.standing.isolated:
-        parts.standing.warnings[WARNING] = ALONE
+    if context.state.isolated:
+        context.alerts.show(WARNING, ALONE)
     else:
-        parts.standing.warnings.pop(WARNING, None)
+        context.alerts.clear(WARNING)
 
 
-def unheard(parts: Parts) -> tuple[PeerId, ...]:
+def unheard(context: Context) -> tuple[PeerId, ...]:
     """Return the voters that are down, unheard or on another line, if the others are no quorum."""
-    state = parts.ledger.state
+    state = context.ledger.snapshot
     if state.phase is Phase.ENDED:
         return ()
     here = {
         view.peer
-        for view in parts.peers
-        if view.heartbeat.line == state.line and not parts.is_down(view.peer)
+        for view in context.peers.table
+        if view.heartbeat.line == state.line and not context.peers.is_down(view.peer)
     }
-    return quorum.missing(parts.ledger.rules.quorum, state.voters, here | {parts.me})
+    return quorum.missing(context.ledger.rules.quorum, state.voters, here | {context.me})
 
 
-def in_words(parts: Parts, missing: tuple[PeerId, ...]) -> str:
+def in_words(context: Context, missing: tuple[PeerId, ...]) -> str:
     """Return words like "3 of 5 voters cannot be heard: brave-otter (…Xk3f9Q), …".
 
     Voters off the allowlist are named separately: they return only if the organiser admits them
@@ -74,9 +74,9 @@ def in_words(parts: Parts, missing: tuple[PeerId, ...]) -> str:
     """
     names = ", ".join(label(peer) for peer in missing[:NAMED_MAX])
     more = f" and {len(missing) - NAMED_MAX} more" if missing[NAMED_MAX:] else ""
-    voters = len(parts.ledger.state.voters)
+    voters = len(context.ledger.snapshot.voters)
     words = f"{len(missing)} of {voters} voters cannot be heard: {names}{more}"
-    off = [label(peer) for peer in missing if not parts.admission.admits(peer)]
+    off = [label(peer) for peer in missing if not context.admission.admits(peer)]
     if off:
         words += f"; off the allowlist, and therefore not heard: {', '.join(off[:NAMED_MAX])}"
     return words

@@ -15,7 +15,7 @@ import trio
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.peer_reports import Leaving
 from p2ptrain.ledger.policy.membership import keeps_its_vote
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe import states
 
 LEAVE_S = 20.0
@@ -24,62 +24,69 @@ GOODBYE_S = 0.3
 
 
 class Exit:
-    """Handles SIGINT and SIGTERM. `parts` is set once there are peers to say goodbye to."""
+    """Handles SIGINT and SIGTERM. `context` is set once there are peers to say goodbye to."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self.parts: Parts | None = None
+        self.context: Context | None = None
 
     async def obey_signals(self, node: trio.CancelScope) -> None:
         """Leave on the first signal. Cancel `node` after that, or at once on the second signal."""
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 async for _ in signals:
-                    if self.parts is None or self.parts.standing.leaving:
+                    if self.context is None or self.context.state.leaving:
                         break
-                    self._say(farewell(self.parts))
-                    nursery.start_soon(self._leave, self.parts, node)
+                    self._say(farewell(self.context))
+                    nursery.start_soon(self._leave, self.context, node)
                 node.cancel()
 
-    async def _leave(self, parts: Parts, node: trio.CancelScope) -> None:
-        await leave(parts)
+    async def _leave(self, context: Context, node: trio.CancelScope) -> None:
+        await leave(context)
         node.cancel()
 
 
-async def leave(parts: Parts) -> None:
+async def leave(context: Context) -> None:
     """Return when the run can do without this node, or after `LEAVE_S`."""
-    parts.standing.leaving = True
-    parts.enter(states.Leaving())
-    await parts.tell(Leaving(parts.me))
-    parts.speak_now()
+    context.state.leaving = True
+    context.state.enter(states.Leaving())
+    await context.ledger.submit(Leaving(context.me))
+    context.own_heartbeat.send_now()
     with trio.move_on_after(LEAVE_S):
-        while _is_needed(parts):
-            await parts.changes.wait(at_most_s=1.0)
-    parts.speak_now()
+        while _is_needed(context):
+            await context.changes.wait(at_most_s=1.0)
+    context.own_heartbeat.send_now()
     await trio.sleep(GOODBYE_S)
-    parts.journal.write("left", member=parts.ledger.state.is_member(parts.me))
+    context.journal.write("left", member=context.ledger.snapshot.is_member(context.me))
 
 
-def _is_needed(parts: Parts) -> bool:
+def _is_needed(context: Context) -> bool:
     """Return whether others need our vote to agree on a roster without us.
 
     A learner has no vote, and a founder of an open run keeps its vote as long as it is up, so both
     may leave at once.
     """
-    state = parts.ledger.state
-    if parts.me not in state.voters or keeps_its_vote(parts.ledger.view.founders, state, parts.me):
+    state = context.ledger.snapshot
+    if context.me not in state.voters or keeps_its_vote(
+        context.ledger.core.view.founders, state, context.me
+    ):
         return False
-    others = [voter for voter in state.voters if voter != parts.me and not parts.is_down(voter)]
+    others = [
+        voter for voter in state.voters if voter != context.me and not context.peers.is_down(voter)
+    ]
     return bool(others) and state.phase is not Phase.ENDED
 
 
-def farewell(parts: Parts) -> str:
+def farewell(context: Context) -> str:
     """Return the text for a user who presses Ctrl-C."""
-    standing = parts.standing
     lost = ""
-    if standing.work is None and standing.inner_step:
-        lost = f"; {standing.inner_step} of {standing.inner_steps} inner steps will be lost"
+    trainer = context.trainer
+    if trainer.work is None and trainer.inner_step:
+        lost = f"; {trainer.inner_step} of {trainer.inner_steps} inner steps will be lost"
     alone = ""
-    if parts.ledger.state.voters == (parts.me,) and parts.ledger.state.phase is not Phase.ENDED:
+    if (
+        context.ledger.snapshot.voters == (context.me,)
+        and context.ledger.snapshot.phase is not Phase.ENDED
+    ):
         alone = " This node is the run's only voter: nothing is committed until it is back."
     return f"Leaving, at most {LEAVE_S:.0f} s{lost}. Ctrl-C again to leave now.{alone}"

@@ -13,7 +13,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.policy.blame import DOUBT_MIN
 from p2ptrain.ledger.policy.participants import is_awaited
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.sync.trainer_orders import Work
 
@@ -104,23 +104,25 @@ def opened(state: LedgerState) -> tuple[int, int] | None:
     return (roster.step, roster.attempt) if roster and roster.participants else None
 
 
-async def notice_left_out(parts: Parts) -> None:
+async def notice_left_out(context: Context) -> None:
     """Keep the warning up to date until cancelled. It stays until an exchange includes this node.
 
     An exchange that opened before this process began is ignored: the node was away, and its owner
     knows that.
     """
-    state, warnings = parts.ledger.state, parts.standing.warnings
-    rosters = Rosters(state.is_member(parts.me), opened(state))
+    state, alerts = context.ledger.snapshot, context.alerts
+    rosters = Rosters(state.is_member(context.me), opened(state))
     while True:
-        state = parts.ledger.state
-        blame, everybody = parts.ledger.view.blame, frozenset(state.members)
-        doubted = blame.against(parts.me, everybody) >= DOUBT_MIN
-        why = rosters.look(state, parts.me, parts.standing.work, parts.outer.step, doubted=doubted)
-        if why is not None and not parts.standing.leaving:
-            warnings[WARNING] = why
-            parts.journal.write("left-out", step=state.step, why=why.what)
-            parts.changes.ring()
-        elif state.roster is not None and parts.me in state.roster.peers:
-            warnings.pop(WARNING, None)
-        await parts.changes.wait()
+        state = context.ledger.snapshot
+        blame, everybody = context.ledger.core.view.blame, frozenset(state.members)
+        doubted = blame.against(context.me, everybody) >= DOUBT_MIN
+        why = rosters.look(
+            state, context.me, context.trainer.work, context.outer.step, doubted=doubted
+        )
+        if why is not None and not context.state.leaving:
+            alerts.show(WARNING, why)
+            context.journal.write("left-out", step=state.step, why=why.what)
+            context.changes.ring()
+        elif state.roster is not None and context.me in state.roster.peers:
+            alerts.clear(WARNING)
+        await context.changes.wait()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from p2ptrain.names import label
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import duration
 from p2ptrain.suggested_command import to_paste
@@ -59,33 +59,33 @@ class Exchanges:
         return median(self.known_s)
 
 
-async def notice_slow_exchange(parts: Parts) -> None:
+async def notice_slow_exchange(context: Context) -> None:
     """Keep the warning up to date until cancelled. It stays as long as the slow exchange."""
-    exchanges, standing, last = Exchanges(), parts.standing, parts.standing.last_reduce
+    exchanges, last = Exchanges(), context.reduce.last_ring
     while True:
-        done, last = standing.last_reduce is not last, standing.last_reduce
-        under_way = standing.averaging is not None
-        lasts_s = exchanges.look(under_way=under_way, done=done, now=parts.now())
+        done, last = context.reduce.last_ring is not last, context.reduce.last_ring
+        under_way = context.reduce.averaging is not None
+        lasts_s = exchanges.look(under_way=under_way, done=done, now=context.now())
         if lasts_s is None:
-            standing.warnings.pop(WARNING, None)
-        elif WARNING not in standing.warnings:
-            caution = caution_about(parts, lasts_s, exchanges.usual_s)
-            standing.warnings[WARNING] = caution
-            parts.journal.write("exchange-slow", step=standing.averaging, what=caution.what)
-            parts.changes.ring()
-        await parts.changes.wait(at_most_s=LOOK_S)
+            context.alerts.clear(WARNING)
+        elif WARNING not in context.alerts:
+            caution = caution_about(context, lasts_s, exchanges.usual_s)
+            context.alerts.show(WARNING, caution)
+            context.journal.write("exchange-slow", step=context.reduce.averaging, what=caution.what)
+            context.changes.ring()
+        await context.changes.wait(at_most_s=LOOK_S)
 
 
-def caution_about(parts: Parts, lasts_s: float, usual_s: float) -> Caution:
+def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:
     """Return the warning. It names the participant silent for longest, which may be the cause."""
     what = f"this exchange has taken {duration(lasts_s)} so far; {duration(usual_s)} is usual"
-    roster = parts.ledger.state.roster
-    views = [parts.peers.get(peer) for peer in roster.peers] if roster else []
-    heard = {view.peer: parts.now() - view.heard_s for view in views if view is not None}
+    roster = context.ledger.snapshot.roster
+    views = [context.peers.table.get(peer) for peer in roster.peers] if roster else []
+    heard = {view.peer: context.now() - view.heard_s for view in views if view is not None}
     silent = max(heard, key=lambda peer: heard[peer], default=None)
     if silent is not None and heard[silent] > UNHEARD_S:
         what += f"; {label(silent)} was last heard {duration(heard[silent])} ago"
-    rates = f"{to_paste(parts.home.root, 'status')} shows the rates"
+    rates = f"{to_paste(context.home.root, 'status')} shows the rates"
     return Caution(
         "SYNC-SLOW",
         what,

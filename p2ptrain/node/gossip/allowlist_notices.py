@@ -17,7 +17,7 @@ from p2ptrain.encoding import fields, unpack
 from p2ptrain.errors import PeerError, ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.hello_client import ask
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
 NOTICE_BYTES_MAX = 64
@@ -70,7 +70,7 @@ class Notices:
             del self.resting[next(iter(self.resting))]
 
 
-def heed(parts: Parts, notices: Notices, peer: PeerId, notice: bytes) -> Question | None:
+def heed(context: Context, notices: Notices, peer: PeerId, notice: bytes) -> Question | None:
     """Return the question that a notice calls for, to be run in a task of its own; None if there is
     none.
 
@@ -78,37 +78,39 @@ def heed(parts: Parts, notices: Notices, peer: PeerId, notice: bytes) -> Questio
     """
     sequence = fields(unpack(notice, bytes_max=NOTICE_BYTES_MAX), sequence=int)["sequence"]
     assert isinstance(sequence, int)
-    before = notices.turn(peer, parts.now()) if _lacks(parts, sequence) else None
-    return None if before is None else partial(_ask, parts, notices, peer, sequence, before)
+    before = notices.turn(peer, context.now()) if _lacks(context, sequence) else None
+    return None if before is None else partial(_ask, context, notices, peer, sequence, before)
 
 
-async def _ask(parts: Parts, notices: Notices, peer: PeerId, sequence: int, before: int) -> bool:
+async def _ask(
+    context: Context, notices: Notices, peer: PeerId, sequence: int, before: int
+) -> bool:
     try:
         await trio.sleep(NEXT_S * before)
-        return _lacks(parts, sequence) and await _is_shown(parts, notices, peer, sequence)
+        return _lacks(context, sequence) and await _is_shown(context, notices, peer, sequence)
     finally:
         notices.done(peer)
 
 
-async def _is_shown(parts: Parts, notices: Notices, peer: PeerId, sequence: int) -> bool:
+async def _is_shown(context: Context, notices: Notices, peer: PeerId, sequence: int) -> bool:
     newer, rest_s, reason = (
         False,
         LIED_S,
         "it sent another allowlist than the one it had announced",
     )
     try:
-        shown = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).allowlist
-        newer = bool(shown) and parts.admission.consider(shown)
+        shown = (await ask(context.network, peer, HelloRequest(context.run, b""))).allowlist
+        newer = bool(shown) and context.admission.consider(shown)
     except PeerError as exc:
         rest_s, reason = SILENT_S, exc.what
     except (ProtocolError, RunMismatch) as exc:
         reason = exc.what
-    if _lacks(parts, sequence):
-        notices.leave_alone(peer, parts.now() + rest_s)
-        parts.complain("list-not-shown", peer, sequence=sequence, reason=reason)
+    if _lacks(context, sequence):
+        notices.leave_alone(peer, context.now() + rest_s)
+        context.peers.complain("list-not-shown", peer, sequence=sequence, reason=reason)
     return newer
 
 
-def _lacks(parts: Parts, sequence: int) -> bool:
-    held = parts.admission.allowlist
+def _lacks(context: Context, sequence: int) -> bool:
+    held = context.admission.allowlist
     return held is None or held.allowlist.sequence < sequence

@@ -11,10 +11,10 @@ import trio
 
 from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
+from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.ask_peers import ADMITTED, whom_to_ask
-from p2ptrain.node.gossip.gossip import admission_changed
 from p2ptrain.node.gossip.hello_client import ask
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
 ASKED_MAX = 8
@@ -24,32 +24,32 @@ ANSWER_S = 5.0
 """A person waits for the answer."""
 
 
-async def newest_allowlist(parts: Parts) -> dict[str, object]:
+async def newest_allowlist(context: Context) -> dict[str, object]:
     """Adopt the newest list that the neighbours show. Return its number, how many neighbours showed
     a list, the other members of the run, and its voters.
 
     Raises StoreError: a newer list cannot be kept.
     """
-    newer, shown = parts.admission.reload(), await _shown(parts)
+    newer, shown = context.admission.reload(), await _shown(context)
     heard = 0
     for peer, data in shown.items():
         try:
-            newer |= parts.admission.consider(data)
+            newer |= context.admission.consider(data)
             heard += 1
         except (RemoteProtocolError, RunMismatch) as exc:
-            parts.complain("bad-hello", peer, reason=exc.what)
+            context.peers.complain("bad-hello", peer, reason=exc.what)
     if newer:
-        await admission_changed(parts)
-    held, state = parts.admission.allowlist, parts.ledger.state
+        await admission_changed(context)
+    held, state = context.admission.allowlist, context.ledger.snapshot
     return {
         "sequence": held.allowlist.sequence if held else 0,
         "heard": heard,
-        "others": sorted(set(state.members) - {parts.me}),
+        "others": sorted(set(state.members) - {context.me}),
         "voters": list(state.voters),
     }
 
 
-async def _shown(parts: Parts) -> dict[PeerId, bytes]:
+async def _shown(context: Context) -> dict[PeerId, bytes]:
     """Return the lists that some connected peers of the run show, unchecked. Voters come first.
 
     All answers are waited for, up to the deadline: the newest list counts, not the first one.
@@ -58,15 +58,15 @@ async def _shown(parts: Parts) -> dict[PeerId, bytes]:
 
     async def ask_one(peer: PeerId) -> None:
         try:
-            reply = await ask(parts.network, peer, HelloRequest(parts.run, b""))
+            reply = await ask(context.network, peer, HelloRequest(context.run, b""))
         except (PeerError, RemoteProtocolError) as exc:
-            parts.complain("bad-hello", peer, reason=exc.what)
+            context.peers.complain("bad-hello", peer, reason=exc.what)
             return
         if reply.allowlist:
             shown[peer] = reply.allowlist
 
     with trio.move_on_after(ANSWER_S):
         async with trio.open_nursery() as nursery:
-            for peer in whom_to_ask(parts, worst=ADMITTED)[:ASKED_MAX]:
+            for peer in whom_to_ask(context, worst=ADMITTED)[:ASKED_MAX]:
                 nursery.start_soon(ask_one, peer)
     return shown

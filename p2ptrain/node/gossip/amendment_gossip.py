@@ -18,7 +18,7 @@ from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.ledger.messages.peer_reports import KnownAmendments
 from p2ptrain.node.gossip.ask_peers import ADMITTED, HELLO_PACE, first_good, whom_to_ask
 from p2ptrain.node.gossip.hello_client import ask
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.peers.hello_messages import HelloRequest
 from p2ptrain.peers.protocol_names import amendments_topic
@@ -33,86 +33,85 @@ MISSING = Caution(
 
 OFFER_S = 30.0
 SHOWN_MAX = 4
-ASK_AGAIN_S = 2.0
 
 
-async def keep_amended(parts: Parts) -> None:
+async def keep_amended(context: Context) -> None:
     """Offer our amendments at intervals, and ask for missing ones, until cancelled."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_offer, parts)
-        nursery.start_soon(_ask_for_missing, parts)
+        nursery.start_soon(_offer, context)
+        nursery.start_soon(_ask_for_missing, context)
 
 
-async def take_amendments(parts: Parts, peer: PeerId, payload: bytes) -> None:
+async def take_amendments(context: Context, peer: PeerId, payload: bytes) -> None:
     """Handle amendments gossiped by a peer. Raises RemoteProtocolError, RunMismatch."""
-    if parts.amendments.consider(payload, parts.ledger.state.terms):
-        await amendments_changed(parts)
+    if context.amendments.consider(payload, context.ledger.snapshot.terms):
+        await amendments_changed(context)
 
 
-async def amendments_changed(parts: Parts) -> None:
+async def amendments_changed(context: Context) -> None:
     """Tell the network and the ledger that this node has more amendments than before."""
-    numbers = [each.amendment.number for each in parts.amendments.held]
-    parts.journal.write("amendments", numbers=numbers)
-    await _publish(parts)
-    await parts.tell(KnownAmendments(parts.amendments.terms))
-    parts.changes.ring()
+    numbers = [each.amendment.number for each in context.amendments.held]
+    context.journal.write("amendments", numbers=numbers)
+    await _publish(context)
+    await context.ledger.submit(KnownAmendments(context.amendments.terms))
+    context.changes.ring()
 
 
-async def _offer(parts: Parts) -> None:
+async def _offer(context: Context) -> None:
     while True:
-        await _publish(parts)
+        await _publish(context)
         await trio.sleep(OFFER_S)
 
 
-async def _publish(parts: Parts) -> None:
-    if payload := parts.amendments.to_bytes(GOSSIPED_MAX):
-        await parts.network.publish(amendments_topic(parts.run), payload)
+async def _publish(context: Context) -> None:
+    if payload := context.amendments.to_bytes(GOSSIPED_MAX):
+        await context.network.publish(amendments_topic(context.run), payload)
 
 
-async def _ask_for_missing(parts: Parts) -> None:
+async def _ask_for_missing(context: Context) -> None:
     """Ask for every agreed amendment that is missing, also for later steps, until cancelled."""
     while True:
-        if _missing(parts) is None:
-            parts.standing.warnings.pop("amendment", None)
-            await parts.changes.wait()
+        if _missing(context) is None:
+            context.alerts.clear("amendment")
+            await context.changes.wait()
             continue
-        parts.standing.warnings["amendment"] = MISSING
-        held = parts.amendments.held
-        order = whom_to_ask(parts, worst=ADMITTED)
-        found = await first_good(order, partial(_has_missing, parts), HELLO_PACE)
-        if parts.amendments.held != held:
-            await amendments_changed(parts)
+        context.alerts.show("amendment", MISSING)
+        held = context.amendments.held
+        order = whom_to_ask(context, worst=ADMITTED)
+        found = await first_good(order, partial(_has_missing, context), HELLO_PACE)
+        if context.amendments.held != held:
+            await amendments_changed(context)
         if not found:
-            await trio.sleep(ASK_AGAIN_S)
+            await trio.sleep(context.timing.amendment_ask_s)
 
 
-def _missing(parts: Parts) -> Terms | None:
-    terms = parts.ledger.state.terms
-    return parts.amendments.missing(terms, terms[-1].step) if terms else None
+def _missing(context: Context) -> Terms | None:
+    terms = context.ledger.snapshot.terms
+    return context.amendments.missing(terms, terms[-1].step) if terms else None
 
 
-async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
+async def _has_missing(context: Context, peer: PeerId) -> bool | None:
     """Return True if nothing is missing after `peer` has shown its amendments; else None.
 
     Amendments that it shows are kept if the organiser has signed them, needed or not.
     """
     try:
-        told = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).amendments
+        told = (await ask(context.network, peer, HelloRequest(context.run, b""))).amendments
         if told:
-            parts.amendments.consider(told, parts.ledger.state.terms)
+            context.amendments.consider(told, context.ledger.snapshot.terms)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        parts.complain("bad-hello", peer, reason=exc.what)
-    return True if _missing(parts) is None else None
+        context.peers.complain("bad-hello", peer, reason=exc.what)
+    return True if _missing(context) is None else None
 
 
-def in_words(parts: Parts) -> str:
+def in_words(context: Context) -> str:
     """Return the agreed amendments in words, and those not agreed or too late to be agreed."""
-    state, said = parts.ledger.state, list[str]()
+    state, said = context.ledger.snapshot, list[str]()
     for terms in state.terms:
-        found = parts.amendments.get(terms.digest)
+        found = context.amendments.get(terms.digest)
         words = f"from outer step {terms.step} on" if found is None else found.amendment.words
         said.append(f"{terms.number}: {words}" + (" (asking for it)" if found is None else ""))
-    for each in sorted(parts.amendments.terms - set(state.terms), key=lambda each: each.number):
+    for each in sorted(context.amendments.terms - set(state.terms), key=lambda each: each.number):
         if not (why := amendment_fault(state.terms, state.step, each)):
             said.append(f"{each.number}: from outer step {each.step} on, not agreed yet")
         elif each.number > max((terms.number for terms in state.terms), default=0):

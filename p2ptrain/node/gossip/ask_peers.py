@@ -17,7 +17,7 @@ import trio
 
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 
 Answer = TypeVar("Answer")
 
@@ -56,21 +56,21 @@ VOTER, MEMBER, ADMITTED, STRANGER = range(4)
 has admitted the third kind, and anybody can be a stranger."""
 
 
-def rank_of(parts: Parts, peer: PeerId) -> int:
+def rank_of(context: Context, peer: PeerId) -> int:
     """Return the rank of `peer` in this node's ledger."""
-    state = parts.ledger.state
+    state = context.ledger.snapshot
     if peer in state.voters:
         return VOTER
     if state.is_member(peer):
         return MEMBER
-    return ADMITTED if parts.admission.admits(peer) else STRANGER
+    return ADMITTED if context.admission.admits(peer) else STRANGER
 
 
-def whom_to_ask(parts: Parts, *, worst: int) -> list[PeerId]:
+def whom_to_ask(context: Context, *, worst: int) -> list[PeerId]:
     """Return the connected peers of rank `worst` or better in the order in which to ask them."""
-    ranks = {peer: rank_of(parts, peer) for peer in parts.network.connected()}
+    ranks = {peer: rank_of(context, peer) for peer in context.network.connected()}
     fit = [peer for peer, rank in ranks.items() if rank <= worst]
-    return in_order(fit, ranks.__getitem__, parts.draw)
+    return in_order(fit, ranks.__getitem__, context.draw)
 
 
 def in_order(peers: Iterable[PeerId], rank: Rank, draw: random.Random) -> list[PeerId]:

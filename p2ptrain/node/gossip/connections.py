@@ -14,23 +14,19 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.ledger.messages.peer_reports import PeerDown, PeerUp
 from p2ptrain.net import Network, PeerCache, PeerDisconnected, newest_first
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers.protocol_names import provider_key
 
-LOOK_EVERY_S = 1.0
 DIAL_S = 6.0
-OTHERS_TURN_S = 4.0
-"""How long the peer with the larger id waits for the other to dial."""
 
-RETRY_FIRST_S = 2.0
 RETRY_MAX_S = 60.0
 FIND_EVERY_S = 60.0
 SAVE_EVERY_S = 30.0
 FORGET_S = 600.0
 
 
-async def stay_connected(parts: Parts) -> None:
+async def stay_connected(context: Context) -> None:
     """Dial the admitted peers that we know and are not connected to, until cancelled.
 
     When all peers were lost and the first one is connected again, the others are dialled at once,
@@ -42,55 +38,59 @@ async def stay_connected(parts: Parts) -> None:
     alone = False
     async with trio.open_nursery() as nursery:
         while True:
-            connected, now = parts.network.connected(), parts.now()
-            in_company = any(map(parts.is_vouched_for, connected))
+            connected, now = context.network.connected(), context.now()
+            in_company = any(map(context.peers.is_vouched_for, connected))
             if alone and in_company:
                 due_at.clear()
                 waits_s.clear()
             alone = not in_company
-            for peer in known_peers(parts):
+            for peer in known_peers(context):
                 if peer in connected:
                     due_at.pop(peer, None)
                     waits_s.pop(peer, None)
                     continue
-                first_s = 0.0 if parts.me < peer else OTHERS_TURN_S
+                first_s = 0.0 if context.me < peer else context.timing.others_turn_s
                 if now >= due_at.setdefault(peer, now + first_s):
-                    wait_s = waits_s[peer] = min(2 * waits_s.get(peer, RETRY_FIRST_S), RETRY_MAX_S)
+                    wait_s = waits_s[peer] = min(
+                        2 * waits_s.get(peer, context.timing.connection_retry_s), RETRY_MAX_S
+                    )
                     due_at[peer] = now + wait_s
-                    nursery.start_soon(_dial, parts, peer)
-            await trio.sleep(LOOK_EVERY_S)
+                    nursery.start_soon(_dial, context, peer)
+            await trio.sleep(context.timing.connection_look_s)
 
 
-def known_peers(parts: Parts) -> list[PeerId]:
+def known_peers(context: Context) -> list[PeerId]:
     """Return the admitted peers that we have an address of, members or not."""
     return [
         peer
-        for peer in parts.network.dialable_peers()
-        if peer != parts.me and parts.admission.admits(peer)
+        for peer in context.network.dialable_peers()
+        if peer != context.me and context.admission.admits(peer)
     ]
 
 
-async def _dial(parts: Parts, peer: PeerId) -> None:
+async def _dial(context: Context, peer: PeerId) -> None:
     try:
-        await parts.network.connect_peer(peer, deadline_s=DIAL_S)
+        await context.network.connect_peer(peer, deadline_s=DIAL_S)
     except PeerError as exc:
-        parts.journal.write("dial-failed", peer=peer, reason=exc.what)
+        context.journal.write("dial-failed", peer=peer, reason=exc.what)
 
 
-async def bootstrap_again(parts: Parts) -> None:
+async def bootstrap_again(context: Context) -> None:
     """Dial the configured bootstrap addresses whenever the run is out of reach, until cancelled."""
     while True:
-        await trio.sleep(10 * LOOK_EVERY_S)
-        ways = _ways_back(parts)
+        await trio.sleep(10 * context.timing.connection_look_s)
+        ways = _ways_back(context)
         if not ways:
             continue
         try:
-            await parts.network.connect_any(ways, deadline_s=DIAL_S)
+            await context.network.connect_any(ways, deadline_s=DIAL_S)
         except P2PTrainError as exc:
-            parts.complain("bootstrap-failed", ways[0], reason=exc.what, evidence=exc.evidence)
+            context.peers.complain(
+                "bootstrap-failed", ways[0], reason=exc.what, evidence=exc.evidence
+            )
 
 
-def _ways_back(parts: Parts) -> list[str]:
+def _ways_back(context: Context) -> list[str]:
     """Return the bootstrap addresses to dial now; none while the run is in reach.
 
     The run is in reach if a member is connected and a quorum is heard. Connected strangers do not
@@ -98,27 +98,27 @@ def _ways_back(parts: Parts) -> list[str]:
     lying member cannot do that either, since it is not a quorum. Addresses of connected peers are
     left out, since those peers would answer first.
     """
-    connected, state = parts.network.connected(), parts.ledger.state
-    if any(map(state.is_member, connected)) and not parts.standing.isolated:
+    connected, state = context.network.connected(), context.ledger.snapshot
+    if any(map(state.is_member, connected)) and not context.state.isolated:
         return []
-    given = parts.config.bootstrap
+    given = context.config.bootstrap
     return [way for way in given if not any(peer in way for peer in connected)]
 
 
-async def find_peers(parts: Parts) -> None:
+async def find_peers(context: Context) -> None:
     """Register in the DHT, look for peers there, and save addresses to disk, until cancelled."""
-    cache = PeerCache(parts.home.peers)
+    cache = PeerCache(context.home.peers)
     try:
         while True:
-            if parts.network.connected():
-                await parts.network.provide(provider_key(parts.run))
-                await parts.network.find_providers(provider_key(parts.run))
+            if context.network.connected():
+                await context.network.provide(provider_key(context.run))
+                await context.network.find_providers(provider_key(context.run))
             for _ in range(int(FIND_EVERY_S / SAVE_EVERY_S)):
-                await _save(parts, cache)
+                await _save(context, cache)
                 await trio.sleep(SAVE_EVERY_S)
     finally:
         with trio.CancelScope(shield=True):
-            await _save(parts, cache)
+            await _save(context, cache)
 
 
 def met_before(network: Network, home: Home, journal: Journal) -> list[str]:
@@ -132,59 +132,61 @@ def met_before(network: Network, home: Home, journal: Journal) -> list[str]:
     return newest_first(met)
 
 
-async def _save(parts: Parts, cache: PeerCache) -> None:
+async def _save(context: Context, cache: PeerCache) -> None:
     try:
-        known, members = parts.network.known_addresses(), parts.ledger.state.members
+        known, members = context.network.known_addresses(), context.ledger.snapshot.members
         await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
     except OSError as exc:  # Without the file, the next start takes longer; nothing else happens.
-        parts.complain("peers-not-saved", str(cache), reason=str(exc))
+        context.peers.complain("peers-not-saved", str(cache), reason=str(exc))
 
 
-async def notice_lost_connections(parts: Parts) -> None:
+async def notice_lost_connections(context: Context) -> None:
     """Report a connection that ends without a goodbye to the failure detector at once."""
-    async for event in parts.network.events:
+    async for event in context.network.events:
         if isinstance(event, PeerDisconnected):
-            parts.detector.hint_lost(event.peer, parts.now())
-            await _judge(parts, ended=event.peer)
+            context.peers.detector.hint_lost(event.peer, context.now())
+            await _judge(context, ended=event.peer)
 
 
-async def watch_peers(parts: Parts) -> None:
+async def watch_peers(context: Context) -> None:
     """Let the failure detector judge whenever a colour may have changed, until cancelled."""
     while True:
-        _keep_room_for_members(parts)
-        await _expect_members(parts)
-        await _judge(parts)
-        deadline = parts.detector.next_deadline()
-        until_s = LOOK_EVERY_S if deadline is None else deadline - parts.now()
-        await parts.changes.wait(at_most_s=min(max(until_s, 0.01), LOOK_EVERY_S))
+        _keep_room_for_members(context)
+        await _expect_members(context)
+        await _judge(context)
+        deadline = context.peers.detector.next_deadline()
+        until_s = context.timing.connection_look_s if deadline is None else deadline - context.now()
+        await context.changes.wait(
+            at_most_s=min(max(until_s, 0.01), context.timing.connection_look_s)
+        )
 
 
-def _keep_room_for_members(parts: Parts) -> None:
+def _keep_room_for_members(context: Context) -> None:
     """Reserve places for members: both planes have few, and in an open run anybody may connect."""
-    members = parts.ledger.state.members
-    parts.network.know_members(members)
-    parts.listener.know_members(members)
+    members = context.ledger.snapshot.members
+    context.network.know_members(members)
+    context.plane.listener.know_members(members)
 
 
-async def _expect_members(parts: Parts) -> None:
+async def _expect_members(context: Context) -> None:
     """Watch all members, and forget peers that are not members and were silent for long.
 
     A member that was never heard here is missed like any other. Otherwise, after a restart of all
     nodes, nobody would notice that one member did not come back. A run sees many other peers come
     and go."""
-    state, now = parts.ledger.state, parts.now()
+    state, now = context.ledger.snapshot, context.now()
     for member in state.members:
-        if member != parts.me:
-            parts.detector.watch(member, now)
-    for view in parts.peers:
+        if member != context.me:
+            context.peers.detector.watch(member, now)
+    for view in context.peers.table:
         if now > view.heard_s + FORGET_S and not state.is_member(view.peer):
-            parts.peers.forget(view.peer)
-            parts.detector.forget(view.peer)
+            context.peers.table.forget(view.peer)
+            context.peers.detector.forget(view.peer)
             # If it comes back, the detector will not remember that it was ever down.
-            await parts.tell(PeerUp(view.peer))
+            await context.ledger.submit(PeerUp(view.peer))
 
 
-async def _judge(parts: Parts, ended: PeerId | None = None) -> None:
+async def _judge(context: Context, ended: PeerId | None = None) -> None:
     """Tell the ledger which peers are lost and which are back.
 
     An open connection with a lost peer is dropped. Messages waiting in it would be stale on
@@ -192,12 +194,12 @@ async def _judge(parts: Parts, ended: PeerId | None = None) -> None:
     second, while TCP may wait a quarter of a minute after a cut before it retries. The connection
     of the peer whose old one has `ended` is kept: it may be new already.
     """
-    for peer, colour in parts.detector.changes(parts.now()):
-        parts.journal.write("peer", peer=peer, health=colour.value)
+    for peer, colour in context.peers.detector.changes(context.now()):
+        context.journal.write("peer", peer=peer, health=colour.value)
         if colour is Colour.RED:
             if peer != ended:
-                parts.network.drop(peer)
-            await parts.tell(PeerDown(peer))
+                context.network.drop(peer)
+            await context.ledger.submit(PeerDown(peer))
         elif colour is Colour.GREEN:
-            await parts.tell(PeerUp(peer))
-        parts.changes.ring()
+            await context.ledger.submit(PeerUp(peer))
+        context.changes.ring()

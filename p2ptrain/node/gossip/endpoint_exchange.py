@@ -14,7 +14,7 @@ from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.peer_table import endpoint_of
 from p2ptrain.peers.protocol_names import ENDPOINT_BYTES_MAX, ENDPOINT_PROTOCOL
 
@@ -22,36 +22,36 @@ INTRODUCE_S = 2.0
 """The request's deadline: after that time a heartbeat would have carried the endpoint too."""
 
 
-def answer_introductions(parts: Parts) -> None:
+def answer_introductions(context: Context) -> None:
     """Admit the data planes of admitted peers that introduce themselves, from now on."""
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
-        _let_in(parts, peer, payload)
-        return pack(parts.endpoint.to_wire())
+        _let_in(context, peer, payload)
+        return pack(context.plane.endpoint.to_wire())
 
-    parts.network.handle(ENDPOINT_PROTOCOL, answer, bytes_max=ENDPOINT_BYTES_MAX)
+    context.network.handle(ENDPOINT_PROTOCOL, answer, bytes_max=ENDPOINT_BYTES_MAX)
 
 
-async def introduced(parts: Parts, peer: PeerId) -> Endpoint | None:
+async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
     """Ask `peer` for its data-plane endpoint; by answering it also admits us. Return None if it
     does not answer or the answer is malformed.
     """
-    ours = pack(parts.endpoint.to_wire())
+    ours = pack(context.plane.endpoint.to_wire())
     try:
-        reply = await parts.network.request(
+        reply = await context.network.request(
             peer,
             ENDPOINT_PROTOCOL,
             ours,
             deadline_s=INTRODUCE_S,
             bytes_max=ENDPOINT_BYTES_MAX,
         )
-        return _let_in(parts, peer, reply)
+        return _let_in(context, peer, reply)
     except (PeerError, RemoteProtocolError) as exc:
-        parts.complain("not-introduced", peer, reason=exc.what)
+        context.peers.complain("not-introduced", peer, reason=exc.what)
         return None
 
 
-def _let_in(parts: Parts, peer: PeerId, wire: bytes) -> Endpoint | None:
+def _let_in(context: Context, peer: PeerId, wire: bytes) -> Endpoint | None:
     """Trust the certificate of `peer`. Return its endpoint; None if it has no data plane.
 
     Raises:
@@ -59,5 +59,5 @@ def _let_in(parts: Parts, peer: PeerId, wire: bytes) -> Endpoint | None:
     """
     endpoint = endpoint_of(peer, wire)
     if endpoint is not None:
-        parts.listener.trust(endpoint.certificate_der)
+        context.plane.listener.trust(endpoint.certificate_der)
     return endpoint

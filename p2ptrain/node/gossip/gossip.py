@@ -7,7 +7,7 @@ table. A faulty message is dropped; other messages of its sender still count.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import trio
@@ -17,7 +17,6 @@ from p2ptrain.errors import ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.events import PeerHeight
 from p2ptrain.ledger.messages.peer_reports import (
-    AllowedPeers,
     Joining,
     Leaving,
     Ready,
@@ -29,11 +28,11 @@ from p2ptrain.ledger.messages.peer_reports import (
 from p2ptrain.ledger.messages.wire import decode as decode_ledger
 from p2ptrain.node.consensus import inbox
 from p2ptrain.node.gossip import outdated_heartbeats, reachability
-from p2ptrain.node.gossip.allowlist_notices import NOTICE_BYTES_MAX, Notices, Question, heed
+from p2ptrain.node.gossip.allowlist_gossip import offer_allowlist, take_allowlist
+from p2ptrain.node.gossip.allowlist_notices import Notices
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
 from p2ptrain.node.gossip.reachability import judged_reach
-from p2ptrain.node.joining.duplicate_identity import take_notice
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task
 from p2ptrain.observe.states import words
 from p2ptrain.peers.heartbeat import Heartbeat, SnapshotReport
@@ -44,7 +43,6 @@ from p2ptrain.peers.protocol_names import (
     allowlist_topic,
     amendments_topic,
     heartbeat_topic,
-    identity_topic,
     ledger_topic,
 )
 
@@ -64,35 +62,40 @@ PATIENCE = 1.25
 HASTE_S = 0.05
 """Changes within this time share a heartbeat."""
 
-ALLOWLIST_S = 30.0
-
-ALLOWLIST_BYTES_MAX = 32 << 10
-"""A longer list is only announced, and a peer that lacks it asks: gossip would carry it many
-times."""
-
-Take = Callable[[Parts, PeerId, bytes], Awaitable[None]]
+Take = Callable[[Context, PeerId, bytes], Awaitable[None]]
 
 
-async def speak(parts: Parts) -> None:
+async def speak(context: Context) -> None:
     """Send a heartbeat every `interval_s`, and at once when something changed, until cancelled."""
     for serial in itertools.count():
-        parts.heartbeat_due = trio.Event()
-        lacks, incarnation = parts.peers.pop_lacking(), parts.identities.incarnation
-        if parts.saying.is_full_due(incarnation, serial) or parts.paths.has_news(parts.now()):
-            parts.paths.choose_page(parts.now())
-        parts.standing.dialled, parts.standing.dialable = judged_reach(parts)
-        reachability.warn(parts)
-        heartbeat = describe(parts, incarnation, serial, lacks)
-        await parts.network.publish(heartbeat_topic(parts.run), parts.saying.encode_next(heartbeat))
+        context.own_heartbeat.due = trio.Event()
+        lacks, incarnation = (
+            context.peers.table.pop_lacking(),
+            context.identities.incarnation,
+        )
+        if context.own_heartbeat.saying.is_full_due(
+            incarnation, serial
+        ) or context.peers.paths.has_news(context.now()):
+            context.peers.paths.choose_page(context.now())
+        context.own_heartbeat.dialled, context.own_heartbeat.dialable = judged_reach(context)
+        reachability.warn(context)
+        heartbeat = describe(context, incarnation, serial, lacks)
+        await context.network.publish(
+            heartbeat_topic(context.run), context.own_heartbeat.saying.encode_next(heartbeat)
+        )
         await trio.sleep(HASTE_S)
-        with trio.move_on_after(interval_s(speakers(parts))):
-            await parts.heartbeat_due.wait()
+        with trio.move_on_after(interval_s(speakers(context))):
+            await context.own_heartbeat.due.wait()
 
 
-def speakers(parts: Parts) -> int:
+def speakers(context: Context) -> int:
     """Return how many peers send heartbeats, as heard here; our listeners count about the same."""
-    most = len(parts.ledger.state.members) + OTHERS_MAX
-    return min(len(parts.peers), most) if parts.admission.is_open else len(parts.peers)
+    most = len(context.ledger.snapshot.members) + OTHERS_MAX
+    return (
+        min(len(context.peers.table), most)
+        if context.admission.is_open
+        else len(context.peers.table)
+    )
 
 
 def interval_s(peers: int) -> float:
@@ -101,180 +104,183 @@ def interval_s(peers: int) -> float:
 
 
 def describe(
-    parts: Parts, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
+    context: Context, incarnation: int, serial: int, lacks: tuple[PeerId, ...] = ()
 ) -> Heartbeat:
     """Return this node's heartbeat as of now."""
-    state, standing = parts.ledger.state, parts.standing
+    state = context.ledger.snapshot
     return Heartbeat(
-        run=parts.run,
+        run=context.run,
         incarnation=incarnation,
         serial=serial,
-        state=words(standing.shown),
-        trains=parts.trains,
-        joining=parts.wants_to_join(),
-        leaving=standing.leaving,
+        state=words(context.shown),
+        trains=context.trains,
+        joining=context.wants_to_join(),
+        leaving=context.state.leaving,
         height=state.height,
         line=state.line,
         head=state.head,
         step=state.step,
-        inner_step=standing.inner_step,
-        inner_steps=standing.inner_steps,
-        tokens_per_s=int(standing.tokens_per_s),
-        endpoint=pack(parts.endpoint.to_wire()),
-        addresses=tuple(parts.network.addresses()),
-        ready=standing.ready,
-        reduce=standing.reduce,
+        inner_step=context.trainer.inner_step,
+        inner_steps=context.trainer.inner_steps,
+        tokens_per_s=int(context.trainer.tokens_per_s),
+        endpoint=pack(context.plane.endpoint.to_wire()),
+        addresses=tuple(context.network.addresses()),
+        ready=context.trainer.ready,
+        reduce=context.reduce.report,
         lacks=lacks,
-        dialled=standing.dialled,
-        dialable=standing.dialable,
-        paths=parts.paths.page,
-        validation=parts.validation.own,
-        snapshot=_newest_snapshot(parts),
-        mark=parts.identities.watch.mark.signature,
+        dialled=context.own_heartbeat.dialled,
+        dialable=context.own_heartbeat.dialable,
+        paths=context.peers.paths.page,
+        validation=context.trainer.validation.own,
+        snapshot=_newest_snapshot(context),
+        mark=context.identities.watch.mark.signature,
     )
 
 
-def _newest_snapshot(parts: Parts) -> SnapshotReport | None:
+def _newest_snapshot(context: Context) -> SnapshotReport | None:
     """Return the newest snapshot that this process wrote or started from."""
-    own = parts.ledger.view.own_snapshots
+    own = context.ledger.core.view.own_snapshots
     return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
-async def listen(parts: Parts) -> None:
-    """Receive what other peers publish, until cancelled."""
-    network, run = parts.network, parts.run
-    network.judge(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, parts))
+async def listen(context: Context, others: Mapping[str, Take] | None = None) -> None:
+    """Receive what other peers publish, until cancelled. `others` takes the messages of topics that
+    this module does not know."""
+    network, run = context.network, context.run
+    network.judge(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, context))
     async with trio.open_nursery() as nursery:
         for topic, take in (
             (heartbeat_topic(run), _take_heartbeat),
             (ledger_topic(run), _take_entry),
-            (allowlist_topic(run), partial(_take_allowlist, nursery, Notices())),
+            (allowlist_topic(run), partial(take_allowlist, nursery, Notices())),
             (amendments_topic(run), take_amendments),
-            (identity_topic(run), take_notice),
+            *(others or {}).items(),
         ):
-            nursery.start_soon(_follow, parts, network.subscribe(topic), take)
-        nursery.start_soon(_offer_allowlist, parts)
-        nursery.start_soon(_complain_of_floods, parts)
+            nursery.start_soon(_follow, context, network.subscribe(topic), take)
+        nursery.start_soon(offer_allowlist, context)
+        nursery.start_soon(_complain_of_floods, context)
 
 
 async def _follow(
-    parts: Parts, messages: trio.abc.ReceiveChannel[tuple[PeerId, bytes]], take: Take
+    context: Context, messages: trio.abc.ReceiveChannel[tuple[PeerId, bytes]], take: Take
 ) -> None:
     async for peer, payload in messages:
-        if peer == parts.me or not parts.admission.admits(peer):
+        if peer == context.me or not context.admission.admits(peer):
             continue
         try:
-            await take(parts, peer, payload)
+            await take(context, peer, payload)
         except (ProtocolError, RunMismatch) as exc:
-            parts.complain("bad-gossip", peer, reason=exc.what)
+            context.peers.complain("bad-gossip", peer, reason=exc.what)
 
 
-async def _complain_of_floods(parts: Parts) -> None:
+async def _complain_of_floods(context: Context) -> None:
     """Report peers that bring more gossip than we check. They may only forward another peer's
     flood."""
     while True:
-        for peer, count in parts.network.take_floods().items():
-            parts.complain("gossip-flood", peer, unread=count)
+        for peer, count in context.network.take_floods().items():
+            context.peers.complain("gossip-flood", peer, unread=count)
         await trio.sleep(COMPLAINT_S)
 
 
-async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
+async def _take_heartbeat(context: Context, peer: PeerId, payload: bytes) -> None:
     beat = decode_beat(payload)
-    if outdated_heartbeats.is_outdated(parts, peer, beat):
+    if outdated_heartbeats.is_outdated(context, peer, beat):
         return
     if isinstance(beat, FullHeartbeat):
-        _take_in(parts, peer, beat.heartbeat, beat)
-    elif (heartbeat := parts.peers.restore(peer, beat)) is not None:
-        _take_in(parts, peer, heartbeat)
+        _take_in(context, peer, beat.heartbeat, beat)
+    elif (heartbeat := context.peers.table.restore(peer, beat)) is not None:
+        _take_in(context, peer, heartbeat)
     else:
-        if parts.peers.note_alive(peer, beat, parts.now()):
-            _is_alive(parts, peer, beat.incarnation, beat.serial)
-            parts.changes.ring()
-        _ask_for_full(parts)
+        if context.peers.table.note_alive(peer, beat, context.now()):
+            _is_alive(context, peer, beat.incarnation, beat.serial)
+            context.changes.ring()
+        _ask_for_full(context)
 
 
 def _take_in(
-    parts: Parts, peer: PeerId, heartbeat: Heartbeat, base: FullHeartbeat | None = None
+    context: Context, peer: PeerId, heartbeat: Heartbeat, base: FullHeartbeat | None = None
 ) -> None:
     incarnation, serial = heartbeat.incarnation, heartbeat.serial
-    if heartbeat.run != parts.run:
+    if heartbeat.run != context.run:
         return
-    if not parts.identities.incarnations.note_decoded(peer, incarnation, serial, parts.now()):
+    if not context.identities.incarnations.note_decoded(peer, incarnation, serial, context.now()):
         return
     if heartbeat.mark:
-        parts.identities.incarnations.keep_mark(peer, Mark(incarnation, heartbeat.mark))
-    before = parts.peers.get(peer)
-    view = parts.peers.note_heartbeat(peer, heartbeat, parts.now(), base)
+        context.identities.incarnations.keep_mark(peer, Mark(incarnation, heartbeat.mark))
+    before = context.peers.table.get(peer)
+    view = context.peers.table.note_heartbeat(peer, heartbeat, context.now(), base)
     if view is None:
         return
     if view.endpoint is not None:
-        parts.listener.trust(view.endpoint.certificate_der)
-    parts.network.remember(peer, heartbeat.addresses)
-    _is_alive(parts, peer, incarnation, serial)
+        context.plane.listener.trust(view.endpoint.certificate_der)
+    context.network.remember(peer, heartbeat.addresses)
+    _is_alive(context, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
-        parts.saying.full_next = True  # It has just started, and has no full heartbeat of ours yet.
-    if parts.me in heartbeat.lacks:
-        _answer_in_full(parts)
-    parts.paths.note_report(peer, heartbeat.paths, parts.ledger.state.since)
-    evaluation_task.hear(parts, peer, heartbeat)
-    report(parts, peer, heartbeat, before.heartbeat if before else None)
-    parts.changes.ring()
+        context.own_heartbeat.saying.full_next = (
+            True  # It has just started, and has no full heartbeat of ours yet.
+        )
+    if context.me in heartbeat.lacks:
+        _answer_in_full(context)
+    context.peers.paths.note_report(peer, heartbeat.paths, context.ledger.snapshot.since)
+    evaluation_task.hear(context, peer, heartbeat)
+    report(context, peer, heartbeat, before.heartbeat if before else None)
+    context.changes.ring()
 
 
-def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None:
-    now = parts.now()
-    again_s = PATIENCE * interval_s(speakers(parts))
-    if parts.identities.incarnations.note_arrival(peer, incarnation, serial, now, again_s):
-        parts.detector.note_arrival(peer, now)
+def _is_alive(context: Context, peer: PeerId, incarnation: int, serial: int) -> None:
+    now = context.now()
+    again_s = PATIENCE * interval_s(speakers(context))
+    if context.identities.incarnations.note_arrival(peer, incarnation, serial, now, again_s):
+        context.peers.detector.note_arrival(peer, now)
 
 
-def _ask_for_full(parts: Parts) -> None:
+def _ask_for_full(context: Context) -> None:
     """Ask for full heartbeats of peers whose short ones we cannot read. The request goes out early,
     but not more often than our regular heartbeats.
     """
-    now = parts.now()
-    if now >= parts.saying.asked_s + interval_s(speakers(parts)):
-        parts.saying.asked_s = now
-        parts.speak_now()
+    now = context.now()
+    if now >= context.own_heartbeat.saying.asked_s + interval_s(speakers(context)):
+        context.own_heartbeat.saying.asked_s = now
+        context.own_heartbeat.send_now()
 
 
-def _answer_in_full(parts: Parts) -> None:
+def _answer_in_full(context: Context) -> None:
     """Make the next heartbeat a full one. It goes out early, but not more often than our regular
     heartbeats: otherwise requests could make a whole run speak more than twice as much.
     """
-    now, saying = parts.now(), parts.saying
+    now, saying = context.now(), context.own_heartbeat.saying
     saying.full_next = True
-    if now >= saying.answered_s + interval_s(speakers(parts)):
+    if now >= saying.answered_s + interval_s(speakers(context)):
         saying.answered_s = now
-        parts.speak_now()
+        context.own_heartbeat.send_now()
 
 
-def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
+def report(context: Context, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
     """Send the ledger the events that a heartbeat contains. The ledger handles repetitions.
 
     A restarted node has lost the work that it was ready with. It counts as ready with no tokens
     until it reports new work, so nobody waits for it or averages with it.
     """
-    parts.hear(PeerHeight(peer, heartbeat.height, heartbeat.line))
+    context.ledger.offer(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:
-        parts.hear(Leaving(peer))
+        context.ledger.offer(Leaving(peer))
     elif heartbeat.joining:
-        parts.hear(Joining(peer))
-    elif peer in parts.ledger.view.leaving:
-        parts.hear(Staying(peer))
+        context.ledger.offer(Joining(peer))
+    elif peer in context.ledger.core.view.leaving:
+        context.ledger.offer(Staying(peer))
     ready, reduce, snapshot = heartbeat.ready, heartbeat.reduce, heartbeat.snapshot
     if snapshot is not None:
-        parts.hear(SnapshotTaken(peer, snapshot.step, snapshot.digest))
+        context.ledger.offer(SnapshotTaken(peer, snapshot.step, snapshot.digest))
     if ready is not None:
-        parts.hear(Ready(peer, ready.step, ready.tokens, ready.blocks))
+        context.ledger.offer(Ready(peer, ready.step, ready.tokens, ready.blocks))
     elif not heartbeat.trains or _lost_its_work(heartbeat, before):
-        parts.hear(Ready(peer, heartbeat.step, 0, 0))
+        context.ledger.offer(Ready(peer, heartbeat.step, 0, 0))
     if reduce is None:
         return
     if reduce.update is None:
-        parts.hear(ReduceFailed(peer, reduce.step, reduce.attempt, reduce.suspects))
+        context.ledger.offer(ReduceFailed(peer, reduce.step, reduce.attempt, reduce.suspects))
     else:
-        parts.hear(ReduceDone(peer, reduce.step, reduce.attempt, reduce.update))
+        context.ledger.offer(ReduceDone(peer, reduce.step, reduce.attempt, reduce.update))
 
 
 def _lost_its_work(heartbeat: Heartbeat, before: Heartbeat | None) -> bool:
@@ -283,54 +289,5 @@ def _lost_its_work(heartbeat: Heartbeat, before: Heartbeat | None) -> bool:
     return before.incarnation != heartbeat.incarnation and before.ready.step == heartbeat.step
 
 
-async def _take_entry(parts: Parts, peer: PeerId, payload: bytes) -> None:
-    inbox.receive(parts, peer, decode_ledger(payload))
-
-
-async def _take_allowlist(
-    nursery: trio.Nursery, notices: Notices, parts: Parts, peer: PeerId, payload: bytes
-) -> None:
-    if len(payload) > NOTICE_BYTES_MAX:
-        if parts.admission.consider(payload):
-            await admission_changed(parts)
-    elif (question := heed(parts, notices, peer, payload)) is not None:
-        nursery.start_soon(_ask_for_list, parts, question)
-
-
-async def _ask_for_list(parts: Parts, question: Question) -> None:
-    if await question():
-        await admission_changed(parts)
-
-
-async def admission_changed(parts: Parts) -> None:
-    """Apply a newer allowlist: tell the network and the ledger, and pass it on."""
-    allowlist = parts.admission.allowlist
-    assert allowlist is not None
-    parts.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
-    # Publish first, then drop the peers that are no longer listed: they may hear it too.
-    await _publish_allowlist(parts)
-    parts.network.refresh_admission()
-    for view in parts.peers:
-        if not parts.admission.admits(view.peer):
-            parts.listener.drop(view.peer)
-            # It will not be heard any more; the others need not wait for the detector.
-            parts.detector.hint_lost(view.peer, parts.now())
-    await parts.tell(AllowedPeers(parts.admission.members_allowed()))
-    parts.changes.ring()
-
-
-async def _offer_allowlist(parts: Parts) -> None:
-    """Publish our list at intervals, for peers that missed it, until cancelled."""
-    while True:
-        await _publish_allowlist(parts)
-        await trio.sleep(ALLOWLIST_S)
-
-
-async def _publish_allowlist(parts: Parts) -> None:
-    allowlist = parts.admission.allowlist
-    if allowlist is None:
-        return
-    payload = allowlist.to_bytes()
-    if len(payload) > ALLOWLIST_BYTES_MAX:
-        payload = pack({"sequence": allowlist.allowlist.sequence})
-    await parts.network.publish(allowlist_topic(parts.run), payload)
+async def _take_entry(context: Context, peer: PeerId, payload: bytes) -> None:
+    inbox.receive(context, peer, decode_ledger(payload))

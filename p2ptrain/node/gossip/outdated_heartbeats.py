@@ -15,7 +15,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.heartbeat import Heartbeat
 from p2ptrain.peers.heartbeat_delta import Beat, FullHeartbeat, counts_of, decode_beat
 from p2ptrain.peers.incarnations import IncarnationSpan
@@ -25,7 +25,7 @@ LOOK_BACK_ENTRIES = 64
 voter signs one entry of two or three."""
 
 
-def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
+def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
     """Return whether to process and forward a heartbeat. Called before its signature is checked, so
     it changes nothing here except the record of `forwarder`, which certainly sent it.
     """
@@ -33,18 +33,18 @@ def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -
         beat = decode_beat(payload)
     except RemoteProtocolError:
         return True  # Its author is reported when it is processed.
-    if author == parts.me:
-        return _is_ours(parts, forwarder, beat)
-    if not is_outdated(parts, author, beat):
+    if author == context.me:
+        return _is_ours(context, forwarder, beat)
+    if not is_outdated(context, author, beat):
         return True
-    _complain(parts, forwarder, author, parts.identities.incarnations.heard_span(author), beat)
+    _complain(context, forwarder, author, context.identities.incarnations.heard_span(author), beat)
     return False
 
 
-def is_outdated(parts: Parts, author: PeerId, beat: Beat) -> bool:
+def is_outdated(context: Context, author: PeerId, beat: Beat) -> bool:
     """Return whether this node knows `author` in a newer state than this heartbeat shows."""
     incarnation, _ = counts_of(beat)
-    incarnations, ledger = parts.identities.incarnations, parts.ledger
+    incarnations, ledger = context.identities.incarnations, context.ledger.core
     if incarnations.is_stale(author, incarnation):
         return True
     if incarnations.is_known(author, incarnation) or not isinstance(beat, FullHeartbeat):
@@ -70,28 +70,32 @@ def is_older_than_chain(
     return False
 
 
-def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
+def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
     """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
     incarnation, _ = counts_of(beat)
-    if incarnation < parts.identities.incarnation:
+    if incarnation < context.identities.incarnation:
         _complain(
-            parts, forwarder, parts.me, IncarnationSpan(parts.identities.since_s, parts.now()), beat
+            context,
+            forwarder,
+            context.me,
+            IncarnationSpan(context.identities.since_s, context.now()),
+            beat,
         )
         return False
-    if incarnation > parts.identities.incarnation:
-        parts.identities.watch.ask_soon(parts.now())
-        parts.identities.news.ring()
+    if incarnation > context.identities.incarnation:
+        context.identities.watch.ask_soon(context.now())
+        context.identities.news.ring()
     return True
 
 
 def _complain(
-    parts: Parts, forwarder: PeerId, author: PeerId, spoke: IncarnationSpan | None, beat: Beat
+    context: Context, forwarder: PeerId, author: PeerId, spoke: IncarnationSpan | None, beat: Beat
 ) -> None:
-    now, incarnation = parts.now(), counts_of(beat)[0]
-    brought = parts.identities.incarnations.heard_span(forwarder)
+    now, incarnation = context.now(), counts_of(beat)[0]
+    brought = context.identities.incarnations.heard_span(forwarder)
     forwarder_since_s = None if brought is None else brought.first_s
-    if parts.identities.replays.note_replay(forwarder, author, spoke, forwarder_since_s, now):
-        parts.complain(
+    if context.identities.replays.note_replay(forwarder, author, spoke, forwarder_since_s, now):
+        context.peers.complain(
             "outdated-heartbeats",
             forwarder,
             what=f"this peer passed it on long after a later start of {author} was known",

@@ -17,14 +17,11 @@ from p2ptrain.dataplane.probing import PURPOSE
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.node.gossip.reachability import may_be_at
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 
 __all__ = ["PURPOSE", "Tried", "is_busy", "probe_paths", "whom_to_probe"]
 
-PROBE_EVERY_S = 20.0
-"""A probe takes 2 MiB at most: 0.8 Mbit/s while there is a path left to probe."""
 
 AGAIN_S = 600.0
 DIAL_S = 8.0
@@ -40,66 +37,66 @@ class Tried:
         return now - self.at.get(peer, -AGAIN_S)
 
 
-async def probe_paths(parts: Parts) -> None:
+async def probe_paths(context: Context) -> None:
     """Probe one peer after the other until cancelled."""
     tried = Tried()
     while True:
-        await trio.sleep(PROBE_EVERY_S)
-        endpoint = whom_to_probe(parts, tried)
+        await trio.sleep(context.timing.probe_every_s)
+        endpoint = whom_to_probe(context, tried)
         if endpoint is not None:
-            tried.at[endpoint.peer] = parts.now()
-            await _unless_busy(parts, endpoint)
+            tried.at[endpoint.peer] = context.now()
+            await _unless_busy(context, endpoint)
 
 
-def is_busy(parts: Parts) -> bool:
+def is_busy(context: Context) -> bool:
     """Return whether a reduce is under way, which a probe would slow down. Callable from any
     thread."""
-    return parts.standing.ring is not None or parts.ledger.state.phase is Phase.REDUCE
+    return context.reduce.ring is not None or context.ledger.snapshot.phase is Phase.REDUCE
 
 
-def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
+def whom_to_probe(context: Context, tried: Tried) -> Endpoint | None:
     """Return the next peer to probe: first one that was never dialled, then an unmeasured path."""
-    state, now = parts.ledger.state, parts.now()
-    if is_busy(parts) or not state.is_member(parts.me):
+    state, now = context.ledger.snapshot, context.now()
+    if is_busy(context) or not state.is_member(context.me):
         return None
     tried.at = {peer: at for peer, at in tried.at.items() if state.is_member(peer)}
     found: list[tuple[bool, PeerId, Endpoint]] = []
     for member in state.members:
-        view = parts.peers.get(member)
-        if view is None or view.endpoint is None or parts.is_down(member):
+        view = context.peers.table.get(member)
+        if view is None or view.endpoint is None or context.peers.is_down(member):
             continue
-        if not may_be_at(parts, view.endpoint):
+        if not context.peers.may_be_at(view.endpoint):
             continue
         beat = view.heartbeat
-        wanted = not beat.dialled or not parts.paths.is_measured(parts.me, member)
+        wanted = not beat.dialled or not context.peers.paths.is_measured(context.me, member)
         if wanted and beat.dialable and tried.since(member, now) >= AGAIN_S:
             found.append((beat.dialled, member, view.endpoint))
     return min(found, key=lambda each: each[:2])[2] if found else None
 
 
-async def _unless_busy(parts: Parts, endpoint: Endpoint) -> None:
+async def _unless_busy(context: Context, endpoint: Endpoint) -> None:
     """Probe and record the result; cancel the probe as soon as a reduce begins."""
 
     async def watch() -> None:
-        while not is_busy(parts):
-            await parts.changes.wait()
+        while not is_busy(context):
+            await context.changes.wait()
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch)
-        await _probe(parts, endpoint)
+        await _probe(context, endpoint)
         nursery.cancel_scope.cancel()
 
 
-async def _probe(parts: Parts, endpoint: Endpoint) -> None:
+async def _probe(context: Context, endpoint: Endpoint) -> None:
     peer, dialling = endpoint.peer, Dialling()
 
     def work() -> tuple[float, Probed]:
         began = time.monotonic()
-        encrypted = parts.manifest.encrypted
+        encrypted = context.manifest.encrypted
         hello = {"purpose": PURPOSE}
         connection = dial(
-            parts.credentials,
+            context.plane.credentials,
             endpoint,
             hello,
             deadline_s=DIAL_S,
@@ -115,11 +112,11 @@ async def _probe(parts: Parts, endpoint: Endpoint) -> None:
     try:
         seconds, found = await in_thread(work, stop=dialling.give_up)
     except (PeerError, RemoteProtocolError) as exc:
-        parts.complain("probe-failed", peer, reason=exc.what)
+        context.peers.complain("probe-failed", peer, reason=exc.what)
         return
-    parts.paths.connected(peer, seconds)
-    parts.paths.found_delay(peer, found.round_trip_s / 2)
+    context.peers.paths.connected(peer, seconds)
+    context.peers.paths.found_delay(peer, found.round_trip_s / 2)
     if found.count_bytes:
-        parts.paths.found_rate(peer, found.count_bytes, found.seconds)
-    path = parts.paths.mine[peer]
-    parts.journal.write("probed", peer=peer, kb_per_s=path.rate, delay_ms=path.delay_ms)
+        context.peers.paths.found_rate(peer, found.count_bytes, found.seconds)
+    path = context.peers.paths.mine[peer]
+    context.journal.write("probed", peer=peer, kb_per_s=path.rate, delay_ms=path.delay_ms)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from p2ptrain.address_group import is_this_machine
-from p2ptrain.dataplane import Endpoint
 from p2ptrain.ids import PeerId
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 
 DOUBT_S = 300.0
@@ -32,51 +30,40 @@ OUTBOUND = Caution(
 )
 
 
-def judged_reach(parts: Parts) -> tuple[bool, bool]:
+def judged_reach(context: Context) -> tuple[bool, bool]:
     """Return whether this node's data plane was dialled, and whether it seems dialable."""
-    counts = parts.listener.statistics()
+    counts = context.plane.listener.statistics()
     dialled = counts.served + counts.handler_errors + counts.connections_now > 0
-    asked = sum(map(parts.ledger.state.is_member, parts.network.connected())) >= PEERS_MIN
-    doubted = asked and time.monotonic() > parts.started_s + DOUBT_S
-    listens = bool(parts.network.addresses())
+    asked = sum(map(context.ledger.snapshot.is_member, context.network.connected())) >= PEERS_MIN
+    doubted = asked and time.monotonic() > context.state.started_s + DOUBT_S
+    listens = bool(context.network.addresses())
     return dialled, dialled or (listens and not doubted)
 
 
-def warn(parts: Parts) -> None:
+def warn(context: Context) -> None:
     """Update the warning of this node."""
-    if parts.standing.dialable:
-        parts.standing.warnings.pop(WARNING, None)
+    if context.own_heartbeat.dialable:
+        context.alerts.clear(WARNING)
     else:
-        parts.standing.warnings[WARNING] = OUTBOUND
+        context.alerts.show(WARNING, OUTBOUND)
 
 
-def is_dialable(parts: Parts, peer: PeerId) -> bool:
+def is_dialable(context: Context, peer: PeerId) -> bool:
     """Return what the peer reports of itself; True for a peer that has not been heard."""
-    if peer == parts.me:
-        return parts.standing.dialable
-    view = parts.peers.get(peer)
+    if peer == context.me:
+        return context.own_heartbeat.dialable
+    view = context.peers.table.get(peer)
     return view is None or view.heartbeat.dialable
 
 
-def may_be_at(parts: Parts, endpoint: Endpoint) -> bool:
-    """Return whether we dial `endpoint` on its peer's word.
-
-    An endpoint on a loopback address is one of our own machine. It is dialled only if our
-    connection with that peer stays on this machine too. Otherwise a member could make us connect to
-    services that listen here for local programs alone.
-    """
-    site = parts.network.site_of(endpoint.peer)
-    return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
+def undialable(context: Context, peers: Iterable[PeerId]) -> frozenset[PeerId]:
+    return frozenset(peer for peer in peers if not is_dialable(context, peer))
 
 
-def undialable(parts: Parts, peers: Iterable[PeerId]) -> frozenset[PeerId]:
-    return frozenset(peer for peer in peers if not is_dialable(parts, peer))
-
-
-def in_words(parts: Parts) -> str:
-    if parts.standing.dialled:
+def in_words(context: Context) -> str:
+    if context.own_heartbeat.dialled:
         return "others can dial this node"
-    if parts.standing.dialable:
+    if context.own_heartbeat.dialable:
         return "no peer has dialled this node yet"
     return (
         "other peers cannot dial this node: in an exchange its neighbours must be peers that it "

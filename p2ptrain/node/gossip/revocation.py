@@ -16,59 +16,60 @@ from p2ptrain.errors import NotAuthorised, PeerError, RemoteProtocolError, RunMi
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.names import label
+from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.ask_peers import HELLO_PACE, STRANGER, first_good, whom_to_ask
-from p2ptrain.node.gossip.gossip import admission_changed
 from p2ptrain.node.gossip.hello_client import ask
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
-LOOK_EVERY_S = 5.0
 
-
-async def notice_revocation(parts: Parts) -> None:
+async def notice_revocation(context: Context) -> None:
     """Check until cancelled.
 
     Raises:
         NotAuthorised: this node is not on the newest list.
     """
-    ask_at = parts.now() + LOOK_EVERY_S
-    while parts.admission.admits(parts.me):
-        await parts.changes.wait(at_most_s=LOOK_EVERY_S)
-        if parts.now() < ask_at:
+    ask_at, refusals = context.now() + context.timing.revocation_look_s, 0
+    while context.admission.admits(context.me):
+        await context.changes.wait(at_most_s=context.timing.revocation_look_s)
+        if context.now() < ask_at:
             continue
-        ask_at = parts.now() + LOOK_EVERY_S
-        if parts.standing.refused or is_alone(parts):
-            parts.standing.refused = False
-            await _ask_everybody(parts)
-    organiser = parts.manifest.organiser
+        ask_at = context.now() + context.timing.revocation_look_s
+        if context.ledger.refusals > refusals or is_alone(context):
+            refusals = context.ledger.refusals
+            await _ask_everybody(context)
+    organiser = context.manifest.organiser
     raise NotAuthorised(
-        f"this node is no longer on the allowlist of run {parts.manifest.name!r}",
+        f"this node is no longer on the allowlist of run {context.manifest.name!r}",
         code="AUTH-REVOKED",
-        evidence=[f"you are   {parts.me}", f"organiser {organiser} {label(organiser)}"],
+        evidence=[f"you are   {context.me}", f"organiser {organiser} {label(organiser)}"],
         likely="the organiser has taken it off",
         do="ask the organiser; this node's data are kept",
     )
 
 
-def is_alone(parts: Parts) -> bool:
+def is_alone(context: Context) -> bool:
     """Return whether no peer has been heard of late; in a healthy run some peer always has."""
-    now = parts.now()
-    return not any(parts.detector.status(view.peer, now) is Colour.GREEN for view in parts.peers)
+    now = context.now()
+    return not any(
+        context.peers.detector.status(view.peer, now) is Colour.GREEN
+        for view in context.peers.table
+    )
 
 
-async def _ask_everybody(parts: Parts) -> None:
+async def _ask_everybody(context: Context) -> None:
     """Take the first newer list that any connected peer shows."""
-    order = whom_to_ask(parts, worst=STRANGER)
-    if await first_good(order, partial(_newer_list_of, parts), HELLO_PACE):
-        await admission_changed(parts)
+    order = whom_to_ask(context, worst=STRANGER)
+    if await first_good(order, partial(_newer_list_of, context), HELLO_PACE):
+        await admission_changed(context)
 
 
-async def _newer_list_of(parts: Parts, peer: PeerId) -> bool | None:
+async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:
     """Return True if `peer` showed a newer list, which is kept; None if it did not."""
     try:
-        reply = await ask(parts.network, peer, HelloRequest(parts.run, b""))
-        newer = bool(reply.allowlist) and parts.admission.consider(reply.allowlist)
+        reply = await ask(context.network, peer, HelloRequest(context.run, b""))
+        newer = bool(reply.allowlist) and context.admission.consider(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        parts.complain("bad-hello", peer, reason=exc.what)
+        context.peers.complain("bad-hello", peer, reason=exc.what)
         return None
     return newer or None

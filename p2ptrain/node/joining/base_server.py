@@ -24,7 +24,7 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.history.base import Checkpoint, encode_base
 from p2ptrain.ledger.history.pruning import base_after, entries_up_to
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.peers.protocol_names import BASE_PROTOCOL, Handler
 from p2ptrain.rate_limit import Allowance
@@ -60,9 +60,9 @@ LATER = (
 )
 
 
-def serve_bases(parts: Parts) -> None:
+def serve_bases(context: Context) -> None:
     """Serve admitted peers the base that a checkpoint of our chain names, from now on."""
-    parts.network.handle(BASE_PROTOCOL, _bases(parts), bytes_max=REQUEST_BYTES_MAX)
+    context.network.handle(BASE_PROTOCOL, _bases(context), bytes_max=REQUEST_BYTES_MAX)
 
 
 def encode_named(named: Checkpoint) -> bytes:
@@ -127,18 +127,18 @@ class Allowances:
             raise TryLater(LATER)
 
 
-def _bases(parts: Parts) -> Handler:
-    maker, allowed = Maker(parts), Allowances()
+def _bases(context: Context) -> Handler:
+    maker, allowed = Maker(context), Allowances()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         named = decode_named(payload)
-        site = parts.network.site_of(peer) if parts.admission.is_open else None
-        allowed.asks(peer, site, parts.now())
-        held = parts.ledger.kept.at(named.height)
+        site = context.network.site_of(peer) if context.admission.is_open else None
+        allowed.asks(peer, site, context.now())
+        held = context.ledger.kept.at(named.height)
         if held is None or held.entry.digest != named.digest:
             return b""
         base = maker.kept.get(named) or await maker.make(named, allowed)
-        allowed.sends(len(base), parts.now())
+        allowed.sends(len(base), context.now())
         return base
 
     return answer
@@ -150,10 +150,10 @@ class Maker:
     Replays take none of the threads that the node's other work shares.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, context: Context) -> None:
         self.kept = Kept()
-        self._ledger = parts.ledger
-        self._now = parts.now
+        self._ledger = context.ledger.core
+        self._now = context.now
         self._turn = trio.Lock()
         self._thread = trio.CapacityLimiter(1)
 

@@ -22,7 +22,7 @@ from p2ptrain.names import label, peer_name
 from p2ptrain.net import Network
 from p2ptrain.node.joining.find_run import Say
 from p2ptrain.node.state.changes import Changes
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.duplicate_watch import (
     LINGER_S,
     Duplicate,
@@ -131,26 +131,26 @@ async def be_alone(
         raise in_use(watch.me, watch.duplicate)
 
 
-async def keep_alone(parts: Parts) -> None:
+async def keep_alone(context: Context) -> None:
     """Ask members in turn, and answer them. Once another process has proved that it lives, stop
     voting, and end if this process started later.
 
     Raises:
         IdentityInUse: this process started later.
     """
-    watch = parts.identities.watch
+    watch = context.identities.watch
     async with trio.open_nursery() as nursery:
-        asking = Asking(parts.network, watch, parts.admission.admits, nursery)
-        parts.identities.news = asking.answers
+        asking = Asking(context.network, watch, context.admission.admits, nursery)
+        context.identities.news = asking.answers
         while watch.duplicate is None:
-            await _take_turn(parts, asking)
-        await _tell(parts, watch.duplicate)
+            await _take_turn(context, asking)
+        await _tell(context, watch.duplicate)
         while not watch.duplicate.ends_us:
-            await _take_turn(parts, asking)
-        ends = parts.now() + LINGER_S
-        while parts.now() < ends:
-            await _take_turn(parts, asking)
-        raise in_use(parts.me, watch.duplicate)
+            await _take_turn(context, asking)
+        ends = context.now() + LINGER_S
+        while context.now() < ends:
+            await _take_turn(context, asking)
+        raise in_use(context.me, watch.duplicate)
 
 
 async def _until_due(watch: DuplicateWatch, asking: Asking) -> None:
@@ -159,29 +159,29 @@ async def _until_due(watch: DuplicateWatch, asking: Asking) -> None:
     await asking.answers.wait(at_most_s=wait_s)
 
 
-async def _take_turn(parts: Parts, asking: Asking) -> None:
+async def _take_turn(context: Context, asking: Asking) -> None:
     """Wait for an answer, or until it is time to ask; then ask."""
-    watch = parts.identities.watch
+    watch = context.identities.watch
     await _until_due(watch, asking)
-    if parts.now() >= watch.next_ask_s():
-        asking.ask(parts.ledger.state.voters, parts.ledger.state.members)
-    await _count_on(parts)
+    if context.now() >= watch.next_ask_s():
+        asking.ask(context.ledger.snapshot.voters, context.ledger.snapshot.members)
+    await _count_on(context)
 
 
-def answer_questions(parts: Parts) -> None:
+def answer_questions(context: Context) -> None:
     """Pass on nonces and proofs between processes that share an identity, from now on."""
-    parts.network.handle(IDENTITY_PROTOCOL, _answer(parts), bytes_max=QUESTION_BYTES_MAX)
+    context.network.handle(IDENTITY_PROTOCOL, _answer(context), bytes_max=QUESTION_BYTES_MAX)
 
 
-async def take_notice(parts: Parts, author: PeerId, payload: bytes) -> None:
+async def take_notice(context: Context, author: PeerId, payload: bytes) -> None:
     """Handle a member's challenge or proof. Notices of other peers are ignored."""
-    if not parts.ledger.state.is_member(author):
+    if not context.ledger.snapshot.is_member(author):
         return
-    notice, now = decode_notice(payload), parts.now()
-    parts.identities.desk.note_notice(author, notice, now)
-    if notice.peer == parts.me and notice.proof is None:
-        parts.identities.watch.note_challenges(author, [notice.nonce], now)
-        parts.identities.news.ring()
+    notice, now = decode_notice(payload), context.now()
+    context.identities.desk.note_notice(author, notice, now)
+    if notice.peer == context.me and notice.proof is None:
+        context.identities.watch.note_challenges(author, [notice.nonce], now)
+        context.identities.news.ring()
 
 
 async def start(
@@ -229,45 +229,45 @@ def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
     )
 
 
-async def _tell(parts: Parts, found: Duplicate) -> None:
+async def _tell(context: Context, found: Duplicate) -> None:
     """Stop the ledger from voting, and journal the evidence."""
-    mine, other = starts_of(parts.identities.incarnation), starts_of(found.incarnation)
-    parts.journal.write(
+    mine, other = starts_of(context.identities.incarnation), starts_of(found.incarnation)
+    context.journal.write(
         "duplicate",
         start=mine,
         other_start=other,
         carried_by=found.carried_by,
         ends=found.ends_us,
     )
-    await parts.tell(
+    await context.ledger.submit(
         CloneFound(
-            f"another process signed as {label(parts.me)}: start {other} of this identity, "
+            f"another process signed as {label(context.me)}: start {other} of this identity, "
             f"while this process is start {mine}"
         )
     )
 
 
-async def _count_on(parts: Parts) -> None:
+async def _count_on(context: Context) -> None:
     """Take an incarnation above the newest that our key has signed; peers would ignore an older
     one."""
-    behind = parts.identities.watch.incarnation_to_exceed(parts.now())
+    behind = context.identities.watch.incarnation_to_exceed(context.now())
     if not behind:
         return
-    count = partial(start_count.count, parts.home.starts, starts_of(behind))
+    count = partial(start_count.count, context.home.starts, starts_of(behind))
     counted = await trio.to_thread.run_sync(count)
-    incarnation = incarnation_of(counted, draw_of(parts.identities.incarnation))
-    parts.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
-    parts.identities.watch.use_incarnation(incarnation)
-    parts.speak_now()
+    incarnation = incarnation_of(counted, draw_of(context.identities.incarnation))
+    context.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
+    context.identities.watch.use_incarnation(incarnation)
+    context.own_heartbeat.send_now()
 
 
-def _answer(parts: Parts) -> Handler:
+def _answer(context: Context) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
-        reply = parts.identities.desk.answer(peer, decode_question(payload), parts.now())
+        reply = context.identities.desk.answer(peer, decode_question(payload), context.now())
         if reply is None:
             raise TryLater("you ask too often whether you are alone")
-        for notice in parts.identities.desk.pop_notices():
-            await parts.network.publish(identity_topic(parts.run), encode_notice(notice))
+        for notice in context.identities.desk.pop_notices():
+            await context.network.publish(identity_topic(context.run), encode_notice(notice))
         return encode_reply(reply)
 
     return answer

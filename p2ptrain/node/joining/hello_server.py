@@ -19,7 +19,8 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.node.gossip.hello_client import ask
-from p2ptrain.node.state.context import Asking, Parts
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.join_requests import Applicant
 from p2ptrain.peers.hello_messages import (
     PEERS_TOLD_MAX,
     REQUEST_BYTES_MAX,
@@ -32,14 +33,6 @@ from p2ptrain.peers.protocol_names import HELLO_PROTOCOL, Handler
 from p2ptrain.rate_limit import Allowance
 from p2ptrain.run import JoinRequest, Run
 from p2ptrain.suggested_command import to_paste
-
-PENDING_MAX = 256
-"""How many requests to join are remembered. Requests that were settled or are not repeated make
-room."""
-
-FORGET_S = 60.0
-"""A newcomer asks every 15 s. A request that was not repeated for this long may be dropped: anybody
-can ask once from each of many identities."""
 
 PASS_ON_S = 10.0
 """Pause between two requests that a node passes on. It uses a fifth of the node's rate limit at the
@@ -59,141 +52,162 @@ SITE_BURST = 64
 time."""
 
 
-def answer_hellos(parts: Parts, run: Run) -> None:
-    """Serve `run` to every peer that asks, from now on."""
-    parts.network.handle(
-        HELLO_PROTOCOL, _hello(parts, run), bytes_max=REQUEST_BYTES_MAX, anyone=True
+def answer_hellos(context: Context) -> None:
+    """Serve the run to every peer that asks, from now on."""
+    context.network.handle(
+        HELLO_PROTOCOL,
+        _hello(context, context.around.run),
+        bytes_max=REQUEST_BYTES_MAX,
+        anyone=True,
     )
 
 
-def _hello(parts: Parts, run: Run) -> Handler:
+def _hello(context: Context, run: Run) -> Handler:
     by_peer = Allowance(PEER_BURST, PEER_PER_S)
     by_site = Allowance(SITE_BURST, SITE_PER_S)
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
-        admitted, site = parts.admission.admits(peer), parts.network.site_of(peer)
-        now = parts.now()
+        admitted, site = context.admission.admits(peer), context.network.site_of(peer)
+        now = context.now()
         if not by_peer.take(peer, 1, now) or not (admitted or by_site.take(site, 1, now)):
             raise TryLater("too many requests from your address: try again in a minute")
         request = decode_request(payload)
-        if request.join and _note_request(parts, peer, request.join):
+        if request.join and _note_request(context, peer, request.join):
             return encode_reply(HelloReply(run.to_bytes(), b"", b"", admitted, {}))
-        allowlist = parts.admission.allowlist
+        allowlist = context.admission.allowlist
         return encode_reply(
             HelloReply(
                 manifest=run.to_bytes(),
                 allowlist=allowlist.to_bytes() if allowlist else b"",
-                amendments=parts.amendments.to_bytes(),
+                amendments=context.amendments.to_bytes(),
                 admitted=admitted,
-                peers=_told(parts) if admitted else {},
+                peers=_told(context) if admitted else {},
             )
         )
 
     return answer
 
 
-def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
+def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
     """Remember a request to join for the organiser. Return whether `teller` passed it on for
     another peer. Only admitted peers may do that, and only to the organiser; any other foreign
     request is ignored.
 
     Raises RemoteProtocolError: the request is malformed or wrongly signed.
     """
-    for settled in [known for known in parts.pending if parts.admission.admits(known)]:
-        del parts.pending[settled]
-    is_admitted, is_organiser = parts.admission.admits(teller), parts.me == parts.manifest.organiser
+    for settled in [
+        known for known in context.join_requests.pending if context.admission.admits(known)
+    ]:
+        del context.join_requests.pending[settled]
+    is_admitted, is_organiser = (
+        context.admission.admits(teller),
+        context.me == context.manifest.organiser,
+    )
     if is_admitted and not is_organiser:
         return False
     request = JoinRequest.from_bytes(signed)
     is_passed_on = request.peer != teller
-    if is_passed_on != is_admitted or request.run != parts.run:
+    if is_passed_on != is_admitted or request.run != context.run:
         return False
-    if parts.admission.admits(request.peer):
+    if context.admission.admits(request.peer):
         return is_passed_on
-    site = f"through {teller}" if is_passed_on else parts.network.site_of(teller)
-    if request.peer not in parts.pending:
-        if not _has_room(parts, site):
+    site = f"through {teller}" if is_passed_on else context.network.site_of(teller)
+    if request.peer not in context.join_requests.pending:
+        if not _has_room(context, site):
             return is_passed_on
-        parts.complain("join-request", request.peer, note=request.note, told_by=teller)
-    parts.pending.pop(request.peer, None)
-    parts.pending[request.peer] = Asking(parts.now(), site, signed)
-    parts.changes.ring()
+        context.peers.complain("join-request", request.peer, note=request.note, told_by=teller)
+    context.join_requests.pending.pop(request.peer, None)
+    context.join_requests.pending[request.peer] = Applicant(context.now(), site, signed)
+    context.changes.ring()
     return is_passed_on
 
 
-async def pass_requests_on(parts: Parts) -> None:
+async def pass_requests_on(context: Context) -> None:
     """Pass requests to join on to the organiser's node whenever it is connected, until cancelled.
 
     One request at a time, with pauses, so that strangers cannot make members flood the organiser.
     """
-    organiser, told_s = parts.manifest.organiser, dict[PeerId, float]()
-    if parts.me == organiser:
+    organiser, told_s = context.manifest.organiser, dict[PeerId, float]()
+    if context.me == organiser:
         return
     while True:
-        told_s = {peer: told for peer, told in told_s.items() if peer in parts.pending}
-        peer = _to_pass_on(parts, told_s)
-        if peer is None or organiser not in parts.network.connected():
-            await parts.changes.wait()
+        told_s = {
+            peer: told for peer, told in told_s.items() if peer in context.join_requests.pending
+        }
+        peer = _to_pass_on(context, told_s)
+        if peer is None or organiser not in context.network.connected():
+            await context.changes.wait()
             continue
-        told_s[peer] = parts.now()
+        told_s[peer] = context.now()
         try:
-            await ask(parts.network, organiser, HelloRequest(parts.run, parts.pending[peer].signed))
+            await ask(
+                context.network,
+                organiser,
+                HelloRequest(context.run, context.join_requests.pending[peer].signed),
+            )
         except (PeerError, RemoteProtocolError) as exc:
-            parts.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
+            context.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
         await trio.sleep(PASS_ON_S)
 
 
-def _to_pass_on(parts: Parts, told_s: Mapping[PeerId, float]) -> PeerId | None:
+def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | None:
     """Return the peer whose request is due: it still asks, and the organiser has not been told of
     it lately. Of several, return the one that was passed on longest ago, or never.
     """
-    now, never = parts.now(), -math.inf
+    now, never = context.now(), -math.inf
     due = [
         peer
-        for peer, each in parts.pending.items()
-        if now < each.asked_s + FORGET_S
+        for peer, each in context.join_requests.pending.items()
+        if now < each.asked_s + context.join_requests.forget_s
         and told_s.get(peer, never) + PASS_AGAIN_S <= now
-        and not parts.admission.admits(peer)
+        and not context.admission.admits(peer)
     ]
     return min(due, key=lambda peer: told_s.get(peer, never), default=None)
 
 
-def _has_room(parts: Parts, site: str) -> bool:
+def _has_room(context: Context, site: str) -> bool:
     """Return whether one more request from `site` can be remembered, and make room for it. The
     oldest request is dropped if it was not repeated lately; otherwise the oldest of the site with
     the most requests.
     """
-    if len(parts.pending) < PENDING_MAX:
+    if len(context.join_requests.pending) < context.join_requests.pending_max:
         return True
-    eldest = next(iter(parts.pending))
-    if parts.now() < parts.pending[eldest].asked_s + FORGET_S:
-        of = Counter(each.site for each in parts.pending.values())
+    eldest = next(iter(context.join_requests.pending))
+    if (
+        context.now()
+        < context.join_requests.pending[eldest].asked_s + context.join_requests.forget_s
+    ):
+        of = Counter(each.site for each in context.join_requests.pending.values())
         most = max(of.values())
         if of[site] + 1 >= most:
             return False
-        eldest = next(peer for peer, each in parts.pending.items() if of[each.site] == most)
-    del parts.pending[eldest]
+        eldest = next(
+            peer for peer, each in context.join_requests.pending.items() if of[each.site] == most
+        )
+    del context.join_requests.pending[eldest]
     return True
 
 
-def asking(parts: Parts) -> list[PeerId]:
+def asking(context: Context) -> list[PeerId]:
     """Return the peers that wait for admission; empty except on the organiser's node."""
-    if parts.me != parts.manifest.organiser:
+    if context.me != context.manifest.organiser:
         return []
-    return sorted(peer for peer in parts.pending if not parts.admission.admits(peer))
+    return sorted(
+        peer for peer in context.join_requests.pending if not context.admission.admits(peer)
+    )
 
 
-def asks(parts: Parts, peer: PeerId) -> str:
+def asks(context: Context, peer: PeerId) -> str:
     """Return the line that shows this request, with the command that admits the peer."""
-    admit = to_paste(parts.home.root, f"allow add {peer}")
+    admit = to_paste(context.home.root, f"allow add {peer}")
     return f"{label(peer)} asks to join; to admit it, run: {admit}"
 
 
-def _told(parts: Parts) -> dict[PeerId, tuple[str, ...]]:
+def _told(context: Context) -> dict[PeerId, tuple[str, ...]]:
     """Return the addresses of this node and of the admitted peers connected to it."""
-    told = {parts.me: tuple(parts.network.addresses())}
-    for peer in sorted(parts.network.connected()):
-        addresses = parts.network.addresses_of(peer)
-        if addresses and parts.admission.admits(peer) and len(told) < PEERS_TOLD_MAX:
+    told = {context.me: tuple(context.network.addresses())}
+    for peer in sorted(context.network.connected()):
+        addresses = context.network.addresses_of(peer)
+        if addresses and context.admission.admits(peer) and len(told) < PEERS_TOLD_MAX:
             told[peer] = tuple(addresses)
     return told

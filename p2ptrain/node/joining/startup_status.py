@@ -1,7 +1,7 @@
 """Answer commands at a node's control socket from the node's start on.
 
 A start can take days, for instance while a volunteer waits for approval, and between two lives a
-node has no parts either. Until it has parts, it reports in words how far the start is, and refuses
+node has no context either. Until it has one, it reports in words how far the start is, and refuses
 other commands. This module does not know the stages of a start; `main` reports them.
 """
 
@@ -16,7 +16,7 @@ import trio
 
 from p2ptrain.ids import PeerId
 from p2ptrain.names import peer_name
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Starting, State, words
@@ -24,7 +24,7 @@ from p2ptrain.observe.status import NodeStatus
 from p2ptrain.run import Run
 
 Answer = dict[str, object]
-Command = Callable[[Parts], Awaitable[Answer]]
+Command = Callable[[Context], Awaitable[Answer]]
 
 GONE: Answer = {
     "error": "not yet: the previous state has just ended, and the node is starting again",
@@ -34,7 +34,7 @@ GONE: Answer = {
 
 @dataclass(slots=True)
 class Reception:
-    """State of the start and receiver of commands. Once `parts` is set, the status comes from
+    """State of the start and receiver of commands. Once `context` is set, the status comes from
     it."""
 
     me: PeerId
@@ -45,7 +45,7 @@ class Reception:
     """The step that a person has to take, if the start waits for one."""
     doubts: tuple[Caution, ...] = ()
     """Resources of this machine that may run short; kept for the whole life of the process."""
-    parts: Parts | None = None
+    context: Context | None = None
     started_s: float = field(default_factory=time.monotonic)
     _under_way: dict[trio.CancelScope, trio.Event] = field(default_factory=dict)
 
@@ -65,14 +65,13 @@ class Reception:
         return new
 
     @asynccontextmanager
-    async def with_parts(self, parts: Parts) -> AsyncIterator[None]:
-        """Direct commands to `parts` inside the block. On exit, running commands are cancelled."""
-        parts.standing.doubts = self.doubts
-        self.parts = parts
+    async def with_context(self, context: Context) -> AsyncIterator[None]:
+        """Direct commands to `context` inside the block. Running commands are cancelled on exit."""
+        self.context = context
         try:
             yield
         finally:
-            self.parts = None
+            self.context = None
             self.state, self.waits_for = Starting(), ""
             with trio.CancelScope(shield=True):  # Only threads delay this, briefly.
                 under_way = dict(self._under_way)
@@ -82,8 +81,8 @@ class Reception:
                     await ended.wait()
 
     async def obeyed(self, command: Command) -> Answer:
-        """Return the command's answer; an error if there are no parts, or they end first."""
-        if self.parts is None:
+        """Return the command's answer; an error if there is no context, or it ends first."""
+        if self.context is None:
             return {
                 "error": f"not yet: the node in this home is {words(self.state)}",
                 "code": "NOT-YET",
@@ -92,7 +91,7 @@ class Reception:
         self._under_way[scope] = ended
         try:
             with scope:
-                answer = await command(self.parts)
+                answer = await command(self.context)
             return answer
         finally:
             del self._under_way[scope]

@@ -13,8 +13,7 @@ from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.node.optimizer_sharing.optimizer_offer import Offer, put_newest
-from p2ptrain.node.outer_state.retention import still_offered
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 
 OFFER_S = 60.0
@@ -39,14 +38,14 @@ def ask_of(run: RunId) -> bytes:
     return pack({"run": run})
 
 
-def keeps_state_here(parts: Parts) -> bool:
+def keeps_state_here(context: Context) -> bool:
     """Return whether our trainer writes its optimizer's state to this machine's disk."""
-    return parts.config.keep_inner and not parts.config.ranks_host
+    return context.config.keep_inner and not context.config.ranks_host
 
 
-async def donate(parts: Parts) -> None:
+async def donate(context: Context) -> None:
     """Answer requests until cancelled. A node that keeps no state answers `NOTHING`."""
-    if not parts.manifest.inner.donors_max:
+    if not context.manifest.inner.donors_max:
         return
     asked = trio.Event()
     offer, made_s = NOTHING, -OFFER_S
@@ -54,56 +53,56 @@ async def donate(parts: Parts) -> None:
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         told = fields(unpack(payload, bytes_max=ASK_BYTES_MAX), run=str)
-        if told["run"] != parts.run:
+        if told["run"] != context.run:
             raise RemoteProtocolError("the request is for a state of another run", peer=peer)
-        if not (parts.trains and keeps_state_here(parts)):
+        if not (context.trains and keeps_state_here(context)):
             return NOTHING
-        is_over = parts.now() >= made_s + (OFFER_S if offer else NOTHING_S)
-        if making or (is_over and _has_room(parts, kept)):
+        is_over = context.now() >= made_s + (OFFER_S if offer else NOTHING_S)
+        if making or (is_over and _has_room(context, kept)):
             asked.set()
             return LATER
         return offer
 
-    parts.network.handle(INNER_PROTOCOL, answer, bytes_max=ASK_BYTES_MAX)
+    context.network.handle(INNER_PROTOCOL, answer, bytes_max=ASK_BYTES_MAX)
     while True:
         await asked.wait()
         making = True
-        made = await _make(parts)
-        offer = NOTHING if made is None else made.signed(parts.identity)
+        made = await _make(context)
+        offer = NOTHING if made is None else made.signed(context.identity)
         if made is not None:
             kept = [*(each for each in kept if each.digest != made.digest), made]
-        making, made_s, asked = False, parts.now(), trio.Event()
+        making, made_s, asked = False, context.now(), trio.Event()
 
 
-def _has_room(parts: Parts, kept: list[Offer]) -> bool:
+def _has_room(context: Context, kept: list[Offer]) -> bool:
     """Return whether one more state may be kept. `kept` has the oldest first, and is pruned
     here."""
-    wanted = still_offered(parts)
+    wanted = context.sharing.kept(context.now())
     kept[:] = [each for each in kept if each.digest in wanted]
-    step, fragments = parts.ledger.state.step, parts.manifest.sync.fragments
+    step, fragments = context.ledger.snapshot.step, context.manifest.sync.fragments
     if len(kept) >= KEPT_MAX and kept[0].is_too_old(step, fragments):
-        parts.offered.pop(kept.pop(0).digest, None)
+        context.sharing.withdraw(kept.pop(0).digest)
     return len(kept) < KEPT_MAX
 
 
-async def _make(parts: Parts) -> Offer | None:
+async def _make(context: Context) -> Offer | None:
     """Store the newest state and return an offer of it; None if there is none."""
-    started_s, warm_steps = parts.now(), parts.manifest.inner.join_warmup_steps
+    started_s, warm_steps = context.now(), context.manifest.inner.join_warmup_steps
     try:
         made = await trio.to_thread.run_sync(
-            put_newest, parts.home.inner, parts.store, parts.run, parts.layout, warm_steps
+            put_newest, context.home.inner, context.store, context.run, context.layout, warm_steps
         )
     except StoreError as exc:
-        parts.journal.write("inner-state-not-offered", code=exc.code, reason=exc.what)
+        context.journal.write("inner-state-not-offered", code=exc.code, reason=exc.what)
         return None
     if made is None:
         return None
-    parts.offered[made.digest] = parts.now() + KEPT_S
-    parts.journal.write(
+    context.sharing.offer(made.digest, now_s=context.now(), keep_s=KEPT_S)
+    context.journal.write(
         "inner-state-offered",
         step=made.step,
         count=made.count,
         digest=made.digest,
-        seconds=parts.now() - started_s,
+        seconds=context.now() - started_s,
     )
     return made

@@ -22,23 +22,15 @@ from p2ptrain.node.optimizer_sharing.averaged_state import Donated
 from p2ptrain.node.optimizer_sharing.donor import LATER, NOTHING, ask_of, keeps_state_here
 from p2ptrain.node.optimizer_sharing.optimizer_offer import OFFER_BYTES_MAX, Offer
 from p2ptrain.node.outer_state import fetch
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 from p2ptrain.trainer.formats.inner_format import newest, vector_bytes
 
-HEAR_S = 10.0
-"""Five heartbeats: a node that has heard nobody by then has nobody to ask."""
-
-ANSWER_S = 90.0
-"""Time to wait for the first offer, and again for each next one: a donor must first write 8 bytes a
-parameter."""
-
 LATER_MAX = 15
 """How often one member may answer "later", half a minute in all, before others are asked too."""
 
-AGAIN_S = 2.0
 ASK_S = 5.0
 ASKED_MAX = 4
 """Members asked each time; those that had nothing come last."""
@@ -79,31 +71,33 @@ class _Gift:
     seconds: float
 
 
-async def take_inner_state(parts: Parts) -> None:
+async def take_inner_state(context: Context) -> None:
     """Fetch a state for a trainer about to start. It takes minutes at most, by the deadlines
     above."""
-    if not parts.manifest.inner.donors_max:
+    if not context.manifest.inner.donors_max:
         return
-    if not keeps_state_here(parts):
-        return _start_fresh(parts, "this machine's settings keep no inner state on disk")
-    await _know_the_run(parts)
-    state = parts.ledger.state
-    own = await trio.to_thread.run_sync(newest, parts.home.inner, parts.layout, state.step)
+    if not keeps_state_here(context):
+        return _start_fresh(context, "this machine's settings keep no inner state on disk")
+    await _know_the_run(context)
+    state = context.ledger.snapshot
+    own = await trio.to_thread.run_sync(newest, context.home.inner, context.layout, state.step)
     if own is not None or state.step == 0 or state.phase is Phase.ENDED:
         return
-    if not len(parts.peers):
-        return _start_fresh(parts, "no member is connected that could give its state")
-    parts.enter_unless_training(StandingBy("for a member to give its inner optimizer's state"))
-    inner = parts.manifest.inner
-    with Donated(parts.home.inner, parts.store, parts.layout, inner) as donated:
-        gifts, why = await _ask_around(parts, donated)
+    if not len(context.peers.table):
+        return _start_fresh(context, "no member is connected that could give its state")
+    context.state.enter_unless_training(
+        StandingBy("for a member to give its inner optimizer's state")
+    )
+    inner = context.manifest.inner
+    with Donated(context.home.inner, context.store, context.layout, inner) as donated:
+        gifts, why = await _ask_around(context, donated)
         if gifts:
-            why = await _begin_with(parts, donated, gifts)
+            why = await _begin_with(context, donated, gifts)
     if why:
-        _start_fresh(parts, why)
+        _start_fresh(context, why)
 
 
-async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gift], str]:
+async def _ask_around(context: Context, donated: Donated) -> tuple[dict[PeerId, _Gift], str]:
     """Ask members until enough have given a state, too many gave an unusable one, or time is up.
     Return the received states, and why there is none.
 
@@ -111,26 +105,29 @@ async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gif
     wanted. Once there is a state to begin with, this no longer waits.
     """
     gifts, useless, put_off = dict[PeerId, _Gift](), dict[PeerId, str](), Counter[PeerId]()
-    ends_s = parts.now() + ANSWER_S
-    while parts.now() < ends_s and len(useless) < USELESS_MAX:
-        around = [peer for peer in donors(parts) if peer not in useless and peer not in gifts]
+    ends_s = context.now() + context.timing.donor_answer_s
+    while context.now() < ends_s and len(useless) < USELESS_MAX:
+        around = [peer for peer in donors(context) if peer not in useless and peer not in gifts]
         around.sort(key=lambda peer: put_off[peer] >= LATER_MAX)
         if gifts and all(put_off[peer] >= LATER_MAX for peer in around):
             break
-        missing = parts.manifest.inner.donors_max - len(gifts)
-        offered = await _offers(parts, around[:ASKED_MAX], missing, put_off, useless)
-        gifts |= await _take_all(parts, offered, donated, useless)
-        if len(gifts) == parts.manifest.inner.donors_max:
+        missing = context.manifest.inner.donors_max - len(gifts)
+        offered = await _offers(context, around[:ASKED_MAX], missing, put_off, useless)
+        gifts |= await _take_all(context, offered, donated, useless)
+        if len(gifts) == context.manifest.inner.donors_max:
             return gifts, ""
         if offered:
-            ends_s = parts.now() + ANSWER_S  # A fetch has its own deadline.
-        await trio.sleep(AGAIN_S)
+            ends_s = context.now() + context.timing.donor_answer_s  # A fetch has its own deadline.
+        await trio.sleep(context.timing.donor_again_s)
     said = "; ".join(f"{label(peer)}: {why}" for peer, why in useless.items())
-    return gifts, said or f"no member gave its state within {ANSWER_S:.0f} s"
+    return (
+        gifts,
+        said or f"no member gave its state within {context.timing.donor_answer_s:.0f} s",
+    )
 
 
 async def _offers(
-    parts: Parts,
+    context: Context,
     around: Sequence[PeerId],
     missing: int,
     put_off: Counter[PeerId],
@@ -142,16 +139,16 @@ async def _offers(
     for peer in around:
         if len(offered) + waiting == missing:
             break
-        reply = await _ask(parts, peer)
+        reply = await _ask(context, peer)
         put_off[peer] += 1 if reply == LATER else LATER_MAX
         if reply == LATER and put_off[peer] < LATER_MAX:
             waiting += 1
         if reply in (LATER, NOTHING):
             continue
         try:
-            offer = _read(parts, peer, reply)
+            offer = _read(context, peer, reply)
         except _Useless as exc:
-            _refuse(parts, peer, exc, useless)
+            _refuse(context, peer, exc, useless)
             continue
         if offer is not None:
             offered.append(_Offered(peer, offer, reply))
@@ -159,7 +156,7 @@ async def _offers(
 
 
 async def _take_all(
-    parts: Parts, offered: Sequence[_Offered], donated: Donated, useless: dict[PeerId, str]
+    context: Context, offered: Sequence[_Offered], donated: Donated, useless: dict[PeerId, str]
 ) -> dict[PeerId, _Gift]:
     """Fetch these states at the same time, since each comes over another member's uplink. Return
     those that are valid, in the order of the offers."""
@@ -167,9 +164,9 @@ async def _take_all(
 
     async def take(each: _Offered) -> None:
         try:
-            gifts[each.peer] = await _take(parts, each, donated, adding, len(offered))
+            gifts[each.peer] = await _take(context, each, donated, adding, len(offered))
         except _Useless as exc:
-            _refuse(parts, each.peer, exc, useless)
+            _refuse(context, each.peer, exc, useless)
 
     async with trio.open_nursery() as nursery:
         for each in offered:
@@ -177,45 +174,47 @@ async def _take_all(
     return {each.peer: gifts[each.peer] for each in offered if each.peer in gifts}
 
 
-def _refuse(parts: Parts, peer: PeerId, reason: _Useless, useless: dict[PeerId, str]) -> None:
+def _refuse(context: Context, peer: PeerId, reason: _Useless, useless: dict[PeerId, str]) -> None:
     useless[peer] = reason.why
-    parts.journal.write("donor-refused", peer=peer, reason=reason.why)
+    context.journal.write("donor-refused", peer=peer, reason=reason.why)
 
 
-async def _know_the_run(parts: Parts) -> None:
+async def _know_the_run(context: Context) -> None:
     """Return once our ledger is as long as the peers', if any peer is heard."""
-    with trio.move_on_after(HEAR_S):
-        while not len(parts.peers):
-            await parts.changes.wait()
-    with trio.move_on_after(ANSWER_S):
-        while len(parts.peers) and not parts.ledger_is_current():
-            await parts.changes.wait()
+    with trio.move_on_after(context.timing.hear_first_s):
+        while not len(context.peers.table):
+            await context.changes.wait()
+    with trio.move_on_after(context.timing.donor_answer_s):
+        while len(context.peers.table) and not context.peers.ledger_is_current():
+            await context.changes.wait()
 
 
-def donors(parts: Parts) -> Sequence[PeerId]:
+def donors(context: Context) -> Sequence[PeerId]:
     """Return the heard members that train, largest contributors first."""
-    state = parts.ledger.state
+    state = context.ledger.snapshot
     heard = [
         view.peer
-        for view in parts.peers
-        if state.is_member(view.peer) and view.heartbeat.trains and not parts.is_down(view.peer)
+        for view in context.peers.table
+        if state.is_member(view.peer)
+        and view.heartbeat.trains
+        and not context.peers.is_down(view.peer)
     ]
     tokens = state.tokens_by_peer
-    return sorted(set(heard) - {parts.me}, key=lambda peer: (-tokens.get(peer, 0), peer))
+    return sorted(set(heard) - {context.me}, key=lambda peer: (-tokens.get(peer, 0), peer))
 
 
-async def _ask(parts: Parts, peer: PeerId) -> bytes:
+async def _ask(context: Context, peer: PeerId) -> bytes:
     """Return the reply of `peer`; `NOTHING` if it does not answer."""
     try:
-        return await parts.network.request(
-            peer, INNER_PROTOCOL, ask_of(parts.run), deadline_s=ASK_S, bytes_max=OFFER_BYTES_MAX
+        return await context.network.request(
+            peer, INNER_PROTOCOL, ask_of(context.run), deadline_s=ASK_S, bytes_max=OFFER_BYTES_MAX
         )
     except (PeerError, RemoteProtocolError) as exc:
-        parts.complain("donor-silent", peer, reason=exc.what)
+        context.peers.complain("donor-silent", peer, reason=exc.what)
         return NOTHING
 
 
-def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
+def _read(context: Context, peer: PeerId, reply: bytes) -> Offer | None:
     """Decode the offer of `peer`. Return None if its step is too old or too new: time may fix that.
 
     Raises _Useless.
@@ -224,18 +223,18 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
         offer = Offer.read(reply, peer)
     except RemoteProtocolError as exc:
         raise _Useless(exc.what) from exc
-    if not offer.is_for(parts.run, parts.layout):
+    if not offer.is_for(context.run, context.layout):
         raise _Useless("it offers a state of another run or model")
-    step = parts.ledger.state.step
-    if not offer.is_current(step, parts.manifest.sync.fragments):
+    step = context.ledger.snapshot.step
+    if not offer.is_current(step, context.manifest.sync.fragments):
         told = f"its state is of outer step {offer.step}; outer step {step} is the newest"
-        parts.complain("donor-not-current", peer, reason=told)
+        context.peers.complain("donor-not-current", peer, reason=told)
         return None
     return offer
 
 
 async def _take(
-    parts: Parts, offered: _Offered, donated: Donated, adding: trio.Lock, fetches: int
+    context: Context, offered: _Offered, donated: Donated, adding: trio.Lock, fetches: int
 ) -> _Gift:
     """Fetch an offered state and add it to the mean. `fetches` states share our line meanwhile, and
     `adding` keeps them from being added at the same time.
@@ -243,12 +242,13 @@ async def _take(
     Raises:
         _Useless: it could not be fetched, or is not a valid state.
     """
-    peer, offer, started_s = offered.peer, offered.offer, parts.now()
-    limit_s = FETCH_S + fetches * 2 * vector_bytes(parts.layout) / BYTES_PER_S_MIN
-    parts.offered[offer.digest] = started_s + limit_s  # Protects it from garbage collection.
+    peer, offer, started_s = offered.peer, offered.offer, context.now()
+    limit_s = FETCH_S + fetches * 2 * vector_bytes(context.layout) / BYTES_PER_S_MIN
+    # Protects it from garbage collection.
+    context.sharing.offer(offer.digest, now_s=started_s, keep_s=limit_s)
     try:
         with trio.fail_after(limit_s):
-            await _fetch(parts, peer, offer)
+            await _fetch(context, peer, offer)
             async with adding:
                 await trio.to_thread.run_sync(donated.add, offer)
     except (RemoteProtocolError, StoreError) as exc:
@@ -258,11 +258,11 @@ async def _take(
     except OSError as exc:
         raise _Useless(f"its state cannot be written to this disk: {exc.strerror}") from exc
     finally:
-        parts.offered.pop(offer.digest, None)
-    return _Gift(offer, offered.proof, parts.now() - started_s)
+        context.sharing.withdraw(offer.digest)
+    return _Gift(offer, offered.proof, context.now() - started_s)
 
 
-async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]) -> str:
+async def _begin_with(context: Context, donated: Donated, gifts: dict[PeerId, _Gift]) -> str:
     """Publish the received states, and report whose they are. Return an error in words, or ""."""
     try:
         await trio.to_thread.run_sync(donated.publish)
@@ -273,11 +273,11 @@ async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]
         for peer, gift in gifts.items()
     ]
     mean = f"the mean of those of {len(told)} members: " if len(told) > 1 else "that of "
-    wanted = parts.manifest.inner.donors_max
+    wanted = context.manifest.inner.donors_max
     fewer = f" (the run wants the mean of {wanted})" if len(told) < wanted else ""
-    parts.standing.inner_from = mean + "; ".join(told) + fewer
+    context.sharing.inner_from = mean + "; ".join(told) + fewer
     for peer, gift in gifts.items():
-        parts.journal.write(
+        context.journal.write(
             "inner-state-taken",
             peer=peer,
             among=len(gifts),
@@ -290,23 +290,23 @@ async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]
     return ""
 
 
-async def _fetch(parts: Parts, peer: PeerId, offer: Offer) -> None:
+async def _fetch(context: Context, peer: PeerId, offer: Offer) -> None:
     """Fetch the manifest first and alone. The rest is fetched only if it announces the right size;
     otherwise a member could fill our disk.
     """
 
     def gone() -> bool:
-        return parts.is_down(peer)
+        return context.peers.is_down(peer)
 
-    await fetch.fetch_loose(parts, [offer.digest], unwanted=gone)
-    manifest = await trio.to_thread.run_sync(parts.store.manifest, offer.digest)
-    offer.check_manifest(manifest, parts.layout)
-    await fetch.fetch(parts, offer.digest, unwanted=gone)
+    await fetch.fetch_loose(context, [offer.digest], unwanted=gone)
+    manifest = await trio.to_thread.run_sync(context.store.manifest, offer.digest)
+    offer.check_manifest(manifest, context.layout)
+    await fetch.fetch(context, offer.digest, unwanted=gone)
 
 
-def _start_fresh(parts: Parts, why: str) -> None:
-    steps = parts.manifest.inner.join_warmup_steps
+def _start_fresh(context: Context, why: str) -> None:
+    steps = context.manifest.inner.join_warmup_steps
     said = f"{why}: {FRESH}" + (f" of {steps} inner steps" if steps else "")
-    parts.standing.warnings["donor"] = Caution("JOIN-FRESH", said)
-    parts.journal.write("inner-state-fresh", reason=why)
-    parts.changes.ring()
+    context.alerts.show("donor", Caution("JOIN-FRESH", said))
+    context.journal.write("inner-state-fresh", reason=why)
+    context.changes.ring()

@@ -19,8 +19,7 @@ import trio
 from p2ptrain.dataplane import Endpoint, SecureSocket, dial
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, StoreError, TryLater
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.node.gossip.reachability import may_be_at
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import FetchingSnapshot
@@ -34,9 +33,6 @@ from p2ptrain.swarm import (
 )
 
 DIAL_S = 8.0
-FETCH_S = 3600.0
-"""Limit for one try at a whole blob. Received chunks are kept, and the next try goes on from
-there."""
 
 TRIES_BEFORE_WORD = 4
 """A starting node has not heard of peers that have the bytes, so the first tries cause no
@@ -44,8 +40,6 @@ warning."""
 
 WAITS_FOR_A_SOURCE = "the node keeps asking, and waits for a peer that has them"
 
-RETRY_S = 2.0
-"""One heartbeat: by then this node may have heard of a peer that has the bytes."""
 
 BLAMED_S = 60.0
 """How long a peer that sent a wrong chunk is left out: a wrong chunk costs 4 MiB, and a try comes
@@ -71,7 +65,7 @@ def never() -> bool:
 
 
 async def fetch(
-    parts: Parts,
+    context: Context,
     digest: Digest,
     *,
     shown: bool = False,
@@ -90,20 +84,20 @@ async def fetch(
 
     def progress(so_far: FetchProgress) -> None:
         total = so_far.bytes_fetched / so_far.fraction if so_far.fraction else 0
-        if parts.standing.fetching is None:
-            parts.journal.write("state", state=FetchingSnapshot.name)
-        parts.standing.fetching = FetchingSnapshot(so_far.bytes_fetched, int(total))
+        if context.outer.fetching is None:
+            context.journal.write("state", state=FetchingSnapshot.name)
+        context.outer.fetching = FetchingSnapshot(so_far.bytes_fetched, int(total))
 
     try:
         return await _until_here(
-            parts,
+            context,
             digest,
             lambda sources, handle: fetch_blob(
-                parts.store,
+                context.store,
                 digest,
                 sources,
-                partial(_dial, parts),
-                deadline_s=FETCH_S,
+                partial(_dial, context),
+                deadline_s=context.timing.fetch_limit_s,
                 progress=progress if shown else None,
                 handle=handle,
             ),
@@ -111,13 +105,13 @@ async def fetch(
             patient=patient,
         )
     finally:
-        if shown and parts.standing.fetching is not None:
-            parts.standing.fetching = None
-            parts.journal.write("state", state=parts.standing.shown.name)
+        if shown and context.outer.fetching is not None:
+            context.outer.fetching = None
+            context.journal.write("state", state=context.shown.name)
 
 
 async def use(
-    parts: Parts,
+    context: Context,
     digest: Digest,
     reader: Callable[[], Result],
     unwanted: Callable[[], bool] = never,
@@ -130,18 +124,18 @@ async def use(
         StoreError: as `fetch` does, or the disk damages chunks again and again.
     """
     for _ in range(READS_MAX):
-        if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
-            await fetch(parts, digest, unwanted=unwanted, patient=patient)
+        if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
+            await fetch(context, digest, unwanted=unwanted, patient=patient)
         try:
             return await trio.to_thread.run_sync(reader)
         except (ChunkMissing, ChunkCorrupt) as exc:
-            parts.journal.write("chunk-damaged", digest=digest, reason=exc.what)
+            context.journal.write("chunk-damaged", digest=digest, reason=exc.what)
             last = exc
     raise last
 
 
 async def fetch_loose(
-    parts: Parts,
+    context: Context,
     digests: Sequence[Digest],
     *,
     unwanted: Callable[[], bool] = never,
@@ -149,15 +143,15 @@ async def fetch_loose(
     try_s: float | None = None,
 ) -> FetchReport:
     """Fetch these chunks into the store. A try lasts `try_s`. Raises StoreError as `fetch` does."""
-    deadline_s = FETCH_S if try_s is None else try_s
+    deadline_s = context.timing.fetch_limit_s if try_s is None else try_s
     return await _until_here(
-        parts,
+        context,
         digests[0],
         lambda sources, handle: fetch_chunks(
-            parts.store,
+            context.store,
             digests,
             sources,
-            partial(_dial, parts),
+            partial(_dial, context),
             deadline_s=deadline_s,
             handle=handle,
         ),
@@ -167,7 +161,7 @@ async def fetch_loose(
 
 
 async def _until_here(
-    parts: Parts,
+    context: Context,
     name: Digest,
     attempt: Fetch,
     unwanted: Callable[[], bool],
@@ -175,28 +169,28 @@ async def _until_here(
     patient: bool,
 ) -> FetchReport:
     told, tries, blamed = "", 0, dict[PeerId, float]()
-    async with _one_at_a_time(parts, name):
+    async with _one_at_a_time(context, name):
         while True:
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
-            fit = partial(_fit, parts, blamed, set())
+            fit = partial(_fit, context, blamed, set())
             work = partial(attempt, fit(), handle)
             try:
-                report = await _run_beside_newcomers(parts, work, handle, fit)
+                report = await _run_beside_newcomers(context, work, handle, fit)
             except (TryLater, StoreError) as exc:
                 progresses = patient and handle.chunks_fetched > 0
                 reason = _why_again(exc, unwanted, progresses)
             else:
                 for peer, count_bytes in report.bytes_by_peer.items():
-                    parts.paths.at_least(peer, count_bytes, report.seconds)
+                    context.peers.paths.at_least(peer, count_bytes, report.seconds)
                 return report
             finally:
                 for peer in handle.blamed:
-                    blamed[peer] = parts.now()
-                    parts.journal.write("bad-chunk", peer=peer, digest=name)
+                    blamed[peer] = context.now()
+                    context.journal.write("bad-chunk", peer=peer, digest=name)
             if reason.what != told:
                 told = reason.what
-                parts.journal.write(
+                context.journal.write(
                     "fetch-delayed",
                     digest=name,
                     code=reason.code,
@@ -204,9 +198,9 @@ async def _until_here(
                     evidence=reason.evidence,
                 )
             if tries == TRIES_BEFORE_WORD:
-                parts.standing.warnings[name] = Caution(reason.code, told, WAITS_FOR_A_SOURCE)
-                parts.changes.ring()
-            await _others_or_later(parts)
+                context.alerts.show(name, Caution(reason.code, told, WAITS_FOR_A_SOURCE))
+                context.changes.ring()
+            await _others_or_later(context)
 
 
 def _why_again(
@@ -221,31 +215,31 @@ def _why_again(
     return exc
 
 
-def _fit(parts: Parts, blamed: Mapping[PeerId, float], others: set[PeerId]) -> list[Endpoint]:
+def _fit(context: Context, blamed: Mapping[PeerId, float], others: set[PeerId]) -> list[Endpoint]:
     """Return the sources to use: all that are vouched for first, then a few others.
 
     `others` are those used in this try already. They are drawn at random, so that no peer can make
     sure to be among them. Peers that sent a wrong chunk a short time ago are left out.
     """
-    since = parts.now() - BLAMED_S
-    usable = [each for each in sources(parts) if blamed.get(each.peer, -math.inf) < since]
-    vouched = [each for each in usable if parts.is_vouched_for(each.peer)]
-    drawn = [each for each in usable if not parts.is_vouched_for(each.peer)]
-    parts.draw.shuffle(drawn)
+    since = context.now() - BLAMED_S
+    usable = [each for each in sources(context) if blamed.get(each.peer, -math.inf) < since]
+    vouched = [each for each in usable if context.peers.is_vouched_for(each.peer)]
+    drawn = [each for each in usable if not context.peers.is_vouched_for(each.peer)]
+    context.draw.shuffle(drawn)
     new = [each.peer for each in drawn if each.peer not in others]
     others.update(new[: max(0, OTHERS_MAX - len(others))])
     return [*vouched, *(each for each in drawn if each.peer in others)]
 
 
 async def _run_beside_newcomers(
-    parts: Parts,
+    context: Context,
     work: Callable[[], FetchReport],
     handle: FetchHandle[Endpoint],
     fit: Callable[[], Sequence[Endpoint]],
 ) -> FetchReport:
     """Run `work` and return its result; peers heard of meanwhile are offered to it as sources."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_offer_newcomers, parts, handle, fit)
+        nursery.start_soon(_offer_newcomers, context, handle, fit)
         # Captured, or the nursery would wrap the error in a group.
         report = await outcome.acapture(in_thread, work, stop=handle.cancel)
         nursery.cancel_scope.cancel()
@@ -253,7 +247,7 @@ async def _run_beside_newcomers(
 
 
 async def _offer_newcomers(
-    parts: Parts, handle: FetchHandle[Endpoint], fit: Callable[[], Sequence[Endpoint]]
+    context: Context, handle: FetchHandle[Endpoint], fit: Callable[[], Sequence[Endpoint]]
 ) -> None:
     """Offer new sources to a running fetch. A node that has just started has heard of one or two
     peers when it begins to fetch. Most peers have not heard of it, and refuse it until they have
@@ -262,45 +256,49 @@ async def _offer_newcomers(
     while True:
         for source in fit():
             handle.offer(source)
-        await _others_or_later(parts)
+        await _others_or_later(context)
 
 
-async def _others_or_later(parts: Parts) -> None:
-    """Return when there is another peer to ask, or after `RETRY_S`."""
-    asked = {source.peer for source in sources(parts)}
-    with trio.move_on_after(RETRY_S):
-        while {source.peer for source in sources(parts)} <= asked:
-            await parts.changes.wait()
+async def _others_or_later(context: Context) -> None:
+    """Return when there is another peer to ask, or after `fetch_retry_s`."""
+    asked = {source.peer for source in sources(context)}
+    with trio.move_on_after(context.timing.fetch_retry_s):
+        while {source.peer for source in sources(context)} <= asked:
+            await context.changes.wait()
 
 
 @asynccontextmanager
-async def _one_at_a_time(parts: Parts, name: Digest) -> AsyncIterator[None]:
-    while name in parts.fetching:
-        await parts.changes.wait()
-    parts.fetching.add(name)
+async def _one_at_a_time(context: Context, name: Digest) -> AsyncIterator[None]:
+    while name in context.blobs.in_flight:
+        await context.changes.wait()
+    context.blobs.in_flight.add(name)
     try:
         yield
     finally:
-        parts.fetching.discard(name)
-        parts.standing.warnings.pop(name, None)
-        parts.changes.ring()
+        context.blobs.in_flight.discard(name)
+        context.alerts.clear(name)
+        context.changes.ring()
 
 
-def sources(parts: Parts) -> list[Endpoint]:
+def sources(context: Context) -> list[Endpoint]:
     """Return the data planes of all admitted peers that are heard, most recently heard first."""
-    now = parts.now()
-    views = [view for view in parts.peers if view.endpoint is not None and view.peer != parts.me]
-    alive = [view for view in views if parts.detector.status(view.peer, now) != "red"]
+    now = context.now()
+    views = [
+        view
+        for view in context.peers.table
+        if view.endpoint is not None and view.peer != context.me
+    ]
+    alive = [view for view in views if context.peers.detector.status(view.peer, now) != "red"]
     alive.sort(key=lambda view: -view.heard_s)
-    told = [view.endpoint for view in alive if parts.admission.admits(view.peer)]
-    return [endpoint for endpoint in told if endpoint and may_be_at(parts, endpoint)]
+    told = [view.endpoint for view in alive if context.admission.admits(view.peer)]
+    return [endpoint for endpoint in told if endpoint and context.peers.may_be_at(endpoint)]
 
 
-def _dial(parts: Parts, endpoint: Endpoint) -> SecureSocket:
+def _dial(context: Context, endpoint: Endpoint) -> SecureSocket:
     return dial(
-        parts.credentials,
+        context.plane.credentials,
         endpoint,
         {"purpose": PURPOSE},
         deadline_s=DIAL_S,
-        encrypted=parts.manifest.encrypted,
+        encrypted=context.manifest.encrypted,
     )

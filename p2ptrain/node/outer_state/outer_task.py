@@ -19,73 +19,67 @@ import trio
 from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.chain.values import Certified, Commit
+from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.outer_state import fetch, snapshot_choice, state_mismatch, update_blobs
-from p2ptrain.node.outer_state.start import Start, leap_pays
+from p2ptrain.node.outer_state.snapshot_choice import leap_pays
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.outer import Advance
 from p2ptrain.node.state.threads import durably, in_thread
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
 from p2ptrain.store import Head, Leisure, Store
 
-HEAR_FIRST_S = 10.0
-"""Five heartbeats: a node that has heard nobody by then is alone, and starts from what it has."""
 
-LOST_S = 10.0
-"""Five heartbeats: by then every peer that still has an update or a snapshot was heard and
-asked."""
-
-
-async def keep_outer_state(parts: Parts) -> None:
+async def keep_outer_state(context: Context) -> None:
     """Load a snapshot, then follow the ledger for ever.
 
     Raises:
         StoreError: this store cannot take a blob that it needs.
         RemoteProtocolError: the members certified bytes that are not a valid update.
     """
-    with trio.move_on_after(HEAR_FIRST_S):
-        while not parts.ledger_is_current():
-            await parts.changes.wait()
-    if own := snapshot_choice.own_start(parts.store, parts.ledger, parts.origin):
+    with trio.move_on_after(context.timing.hear_first_s):
+        while not context.peers.ledger_is_current():
+            await context.changes.wait()
+    if own := snapshot_choice.own_start(context.store, context.ledger.core, context.ledger.origin):
         # Perhaps only our report is missing for its certificate (SPEC.md S8).
-        await parts.tell(SnapshotTaken(parts.me, own.step, own.digest))
-    await _load(parts)
+        await context.ledger.submit(SnapshotTaken(context.me, own.step, own.digest))
+    await _load(context)
     started_s, replayed = time.monotonic(), 0
     async with trio.open_nursery() as nursery:
-        while not parts.at_head():
-            replayed += await _go_on(parts, nursery)
-        parts.journal.write(
+        while not context.at_head():
+            replayed += await _go_on(context, nursery)
+        context.journal.write(
             "caught-up",
-            step=parts.outer.step,
+            step=context.outer.step,
             updates=replayed,
             seconds=time.monotonic() - started_s,
         )
-        parts.speak_now()
+        context.own_heartbeat.send_now()
         while True:
-            if found := state_mismatch.contradiction(parts):
-                await _put_right(parts, found, nursery)
-            elif parts.at_head():
-                await parts.changes.wait()
+            if found := state_mismatch.contradiction(context):
+                await _put_right(context, found, nursery)
+            elif context.at_head():
+                await context.changes.wait()
             else:
-                await _go_on(parts, nursery)
+                await _go_on(context, nursery)
 
 
-async def _put_right(parts: Parts, found: Contradiction, nursery: trio.Nursery) -> None:
+async def _put_right(context: Context, found: Contradiction, nursery: trio.Nursery) -> None:
     """Continue from the certified snapshot. Chunks that ours has in common with it are here
     already."""
-    state_mismatch.begin(parts, found)
-    while parts.outer.writing:
-        await parts.changes.wait()
-    await trio.to_thread.run_sync(state_mismatch.disown, parts.store)
-    await _load(parts, first_step=found.step)
-    while not parts.at_head():
-        await _go_on(parts, nursery)
-    state_mismatch.end(parts, found)
+    state_mismatch.begin(context, found)
+    while context.outer.writing:
+        await context.changes.wait()
+    await trio.to_thread.run_sync(state_mismatch.disown, context.store)
+    await _load(context, first_step=found.step)
+    while not context.at_head():
+        await _go_on(context, nursery)
+    state_mismatch.end(context, found)
 
 
-async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> bool:
+async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) -> bool:
     """Load some snapshot of `first_step` or later into θ and m.
 
     A snapshot that nobody has, or a certified digest that is not a snapshot, is passed over for the
@@ -95,14 +89,14 @@ async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> b
     """
     useless, passed = set[Digest](), set[Digest]()
     while True:
-        here = await snapshot_choice.look(parts)
-        pick = partial(snapshot_choice.best_start, parts, here, first_step=first_step)
+        here = await snapshot_choice.look(context)
+        pick = partial(snapshot_choice.best_start, context, here, first_step=first_step)
         start = pick(useless | passed)
         if start is not None:
             others = bool(passed) or or_log or pick(useless | {start.digest}) is not None
             superseded = partial(_is_superseded, partial(pick, useless | passed), start)
-            patience = _Patience(parts, superseded, bounded=others)
-            fault = await _loaded_or_why_not(parts, start, patience.is_over)
+            patience = _Patience(context, superseded, bounded=others)
+            fault = await _loaded_or_why_not(context, start, patience.is_over)
             if fault is None:
                 return True
             (useless if isinstance(fault, ManifestInvalid) else passed).add(start.digest)
@@ -112,78 +106,78 @@ async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> b
             passed.clear()
         else:
             why = "for a certified snapshot that is newer than the checkpoint"
-            parts.enter(StandingBy(why))
-            await parts.changes.wait()
+            context.state.enter(StandingBy(why))
+            await context.changes.wait()
 
 
-def _is_superseded(pick: Callable[[], Start | None], start: Start) -> bool:
+def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -> bool:
     return pick() != start
 
 
 class _Patience:
     """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
-    It ends once there was a peer to ask for LOST_S and nothing came, since a transfer may pause for
-    a while.
+    It ends once there was a peer to ask for `lost_s` and nothing came, since a transfer may pause
+    for a while.
     """
 
-    def __init__(self, parts: Parts, superseded: Callable[[], bool], *, bounded: bool) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, superseded: Callable[[], bool], *, bounded: bool) -> None:
+        self._context = context
         self._superseded = superseded
         self._bounded = bounded
-        self._since, self._had = parts.now(), parts.standing.fetching
+        self._since, self._had = context.now(), context.outer.fetching
 
     def is_over(self) -> bool:
-        so_far = self._parts.standing.fetching
-        if so_far != self._had or not fetch.sources(self._parts):
-            self._since, self._had = self._parts.now(), so_far
-        late = self._parts.now() > self._since + LOST_S
+        so_far = self._context.outer.fetching
+        if so_far != self._had or not fetch.sources(self._context):
+            self._since, self._had = self._context.now(), so_far
+        late = self._context.now() > self._since + self._context.timing.lost_s
         return self._superseded() or (self._bounded and late)
 
 
 async def _loaded_or_why_not(
-    parts: Parts, start: Start, unwanted: Callable[[], bool]
+    context: Context, start: SnapshotRef, unwanted: Callable[[], bool]
 ) -> StoreError | None:
     """Load `start`. Return None, or the error if nobody has it or it is not a snapshot."""
     try:
-        await _load_from(parts, start, unwanted)
+        await _load_from(context, start, unwanted)
     except StoreError as exc:
-        lie = isinstance(exc, ManifestInvalid) and start.digest != parts.manifest.genesis
+        lie = isinstance(exc, ManifestInvalid) and start.digest != context.manifest.genesis
         if exc.code != "CKPT-NO-SOURCE" and not lie:
             raise
-        parts.journal.write("snapshot-useless", digest=start.digest, reason=exc.what)
+        context.journal.write("snapshot-useless", digest=start.digest, reason=exc.what)
         return exc
     return None
 
 
-async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
-    await _fetch(parts, start, unwanted)
-    load = partial(parts.outer.vectors.load_snapshot, parts.store, start.digest)
-    while parts.standing.theta_in_use or parts.outer.writing:
-        await parts.changes.wait()
-    async with parts.outer.lock:
-        parts.outer.moving = True
+async def _load_from(context: Context, start: SnapshotRef, unwanted: Callable[[], bool]) -> None:
+    await _fetch(context, start, unwanted)
+    load = partial(context.outer.vectors.load_snapshot, context.store, start.digest)
+    while context.trainer.theta_in_use or context.outer.writing:
+        await context.changes.wait()
+    async with context.outer.lock:
+        context.outer.moving = True
         try:
             # A half-loaded θ is no loss if there was none before.
-            given_up = unwanted if parts.outer.step is None else fetch.never
-            await fetch.use(parts, start.digest, load, given_up)
+            given_up = unwanted if context.outer.step is None else fetch.never
+            await fetch.use(context, start.digest, load, given_up)
         except ManifestInvalid:
-            parts.outer.moving = False  # Nothing was changed.
+            context.outer.moving = False  # Nothing was changed.
             raise
-        parts.outer.step = start.step
-        parts.outer.moving = False
-    parts.changes.ring()
+        context.outer.step = start.step
+        context.outer.moving = False
+    context.changes.ring()
 
 
-async def _fetch(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
+async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bool]) -> None:
     """Fetch the manifest first and alone. The rest is fetched only if it announces the size of a
     snapshot. Otherwise liars that form a quorum, as one of two members can, could fill our disk.
     """
-    begun = await fetch.fetch_loose(parts, [start.digest], unwanted=unwanted)
-    check = partial(parts.outer.vectors.check_manifest, parts.store, start.digest)
+    begun = await fetch.fetch_loose(context, [start.digest], unwanted=unwanted)
+    check = partial(context.outer.vectors.check_manifest, context.store, start.digest)
     await trio.to_thread.run_sync(check)
-    rest = await fetch.fetch(parts, start.digest, shown=True, unwanted=unwanted)
+    rest = await fetch.fetch(context, start.digest, shown=True, unwanted=unwanted)
     if bytes_by_peer := Counter(begun.bytes_by_peer) + Counter(rest.bytes_by_peer):
-        parts.journal.write(
+        context.journal.write(
             "snapshot-fetched",
             step=start.step,
             seconds=begun.seconds + rest.seconds,
@@ -192,46 +186,48 @@ async def _fetch(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> No
         )
 
 
-async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
+async def _go_on(context: Context, nursery: trio.Nursery) -> int:
     """Advance by one outer step, or load a newer certified snapshot instead. That happens if the
     updates up to it have more bytes, or if nobody has them any more: peers keep a certified
     snapshot newer than the updates that they have dropped.
     """
-    step = parts.outer.step
+    step = context.outer.step
     assert step is not None
-    nearer = await _nearer(parts, step)
-    if nearer is not None and await _leapt(parts, nearer):
+    nearer = await _nearer(context, step)
+    if nearer is not None and await _leapt(context, nearer):
         return 0
     try:
-        return await _advance(parts, nursery)
+        return await _advance(context, nursery)
     except StoreError as exc:
         if exc.code != "CKPT-NO-SOURCE":
             raise
-        parts.journal.write("update-lost", step=step, reason=exc.what)
-    await _load(parts, first_step=step + 1, or_log=True)
+        context.journal.write("update-lost", step=step, reason=exc.what)
+    await _load(context, first_step=step + 1, or_log=True)
     return 0
 
 
-async def _nearer(parts: Parts, step: int) -> Start | None:
+async def _nearer(context: Context, step: int) -> SnapshotRef | None:
     """Return the newest certified snapshot if it takes fewer bytes than the missing updates.
 
     A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
     """
-    certified = parts.ledger.state.snapshot
-    if certified is None or certified.digest == parts.outer.passed_over:
+    certified = context.ledger.snapshot.snapshot
+    if certified is None or certified.digest == context.outer.passed_over:
         return None
     pays = partial(
         leap_pays,
-        snapshot_bytes=8 * parts.layout.numel,
-        update_bytes=update_blobs.payload_bytes_about(parts),
+        snapshot_bytes=8 * context.layout.numel,
+        update_bytes=update_blobs.payload_bytes_about(context),
     )
-    wants_updates = parts.config.seed or parts.config.keep_snapshots is None
+    wants_updates = context.config.seed or context.config.keep_snapshots is None
     if wants_updates or not pays(updates=certified.step - step):
         return None
-    values = [parts.history.closing(each).entry.value for each in range(step, certified.step)]
+    values = [
+        context.ledger.history.closing(each).entry.value for each in range(step, certified.step)
+    ]
     missed = [value.update for value in values if isinstance(value, Commit)]
-    lacking = await trio.to_thread.run_sync(_lacking, parts.store, missed)
-    return Start(certified.step, certified.digest) if pays(updates=lacking) else None
+    lacking = await trio.to_thread.run_sync(_lacking, context.store, missed)
+    return SnapshotRef(certified.step, certified.digest) if pays(updates=lacking) else None
 
 
 def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
@@ -239,67 +235,70 @@ def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
     return sum(not store.has_chunk(digest) for digest in blobs)
 
 
-async def _leapt(parts: Parts, to: Start) -> bool:
+async def _leapt(context: Context, to: SnapshotRef) -> bool:
     """Load this snapshot. Return False if nobody has it; the updates are then applied instead."""
-    step, since = parts.outer.step, parts.now()
-    if await _loaded_or_why_not(parts, to, lambda: parts.now() > since + LOST_S) is not None:
-        parts.outer.passed_over = to.digest
+    step, since = context.outer.step, context.now()
+    if (
+        await _loaded_or_why_not(context, to, lambda: context.now() > since + context.timing.lost_s)
+        is not None
+    ):
+        context.outer.passed_over = to.digest
         return False
-    parts.journal.write("leapt", step=step, to=to.step)
+    context.journal.write("leapt", step=step, to=to.step)
     return True
 
 
-async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
+async def _advance(context: Context, nursery: trio.Nursery) -> int:
     """Advance by one outer step. Return how many updates that took: one, or none for a Skip."""
-    step = parts.outer.step
+    step = context.outer.step
     assert step is not None
-    closing = parts.history.closing(step)
-    behind = parts.ledger.state.step - step
+    closing = context.ledger.history.closing(step)
+    behind = context.ledger.snapshot.step - step
     if behind > 1:
-        parts.enter_unless_training(CatchingUp(behind))
+        context.state.enter_unless_training(CatchingUp(behind))
     commit = closing.entry.value
     if isinstance(commit, Commit):
-        await _apply(parts, commit)
+        await _apply(context, commit)
     else:
-        parts.outer.step = step + 1
-    _note_utilisation(parts)
-    parts.journal.write("committed", **_account(parts, step, closing))
-    parts.changes.ring()
-    parts.speak_now()
-    every = parts.manifest.policy.snapshot_every
+        context.outer.step = step + 1
+    _note_utilisation(context)
+    context.journal.write("committed", **_account(context, step, closing))
+    context.changes.ring()
+    context.own_heartbeat.send_now()
+    every = context.manifest.policy.snapshot_every
     # After a long absence, the next snapshot would soon be outdated.
     if isinstance(commit, Commit) and (step + 1) % every == 0 and behind <= every:
-        await _snapshot(parts, closing, nursery)
+        await _snapshot(context, closing, nursery)
     return int(isinstance(commit, Commit))
 
 
-async def _apply(parts: Parts, commit: Commit) -> None:
+async def _apply(context: Context, commit: Commit) -> None:
     """Apply the update's bytes, once no ring and no trainer reads θ any more."""
-    since = parts.now()
+    since = context.now()
 
     def lost() -> bool:
-        snapshot = parts.ledger.state.snapshot
+        snapshot = context.ledger.snapshot.snapshot
         newer = snapshot is not None and snapshot.step > commit.step
-        return newer and parts.now() > since + LOST_S
+        return newer and context.now() > since + context.timing.lost_s
 
-    await parts.until_known(commit.step)
-    outer_step = parts.outer_step(commit.step)
-    await update_blobs.own_result(parts, commit.step)
-    payload = await update_blobs.obtain(parts, commit.update, outer_step, lost)
-    await _hold_to_the_bound(parts, commit, outer_step, payload)
-    while parts.standing.theta_in_use:
-        await parts.changes.wait()
+    await context.until_known(commit.step)
+    outer_step = context.outer_step(commit.step)
+    await update_blobs.own_result(context, commit.step)
+    payload = await update_blobs.obtain(context, commit.update, outer_step, lost)
+    await _hold_to_the_bound(context, commit, outer_step, payload)
+    while context.trainer.theta_in_use:
+        await context.changes.wait()
     rates, codec, fragment = outer_step.rates, outer_step.codec, outer_step.fragment
-    apply = partial(parts.outer.vectors.apply, payload, rates.lr, rates.momentum, codec, fragment)
-    async with parts.outer.lock:
-        parts.outer.moving = True
+    apply = partial(context.outer.vectors.apply, payload, rates.lr, rates.momentum, codec, fragment)
+    async with context.outer.lock:
+        context.outer.moving = True
         await trio.to_thread.run_sync(apply)
-        parts.outer.step = commit.step + 1
-        parts.outer.moving = False
+        context.outer.step = commit.step + 1
+        context.outer.moving = False
 
 
 async def _hold_to_the_bound(
-    parts: Parts, commit: Commit, outer_step: OuterStep, payload: memoryview
+    context: Context, commit: Commit, outer_step: OuterStep, payload: memoryview
 ) -> None:
     """Check the bound on influence.
 
@@ -307,9 +306,9 @@ async def _hold_to_the_bound(
     Continuing without it would fork θ silently.
     """
     try:
-        await update_blobs.hold(payload, outer_step, parts.history.reduce_of(commit.step))
+        await update_blobs.hold(payload, outer_step, context.ledger.history.reduce_of(commit.step))
     except RemoteProtocolError as exc:
-        height = parts.history.closing(commit.step).entry.height
+        height = context.ledger.history.closing(commit.step).entry.height
         raise RemoteProtocolError(
             f"entry {height} commits update {commit.update[:12]}, which no node may apply: "
             f"{exc.what}",
@@ -317,57 +316,57 @@ async def _hold_to_the_bound(
         ) from exc
 
 
-async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> None:
+async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery) -> None:
     """Write θ and m as they are after `closing`, and tell the ledger the digest to certify.
 
     Returns once they are frozen; they may change while they are written. A snapshot that comes due
     before the previous one is written is left out: both would only compete for the disk.
     """
-    if parts.outer.writing:
-        parts.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)
+    if context.outer.writing:
+        context.journal.write("snapshot-left-out", step=closing.entry.value.step + 1)
         return
     held = ExitStack()
-    freeze = parts.outer.vectors.freeze(parts.store.chunk_bytes)
+    freeze = context.outer.vectors.freeze(context.store.chunk_bytes)
     frozen = await trio.to_thread.run_sync(held.enter_context, freeze)
-    parts.outer.writing = True
-    nursery.start_soon(_write, parts, closing, frozen, held)
+    context.outer.writing = True
+    nursery.start_soon(_write, context, closing, frozen, held)
 
 
-async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitStack) -> None:
+async def _write(context: Context, closing: Certified, frozen: Frozen, held: ExitStack) -> None:
     step = closing.entry.value.step + 1
-    meta = snapshot_meta(parts.run, step, parts.layout.digest)
-    numel, leisure = parts.layout.numel, Leisure()
-    write = partial(write_frozen, parts.store, frozen, numel, meta, leisure=leisure)
+    meta = snapshot_meta(context.run, step, context.layout.digest)
+    numel, leisure = context.layout.numel, Leisure()
+    write = partial(write_frozen, context.store, frozen, numel, meta, leisure=leisure)
     try:
         with held:
             digest = await in_thread(write, stop=leisure.end)
     finally:
-        parts.outer.writing = False
+        context.outer.writing = False
     head = Head(
-        run=parts.run,
+        run=context.run,
         height=closing.entry.height,
         head=closing.entry.digest,
         step=step,
         snapshot=digest,
         snapshot_step=step,
     )
-    await durably(parts.store.put_head, head)
-    parts.journal.write("snapshot", step=step, digest=digest)
-    await parts.tell(SnapshotTaken(parts.me, step, digest))
+    await durably(context.store.put_head, head)
+    context.journal.write("snapshot", step=step, digest=digest)
+    await context.ledger.submit(SnapshotTaken(context.me, step, digest))
 
 
-def _note_utilisation(parts: Parts) -> None:
+def _note_utilisation(context: Context) -> None:
     """Record the fraction of the time since the last outer step spent in inner steps."""
-    standing, now_s = parts.standing, time.monotonic()
-    if standing.advanced_s is not None:
-        wall_s = max(1e-9, now_s - standing.advanced_s)
-        standing.utilisation = min(1.0, standing.inner_s / wall_s)
-    standing.advanced_s, standing.inner_s = now_s, 0.0
+    last, now = context.outer.advanced, Advance(time.monotonic(), context.trainer.inner_s)
+    if last is not None:
+        wall_s = max(1e-9, now.at_s - last.at_s)
+        context.outer.utilisation = min(1.0, (now.inner_s - last.inner_s) / wall_s)
+    context.outer.advanced = now
 
 
-def _account(parts: Parts, step: int, closing: Certified) -> dict[str, object]:
+def _account(context: Context, step: int, closing: Certified) -> dict[str, object]:
     """Return the journal's fields for a finished outer step."""
-    participants = parts.history.participants(step)
+    participants = context.ledger.history.participants(step)
     return {
         "step": step,
         "height": closing.entry.height,
@@ -375,6 +374,6 @@ def _account(parts: Parts, step: int, closing: Certified) -> dict[str, object]:
         "skipped": not isinstance(closing.entry.value, Commit),
         "tokens": sum(each.tokens for each in participants),
         "peers": len(participants),
-        "took_part": any(each.peer == parts.me for each in participants),
-        "compute_utilisation": parts.standing.utilisation,
+        "took_part": any(each.peer == context.me for each in participants),
+        "compute_utilisation": context.outer.utilisation,
     }

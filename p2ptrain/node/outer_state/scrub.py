@@ -19,7 +19,7 @@ import trio
 from p2ptrain.errors import StoreError
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Health
 
@@ -66,72 +66,72 @@ class Pass:
         return Caution("CKPT-HASH", whole, "move the home to a sound disk soon")
 
 
-async def scrub(parts: Parts) -> None:
+async def scrub(context: Context) -> None:
     """Run pass after pass until cancelled; at once and at full speed when a user asks for a pass.
 
     Raises StoreError: this store cannot take a repaired chunk.
     """
-    rate = parts.config.scrub_bytes_per_s
-    await _asked_or_after(parts, FIRST_S if rate else float("inf"))
+    rate = context.config.scrub_bytes_per_s
+    await _asked_or_after(context, FIRST_S if rate else float("inf"))
     while True:
-        asked = parts.scrub_asked.is_set()
-        parts.scrub_asked = trio.Event()
-        done = await one_pass(parts, None if asked else rate)
-        parts.journal.write(
+        asked = context.blobs.scrub_asked.is_set()
+        context.blobs.scrub_asked = trio.Event()
+        done = await one_pass(context, None if asked else rate)
+        context.journal.write(
             "scrubbed", chunks=done.chunks, bytes=done.bytes, lost=done.lost, asked=asked
         )
-        await _asked_or_after(parts, PAUSE_S if rate else float("inf"))
+        await _asked_or_after(context, PAUSE_S if rate else float("inf"))
 
 
-async def _asked_or_after(parts: Parts, seconds: float) -> None:
+async def _asked_or_after(context: Context, seconds: float) -> None:
     with trio.move_on_after(seconds):
-        await parts.scrub_asked.wait()
+        await context.blobs.scrub_asked.wait()
 
 
-async def one_pass(parts: Parts, bytes_per_s: float | None) -> Pass:
+async def one_pass(context: Context, bytes_per_s: float | None) -> Pass:
     """Read the store once, at `bytes_per_s` on average, and repair damaged chunks on the way."""
     done = Pass()
-    parts.standing.warnings.pop(WARNING, None)
-    for fan in range(parts.store.fans):
+    context.alerts.clear(WARNING)
+    for fan in range(context.store.fans):
         found: list[Digest] = []
-        for digest in await trio.to_thread.run_sync(parts.store.chunks_in, fan):
-            health = await trio.to_thread.run_sync(parts.store.examine, digest)
+        for digest in await trio.to_thread.run_sync(context.store.chunks_in, fan):
+            health = await trio.to_thread.run_sync(context.store.examine, digest)
             done.chunks += 1
             done.bytes += health.bytes
             if health.is_damaged:
                 found.append(digest)
-                _say_so(parts, done, digest, health)
-            await _asked_or_after(parts, health.bytes / bytes_per_s if bytes_per_s else 0.0)
+                _say_so(context, done, digest, health)
+            await _asked_or_after(context, health.bytes / bytes_per_s if bytes_per_s else 0.0)
         if found:
-            done.repaired += await repair(parts, found)
-            parts.standing.warnings[WARNING] = done.caution
-            parts.changes.ring()
+            done.repaired += await repair(context, found)
+            context.alerts.show(WARNING, done.caution)
+            context.changes.ring()
     return done
 
 
-def _say_so(parts: Parts, done: Pass, digest: Digest, health: Health) -> None:
+def _say_so(context: Context, done: Pass, digest: Digest, health: Health) -> None:
     done.damaged.append(digest)
-    parts.journal.write("bit-rot", digest=digest, why=health.why)
+    context.journal.write("bit-rot", digest=digest, why=health.why)
 
 
-async def repair(parts: Parts, damaged: Sequence[Digest]) -> list[Digest]:
+async def repair(context: Context, damaged: Sequence[Digest]) -> list[Digest]:
     """Fetch chunks that the store has set aside. Return those that were fetched.
 
     Raises StoreError: this store cannot take them.
     """
     try:
-        unwanted = after(parts, REPAIR_S)
-        await fetch.fetch_loose(parts, damaged, unwanted=unwanted, patient=False, try_s=TRY_S)
+        unwanted = after(context, REPAIR_S)
+        await fetch.fetch_loose(context, damaged, unwanted=unwanted, patient=False, try_s=TRY_S)
     except StoreError as exc:
         if exc.code != "CKPT-NO-SOURCE":
             raise
-    repaired = [digest for digest in damaged if parts.store.has_chunk(digest)]
+    repaired = [digest for digest in damaged if context.store.has_chunk(digest)]
     lost = [digest for digest in damaged if digest not in set(repaired)]
-    parts.journal.write("rot-repaired", repaired=repaired, lost=lost)
+    context.journal.write("rot-repaired", repaired=repaired, lost=lost)
     return repaired
 
 
-def after(parts: Parts, seconds: float) -> Callable[[], bool]:
+def after(context: Context, seconds: float) -> Callable[[], bool]:
     """Return a function that tells whether `seconds` have passed since this call."""
-    since = parts.now()
-    return lambda: parts.now() > since + seconds
+    since = context.now()
+    return lambda: context.now() > since + seconds

@@ -1,23 +1,24 @@
-"""List the snapshots that θ and m can start from, and what of the way from there is here already.
+"""Choose the snapshot that brings a node to the ledger's head with the fewest bytes.
 
-`start` chooses the best one, `outer_task` loads it, and `retention` keeps what the way needs.
+Only missing bytes cost anything: a snapshot that is not here, and the updates of the outer steps
+after it that are not here. `outer_task` loads the chosen snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 import trio
 
 from p2ptrain.archive.chain_log import Origin
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, ManifestInvalid
 from p2ptrain.ids import Digest
-from p2ptrain.ledger.chain.values import Commit
+from p2ptrain.ledger.chain.values import Commit, SnapshotRef
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate
 from p2ptrain.node.outer_state import state_mismatch, update_blobs
-from p2ptrain.node.outer_state.start import Here, Start, choose_start
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.state.outer_state import SNAPSHOT
 from p2ptrain.store import Head, Store
 
@@ -27,18 +28,55 @@ that wrote the newest may be away: a majority vouches for its digest, not for it
 """
 
 
-def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> Start | None:
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The held snapshots, and the outer steps whose update is held or that have none."""
+
+    snapshots: Collection[Digest] = frozenset()
+    steps: Collection[int] = frozenset()
+
+
+def choose_start(
+    *,
+    target_step: int,
+    starts: Iterable[SnapshotRef],
+    here: Here,
+    snapshot_bytes: int,
+    update_bytes: int,
+    first_step: int = 0,
+) -> SnapshotRef | None:
+    """Return the start with the fewest bytes to `target_step`; of equal ones the newest.
+
+    A snapshot after the target is useless, since the ledger here does not reach it. So is one
+    before `first_step`, where a pruned ledger begins: the updates after it are not known.
+    """
+
+    def cost_bytes(start: SnapshotRef) -> int:
+        fetched = 0 if start.digest in here.snapshots else snapshot_bytes
+        after = range(start.step, target_step)
+        return fetched + update_bytes * sum(step not in here.steps for step in after)
+
+    reachable = [each for each in starts if first_step <= each.step <= target_step]
+    return min(reachable, key=lambda each: (cost_bytes(each), -each.step), default=None)
+
+
+def leap_pays(*, updates: int, snapshot_bytes: int, update_bytes: int) -> bool:
+    """Return whether a snapshot has fewer bytes than the updates that lead to it from here."""
+    return updates * update_bytes > snapshot_bytes
+
+
+def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> SnapshotRef | None:
     """Return the snapshot that our head names, if it is of the chain followed now."""
     head = store.head()
     if head is None or head.run != ledger.rules.run:
         return None
     if head.snapshot is None or head.snapshot_step is None:
         return None
-    start = Start(head.snapshot_step, head.snapshot)
+    start = SnapshotRef(head.snapshot_step, head.snapshot)
     return start if _is_ours(ledger, origin, head, start) else None
 
 
-def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) -> bool:
+def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: SnapshotRef) -> bool:
     """Return whether the state of a head belongs to the chain followed now.
 
     It may not: the ledger was lost, or the user named a checkpoint of another line. Or another
@@ -53,20 +91,25 @@ def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) ->
     return origin is None or origin.trusted is None
 
 
-def certified_starts(ledger: Ledger, genesis: Digest) -> list[Start]:
+def certified_starts(ledger: Ledger, genesis: Digest) -> list[SnapshotRef]:
     """Return the certified snapshots that the kept chain names, newest first; genesis is last."""
     values = [each.entry.value for each in ledger.kept.entries]
     refs = [value.snapshot for value in values if isinstance(value, Commit) and value.snapshot]
-    return [*(Start(each.step, each.digest) for each in reversed(refs)), Start(0, genesis)]
+    return [
+        *(SnapshotRef(each.step, each.digest) for each in reversed(refs)),
+        SnapshotRef(0, genesis),
+    ]
 
 
-def all_starts(store: Store, ledger: Ledger, origin: Origin | None, genesis: Digest) -> list[Start]:
+def all_starts(
+    store: Store, ledger: Ledger, origin: Origin | None, genesis: Digest
+) -> list[SnapshotRef]:
     """Return our own snapshot, if any, and the certified ones."""
     own = own_start(store, ledger, origin)
     return [*([own] if own else []), *certified_starts(ledger, genesis)]
 
 
-def newest_held(store: Store, starts: Iterable[Start]) -> Start | None:
+def newest_held(store: Store, starts: Iterable[SnapshotRef]) -> SnapshotRef | None:
     """Return the newest of these that is here whole: a restart could begin with it."""
     ordered = sorted(starts, key=lambda each: -each.step)
     return next((each for each in ordered if _holds(store, each.digest)), None)
@@ -82,20 +125,20 @@ def _holds(store: Store, digest: Digest) -> bool:
         return False
 
 
-async def look(parts: Parts) -> Here:
+async def look(context: Context) -> Here:
     """Return which snapshots and updates are here now; later arrivals are not counted."""
-    ledger = parts.ledger
-    *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
-    own = own_start(parts.store, ledger, parts.origin)
+    ledger = context.ledger.core
+    *certified, genesis = certified_starts(ledger, context.manifest.genesis)
+    own = own_start(context.store, ledger, context.ledger.origin)
     one_of_each = ([own] if own else [], certified, [genesis])
     known = range(ledger.kept.start.step, ledger.state.step)
     committed = dict(ledger.kept.updates)
-    return await trio.to_thread.run_sync(_look, parts.store, one_of_each, known, committed)
+    return await trio.to_thread.run_sync(_look, context.store, one_of_each, known, committed)
 
 
 def _look(
     store: Store,
-    kinds: Iterable[Iterable[Start]],
+    kinds: Iterable[Iterable[SnapshotRef]],
     known: Iterable[int],
     committed: Mapping[int, CommittedUpdate],
 ) -> Here:
@@ -111,23 +154,23 @@ def _look(
 
 
 def best_start(
-    parts: Parts, here: Here, without: Collection[Digest] = (), first_step: int = 0
-) -> Start | None:
+    context: Context, here: Here, without: Collection[Digest] = (), first_step: int = 0
+) -> SnapshotRef | None:
     """Return the cheapest start from which the kept chain leads to its head; None if there is none.
 
     Candidates are our own snapshot, the newest certified ones, and genesis, but none before
     `first_step`.
     """
-    ledger = parts.ledger
-    *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
+    ledger = context.ledger.core
+    *certified, genesis = certified_starts(ledger, context.manifest.genesis)
     held = [each for each in certified[FETCHED_MAX:] if each.digest in here.snapshots]
-    own = own_start(parts.store, ledger, parts.origin)
+    own = own_start(context.store, ledger, context.ledger.origin)
     starts = [*([own] if own else []), *certified[:FETCHED_MAX], *held, genesis]
     return choose_start(
         target_step=ledger.state.step,
         starts=[each for each in starts if each.digest not in without],
         here=here,
-        snapshot_bytes=8 * parts.layout.numel,
-        update_bytes=update_blobs.payload_bytes_about(parts),
+        snapshot_bytes=8 * context.layout.numel,
+        update_bytes=update_blobs.payload_bytes_about(context),
         first_step=max(first_step, ledger.kept.start.step),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, MachineUnfit
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certified, Commit
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import Store
 
@@ -35,12 +35,12 @@ class Contradiction:
     certified: Digest
 
 
-def contradiction(parts: Parts) -> Contradiction | None:
+def contradiction(context: Context) -> Contradiction | None:
     """Return a difference between the newest certified snapshot and ours of that step, if any."""
-    certified = parts.ledger.state.snapshot
-    if certified is None or certified == parts.outer.disowned:
+    certified = context.ledger.snapshot.snapshot
+    if certified is None or certified == context.outer.disowned:
         return None
-    own = parts.ledger.view.own_snapshots.get(certified.step)
+    own = context.ledger.core.view.own_snapshots.get(certified.step)
     if own is None or own == certified.digest:
         return None
     return Contradiction(certified.step, own, certified.digest)
@@ -54,26 +54,31 @@ def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Dige
     return any(each.step == step and each.digest != digest for each in named)
 
 
-def begin(parts: Parts, found: Contradiction) -> None:
+def begin(context: Context, found: Contradiction) -> None:
     """Stop the use of θ and m, and of work trained on them, until they are corrected.
 
     Raises MachineUnfit: it has happened too often.
     """
-    parts.journal.write("state-differs", step=found.step, own=found.own, certified=found.certified)
-    parts.outer.disowned = parts.ledger.state.snapshot
-    parts.outer.replaced += 1
-    if parts.outer.replaced > TIMES_MAX:
-        raise _unfit(found)
-    parts.outer.step = None
-    parts.standing.work = None
-    parts.standing.warnings[WARNING] = Caution(
-        "STATE-DIFFERS",
-        f"θ and m IN THIS NODE ARE WRONG: before outer step {found.step} they differed from "
-        "what the members certified. The node sets them aside and fetches the parts that "
-        "differ",
-        "test this machine's memory and processor, which may be faulty",
+    context.journal.write(
+        "state-differs", step=found.step, own=found.own, certified=found.certified
     )
-    parts.changes.ring()
+    context.outer.disowned = context.ledger.snapshot.snapshot
+    context.outer.replaced += 1
+    if context.outer.replaced > TIMES_MAX:
+        raise _unfit(found)
+    context.outer.step = None
+    context.trainer.discard_work()
+    context.alerts.show(
+        WARNING,
+        Caution(
+            "STATE-DIFFERS",
+            f"θ and m IN THIS NODE ARE WRONG: before outer step {found.step} they differed from "
+            "what the members certified. The node sets them aside and fetches the parts that "
+            "differ",
+            "test this machine's memory and processor, which may be faulty",
+        ),
+    )
+    context.changes.ring()
 
 
 def disown(store: Store) -> None:
@@ -83,17 +88,20 @@ def disown(store: Store) -> None:
         store.put_head(replace(head, snapshot=None, snapshot_step=None))
 
 
-def end(parts: Parts, found: Contradiction) -> None:
+def end(context: Context, found: Contradiction) -> None:
     """Report that θ and m are correct again."""
-    unlike, of = chunks_unlike(parts.store, found)
-    parts.journal.write("state-put-right", step=parts.outer.step, chunks=unlike, of=of)
-    parts.standing.warnings[WARNING] = Caution(
-        "STATE-DIFFERS",
-        f"θ and m in this node were wrong at outer step {found.step}, in {unlike} of {of} "
-        "chunks; they have been corrected",
-        "if this happens once more, test this machine's memory and processor",
+    unlike, of = chunks_unlike(context.store, found)
+    context.journal.write("state-put-right", step=context.outer.step, chunks=unlike, of=of)
+    context.alerts.show(
+        WARNING,
+        Caution(
+            "STATE-DIFFERS",
+            f"θ and m in this node were wrong at outer step {found.step}, in {unlike} of {of} "
+            "chunks; they have been corrected",
+            "if this happens once more, test this machine's memory and processor",
+        ),
     )
-    parts.changes.ring()
+    context.changes.ring()
 
 
 def chunks_unlike(store: Store, found: Contradiction) -> tuple[int, int]:

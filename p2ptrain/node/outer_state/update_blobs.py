@@ -17,21 +17,21 @@ from p2ptrain.archive.update_format import Opened
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 
 LAG_S = 5.0
 """Participants finish a reduce within a few seconds of each other. After this time something is
 wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
 
 
-def payload_bytes_about(parts: Parts) -> int:
+def payload_bytes_about(context: Context) -> int:
     """Estimate the mean length of current updates, in bytes, from the terms known here."""
-    state = parts.ledger.state
-    return parts.outer_steps.payload_bytes_about(state.terms, state.step)
+    state = context.ledger.snapshot
+    return context.outer_steps.payload_bytes_about(state.terms, state.step)
 
 
 async def obtain(
-    parts: Parts,
+    context: Context,
     digest: Digest,
     outer_step: OuterStep,
     unwanted: Callable[[], bool] = fetch.never,
@@ -43,20 +43,20 @@ async def obtain(
         StoreError: this store cannot take it, or no peer has it and it is unwanted
             (CKPT-NO-SOURCE).
     """
-    read = partial(outer_step.update.read, parts.store, digest)
+    read = partial(outer_step.update.read, context.store, digest)
     with _blob_expected(digest):
-        return await fetch.use(parts, digest, read, unwanted, patient=False)
+        return await fetch.use(context, digest, read, unwanted, patient=False)
 
 
-async def own_result(parts: Parts, step: int) -> None:
+async def own_result(context: Context, step: int) -> None:
     """Wait, up to `LAG_S`, for a reduce of `step` in which this node makes the update itself."""
     with trio.move_on_after(LAG_S):
-        while parts.standing.averaging == step:
-            await parts.changes.wait()
+        while context.reduce.averaging == step:
+            await context.changes.wait()
 
 
 async def inspect(
-    parts: Parts, digest: Digest, outer_step: OuterStep, opened: Opened | None = None
+    context: Context, digest: Digest, outer_step: OuterStep, opened: Opened | None = None
 ) -> None:
     """Fetch an update that is to be certified, and check that it can be applied.
 
@@ -70,16 +70,16 @@ async def inspect(
     Raises:
         RemoteProtocolError, StoreError: as `obtain` does.
     """
-    await own_result(parts, outer_step.step)
+    await own_result(context, outer_step.step)
     with _blob_expected(digest):
-        if not await trio.to_thread.run_sync(parts.store.holds_blob, digest):
-            await fetch.fetch_loose(parts, [digest])
-            check = partial(outer_step.update.check_manifest, parts.store, digest)
+        if not await trio.to_thread.run_sync(context.store.holds_blob, digest):
+            await fetch.fetch_loose(context, [digest])
+            check = partial(outer_step.update.check_manifest, context.store, digest)
             await trio.to_thread.run_sync(check)
-    payload = await obtain(parts, digest, outer_step)
+    payload = await obtain(context, digest, outer_step)
     if opened is not None:
         await hold(payload, outer_step, opened)
-    await trio.to_thread.run_sync(parts.store.settle)
+    await trio.to_thread.run_sync(context.store.settle)
 
 
 async def hold(payload: bytes | memoryview, outer_step: OuterStep, opened: Opened) -> None:

@@ -23,17 +23,10 @@ from p2ptrain.dataplane import Dialling, Endpoint, RingKey, SecureSocket, dial
 from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.endpoint_exchange import introduced
-from p2ptrain.node.gossip.reachability import is_dialable, may_be_at
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.gossip.reachability import is_dialable
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
-from p2ptrain.ring import NEIGHBOURS_MAX, SILENCE_S, Links, ReduceRequest
-
-EDGE_S = 0.75 * SILENCE_S
-"""6 s: longer than a heartbeat and a gossip hop, so by then a live neighbour has received the
-roster. It is shorter than the silence after which neighbours that are connected already would blame
-us, because nothing is sent before all connections are open. With 10 s, a participant that left out
-one connection got an honest peer blamed for silence.
-"""
+from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
 DIAL_S = 4.0
 """Limit for one dial: several times what a busy machine on the other side of the world needs."""
@@ -46,7 +39,7 @@ LATE_S = 0.5
 THREADS_MAX = 128
 """One thread for each connection being made: with NEIGHBOURS_MAX neighbours, all of them."""
 
-Opener = Callable[["Parts", PeerId, RingKey, "Edges"], Awaitable[None]]
+Opener = Callable[["Context", PeerId, RingKey, "Edges"], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -70,7 +63,7 @@ class Edges:
             connection.close()
 
 
-async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> Links:
+async def connect(context: Context, request: ReduceRequest, edges: Edges) -> Links:
     """Fill `edges` with a connection to each neighbour for each stream, and return them all.
 
     Raises:
@@ -80,14 +73,14 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> Links:
     if count > NEIGHBOURS_MAX:
         what = f"with the schedule {request.schedule} this node would have {count} neighbours"
         raise ReduceAborted(request.step, request.attempt, (), what)
-    openers = {peer: _opener(parts, request, peer) for peer in request.neighbours}
+    openers = {peer: _opener(context, request, peer) for peer in request.neighbours}
     faults: list[ReduceAborted] = []
 
     async def have(open_one: Opener, peer: PeerId, stream: int) -> None:
         dialler = me if open_one is _reach else peer
         key = RingKey(request.run, request.step, request.attempt, stream, dialler)
         try:
-            await open_one(parts, peer, key, edges)
+            await open_one(context, peer, key, edges)
         except (PeerError, RemoteProtocolError) as exc:
             # The neighbour that we failed to reach is at fault, whichever peer its bytes made the
             # error name.
@@ -102,7 +95,7 @@ async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> Links:
     return edges.links(request)
 
 
-def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
+def _opener(context: Context, request: ReduceRequest, peer: PeerId) -> Opener:
     """Return whether we dial `peer` or accept its connection, by the newest heartbeats of both.
 
     Raises:
@@ -110,9 +103,9 @@ def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
             pair, so that the other can average. The blame alternates by step, since both have work
             to contribute.
     """
-    me, mine = request.peers[request.me], parts.standing.dialable
+    me, mine = request.peers[request.me], context.own_heartbeat.dialable
     first = request.me < request.peers.index(peer)
-    if mine != is_dialable(parts, peer):
+    if mine != is_dialable(context, peer):
         first = mine is False
     elif not mine:
         pair = sorted((me, peer))
@@ -122,56 +115,60 @@ def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
     return _reach if first else _accept
 
 
-async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
+async def _accept(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
     def take() -> None:
         # Runs in the thread, so that no connection is lost if the task is cancelled meanwhile.
-        edges.open[peer, key.stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
+        edges.open[peer, key.stream] = context.plane.ring_inbox.take(
+            key, deadline_s=context.timing.edge_s
+        )
 
-    give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
-    with _told_if_late(parts, peer, key) as met:
+    give_up = partial(
+        context.plane.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt
+    )
+    with _told_if_late(context, peer, key) as met:
         met.append("waiting for the peer to dial")
         await in_thread(take, stop=give_up, limiter=edges.threads)
 
 
-async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
+async def _reach(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
     """Dial until the neighbour answers. If it was restarted, we may not know its new endpoint, or
-    it may not know our new certificate: then both are exchanged. All of this takes at most EDGE_S
+    it may not know our new certificate: then both are exchanged. All of this takes at most `edge_s`
     and one last try; a longer wait would make us fail without naming the neighbour."""
-    ends = parts.now() + EDGE_S
-    endpoint = parts.peers.endpoint(peer)
-    with _told_if_late(parts, peer, key) as met:
+    ends = context.now() + context.timing.edge_s
+    endpoint = context.peers.table.endpoint(peer)
+    with _told_if_late(context, peer, key) as met:
         for wait_s in chain([0.0], repeat(AGAIN_S)):
             dialling = Dialling()
-            deadline_s = min(DIAL_S, max(ends - parts.now(), AGAIN_S))
-            work = partial(_dial, parts, peer, endpoint, key, edges, dialling, deadline_s)
+            deadline_s = min(DIAL_S, max(ends - context.now(), AGAIN_S))
+            work = partial(_dial, context, peer, endpoint, key, edges, dialling, deadline_s)
             try:
-                if endpoint is not None and not may_be_at(parts, endpoint):
+                if endpoint is not None and not context.peers.may_be_at(endpoint):
                     raise PeerUnreachable("its data plane is on a loopback address", peer=peer)
                 seconds = await in_thread(work, stop=dialling.give_up, limiter=edges.threads)
-                return parts.paths.connected(peer, seconds)
+                return context.peers.paths.connected(peer, seconds)
             except (PeerError, RemoteProtocolError) as exc:
                 met.append(exc.what)
-                if parts.now() + AGAIN_S >= ends:
+                if context.now() + AGAIN_S >= ends:
                     raise
             await trio.sleep(wait_s)
-            with trio.move_on_after(max(ends - parts.now(), 0.0)):
-                endpoint = await introduced(parts, peer) or parts.peers.endpoint(peer)
+            with trio.move_on_after(max(ends - context.now(), 0.0)):
+                endpoint = await introduced(context, peer) or context.peers.table.endpoint(peer)
 
 
 @contextmanager
-def _told_if_late(parts: Parts, peer: PeerId, key: RingKey) -> Iterator[list[str]]:
+def _told_if_late(context: Context, peer: PeerId, key: RingKey) -> Iterator[list[str]]:
     """Journal a line if the block took long. The block appends what happened to the list."""
-    began, met = parts.now(), list[str]()
+    began, met = context.now(), list[str]()
     try:
         yield met
     finally:
-        if (seconds := parts.now() - began) > LATE_S:
+        if (seconds := context.now() - began) > LATE_S:
             where = {"step": key.step, "attempt": key.attempt, "stream": key.stream}
-            parts.journal.write("edge-late", peer=peer, **where, seconds=seconds, met=met)
+            context.journal.write("edge-late", peer=peer, **where, seconds=seconds, met=met)
 
 
 def _dial(
-    parts: Parts,
+    context: Context,
     peer: PeerId,
     endpoint: Endpoint | None,
     key: RingKey,
@@ -184,11 +181,11 @@ def _dial(
         raise PeerUnreachable("it has not announced its data plane's address", peer=peer)
     began = time.monotonic()
     connection = dial(
-        parts.credentials,
+        context.plane.credentials,
         endpoint,
         key.to_hello(),
         deadline_s=deadline_s,
-        encrypted=parts.manifest.encrypted,
+        encrypted=context.manifest.encrypted,
         dialling=dialling,
     )
     edges.open[peer, key.stream] = connection

@@ -26,7 +26,7 @@ from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFaile
 from p2ptrain.ledger.policy.reduce_results import confessed
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.reduce.reduce_links import Edges, connect
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
 from p2ptrain.peers.heartbeat import ReduceReport
@@ -82,73 +82,74 @@ def reduce_impossible(
     return roster if ours and (lost or other) else None
 
 
-async def exchange(parts: Parts) -> None:
+async def exchange(context: Context) -> None:
     """Take part in every reduce that the ledger opens with us in it, or report that we cannot."""
     tried: tuple[int, int] | None = None
     while True:
-        _settle(parts)
-        ledger, work, held = parts.ledger, parts.standing.work, parts.outer.step
-        roster = reduce_due(ledger.state, held, parts.me, work)
-        said = ledger.view.ready.get(parts.me)
-        wanted = roster or reduce_impossible(ledger.state, held, parts.me, said, work)
+        _settle(context)
+        ledger, work, held = context.ledger.core, context.trainer.work, context.outer.step
+        roster = reduce_due(ledger.state, held, context.me, work)
+        said = ledger.view.ready.get(context.me)
+        wanted = roster or reduce_impossible(ledger.state, held, context.me, said, work)
         outer_step = None
         if wanted is not None and (wanted.step, wanted.attempt) != tried:
-            outer_step = parts.known_outer_step(wanted.step)
+            outer_step = context.known_outer_step(wanted.step)
         if wanted is None or outer_step is None:
-            await parts.changes.wait()
+            await context.changes.wait()
             continue
         tried = (wanted.step, wanted.attempt)
         if roster is None:
-            await _decline(parts, wanted)
+            await _decline(context, wanted)
             continue
         edges = Edges()
         try:
-            await _attempt(parts, outer_step, roster, edges)
+            await _attempt(context, outer_step, roster, edges)
         finally:
             edges.close()
 
 
-async def _decline(parts: Parts, roster: Roster) -> None:
+async def _decline(context: Context, roster: Roster) -> None:
     """Report that we lack the work that the roster counts on. Other work that our lease covers is
     offered for the next attempt, since no trainer will be told to make it again.
     """
-    where, work = (roster.step, roster.attempt), parts.standing.work
-    lease = parts.ledger.state.leases.get(parts.me, ())
+    where, work = (roster.step, roster.attempt), context.trainer.work
+    lease = context.ledger.snapshot.leases.get(context.me, ())
     if work is None or work.step != roster.step or lease[: len(work.blocks)] != work.blocks:
-        parts.standing.work = None
+        context.trainer.discard_work()
     await _give_up(
-        parts, ReduceAborted(*where, (parts.me,), "this node has lost its work for this exchange")
+        context,
+        ReduceAborted(*where, (context.me,), "this node has lost its work for this exchange"),
     )
-    work = parts.standing.work
+    work = context.trainer.work
     if work is not None:
         # A peer that reports its work lost withdraws its Ready, so Ready is sent again.
-        await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
+        await context.ledger.submit(Ready(context.me, work.step, work.tokens, len(work.blocks)))
 
 
-async def _attempt(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> None:
+async def _attempt(context: Context, outer_step: OuterStep, roster: Roster, edges: Edges) -> None:
     """Run one reduce, from its roster to our report of it."""
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
-    parts.journal.write("exchange-started", **where, peers=roster.peers)
-    parts.enter(Exchanging())
+    context.journal.write("exchange-started", **where, peers=roster.peers)
+    context.state.enter(Exchanging())
     try:
-        update = await _averaged(parts, outer_step, roster, edges)
+        update = await _averaged(context, outer_step, roster, edges)
     except ReduceAborted as exc:
-        if parts.me in exc.suspects:
-            parts.standing.work = None  # Its numbers are not finite, so it is not offered again.
-        await _give_up(parts, exc)
+        if context.me in exc.suspects:
+            context.trainer.discard_work()  # Its numbers are not finite.
+        await _give_up(context, exc)
         with trio.move_on_after(LINGER_S):
-            while parts.ledger.state.roster == roster:
-                await parts.changes.wait()
+            while context.ledger.snapshot.roster == roster:
+                await context.changes.wait()
     else:
-        parts.standing.reduce = ReduceReport(step, attempt, update, ())
-        parts.enter(StandingBy("for the members to commit the update"))
-        await parts.tell(UpdateHeld(update, (step, attempt)))
-        await parts.tell(ReduceDone(parts.me, step, attempt, update))
-        parts.speak_now()
+        context.reduce.report = ReduceReport(step, attempt, update, ())
+        context.state.enter(StandingBy("for the members to commit the update"))
+        await context.ledger.submit(UpdateHeld(update, (step, attempt)))
+        await context.ledger.submit(ReduceDone(context.me, step, attempt, update))
+        context.own_heartbeat.send_now()
 
 
-async def _give_up(parts: Parts, why: ReduceAborted) -> None:
+async def _give_up(context: Context, why: ReduceAborted) -> None:
     """Report that this attempt has failed here, and the peers that this node itself found at fault.
 
     A neighbour's accusation of others is not repeated. The neighbour reports it too, and otherwise
@@ -157,7 +158,7 @@ async def _give_up(parts: Parts, why: ReduceAborted) -> None:
     """
     step, attempt = why.step, why.attempt
     suspects = tuple(filter(is_peer_id, why.suspects))
-    parts.journal.write(
+    context.journal.write(
         "exchange-failed",
         step=step,
         attempt=attempt,
@@ -167,82 +168,84 @@ async def _give_up(parts: Parts, why: ReduceAborted) -> None:
     )
     if why.heard:
         suspects = ()
-    parts.standing.reduce = ReduceReport(step, attempt, None, suspects)
-    parts.enter(StandingBy("for the members to decide how to continue"))
-    await parts.tell(ReduceFailed(parts.me, step, attempt, suspects))
-    parts.speak_now()
+    context.reduce.report = ReduceReport(step, attempt, None, suspects)
+    context.state.enter(StandingBy("for the members to decide how to continue"))
+    await context.ledger.submit(ReduceFailed(context.me, step, attempt, suspects))
+    context.own_heartbeat.send_now()
 
 
-async def _averaged(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
+async def _averaged(
+    context: Context, outer_step: OuterStep, roster: Roster, edges: Edges
+) -> Digest:
     """Run `_reduce`, with `averaging` set meanwhile; tasks that would fetch the update wait for its
     end."""
-    parts.standing.averaging = roster.step
+    context.reduce.averaging = roster.step
     try:
-        return await _reduce(parts, outer_step, roster, edges)
+        return await _reduce(context, outer_step, roster, edges)
     finally:
-        parts.standing.averaging = None
-        parts.changes.ring()
+        context.reduce.averaging = None
+        context.changes.ring()
 
 
-async def _reduce(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
+async def _reduce(context: Context, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
     """Run the reduce, store the update that it made, and return the update's digest.
 
     Raises:
         ReduceAborted: the reduce failed.
     """
-    assert parts.arena is not None, "a seed is never a participant"
-    request = _request(parts, outer_step, roster)
+    assert context.trainer.arena is not None, "a seed is never a participant"
+    request = _request(context, outer_step, roster)
     payload = bytearray(outer_step.update.payload_bytes)
-    async with parts.outer.lock:
+    async with context.outer.lock:
         # The previous holder of the lock may have advanced θ.
-        if reason := _why_moot(parts, roster):
+        if reason := _why_moot(context, roster):
             raise reason
-        links = await _while_it_matters(parts, roster, partial(connect, parts, request, edges))
-        residual = _residual(parts, outer_step)
+        links = await _while_it_matters(context, roster, partial(connect, context, request, edges))
+        residual = _residual(context, outer_step)
         if residual is not None:
             begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
             await trio.to_thread.run_sync(begun)
         fragment = outer_step.fragment
-        theta, local = await trio.to_thread.run_sync(_side_by_side, fragment, parts.arena)
+        theta, local = await trio.to_thread.run_sync(_side_by_side, fragment, context.trainer.arena)
         reduce = Reduce(
             request,
             links,
             theta,
             local,
             payload,
-            parts.uplink,
+            context.plane.uplink,
             residual=None if residual is None else residual.owed,
             residual_out=None if residual is None else residual.aside,
         )
         where = {"step": roster.step, "attempt": roster.attempt}
-        parts.journal.write("exchange-connected", **where, peers=roster.peers)
-        report = await _run(parts, roster, request, reduce, residual)
+        context.journal.write("exchange-connected", **where, peers=roster.peers)
+        report = await _run(context, roster, request, reduce, residual)
         # Compared under the lock: later θ may be that of the next step.
         result = np.frombuffer(payload, np.uint8)
         compared = await trio.to_thread.run_sync(compare, theta, local, result, request.codec)
     for each in report.traffic:
-        parts.paths.moved(each.peer, each.sent_bytes, each.sending_s)
+        context.peers.paths.moved(each.peer, each.sent_bytes, each.sending_s)
     try:
-        update = await trio.to_thread.run_sync(outer_step.update.write, parts.store, payload)
+        update = await trio.to_thread.run_sync(outer_step.update.write, context.store, payload)
     except StoreError as exc:
         raise ReduceAborted(roster.step, roster.attempt, (), f"not stored: {exc.what}") from exc
-    parts.journal.write(
+    context.journal.write(
         "exchange-done", **where, update=update, **report.facts(), **asdict(compared)
     )
-    parts.standing.last_reduce = report
-    parts.standing.comparison = compared
+    context.reduce.last_ring = report
+    context.reduce.comparison = compared
     return update
 
 
-def _residual(parts: Parts, outer_step: OuterStep) -> Residual | None:
+def _residual(context: Context, outer_step: OuterStep) -> Residual | None:
     """Return the rounding errors that this peer keeps for the fragment; None without error
     feedback."""
-    residuals = parts.outer.residuals
+    residuals = context.outer.residuals
     return residuals[outer_step.fragment_index] if residuals else None
 
 
 async def _run(
-    parts: Parts,
+    context: Context,
     roster: Roster,
     request: ReduceRequest,
     reduce: Reduce,
@@ -252,17 +255,17 @@ async def _run(
 
     Raises ReduceAborted: the reduce failed.
     """
-    parts.standing.ring = reduce
+    context.reduce.ring = reduce
     try:
         run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was given up"))
-        return await _while_it_matters(parts, roster, run, update_blobs.LAG_S)
+        return await _while_it_matters(context, roster, run, update_blobs.LAG_S)
     except ReduceAborted:
         if residual is not None:
             lost_max = residual_max(request.codec, len(request.peers), request.influence_max)
             await trio.to_thread.run_sync(residual.cut_short, lost_max)
         raise
     finally:
-        parts.standing.ring = None
+        context.reduce.ring = None
 
 
 def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Float32Vector]:
@@ -276,34 +279,36 @@ def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Floa
     return theta, local
 
 
-def _settle(parts: Parts) -> None:
+def _settle(context: Context) -> None:
     """Account for the rounding errors of reduces that were committed, whatever their end was here.
 
     The chain decides this, not the updates that were applied: a node that leaps over an update with
     a snapshot has contributed to it too.
     """
-    ledger = parts.ledger
-    for residual in parts.outer.residuals:
+    ledger = context.ledger.core
+    for residual in context.outer.residuals:
         step = residual.open_step
         if step is None or step >= ledger.state.step:
             continue
         if step < ledger.kept.start.step:
             residual.forget()
             continue
-        value = parts.history.closing(step).entry.value
+        value = context.ledger.history.closing(step).entry.value
         residual.ended(value.attempt if isinstance(value, Commit) else None)
 
 
-def _request(parts: Parts, outer_step: OuterStep, roster: Roster) -> ReduceRequest:
+def _request(context: Context, outer_step: OuterStep, roster: Roster) -> ReduceRequest:
     update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
         # Each branch has a line of its own, so attempts of different branches cannot be confused.
-        run=RunId(parts.ledger.state.line),
+        run=RunId(context.ledger.snapshot.line),
         step=roster.step,
         attempt=roster.attempt,
         peers=roster.peers,
-        me=roster.peers.index(parts.me),
-        weights=weights(parts.history, parts.ledger.state.since, roster, len(parts.fragments)),
+        me=roster.peers.index(context.me),
+        weights=weights(
+            context.ledger.history, context.ledger.snapshot.since, roster, len(context.fragments)
+        ),
         numel=update.numel,
         codec=update.codec,
         schedule=roster.schedule,
@@ -314,7 +319,7 @@ def _request(parts: Parts, outer_step: OuterStep, roster: Roster) -> ReduceReque
 
 
 async def _while_it_matters(
-    parts: Parts, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
+    context: Context, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
 ) -> Result:
     """Return the result of `work`, which is cancelled as soon as the attempt is moot. If the others
     have committed the update, it is cancelled `lag_s` later.
@@ -326,9 +331,9 @@ async def _while_it_matters(
     results: list[Result] = []
 
     async def watch() -> None:
-        while (reason := _why_moot(parts, roster)) is None:
-            await parts.changes.wait()
-        if roster.step in parts.ledger.updates:
+        while (reason := _why_moot(context, roster)) is None:
+            await context.changes.wait()
+        if roster.step in context.ledger.core.updates:
             await trio.sleep(lag_s)
         moot.append(reason)
         nursery.cancel_scope.cancel()
@@ -345,14 +350,16 @@ async def _while_it_matters(
     raise moot[0]
 
 
-def _why_moot(parts: Parts, roster: Roster) -> ReduceAborted | None:
+def _why_moot(context: Context, roster: Roster) -> ReduceAborted | None:
     """Return why nobody needs this attempt any more; None while it is needed."""
     where = roster.step, roster.attempt
-    if parts.ledger.state.roster != roster:
+    if context.ledger.snapshot.roster != roster:
         return ReduceAborted(*where, (), "the members agreed to go on without it")
-    lost = tuple(peer for peer in roster.peers if peer != parts.me and parts.is_down(peer))
+    lost = tuple(
+        peer for peer in roster.peers if peer != context.me and context.peers.is_down(peer)
+    )
     if lost:
         return ReduceAborted(*where, lost, "a participant is down")
-    if without := confessed(parts.ledger.state, parts.ledger.view):
+    if without := confessed(context.ledger.snapshot, context.ledger.core.view):
         return ReduceAborted(*where, without, "a participant lost its work", heard=True)
     return None

@@ -13,7 +13,7 @@ from p2ptrain.ledger.chain.values import Schedule
 from p2ptrain.names import named, peer_name
 from p2ptrain.node.gossip.reachability import undialable
 from p2ptrain.node.outer_state import update_blobs
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.ring import arrangement
 
@@ -21,46 +21,46 @@ WARNING = "arrangement"
 FORWARD = "the owner of one of the two should forward the port of its data plane (--data-listen)"
 
 
-def arrange(parts: Parts, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
+def arrange(context: Context, peers: Sequence[PeerId]) -> tuple[Schedule, Sequence[PeerId]]:
     """Return the schedule and the ordered peers. Called by `Ledger`.
 
     If every order has neighbours that cannot connect, the roster contains such a pair, since no
     peer may be dropped here. The two fail at once, and one of them stays out of the next attempt.
     """
-    parts.paths.keep_only(parts.ledger.state.since)
-    about = parts.about(parts.ledger.state.step).manifest
+    context.peers.paths.keep_only(context.ledger.snapshot.since)
+    about = context.about(context.ledger.snapshot.step).manifest
     found = arrangement(
         peers,
-        update_blobs.payload_bytes_about(parts),
-        parts.paths.between(peers, undialable(parts, peers)),
-        current=parts.history.last_arrangement(),
+        update_blobs.payload_bytes_about(context),
+        context.peers.paths.between(peers, undialable(context, peers)),
+        current=context.ledger.history.last_arrangement(),
         is_coarse=about.codec.name == "int4",
     )
-    if found != parts.standing.arranged:
-        parts.standing.arranged = found
-        parts.journal.write(
+    if found != context.reduce.arranged:
+        context.reduce.arranged = found
+        context.journal.write(
             "arranged",
-            step=parts.ledger.state.step,
+            step=context.ledger.snapshot.step,
             schedule=found.schedule,
             peers=found.peers,
             reason=found.reason,
             barred=found.barred,
         )
     if found.barred:
-        parts.standing.warnings[WARNING] = Caution("ORDER-BARRED", named(found.reason), FORWARD)
+        context.alerts.show(WARNING, Caution("ORDER-BARRED", named(found.reason), FORWARD))
     else:
-        parts.standing.warnings.pop(WARNING, None)
+        context.alerts.clear(WARNING)
     return found.schedule, found.peers
 
 
-def in_words(parts: Parts) -> str:
+def in_words(context: Context) -> str:
     """Return in words how members averaged last, and why if this node chose it; empty before the
     first."""
-    schedule, peers = parts.history.last_arrangement()
+    schedule, peers = context.ledger.history.last_arrangement()
     if not peers:
         return ""
     words = f"{schedule}, in the order {', '.join(map(peer_name, peers))}"
-    found = parts.standing.arranged
+    found = context.reduce.arranged
     if found is None or (found.schedule, found.peers) != (schedule, peers):
         return words
     return f"{words}; {found.reason}"

@@ -1,276 +1,135 @@
-"""The objects that the tasks of a node share. `assembly` makes one `Parts` for all tasks.
+"""The view that every task has of its node. `assembly` makes one `Context` for all tasks.
 
-`Parts` has no behaviour beyond lookups, events for the ledger and waking the tasks. State that the
-tasks change is in `Standing` and `Outer`; the comment at a field names the module that writes it.
+A context is read-only: its fields are facts that hold for the whole life of the node, and the state
+objects, one for each writer. Everybody may read a state object. Only the folder named in its module
+assigns to its fields; `tests/architecture/test_state_owners.py` checks that. This module does not
+know what any task does.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import trio
 
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.amendments import Amendments
-from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.home import Home
 from p2ptrain.archive.outer_step import OuterStep, OuterSteps
-from p2ptrain.archive.step_index import History
 from p2ptrain.config.node import NodeConfig
-from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.ipc.frames import Progress
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.ledger.chain.values import SnapshotRef
-from p2ptrain.ledger.core import Ledger
-from p2ptrain.ledger.failure_detector import Colour, Detector
-from p2ptrain.ledger.messages.events import Event, author_of
 from p2ptrain.net import Network
+from p2ptrain.node.state.alerts import Alerts
+from p2ptrain.node.state.blobs import Blobs
 from p2ptrain.node.state.changes import Changes
-from p2ptrain.node.state.found_micro_batch import FoundMicroBatch
 from p2ptrain.node.state.identities import Identities
-from p2ptrain.observe.cautions import Caution
+from p2ptrain.node.state.join_requests import JoinRequests
+from p2ptrain.node.state.ledger_port import LedgerPort
+from p2ptrain.node.state.node_state import NodeState
+from p2ptrain.node.state.outer import Outer
+from p2ptrain.node.state.own_heartbeat import OwnHeartbeat
+from p2ptrain.node.state.peer_directory import PeerDirectory
+from p2ptrain.node.state.plane import DataPlane
+from p2ptrain.node.state.reduce import ReduceState
+from p2ptrain.node.state.sharing import OptimizerSharing
+from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.trainer import TrainerState
 from p2ptrain.observe.journal import Journal
-from p2ptrain.observe.states import (
-    Exchanging,
-    FetchingSnapshot,
-    Isolated,
-    Leaving,
-    Serving,
-    StandingBy,
-    Starting,
-    State,
-    Training,
-)
-from p2ptrain.peers.heartbeat import ReadyReport, ReduceReport
-from p2ptrain.peers.heartbeat_delta import HeartbeatSender
-from p2ptrain.peers.misbehaviour_log import MisbehaviourLog
-from p2ptrain.peers.path_table import PathTable
-from p2ptrain.peers.peer_table import PeerRecord, PeerTable
-from p2ptrain.peers.queue_shares import QueueShares
-from p2ptrain.peers.validation_tally import ValidationTally
-from p2ptrain.rate_limit import Allowance
-from p2ptrain.ring import Arrangement, Reduce, ReduceStatistics
-from p2ptrain.run import DataIndex, Leg, RunManifest
-from p2ptrain.state import Arena, Layout, OuterState, Residual
-from p2ptrain.state.pseudo_gradient import Comparison
-from p2ptrain.store import RecordLog, Store
+from p2ptrain.observe.states import State
+from p2ptrain.run import Leg, RunManifest
+from p2ptrain.state import Layout
+from p2ptrain.store import Store
 from p2ptrain.sync.fragments import Fragment, fragments
-from p2ptrain.sync.trainer_orders import Work
 
-PAGES_PER_S = 8.0
-PAGES_BURST = 32
-"""Rate limit for pages of up to 64 ledger entries that this node makes for one peer. A peer that
-catches up needs 0.1 s to check a page, so it hardly asks more often. 32 pages contain the entries
-of a thousand outer steps. A peer that floods us with questions uses 4 % of a core."""
-
-FLOOD = Caution(
-    "FLOOD",
-    "more messages arrive than this node can process, so it drops some",
-    "peers repeat important messages; if the node falls behind, give it more processor time",
-)
-
-
-@dataclass(slots=True)
-class Outer:
-    """θ, m and the outer step that they belong to. Written by `outer_task`, under `lock`.
-
-    `step` is the number of outer steps that θ and m contain; None until a first snapshot is loaded.
-    """
-
-    vectors: OuterState
-    residuals: tuple[Residual, ...] = ()
-    """The residual of each fragment, if the run has error feedback and this node trains.
-    `reduce_task` changes their contents."""
-    lock: trio.Lock = field(default_factory=trio.Lock)
-    step: int | None = None
-    moving: bool = False
-    """True while θ and m are between `step` and the next: they then belong to no outer step."""
-    writing: bool = False
-    """True while a snapshot is being written."""
-    disowned: SnapshotRef | None = None
-    """The certified snapshot that differed from our own state. Written by `state_mismatch`."""
-    replaced: int = 0
-    """How many times `state_mismatch` found our state to be wrong: reads of θ before that were
-    wrong too."""
-    passed_over: Digest | None = None
-    """The certified snapshot that could not be fetched; the node applies updates instead."""
-    digest: tuple[int, Digest] | None = None
-    """Digest of θ and m with its outer step, computed when a user asks. Written by `status`."""
-
-
-@dataclass(slots=True)
-class Standing:
-    """The state that this node reports in heartbeats and status."""
-
-    state: State = field(default_factory=Starting)
-    fetching: FetchingSnapshot | None = None
-    """Progress of the snapshot being fetched, if any. Written by `outer_state/fetch.py`."""
-    leaving: bool = False
-    """True once this node says goodbye. Written by `leaving`."""
-    isolated: str = ""
-    """Why no quorum can be reached at present; empty if it can. Written by `isolation_warning`."""
-    dialled: bool = False
-    dialable: bool = True
-    """Whether peers have dialled our data plane, and whether they can. Written by `gossip`."""
-    arranged: Arrangement | None = None
-    """The newest ring order that this node proposed. Written by `ring_order`."""
-    work: Work | None = None
-    inner_step: int = 0
-    inner_steps: int = 0
-    tokens_per_s: float = 0.0
-    progress: Progress | None = None
-    """The trainer's report of its newest inner step."""
-    inner_s: float = 0.0
-    """Seconds spent in inner steps since the last outer step. `outer_task` resets it."""
-    trainer_up: bool = False
-    trainer: str = ""
-    """The device that the trainer runs on, in words."""
-    halving: FoundMicroBatch | None = None
-    """The micro-batch found after the trainer ran out of memory. Written by
-    `micro_batch_memory`."""
-    inner_from: str = ""
-    """The members whose inner optimizers ours started from, in words. Written by `recipient`."""
-    theta_in_use: bool = False
-    """The trainer was told to read θ and has not reported that it did. The fields from `work` to
-    here are written by `training/` unless another module is named; `reduce_task` and
-    `state_mismatch` also clear `work`."""
-    reduce: ReduceReport | None = None
-    ring: Reduce | None = None
-    averaging: int | None = None
-    """The outer step whose update this node is about to make, until it is stored or given up."""
-    last_reduce: ReduceStatistics | None = None
-    """The report of the newest successful reduce."""
-    comparison: Comparison | None = None
-    """Our work compared with the mean in the newest successful reduce. The five fields from
-    `reduce` to here are written by `reduce_task`."""
-    utilisation: float | None = None
-    """The fraction of the last outer step's time spent in inner steps. Written by `outer_task`."""
-    advanced_s: float | None = None
-    refused: bool = False
-    """True if a peer refused our ledger messages. Set by `outbox`, cleared by `revocation`."""
-    warnings: dict[str, Caution] = field(default_factory=dict)
-    doubts: tuple[Caution, ...] = ()
-    """Cautions found in this machine before the start. Written by `startup_status`."""
-
-    @property
-    def shown(self) -> State:
-        """The state to show to others.
-
-        An isolated node still trains, but waits in vain. A trainer may load while a snapshot is
-        fetched; the snapshot is shown because it takes longer.
-        """
-        if self.fetching is not None and not self.leaving:
-            return self.fetching
-        waits = isinstance(self.state, StandingBy | Serving)
-        return Isolated(self.isolated) if waits and self.isolated else self.state
-
-    @property
-    def ready(self) -> ReadyReport | None:
-        """The report of `work` that the other peers receive."""
-        work = self.work
-        return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
+if TYPE_CHECKING:
+    from p2ptrain.node.state.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """A peer that waits for admission: when it last asked (by `now`), the site it asked from, and
-    its signed request."""
-
-    asked_s: float
-    site: str
-    signed: bytes
-
-
-@dataclass(slots=True)
-class Parts:
-    config: NodeConfig
-    home: Home
-    identity: Identity
-    run: RunId
-    manifest: RunManifest
-    admission: Admission
-    amendments: Amendments
-    network: Network
-    credentials: Credentials
-    listener: Listener
-    ring_inbox: RingInbox
-    endpoint: Endpoint
+class Context:
+    around: Surroundings
+    plane: DataPlane
     store: Store
     layout: Layout
-    outer: Outer
-    arena: Arena | None
-    """None on a seed, which has no trainer."""
-    ledger: Ledger
-    chain_log: RecordLog
-    votes: RecordLog
-    origin: Origin | None
-    """Where our chain begins; None if at genesis. Written by `pruning`."""
-    vote_records: int = field(init=False)
-    """The number of records in `votes`. Written by `ledger_task`."""
-    detector: Detector
+    amendments: Amendments
+    outer_steps: OuterSteps
+    ledger: LedgerPort
+    peers: PeerDirectory
     identities: Identities
-    journal: Journal
-    uplink: Uplink | None
-    congestion: Congestion
-    """The congestion control of this machine's sockets."""
-    events: trio.MemorySendChannel[Event]
-    fragments: tuple[Fragment, ...] = field(init=False)
-    """All fragments of θ."""
-    outer_steps: OuterSteps = field(init=False)
-    history: History = field(init=False)
-    paths: PathTable = field(init=False)
-    validation: ValidationTally = field(init=False)
-    """The validation losses of θ that members report. Written by `evaluation_task`."""
-    heard: QueueShares = field(default_factory=QueueShares)
-    """How many queued `events` each peer is the author of. `ledger_task` gives places back."""
-    pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
-    """Rate limit for pages of ledger entries, per peer. Used by `inbox`."""
-    data: DataIndex | None = None
-    """The index of the data blocks; None until it has been fetched."""
-    peers: PeerTable = field(init=False)
-    pending: dict[PeerId, Asking] = field(default_factory=dict)
-    """Peers that wait for admission; the oldest request comes first."""
-    offered: dict[Digest, float] = field(default_factory=dict)
-    """Until when each blob's chunks are kept for joiners. Written by `donor` and `recipient`."""
-    fetching: set[Digest] = field(default_factory=set)
-    holding: set[Digest] = field(default_factory=set)
+    outer: Outer
+    trainer: TrainerState
+    reduce: ReduceState
+    alerts: Alerts
+    state: NodeState
+    blobs: Blobs = field(default_factory=Blobs)
+    sharing: OptimizerSharing = field(default_factory=OptimizerSharing)
+    own_heartbeat: OwnHeartbeat = field(default_factory=OwnHeartbeat)
+    join_requests: JoinRequests = field(default_factory=JoinRequests)
     changes: Changes = field(default_factory=Changes)
-    scrub_asked: trio.Event = field(default_factory=trio.Event)
-    """Set when a user asks for a scrub of the whole store; replaced by `scrub`."""
-    heartbeat_due: trio.Event = field(default_factory=trio.Event)
-    saying: HeartbeatSender = field(default_factory=HeartbeatSender)
-    standing: Standing = field(default_factory=Standing)
-    complaints: MisbehaviourLog = field(init=False)
     draw: random.Random = field(default_factory=random.SystemRandom)
     """Chooses the order in which peers are asked. No peer can predict it."""
-    started_s: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self) -> None:
-        self.fragments = fragments(self.layout, self.manifest.sync.fragments)
-        self.outer_steps = OuterSteps(self.run, self.manifest, self.amendments)
-        self.vote_records = sum(1 for _ in self.votes)
-        self.history = History(self.ledger.kept)
-        self.peers = PeerTable(self._is_member)
-        self.paths = PathTable(self.me)
-        self.complaints = MisbehaviourLog(self.journal)
-        data = self.manifest.data
-        self.validation = ValidationTally(data.validation_blocks, data.block_tokens)
+    @property
+    def config(self) -> NodeConfig:
+        return self.around.config
+
+    @property
+    def home(self) -> Home:
+        return self.around.home
+
+    @property
+    def journal(self) -> Journal:
+        return self.around.journal
+
+    @property
+    def identity(self) -> Identity:
+        return self.around.identity
 
     @property
     def me(self) -> PeerId:
-        return self.identity.peer
+        return self.around.identity.peer
+
+    @property
+    def run(self) -> RunId:
+        return self.around.run.id
+
+    @property
+    def manifest(self) -> RunManifest:
+        return self.around.run.manifest
+
+    @property
+    def admission(self) -> Admission:
+        return self.around.admission
+
+    @property
+    def network(self) -> Network:
+        return self.around.network
+
+    @property
+    def timing(self) -> Timing:
+        return self.around.timing
 
     @property
     def trains(self) -> bool:
-        return self.arena is not None
+        return self.trainer.arena is not None
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """All fragments of θ."""
+        return fragments(self.layout, self.manifest.sync.fragments)
+
+    @property
+    def shown(self) -> State:
+        """The state to show to others."""
+        return self.state.shown(self.outer.fetching)
 
     def lacks_terms(self, step: int) -> bool:
         """Return whether an agreed amendment that applies to outer step `step` is missing here."""
-        return self.amendments.missing(self.ledger.state.terms, step) is not None
+        return self.amendments.missing(self.ledger.snapshot.terms, step) is not None
 
     async def until_known(self, step: int) -> None:
         """Wait until this node has every agreed amendment that applies to outer step `step`."""
@@ -280,7 +139,7 @@ class Parts:
     def outer_step(self, step: int) -> OuterStep:
         """Return the run's terms for outer step `step`. Call this only after `until_known`, once
         for each step, and pass the result on."""
-        return self.outer_steps.at(self.ledger.state.terms, step)
+        return self.outer_steps.at(self.ledger.snapshot.terms, step)
 
     def known_outer_step(self, step: int) -> OuterStep | None:
         """Return the run's terms for outer step `step`; None while an agreed amendment is missing
@@ -290,12 +149,13 @@ class Parts:
     def about(self, step: int) -> Leg:
         """Return the terms for outer step `step` as far as they are known here: for estimates, for
         people, and for work ahead of the ledger."""
-        return self.amendments.nearest(self.ledger.state.terms, step)
+        return self.amendments.nearest(self.ledger.snapshot.terms, step)
 
     def data_block(self, block: int) -> Digest:
         """Return the digest of the data block that the ledger's block id `block` stands for."""
-        assert self.data is not None, "training starts after the data index has arrived"
-        return self.data.train[self.ledger.rules.data_block(block)]
+        data = self.blobs.data
+        assert data is not None, "training starts after the data index has arrived"
+        return data.train[self.ledger.rules.data_block(block)]
 
     def now(self) -> float:
         """Return the local monotonic clock, in seconds. No other clock is used for decisions."""
@@ -303,86 +163,11 @@ class Parts:
 
     def at_head(self) -> bool:
         """Return whether θ contains every outer step that the ledger has decided."""
-        return self.outer.step == self.ledger.state.step
-
-    def is_vouched_for(self, peer: PeerId) -> bool:
-        """Return whether `peer` is a member or on the organiser's allowlist.
-
-        In an open run every peer is admitted, so admission proves nothing.
-        """
-        return self._is_member(peer) or (not self.admission.is_open and self.admission.admits(peer))
-
-    def ledger_is_current(self) -> bool:
-        """Return whether some peer was heard and no counted peer is ahead of us on our line."""
-        beats, line = [view.heartbeat for view in self.counted()], self.ledger.state.line
-        heights = [beat.height for beat in beats if beat.line == line]
-        return bool(heights) and max(heights) <= self.ledger.state.height
-
-    def counted(self) -> list[PeerRecord]:
-        """Return the peers that count when this node asks how long the ledger is.
-
-        These are the believed peers that are vouched for; all believed peers if none is. Otherwise,
-        in an open run, each new identity could keep this node waiting for another 30 s.
-        """
-        believed = self.believed()
-        return [view for view in believed if self.is_vouched_for(view.peer)] or believed
-
-    def believed(self) -> list[PeerRecord]:
-        """Return the heard peers, except those that claim to be ahead of us and do not prove it."""
-        now, ledger = self.now(), self.ledger
-        return [view for view in self.peers if ledger.believes(view.peer, now)]
-
-    def is_down(self, peer: PeerId) -> bool:
-        return self.detector.status(peer, self.now()) is Colour.RED
-
-    def _is_member(self, peer: PeerId) -> bool:
-        return self.ledger.state.is_member(peer)
+        return self.outer.step == self.ledger.snapshot.step
 
     def wants_to_join(self) -> bool:
         """Return whether this node could train if it were a member."""
-        state = self.ledger.state
-        able = self.trains and self.standing.trainer_up and self.at_head()
-        wanted = state.phase is not Phase.ENDED and not self.standing.leaving
-        return able and wanted and not state.is_member(self.me)
-
-    async def tell(self, event: Event) -> None:
-        """Send the ledger an event of our own. It waits for room, so the event is not lost."""
-        await self.events.send(event)
-
-    def hear(self, event: Event) -> None:
-        """Send the ledger an event from a peer. It is dropped under a flood, since peers repeat it.
-
-        A peer that floods us loses only its own events.
-        """
-        author, queue = author_of(event), self.events.statistics()
-        assert author is not None, "this node's own statements are delivered locally"
-        size = int(queue.max_buffer_size)
-        if self.heard.reserve(author, size - queue.current_buffer_used, size):
-            self.events.send_nowait(event)
-        else:
-            self.standing.warnings["flood"] = FLOOD
-            self.complain("flood", author)
-
-    def complain(self, event: str, about: str, **fields: object) -> None:
-        """Journal what a peer did wrong, with a rate limit."""
-        self.complaints.complain(event, about, fields, self.now())
-
-    def enter(self, state: State) -> None:
-        """Change the node's state to `state`, and journal it if the name changes.
-
-        A leaving node stays in `Leaving`, whatever else still goes on.
-        """
-        if self.standing.leaving and not isinstance(state, Leaving):
-            return
-        if state.name != self.standing.state.name:
-            self.journal.write("state", state=state.name)
-        self.standing.state = state
-
-    def enter_unless_training(self, state: State) -> None:
-        """Enter `state` unless the node trains, exchanges or serves, which says more."""
-        if not isinstance(self.standing.state, (Training, Exchanging, Serving)):
-            self.enter(state)
-
-    def speak_now(self) -> None:
-        """Send a heartbeat at once: something changed that other peers wait for."""
-        self.heartbeat_due.set()
+        chain = self.ledger.snapshot
+        able = self.trains and self.trainer.up and self.at_head()
+        wanted = chain.phase is not Phase.ENDED and not self.state.leaving
+        return able and wanted and not chain.is_member(self.me)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
 import trio
 
 from p2ptrain.eviction import IsMember
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import RunId
-from p2ptrain.node.state.changes import Changes
 from p2ptrain.peers.duplicate_watch import DuplicateWatch
 from p2ptrain.peers.identity_mailboxes import IdentityMailboxes
 from p2ptrain.peers.incarnations import Incarnations
 from p2ptrain.peers.replayed_heartbeats import ReplayedHeartbeats
+
+if TYPE_CHECKING:
+    from p2ptrain.node.state.changes import Changes
 
 
 @dataclass(slots=True)
@@ -29,7 +32,7 @@ class Identities:
     """The newest incarnation of each other peer."""
     desk: IdentityMailboxes
     """Questions of other peers, and notes that wait for them here."""
-    news: Changes = field(default_factory=Changes)
+    news: Changes
     """Rings when a peer asked or answered whether we are alone."""
     replays: ReplayedHeartbeats = field(default_factory=ReplayedHeartbeats)
     since_s: float = field(default_factory=trio.current_time)
@@ -37,13 +40,18 @@ class Identities:
 
     @classmethod
     def of(
-        cls, identity: Identity, run: RunId, incarnation: int, is_member: IsMember
+        cls,
+        identity: Identity,
+        run: RunId,
+        incarnation: int,
+        is_member: IsMember,
+        news: Changes,
     ) -> Identities:
         """Return the state of a node that has just taken this incarnation."""
         random = SystemRandom()
         watch = DuplicateWatch(identity.peer, run, incarnation, identity.sign, verify, random)
         incarnations = Incarnations(is_member)
-        return cls(watch, incarnations, IdentityMailboxes(incarnations, is_member))
+        return cls(watch, incarnations, IdentityMailboxes(incarnations, is_member), news)
 
     @property
     def incarnation(self) -> int:

@@ -1,22 +1,27 @@
-"""The inputs from which `assembly` makes a node: configuration, home, identity, run and network."""
+"""The inputs from which a node is assembled: configuration, home, identity, run and network."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.identity import Identity
 from p2ptrain.net import Network
+from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
 
+if TYPE_CHECKING:
+    from p2ptrain.node.state.timing import Timing
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Made by `main` once the node is connected and admitted; `assembly` makes the parts from
+    """Made by `main` once the node is connected and admitted; `assembly` makes the context from
     it."""
 
     config: NodeConfig
@@ -26,7 +31,10 @@ class Surroundings:
     run: Run
     admission: Admission
     network: Network
+    timing: Timing
     disk: Disk | None = None
     """The disk for the store and the ledger's logs; None means this machine's own."""
     incarnation: int = 0
     """The number of this process among all processes that ever had this identity."""
+    doubts: tuple[Caution, ...] = ()
+    """Cautions found in this machine before the start."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Roster
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import lease_data
 from p2ptrain.peers.heartbeat import LOSS_MAX_NATS, Heartbeat, ValidationReport
 from p2ptrain.peers.validation_tally import Validation, ValidationShare, divide_blocks
@@ -19,64 +19,66 @@ from p2ptrain.peers.validation_tally import Validation, ValidationShare, divide_
 LOOK_S = 5.0
 
 
-def shares(parts: Parts, step: int) -> Mapping[PeerId, ValidationShare]:
+def shares(context: Context, step: int) -> Mapping[PeerId, ValidationShare]:
     """Return which peer measures which share of θ of outer step `step`, which has been reached.
 
     The participants of the newest committed update measure it. Before the first update, the peers
     beside the founders in the run's first roster do, since founders often are seeds. If it names
     none, the founders do.
     """
-    peers = [each.peer for each in parts.history.newest_participants(step)]
-    first = parts.ledger.kept.at(1)
+    peers = [each.peer for each in context.ledger.history.newest_participants(step)]
+    first = context.ledger.kept.at(1)
     if step == 0 and first is not None and isinstance(first.entry.value, Roster):
         peers = list(first.entry.value.learners or first.entry.value.voters)
-    return divide_blocks(parts.manifest.data.validation_blocks, peers, step)
+    return divide_blocks(context.manifest.data.validation_blocks, peers, step)
 
 
-def is_measured(parts: Parts) -> bool:
+def is_measured(context: Context) -> bool:
     """Return whether θ at the ledger's head is to be measured: every few steps, and at the end."""
-    state = parts.ledger.state
-    return state.phase is Phase.ENDED or state.step % parts.manifest.policy.evaluate_every == 0
+    state = context.ledger.snapshot
+    return state.phase is Phase.ENDED or state.step % context.manifest.policy.evaluate_every == 0
 
 
-def own_share(parts: Parts) -> tuple[Digest, ...]:
+def own_share(context: Context) -> tuple[Digest, ...]:
     """Return the held-out blocks on which this node still has to measure θ at the ledger's head."""
-    step, own = parts.ledger.state.step, parts.validation.own
-    share = shares(parts, step).get(parts.me) if is_measured(parts) else None
+    step, own = context.ledger.snapshot.step, context.trainer.validation.own
+    share = shares(context, step).get(context.me) if is_measured(context) else None
     if share is None or (own is not None and own.step == step):
         return ()
-    assert parts.data is not None, "training starts after the data index has arrived"
-    return parts.data.validation[share.first : share.stop]
+    assert context.blobs.data is not None, "training starts after the data index has arrived"
+    return context.blobs.data.validation[share.first : share.stop]
 
 
-async def own_files(parts: Parts, idle: Callable[[], bool]) -> tuple[str, ...]:
+async def own_files(context: Context, idle: Callable[[], bool]) -> tuple[str, ...]:
     """Return the files of our share; empty if `idle` turned False or the step ended first.
 
     Training must not wait for blocks that no peer has now.
     """
-    step, share, files = parts.ledger.state.step, own_share(parts), list[str]()
+    step, share, files = context.ledger.snapshot.step, own_share(context), list[str]()
 
     async def fetch() -> None:
-        files.extend(map(str, await lease_data.paths_of(parts, share)))
+        files.extend(map(str, await lease_data.paths_of(context, share)))
 
-    await parts.changes.so_long_as(lambda: idle() and parts.ledger.state.step == step, fetch)
+    await context.changes.so_long_as(lambda: idle() and context.ledger.snapshot.step == step, fetch)
     return tuple(files)
 
 
-def measured(parts: Parts, step: int, loss: float, tokens: int) -> None:
+def measured(context: Context, step: int, loss: float, tokens: int) -> None:
     """Publish the trainer's measurement of our share of θ of `step`, the ledger's head at the time
     of the request."""
     if not 0 <= loss <= LOSS_MAX_NATS:
-        parts.journal.write("evaluation-failed", code="NAN", reason=f"the loss of θ is {loss:.3g}")
+        context.journal.write(
+            "evaluation-failed", code="NAN", reason=f"the loss of θ is {loss:.3g}"
+        )
         return
-    share = shares(parts, step).get(parts.me)
+    share = shares(context, step).get(context.me)
     if share is None:
         return  # The ledger has advanced and was pruned: that θ is not evaluated any more.
-    _begin(parts, step)
+    _begin(context, step)
     report = ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
-    parts.validation.own = report
-    refused = parts.validation.note_report(parts.me, report)
-    parts.journal.write(
+    context.trainer.validation.own = report
+    refused = context.trainer.validation.note_report(context.me, report)
+    context.journal.write(
         "share-evaluated",
         step=step,
         first=share.first,
@@ -85,40 +87,42 @@ def measured(parts: Parts, step: int, loss: float, tokens: int) -> None:
         tokens=tokens,
         refused=refused,
     )
-    parts.speak_now()
-    parts.changes.ring()
+    context.own_heartbeat.send_now()
+    context.changes.ring()
 
 
-def hear(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
+def hear(context: Context, peer: PeerId, heartbeat: Heartbeat) -> None:
     """Count a heartbeat's report of its sender's share. On another line θ is different."""
     report = heartbeat.validation
-    if report is None or heartbeat.line != parts.ledger.state.line:
+    if report is None or heartbeat.line != context.ledger.snapshot.line:
         return
-    if refused := parts.validation.note_report(peer, report):
-        parts.complain("validation-refused", peer, reason=refused)
+    if refused := context.trainer.validation.note_report(peer, report):
+        context.peers.complain("validation-refused", peer, reason=refused)
 
 
-async def gather_validation(parts: Parts) -> None:
+async def gather_validation(context: Context) -> None:
     """Sum up the reports and journal the results, until cancelled."""
     while True:
-        if is_measured(parts):
-            _begin(parts, parts.ledger.state.step)
-        for each in parts.validation.settled(parts.now(), lambda peer: _is_gone(parts, peer)):
+        if is_measured(context):
+            _begin(context, context.ledger.snapshot.step)
+        for each in context.trainer.validation.settled(
+            context.now(), lambda peer: _is_gone(context, peer)
+        ):
             event = "evaluated" if each.loss is not None else "not-evaluated"
-            parts.journal.write(event, **_account(each))
-        await parts.changes.wait(at_most_s=LOOK_S)
+            context.journal.write(event, **_account(each))
+        await context.changes.wait(at_most_s=LOOK_S)
 
 
-def _begin(parts: Parts, step: int) -> None:
+def _begin(context: Context, step: int) -> None:
     """Start counting for θ of `step` if its shares are known. Reports may have come before."""
-    who = shares(parts, step)
-    if who and parts.validation.begin(step, who, parts.now()):
-        for view in parts.peers:
-            hear(parts, view.peer, view.heartbeat)
+    who = shares(context, step)
+    if who and context.trainer.validation.begin(step, who, context.now()):
+        for view in context.peers.table:
+            hear(context, view.peer, view.heartbeat)
 
 
-def _is_gone(parts: Parts, peer: PeerId) -> bool:
-    return peer != parts.me and parts.is_down(peer)
+def _is_gone(context: Context, peer: PeerId) -> bool:
+    return peer != context.me and context.peers.is_down(peer)
 
 
 def _account(validation: Validation) -> dict[str, object]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.terms import lease_blocks
 from p2ptrain.node.outer_state import fetch
-from p2ptrain.node.outer_state.retention import TOKEN_BYTES_MAX, cached_blocks_max, kept_data
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.outer_state.kept import TOKEN_BYTES_MAX, cached_blocks_max, kept_data
+from p2ptrain.node.state.context import Context
 
 AHEAD_BATCH_BLOCKS = 64
 AHEAD_BYTES_MAX = 1 << 30
@@ -23,51 +23,51 @@ AHEAD_BYTES_MAX = 1 << 30
 NEWCOMERS = 3
 
 
-async def paths_of(parts: Parts, digests: Sequence[Digest]) -> list[Path]:
+async def paths_of(context: Context, digests: Sequence[Digest]) -> list[Path]:
     """Fetch these blocks if need be, and return their files."""
-    missing = [digest for digest in digests if not parts.store.has_chunk(digest)]
+    missing = [digest for digest in digests if not context.store.has_chunk(digest)]
     if missing:
-        await fetch.fetch_loose(parts, missing)
-    return [parts.store.chunk_path(digest) for digest in digests]
+        await fetch.fetch_loose(context, missing)
+    return [context.store.chunk_path(digest) for digest in digests]
 
 
-async def fetch_ahead(parts: Parts) -> None:
+async def fetch_ahead(context: Context) -> None:
     """Keep fetching the blocks that the run will need next, in the order of their need."""
     held: set[Digest] = set()
     while True:
-        height = parts.ledger.state.height
-        wanted = ahead(parts)
+        height = context.ledger.snapshot.height
+        wanted = ahead(context)
         # A block that is not wanted any more may be collected; it is fetched again if needed.
         held.intersection_update(wanted)
         missing = [digest for digest in wanted if digest not in held]
         for start in range(0, len(missing), AHEAD_BATCH_BLOCKS):
             batch = missing[start : start + AHEAD_BATCH_BLOCKS]
-            await paths_of(parts, batch)
+            await paths_of(context, batch)
             held.update(batch)
         if missing:
-            parts.journal.write("data-held", blocks=len(held))
-        while parts.ledger.state.height == height:
-            await parts.changes.wait()
+            context.journal.write("data-held", blocks=len(held))
+        while context.ledger.snapshot.height == height:
+            await context.changes.wait()
 
 
-def ahead(parts: Parts) -> list[Digest]:
+def ahead(context: Context) -> list[Digest]:
     """Return the blocks to fetch, most urgent first: validation, our lease, others', returned ones,
     later ones.
 
     Another member's lease returns if it leaves, when the peers that held its blocks may be gone
     too. For the same reason some more members than there are now are assumed. The order and the
-    cache limit are those of `retention`, so no block is fetched that the next collection would
+    cache limit are those of `kept`, so no block is fetched that the next collection would
     remove.
     """
-    assert parts.data is not None, "prefetching starts after the data index has arrived"
-    rules, state = parts.ledger.rules, parts.ledger.state
+    assert context.blobs.data is not None, "prefetching starts after the data index has arrived"
+    rules, state = context.ledger.rules, context.ledger.snapshot
     book = state.lease_book
     members = len(state.members) + NEWCOMERS
     leased = sum(map(len, book.held.values())) + len(book.returned)
     lease = lease_blocks(state.terms, rules.outer_steps, rules.blocks_per_lease)
     needed = leased + (rules.outer_steps - state.step) * lease * members
-    most = min(needed, AHEAD_BYTES_MAX // (TOKEN_BYTES_MAX * parts.manifest.data.block_tokens))
-    cached = cached_blocks_max(parts.config, parts.manifest)
+    most = min(needed, AHEAD_BYTES_MAX // (TOKEN_BYTES_MAX * context.manifest.data.block_tokens))
+    cached = cached_blocks_max(context.config, context.manifest)
     if cached is not None:
         most = min(most, cached)
-    return list(kept_data(parts.data, book, rules, parts.me, most))
+    return list(kept_data(context.blobs.data, book, rules, context.me, most))

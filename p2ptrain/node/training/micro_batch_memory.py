@@ -20,67 +20,67 @@ from p2ptrain.errors import P2PTrainError
 from p2ptrain.ids import Digest
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
-from p2ptrain.node.state.context import Parts
-from p2ptrain.node.state.found_micro_batch import FoundMicroBatch
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.trainer import FoundMicroBatch
 from p2ptrain.store import digest_of
 
 FILE_BYTES_MAX = 4096
 
 
-def recall(parts: Parts, config: TrainerConfig) -> TrainerConfig:
+def recall(context: Context, config: TrainerConfig) -> TrainerConfig:
     """Return `config` with the micro-batch that earlier trainers with these settings found, if
     any."""
-    path = parts.home.halving
+    path = context.home.halving
     if not path.exists():
         return config
     try:
         kept = _read(path)
     except (OSError, ValueError, TypeError, KeyError, RecursionError, P2PTrainError) as exc:
-        parts.journal.write("halving-ignored", path=path, reason=str(exc))
+        context.journal.write("halving-ignored", path=path, reason=str(exc))
         return config
-    if parts.config.micro_batch:
-        _forget(parts, "a number was given")
+    if context.config.micro_batch:
+        _forget(context, "a number was given")
         return config
-    if kept.settings != settings_of(config, parts.config.ranks):
-        _forget(parts, "it was found with other settings or by another version")
+    if kept.settings != settings_of(config, context.config.ranks):
+        _forget(context, "it was found with other settings or by another version")
         return config
-    parts.standing.halving = kept
-    parts.journal.write("halving-recalled", day=kept.day, **asdict(kept.halving))
+    context.trainer.halving = kept
+    context.journal.write("halving-recalled", day=kept.day, **asdict(kept.halving))
     return replace(config, halving=kept.halving)
 
 
-def keep(parts: Parts, config: TrainerConfig, halving: Halving) -> None:
+def keep(context: Context, config: TrainerConfig, halving: Halving) -> None:
     """Save the found micro-batch for the settings `config`, unless the user has set one."""
-    if parts.config.micro_batch:
+    if context.config.micro_batch:
         return
-    path, settings = parts.home.halving, settings_of(config, parts.config.ranks)
+    path, settings = context.home.halving, settings_of(config, context.config.ranks)
     kept = FoundMicroBatch(settings, date.today().isoformat(), halving)
-    parts.standing.halving = kept
+    context.trainer.halving = kept
     try:
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(asdict(kept), indent=1))
         os.replace(beside, path)
     except OSError as exc:
-        parts.journal.write("halving-not-kept", path=path, reason=str(exc))
+        context.journal.write("halving-not-kept", path=path, reason=str(exc))
     else:
-        parts.journal.write("halving-kept", path=path, **asdict(halving))
+        context.journal.write("halving-kept", path=path, **asdict(halving))
 
 
-def in_words(parts: Parts, hello: Hello) -> str:
+def in_words(context: Context, hello: Hello) -> str:
     """Return the device of the ranks that sent `hello`, in words. Delete a hint that does not fit
     it."""
     said = f"{hello.device}, {hello.ranks} rank{'s' * (hello.ranks != 1)}"
-    kept = parts.standing.halving
+    kept = context.trainer.halving
     if kept is None:
         return said
     if not kept.halving.holds(hello.device, hello.memory_bytes):
-        _forget(parts, "it was found on another device, or with less free memory there")
+        _forget(context, "it was found on another device, or with less free memory there")
         return said
     if hello.micro_batch != kept.halving.micro_batch:
         return said
     return (
         f"{said}; micro-batch {hello.micro_batch}, found by halving on {kept.day} (to forget "
-        f"it, use --micro-batch N or remove {parts.home.halving})"
+        f"it, use --micro-batch N or remove {context.home.halving})"
     )
 
 
@@ -97,11 +97,11 @@ def settings_of(config: TrainerConfig, ranks: int) -> Digest:
     return digest_of(f"{p2ptrain.__version__} {torch} {ranks} {alike.to_json()}".encode())
 
 
-def _forget(parts: Parts, reason: str) -> None:
-    parts.standing.halving = None
+def _forget(context: Context, reason: str) -> None:
+    context.trainer.halving = None
     with suppress(OSError):  # It is only a hint, so an error does not matter.
-        parts.home.halving.unlink(missing_ok=True)
-    parts.journal.write("halving-forgotten", reason=reason)
+        context.home.halving.unlink(missing_ok=True)
+    context.journal.write("halving-forgotten", reason=reason)
 
 
 def _read(path: Path) -> FoundMicroBatch:

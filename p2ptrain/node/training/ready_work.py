@@ -12,19 +12,19 @@ from p2ptrain.archive.outer_step import OuterStep
 from p2ptrain.errors import TrainerDiverged
 from p2ptrain.ipc.frames import FragmentReady
 from p2ptrain.ledger.messages.peer_reports import Ready
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.ring import contribution_peak
 from p2ptrain.sync.trainer_orders import Blocks, Work
 
 
-async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
+async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
     """Refuse to offer work that the others would refuse. θ must stay in use during the check.
 
     Raises:
         TrainerDiverged: the weights that were trained here are too far from θ.
     """
-    arena, most = parts.arena, outer_step.influence_max
+    arena, most = context.trainer.arena, outer_step.influence_max
     assert arena is not None
     pieces = [slice(*each) for each in outer_step.fragment.ranges]
     peaks = await trio.to_thread.run_sync(
@@ -40,42 +40,42 @@ async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
         )
 
 
-async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
+async def offer(context: Context, ready: FragmentReady, lease: Blocks) -> None:
     """Offer all of our `lease`, which the trainer has finished: from now on it may be averaged."""
     work = Work(ready.step, lease, ready.tokens)
-    parts.standing.work = work
-    parts.journal.write(
+    context.trainer.work = work
+    context.journal.write(
         "ready",
-        peer=parts.me,
+        peer=context.me,
         step=ready.step,
-        head=parts.ledger.state.head,
+        head=context.ledger.snapshot.head,
         tokens=ready.tokens,
         trained=lease,
         loss=ready.loss,
     )
-    parts.enter(StandingBy("for the others to finish their inner steps"))
-    await _tell(parts, work)
+    context.state.enter(StandingBy("for the others to finish their inner steps"))
+    await _tell(context, work)
 
 
-async def offer_again(parts: Parts) -> None:
+async def offer_again(context: Context) -> None:
     """Offer standing work again when a new trainer starts. The task of the old trainer may have
     ended in `offer`, before our ledger received the event. No trainer makes the work again, so no
     other offer would follow. A repeated offer changes nothing.
     """
-    work = parts.standing.work
-    if work is not None and stands(parts):
-        await _tell(parts, work)
+    work = context.trainer.work
+    if work is not None and stands(context):
+        await _tell(context, work)
 
 
-def stands(parts: Parts) -> bool:
+def stands(context: Context) -> bool:
     """Return whether the last offered work is all that our lease asks for now."""
-    state, work = parts.ledger.state, parts.standing.work
-    if work is None or (outer_step := parts.known_outer_step(state.step)) is None:
+    state, work = context.ledger.snapshot, context.trainer.work
+    if work is None or (outer_step := context.known_outer_step(state.step)) is None:
         return False
-    lease = state.leases.get(parts.me, ())
+    lease = state.leases.get(context.me, ())
     return work.stands_for(state.step, lease, outer_step.pace)
 
 
-async def _tell(parts: Parts, work: Work) -> None:
-    await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
-    parts.speak_now()
+async def _tell(context: Context, work: Work) -> None:
+    await context.ledger.submit(Ready(context.me, work.step, work.tokens, len(work.blocks)))
+    context.own_heartbeat.send_now()

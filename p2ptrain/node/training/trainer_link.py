@@ -15,10 +15,10 @@ from p2ptrain.errors import StoreError, TrainerError, TrainerExited, first_error
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import evaluation_task, lease_data, micro_batch_memory, ready_work
 from p2ptrain.node.training.trainer_processes import RunningTrainer
-from p2ptrain.observe.states import Loading, StandingBy, Training
+from p2ptrain.observe.states import Loading, StandingBy
 from p2ptrain.run import Leg
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
@@ -33,7 +33,6 @@ from p2ptrain.sync.trainer_orders import (
 )
 
 READ_BYTES = 1 << 16
-CHECK_EVERY_S = 1.0
 LAST_WORDS_LOOK_S = 0.05
 RESTARTED = "trainer"
 """Key of the warning after a restart; it is removed when work of the new trainer is offered."""
@@ -42,14 +41,14 @@ RESTARTED = "trainer"
 class Conversation:
     """One trainer from its Hello to its end."""
 
-    def __init__(self, parts: Parts, running: RunningTrainer) -> None:
-        self._parts = parts
+    def __init__(self, context: Context, running: RunningTrainer) -> None:
+        self._context = context
         self._running = running
         self._up = False
         self._desk: Desk | None = None
         self._paths: tuple[str, ...] = ()
         """The files of the desk's blocks."""
-        self._rates = inner_rates(Leg(parts.manifest))
+        self._rates = inner_rates(Leg(context.manifest))
         """The rates that it trains with; at first those of its settings."""
         self._first_inner_step = 0
         """The inner steps before the outer step whose θ it has loaded."""
@@ -64,11 +63,11 @@ class Conversation:
         """The held-out blocks of that measurement."""
         self._hears = False
         """True while frames of the trainer are being processed."""
-        self._began_at = parts.outer.replaced
+        self._began_at = context.outer.replaced
 
     @property
     def _rests_on_wrong_theta(self) -> bool:
-        return self._began_at != self._parts.outer.replaced
+        return self._began_at != self._context.outer.replaced
 
     async def hold(self) -> None:
         """Serve the trainer until it ends.
@@ -76,9 +75,9 @@ class Conversation:
         Raises:
             TrainerError: it ended, stalled or cannot go on.
         """
-        if self._parts.ledger.state.phase is not Phase.ENDED:
-            self._parts.enter(Loading())
-        await ready_work.offer_again(self._parts)
+        if self._context.ledger.snapshot.phase is not Phase.ENDED:
+            self._context.state.enter(Loading())
+        await ready_work.offer_again(self._context)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen)
@@ -102,19 +101,19 @@ class Conversation:
             for frame in await trio.to_thread.run_sync(self._running.feed, received):
                 await self._hear(frame)
             self._hears = False
-            self._parts.changes.ring()
+            self._context.changes.ring()
 
     async def _watch(self) -> None:
         told = ""
         while True:
             await trio.to_thread.run_sync(self._running.check)
             if (wanted := self._running.waits_for) != told:
-                self._parts.enter(StandingBy(wanted) if wanted else Loading())
-                self._parts.changes.ring()
+                self._context.state.enter(StandingBy(wanted) if wanted else Loading())
+                self._context.changes.ring()
                 told = wanted
             if self._rests_on_wrong_theta:
                 raise TrainerError("its work started from a wrong θ", code="STATE-DIFFERS")
-            await trio.sleep(CHECK_EVERY_S)
+            await trio.sleep(self._context.timing.trainer_look_s)
 
     async def _heard_out(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run `task`. If it finds that the trainer has ended, wait until all frames are processed:
@@ -146,7 +145,7 @@ class Conversation:
                 await self._give(order)
             measures = await self._measure_our_share()
             if not orders and not measures:
-                await self._parts.changes.wait()
+                await self._context.changes.wait()
 
     async def _orders_with_data(self) -> list[Order]:
         """Return the due orders, once their data are here. Between orders nothing may take long: θ
@@ -154,42 +153,44 @@ class Conversation:
         """
         orders, held = self._orders_due(), list[Digest]()
         while (blocks := self._blocks_of(orders)) != held:
-            await lease_data.paths_of(self._parts, blocks)
+            await lease_data.paths_of(self._context, blocks)
             orders, held = self._orders_due(), blocks  # A lease may have grown meanwhile.
         return orders
 
     def _taken(self) -> bool:
         """Return whether the work that the trainer has offered was averaged into θ."""
-        parts, desk = self._parts, self._desk
-        if desk is None or not desk.offered or desk.step >= parts.ledger.state.step:
+        context, desk = self._context, self._desk
+        if desk is None or not desk.offered or desk.step >= context.ledger.snapshot.step:
             return False
-        if desk.step < parts.ledger.kept.start.step:
+        if desk.step < context.ledger.kept.start.step:
             return False  # That step was pruned. A Load is always correct.
-        return any(each.peer == parts.me for each in parts.history.participants(desk.step))
+        return any(
+            each.peer == context.me for each in context.ledger.history.participants(desk.step)
+        )
 
     def _may_read_theta(self) -> bool:
         """Return whether θ is at the ledger's head and nothing is about to change it."""
-        parts = self._parts
+        context = self._context
         return (
             self._up
             and not self._rests_on_wrong_theta
-            and parts.outer.step == parts.ledger.state.step
-            and not parts.outer.lock.locked()
+            and context.outer.step == context.ledger.snapshot.step
+            and not context.outer.lock.locked()
         )
 
     def _orders_due(self) -> list[Order]:
-        parts, state = self._parts, self._parts.ledger.state
+        context, state = self._context, self._context.ledger.snapshot
         if not self._up or state.phase is Phase.ENDED:
             return []
-        if (outer_step := parts.known_outer_step(state.step)) is None:
+        if (outer_step := context.known_outer_step(state.step)) is None:
             return []
-        lease = state.leases.get(parts.me, ())
+        lease = state.leases.get(context.me, ())
         if not lease:
             self._desk = None  # If the same lease returns in this step, it starts again.
         if not lease and self._may_read_theta():
-            parts.standing.work = None
-            parts.enter(StandingBy("for a place in the next roster"))
-        if self._desk is None and ready_work.stands(parts):
+            context.trainer.work = None
+            context.state.enter(StandingBy("for a place in the next roster"))
+        if self._desk is None and ready_work.stands(context):
             return []  # The previous trainer made the work; `local` must not change.
         taken = self._taken()
         orders = next_orders(self._desk, state.step, lease, outer_step.pace, taken=taken)
@@ -206,11 +207,11 @@ class Conversation:
     def _blocks_of(self, orders: list[Order]) -> list[Digest]:
         trains = [each for each in orders if isinstance(each, TrainOrder | AheadOrder)]
         blocks = [block for each in trains for block in each.blocks]
-        return [self._parts.data_block(block) for block in blocks]
+        return [self._context.data_block(block) for block in blocks]
 
     async def _give(self, order: Order) -> None:
-        parts, standing = self._parts, self._parts.standing
-        outer_step = parts.outer_step(order.step)
+        context = self._context
+        outer_step = context.outer_step(order.step)
         match order:
             case LoadOrder(step):
                 frame: frames.ToTrainer = frames.Load(step)
@@ -226,20 +227,22 @@ class Conversation:
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
                 ahead = isinstance(order, AheadOrder)
                 await self._set_rates(outer_step, ahead=ahead)
-                paths = tuple(map(str, await lease_data.paths_of(parts, self._blocks_of([order]))))
+                paths = tuple(
+                    map(str, await lease_data.paths_of(context, self._blocks_of([order])))
+                )
                 self._paths += paths
                 before = len(self._desk.blocks) if self._desk else 0
-                others = parts.history.newest_participants(step)
-                pull = eagerness(outer_step.manifest, others, parts.me)
+                others = context.ledger.history.newest_participants(step)
+                pull = eagerness(outer_step.manifest, others, context.me)
                 begun = self._first_inner_step + before
                 frame = frames.Train(step, paths, begun, ahead, *pull)
                 self._to_train += len(blocks)
                 if blocks and not ahead:
-                    standing.inner_step, standing.inner_steps = before, before + len(blocks)
-                    parts.enter(Training(standing.inner_step, standing.inner_steps))
+                    context.trainer.begin_inner_steps(before, before + len(blocks))
+                    context.state.enter(context.trainer.shown)
         self._desk = after(self._desk, order)
         if not isinstance(order, AheadOrder):
-            standing.work = None
+            self._context.trainer.work = None
         self._note_use_of_theta()
         await self._send(frame)
 
@@ -253,7 +256,7 @@ class Conversation:
         changed them."""
         rates = outer_step.inner_rates
         if ahead:
-            rates = inner_rates(self._parts.about(outer_step.step + 1))
+            rates = inner_rates(self._context.about(outer_step.step + 1))
         if rates != self._rates:
             self._rates = rates
             await self._send(rates)
@@ -261,13 +264,13 @@ class Conversation:
     async def _measure_our_share(self) -> bool:
         """Have θ measured on our share of the held-out blocks, once per outer step. Return whether
         a share was due."""
-        parts, step = self._parts, self._parts.ledger.state.step
+        context, step = self._context, self._context.ledger.snapshot.step
         if not self._may_read_theta() or self._asked_step == step:
             return False
-        if not (share := evaluation_task.own_share(parts)):
+        if not (share := evaluation_task.own_share(context)):
             return False
-        paths = await evaluation_task.own_files(parts, lambda: not self._orders_due())
-        if not paths or not self._may_read_theta() or parts.ledger.state.step != step:
+        paths = await evaluation_task.own_files(context, lambda: not self._orders_due())
+        if not paths or not self._may_read_theta() or context.ledger.snapshot.step != step:
             return True
         self._asked_step, self._evaluating, self._held_out = step, True, share
         self._note_use_of_theta()
@@ -278,17 +281,17 @@ class Conversation:
         """Set `theta_in_use`: from an order until a report for its step. `outer_task` waits for
         that."""
         owes_report = self._desk is not None and self._answered_step != self._desk.step
-        self._parts.standing.theta_in_use = owes_report or self._evaluating
+        self._context.trainer.theta_in_use = owes_report or self._evaluating
 
     # -- reports of the trainer -------------------------------------------------------------------
 
     async def _hear(self, frame: frames.Frame) -> None:
-        parts = self._parts
+        context = self._context
         match frame:
             case frames.Hello():
                 self._greet(frame)
             case frames.Resumed(step, state_step, trouble):
-                parts.journal.write(
+                context.journal.write(
                     "inner-state", step=step, resumed_from=state_step, trouble=trouble
                 )
             case frames.Progress():
@@ -299,33 +302,33 @@ class Conversation:
                 self._answered_step = frame.step
             case frames.Evaluated(step, loss, tokens):
                 self._evaluating = False
-                evaluation_task.measured(parts, step, loss, tokens)
+                evaluation_task.measured(context, step, loss, tokens)
             case frames.Failed(code, text, request) if request is not None:
                 self._evaluating = False
-                parts.journal.write("evaluation-failed", code=code, reason=text)
+                context.journal.write("evaluation-failed", code=code, reason=text)
                 self._forget_damaged(self._held_out)
             case frames.Failed(code, text):
                 blocks = self._desk.blocks if self._desk else ()
-                self._forget_damaged([parts.data_block(block) for block in blocks])
+                self._forget_damaged([context.data_block(block) for block in blocks])
                 raise TrainerError(f"the trainer cannot continue: {text}", code=code)
             case _:
                 raise TrainerError(f"the trainer sent an unexpected {frame.kind} frame")
         self._note_use_of_theta()
 
     def _greet(self, hello: frames.Hello) -> None:
-        parts = self._parts
-        if hello.layout_digest != parts.layout.digest:
+        context = self._context
+        if hello.layout_digest != context.layout.digest:
             raise TrainerError("the trainer's layout differs from the run's", code="RUN-VERSION")
-        self._up = parts.standing.trainer_up = True
-        parts.standing.trainer = micro_batch_memory.in_words(parts, hello)
-        parts.journal.write(
+        self._up = context.trainer.up = True
+        context.trainer.device = micro_batch_memory.in_words(context, hello)
+        context.journal.write(
             "trainer-up",
             ranks=hello.ranks,
             device=hello.device,
             parameters=hello.parameters,
             micro_batch=hello.micro_batch,
         )
-        parts.speak_now()
+        context.own_heartbeat.send_now()
 
     async def _note_ready(self, ready: frames.FragmentReady) -> None:
         """Offer the work if it is all of our lease as it is agreed now.
@@ -333,37 +336,37 @@ class Conversation:
         If it is less, the trainer has been told to train more, or soon will be, and will write its
         weights again. They must not be averaged meanwhile.
         """
-        parts, lease = self._parts, self._whole_lease_of(ready)
+        context, lease = self._context, self._whole_lease_of(ready)
         if not lease:
             return
         if ready.block_paths != self._paths:
             raise TrainerError("the trainer did not train on its assigned blocks")
         assert self._desk is not None
-        await ready_work.hold_to_the_bound(parts, parts.outer_step(self._desk.step))
+        await ready_work.hold_to_the_bound(context, context.outer_step(self._desk.step))
         if self._whole_lease_of(ready) != lease:
             return
         self._desk = replace(self._desk, offered=ready.blocks)
         self._running.useful = True
-        parts.standing.warnings.pop(RESTARTED, None)
-        await ready_work.offer(parts, ready, lease)
+        context.alerts.clear(RESTARTED)
+        await ready_work.offer(context, ready, lease)
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
         """Return the due part of our lease as agreed now, if exactly that is `ready`; else (). Work
         based on a θ that was found wrong since does not count: offered work would outlive this
         trainer, which `_watch` ends."""
-        state, desk = self._parts.ledger.state, self._desk
+        state, desk = self._context.ledger.snapshot, self._desk
         if self._rests_on_wrong_theta or desk is None:
             return ()
         if not ready.step == desk.step == state.step:
             return ()
-        lease = state.leases.get(self._parts.me, ())
-        due = desk.due(lease, self._parts.outer_step(state.step).pace)
+        lease = state.leases.get(self._context.me, ())
+        due = desk.due(lease, self._context.outer_step(state.step).pace)
         return due if desk.blocks == due and ready.blocks == len(due) else ()
 
     def _note_progress(self, progress: frames.Progress) -> None:
-        parts, standing = self._parts, self._parts.standing
-        block_tokens = parts.manifest.data.block_tokens
-        parts.journal.write(
+        context = self._context
+        block_tokens = context.manifest.data.block_tokens
+        context.journal.write(
             "inner-step",
             step=progress.step,
             inner_step=progress.inner_step,
@@ -375,17 +378,15 @@ class Conversation:
             learning_rate=progress.learning_rate,
             gradient_norm=progress.gradient_norm,
         )
-        standing.inner_s += progress.computed_s(block_tokens)
-        standing.progress = progress
         self._to_train = max(0, self._to_train - 1)
-        standing.tokens_per_s = progress.tokens_per_s
-        if self._desk is None or not self._desk.offered:
-            standing.inner_step += 1
-            parts.enter(Training(standing.inner_step, standing.inner_steps))
+        ahead = self._desk is not None and bool(self._desk.offered)
+        context.trainer.note_progress(progress, progress.computed_s(block_tokens), ahead=ahead)
+        if not ahead:
+            context.state.enter(context.trainer.shown)
 
     def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
         """Read these blocks once. The store counts a damaged one as missing from then on, so the
         next trainer or measurement gets a fresh copy."""
         for block in blocks:
             with suppress(StoreError):
-                self._parts.store.get_chunk(block)
+                self._context.store.get_chunk(block)

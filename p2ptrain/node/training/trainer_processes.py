@@ -18,7 +18,7 @@ import numpy as np
 from p2ptrain.ipc.admission import load_or_create
 from p2ptrain.ipc.frames import Frame, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import micro_batch_memory
 from p2ptrain.prepare import machine_check
 from p2ptrain.trainer.host import gpus
@@ -66,64 +66,64 @@ class Trainers(Protocol):
         """Start a trainer. Blocks. Raises TrainerError: the budget of restarts is spent."""
 
 
-MakeTrainers = Callable[[Parts], Trainers]
+MakeTrainers = Callable[[Context], Trainers]
 
 
-def subprocesses(parts: Parts) -> Trainers:
+def subprocesses(context: Context) -> Trainers:
     """Return the configured trainers: torch ranks on this machine, or on hosts run by torchrun."""
-    assert parts.arena is not None, "a seed has no trainer"
-    config = parts.config
-    settings = _settings(parts)
+    assert context.trainer.arena is not None, "a seed has no trainer"
+    config = context.config
+    settings = _settings(context)
     trainer, found = (
-        micro_batch_memory.recall(parts, settings),
-        partial(micro_batch_memory.keep, parts, settings),
+        micro_batch_memory.recall(context, settings),
+        partial(micro_batch_memory.keep, context, settings),
     )
     if not config.ranks_host:
-        return Supervisor(trainer, *parts.arena.fds, ranks=config.ranks, found=found)
+        return Supervisor(trainer, *context.trainer.arena.fds, ranks=config.ranks, found=found)
     return ExternalTrainers(
         # The ranks' hosts keep the optimizer's state, and have a setting of their own for its
         # folder.
         replace(trainer, state_folder=""),
-        parts.arena.theta.view(np.uint8).data,
-        parts.arena.local.view(np.uint8).data,
-        load_or_create(parts.home.ranks_secret),
+        context.trainer.arena.theta.view(np.uint8).data,
+        context.trainer.arena.local.view(np.uint8).data,
+        load_or_create(context.home.ranks_secret),
         config.ranks_host,
         config.ranks_port,
         config.ranks,
-        parts.journal.write,
+        context.journal.write,
         found=found,
     )
 
 
-def _settings(parts: Parts) -> TrainerConfig:
-    config = parts.config
+def _settings(context: Context) -> TrainerConfig:
+    config = context.config
     device = config.device
     if device == "auto":
         device = "cuda" if gpus.has_nvidia_gpu(gpus.DEVICES, os.environ) else "cpu"
     precision = config.precision
     if precision == "auto":
         precision = "bf16" if device == "cuda" else "fp32"
-    parts.journal.write("trainer-config", device=device, precision=precision, ranks=config.ranks)
+    context.journal.write("trainer-config", device=device, precision=precision, ranks=config.ranks)
     settings = TrainerConfig(
-        model=parts.manifest.model,
-        inner=parts.manifest.inner,
+        model=context.manifest.model,
+        inner=context.manifest.inner,
         device=device,
         precision=precision,
         compile=config.compile,
         recompute=config.recompute,
         threads=config.threads,
         micro_batch=config.micro_batch,
-        state_folder=str(parts.home.inner) if config.keep_inner else "",
-        document_token=parts.manifest.data.document_token,
-        fragments=parts.manifest.sync.fragments,
-        mixing=parts.manifest.sync.mixing,
-        delayed=parts.manifest.delayed,
-        eager=parts.manifest.sync.eager,
+        state_folder=str(context.home.inner) if config.keep_inner else "",
+        document_token=context.manifest.data.document_token,
+        fragments=context.manifest.sync.fragments,
+        mixing=context.manifest.sync.mixing,
+        delayed=context.manifest.delayed,
+        eager=context.manifest.sync.eager,
     )
     if device == "cuda" or config.micro_batch or config.ranks_host:
         return settings
     # A GPU reports that its memory is full; Linux kills a process instead.
     room = machine_check.room_for_activations(
-        parts.run, parts.manifest, machine_check.memory_bytes()
+        context.run, context.manifest, machine_check.memory_bytes()
     )
     return within(settings, config.ranks, room)

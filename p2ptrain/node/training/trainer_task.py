@@ -14,7 +14,7 @@ import trio
 
 from p2ptrain.errors import TrainerError, TrainerUnfit
 from p2ptrain.node.optimizer_sharing.recipient import take_inner_state
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.trainer_link import RESTARTED, Conversation
 from p2ptrain.node.training.trainer_processes import RunningTrainer, Trainers
 from p2ptrain.observe.cautions import Caution
@@ -22,32 +22,32 @@ from p2ptrain.observe.cautions import Caution
 STOP_S = 5.0
 
 
-async def train(parts: Parts, trainers: Trainers) -> None:
+async def train(context: Context, trainers: Trainers) -> None:
     """Run trainers one after another, until cancelled.
 
     Raises:
         TrainerError: the budget of restarts is spent, or a restart would not help.
     """
-    await take_inner_state(parts)
+    await take_inner_state(context)
     last: TrainerError | None = None
     for restarts in count():
         running = await _start(trainers, last)
         if last is not None:
             told = f"{last.what}; the node has restarted it ({restarts})"
-            parts.standing.warnings[RESTARTED] = Caution(last.code, told)
-        parts.journal.write("trainer-started", pids=running.pids)
+            context.alerts.show(RESTARTED, Caution(last.code, told))
+        context.journal.write("trainer-started", pids=running.pids)
         again = False
         try:
-            await Conversation(parts, running).hold()
+            await Conversation(context, running).hold()
         except TrainerError as exc:
-            parts.journal.write(
+            context.journal.write(
                 "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence
             )
             if isinstance(exc, TrainerUnfit):
                 raise
             again, last = True, exc
         finally:
-            _forget_trainer(parts)
+            _forget_trainer(context)
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(partial(running.stop, STOP_S, again=again))
 
@@ -63,11 +63,6 @@ async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTraine
         raise
 
 
-def _forget_trainer(parts: Parts) -> None:
-    """Reset the trainer's state. Work that it finished (`work`) is still in the arena, and stays
-    valid."""
-    standing = parts.standing
-    standing.trainer_up = False
-    standing.theta_in_use = False
-    standing.tokens_per_s = 0.0
-    parts.changes.ring()
+def _forget_trainer(context: Context) -> None:
+    context.trainer.note_end()
+    context.changes.ring()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from p2ptrain.config.node import NodeConfig, parse_host_port
 from p2ptrain.node.main import run_node
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.trainer_processes import Trainers, subprocesses
 from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
 from tests.chaos.harness.gate import Gate
@@ -50,8 +50,8 @@ def main() -> int:
     remote = Remote(inner_step_s=given.inner_step_s)
     gate = Gate(socket.socket(fileno=given.line))
 
-    def stand_ins(parts: Parts) -> Trainers:
-        return FakeTrainers(parts, remote)
+    def stand_ins(context: Context) -> Trainers:
+        return FakeTrainers(context, remote)
 
     trainers = subprocesses if given.trainers == TORCH else stand_ins
     return run_node(config, trainers=trainers, dress=partial(dress, gate))

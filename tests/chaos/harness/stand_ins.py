@@ -1,4 +1,4 @@
-"""Wrappers around a node's parts, so that each deed passes the gate.
+"""Wrappers around a node's objects, so that each deed passes the gate.
 
 `dress` wraps the logs, the store, the network, θ and m, and the ring's arithmetic. A wrapper passes
 the gate and forwards every call. The node's own code is the code that users run.
@@ -7,6 +7,7 @@ the gate and forwards every call. The node's own code is the code that users run
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.messages.wire import decode
 from p2ptrain.ledger.paxos.acceptor import restored_acceptors
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers import heartbeat_delta
 from p2ptrain.peers.heartbeat import Heartbeat
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL, heartbeat_topic, ledger_topic
@@ -35,16 +36,18 @@ from p2ptrain.ring.arithmetic import Arithmetic
 from tests.chaos.harness.gate import Gate, Leads
 
 
-def dress(gate: Gate, parts: Parts) -> None:
-    """Wrap the parts of this node. From now on it stops where the harness says."""
-    ledger = parts.ledger
-    dressed: Any = parts
-    dressed.votes = Votes(parts.votes, gate, ledger)
-    dressed.chain_log = Chain(parts.chain_log, gate, ledger)
-    dressed.store = Stored(parts.store, gate, ledger)
-    dressed.network = Wires(parts.network, gate, parts)
-    dressed.outer.vectors = Vectors(parts.outer.vectors, gate, ledger)
+def dress(gate: Gate, context: Context) -> Context:
+    """Return the context with wrappers in it. From now on the node stops where the harness says."""
+    ledger = context.ledger.core
+    port: Any = context.ledger
+    port.votes = Votes(port.votes, gate, ledger)
+    port.chain_log = Chain(port.chain_log, gate, ledger)
+    outer: Any = context.outer
+    outer.vectors = Vectors(outer.vectors, gate, ledger)
     _dress_arithmetic(gate, ledger)
+    network: Any = Wires(context.network, gate, context)
+    store: Any = Stored(context.store, gate, ledger)
+    return replace(context, around=replace(context.around, network=network), store=store)
 
 
 class StandIn:
@@ -184,11 +187,11 @@ def _dress_arithmetic(gate: Gate, ledger: Ledger) -> None:
 class Wires(StandIn):
     """The network. Gates consensus messages, announcements, and heartbeats with new reports."""
 
-    def __init__(self, real: Any, gate: Gate, parts: Parts) -> None:
+    def __init__(self, real: Any, gate: Gate, context: Context) -> None:
         super().__init__(real, gate)
-        self._ledger = parts.ledger
-        self._topics = {ledger_topic(parts.run): self._outcome}
-        self._topics[heartbeat_topic(parts.run)] = self._report
+        self._ledger = context.ledger.core
+        self._topics = {ledger_topic(context.run): self._outcome}
+        self._topics[heartbeat_topic(context.run)] = self._report
         self._base: heartbeat_delta.FullHeartbeat | None = None
         self._told: dict[str, object] = {}
 

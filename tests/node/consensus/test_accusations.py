@@ -37,12 +37,12 @@ async def test_evidence_is_written_once_and_reported(
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))
     evidence = twice(ANN, r.run.id)
-    nursery.start_soon(agree, r.parts, r.events)
-    await r.parts.tell(Accused(evidence))
-    await settled(lambda: bool(evidence_log.kept(r.parts.home)))
-    await evidence_log.keep(r.parts, evidence)
-    assert evidence_log.kept(r.parts.home) == [Accused(evidence)]
-    (warning,) = r.parts.standing.warnings.values()
+    nursery.start_soon(agree, r.context)
+    await r.context.ledger.submit(Accused(evidence))
+    await settled(lambda: bool(evidence_log.kept(r.context.home)))
+    await evidence_log.keep(r.context, evidence)
+    assert evidence_log.kept(r.context.home) == [Accused(evidence)]
+    (warning,) = r.context.alerts.warnings.values()
     assert (warning.code, "is evicted" in warning.what) == ("VOTER-LIED", True)
 
 
@@ -50,15 +50,15 @@ async def test_restarted_node_remembers_liars(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))
-    RecordLog(r.parts.home.evidence).append([encode_evidence(twice(ANN, r.run.id))])
-    nursery.start_soon(agree, r.parts, r.events)
-    await settled(lambda: ANN.peer in r.parts.ledger.view.accused)
+    RecordLog(r.context.home.evidence).append([encode_evidence(twice(ANN, r.run.id))])
+    nursery.start_soon(agree, r.context)
+    await settled(lambda: ANN.peer in r.context.ledger.core.view.accused)
 
 
 async def test_second_process_is_reported_with_advice(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        evidence_log.heed_namesake(r.parts, VotingStopped("a vote that this node did not cast"))
-        said = r.parts.standing.warnings["identity"]
+        evidence_log.heed_namesake(r.context, VotingStopped("a vote that this node did not cast"))
+        said = r.context.alerts.warnings["identity"]
         assert (said.code, said.what[:17]) == ("ID-IN-USE", "another node uses")
         assert [record["what"] for record in r.said("identity-in-use")] == [
             "a vote that this node did not cast"

@@ -11,15 +11,14 @@ import trio.testing
 from p2ptrain.archive.ledger_on_disk import open_ledger
 from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
 from p2ptrain.ledger.messages.effects import Note, Persist, Rejoin, Send
-from p2ptrain.ledger.messages.events import PeerHeight, Received
+from p2ptrain.ledger.messages.events import PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Refused
 from p2ptrain.ledger.messages.peer_reports import AllowedPeers, Joining, PeerUp, Ready
 from p2ptrain.ledger.messages.wire import decode, encode
-from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.consensus import ledger_task
-from p2ptrain.node.consensus.ledger_task import _due, _in_runs, agree
+from p2ptrain.node.consensus.ledger_task import _in_runs, agree, due_events
 from p2ptrain.node.gossip import gossip
-from p2ptrain.node.state.context import PAGES_BURST
+from p2ptrain.node.state.ledger_port import EVENTS_MAX, PAGES_BURST, EventQueue
 from p2ptrain.peers.misbehaviour_log import NOTES_BURST
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
 from p2ptrain.store import RecordLog
@@ -39,27 +38,27 @@ def test_adjacent_effects_of_a_kind_share_a_write_in_order() -> None:
 
 
 async def test_waiting_events_are_taken_together_and_time_makes_a_tick() -> None:
-    way_in, out = trio.open_memory_channel[object](200)
-    for number in range(100):
-        way_in.send_nowait(number)
-    assert await _due(out, None) == list(range(64))  # type: ignore[arg-type]
-    assert await _due(out, 0.0) == list(range(64, 100))  # type: ignore[arg-type]
-    (tick,) = await _due(out, trio.current_time())  # type: ignore[arg-type]
-    assert type(tick).__name__ == "Tick"
+    queue = EventQueue(lambda author: None)
+    events = [PeerHeight(ANN.peer, height) for height in range(100)]
+    for event in events:
+        queue.offer(event)
+    assert await due_events(queue, None) == events[:64]
+    assert await due_events(queue, 0.0) == events[64:]
+    assert await due_events(queue, trio.current_time()) == [Tick()]
 
 
 async def test_single_founder_decides_and_everything_is_on_disk(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        nursery.start_soon(agree, parts, r.events)
-        await parts.tell(Joining(ANN.peer))
-        await settled(lambda: parts.ledger.state.is_member(ANN.peer))
+        context = r.context
+        nursery.start_soon(agree, context)
+        await context.ledger.submit(Joining(ANN.peer))
+        await settled(lambda: context.ledger.snapshot.is_member(ANN.peer))
         await settled(lambda: bool(r.network.published))
-        assert len(list(parts.chain_log)) == len(r.said("decided")) == 1
+        assert len(list(context.ledger.chain_log)) == len(r.said("decided")) == 1
         assert [topic for topic, _ in r.network.published] == [f"/p2ptrain/1/{r.run.id}/ledger"]
         nursery.cancel_scope.cancel()
-    ledger, _, _ = open_ledger(r.parts.home, r.run, r.parts.identity, 0.0)
-    assert ledger.state == r.parts.ledger.state
+    ledger, _, _ = open_ledger(r.context.home, r.run, r.context.identity, 0.0)
+    assert ledger.state == r.context.ledger.snapshot
 
 
 async def test_log_of_votes_is_shortened_while_the_node_runs(
@@ -67,18 +66,20 @@ async def test_log_of_votes_is_shortened_while_the_node_runs(
 ) -> None:
     monkeypatch.setattr(ledger_task, "VOTE_RECORDS_MAX", 4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        nursery.start_soon(agree, parts, r.events)
+        context = r.context
+        nursery.start_soon(agree, context)
         for number in range(12):
             peer = somebody(number).peer
-            parts.admission._listed |= {peer}
-            await parts.tell(AllowedPeers(parts.admission.members_allowed()))
-            await parts.tell(Joining(peer))
-            await settled(lambda peer=peer: parts.ledger.state.is_member(peer))  # type: ignore[misc]
-        await settled(lambda: parts.vote_records <= 4 and len(list(parts.chain_log)) == 12)
-        assert len(list(parts.votes)) == parts.vote_records
+            context.admission._listed |= {peer}
+            await context.ledger.submit(AllowedPeers(context.admission.members_allowed()))
+            await context.ledger.submit(Joining(peer))
+            await settled(lambda peer=peer: context.ledger.snapshot.is_member(peer))  # type: ignore[misc]
+        await settled(
+            lambda: context.ledger.vote_records <= 4 and len(list(context.ledger.chain_log)) == 12
+        )
+        assert len(list(context.ledger.votes)) == context.ledger.vote_records
         nursery.cancel_scope.cancel()
-    ledger, _, votes = open_ledger(r.parts.home, r.run, r.parts.identity, 0.0)
+    ledger, _, votes = open_ledger(r.context.home, r.run, r.context.identity, 0.0)
     assert ledger.state.height == 12
     assert list(votes) == ledger.records()
 
@@ -90,72 +91,72 @@ async def test_node_continues_if_its_log_cannot_be_shortened_now(
         raise StoreError("too many open files", code="FD-LIMIT")
 
     async with rig(tmp_path) as r:
-        parts, binding = r.parts, r.parts.ledger.records()
-        parts.vote_records = ledger_task.VOTE_RECORDS_MAX + 1
+        context, binding = r.context, r.context.ledger.core.records()
+        context.ledger.vote_records = ledger_task.VOTE_RECORDS_MAX + 1
         with monkeypatch.context() as patch:
             patch.setattr(RecordLog, "rewrite", refused)
-            await ledger_task._compact(parts)
-        assert parts.vote_records == ledger_task.VOTE_RECORDS_MAX + 1
+            await ledger_task._compact(context)
+        assert context.ledger.vote_records == ledger_task.VOTE_RECORDS_MAX + 1
         assert [said["code"] for said in r.said("not-shortened")] == ["FD-LIMIT"]
-        await ledger_task._compact(parts)
-        assert parts.vote_records == len(binding)
+        await ledger_task._compact(context)
+        assert context.ledger.vote_records == len(binding)
 
 
 async def test_peer_that_asks_for_entries_gets_them(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.parts, r.events)
-    await r.parts.tell(Joining(ANN.peer))
-    await settled(lambda: r.parts.ledger.state.height == 1)
+    nursery.start_soon(agree, r.context)
+    await r.context.ledger.submit(Joining(ANN.peer))
+    await settled(lambda: r.context.ledger.snapshot.height == 1)
     reply = await r.network.handlers[LEDGER_PROTOCOL](BOB.peer, encode(EntriesRequest(1)))
     assert reply == b""
     await settled(lambda: any(peer == BOB.peer for peer, _ in r.network.requested))
     page = decode(next(data for peer, data in r.network.requested if peer == BOB.peer))
-    assert page.certified == tuple(r.parts.ledger.chain)  # type: ignore[union-attr]
+    assert page.certified == tuple(r.context.ledger.core.chain)  # type: ignore[union-attr]
 
 
 async def test_noise_costs_only_an_answer_to_its_sender(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(agree, r.context)
     await settled(lambda: LEDGER_PROTOCOL in r.network.handlers)
     for noise in (b"", b"noise", b"\x80", b"{" * 100):
         with pytest.raises(RemoteProtocolError):
             await r.network.handlers[LEDGER_PROTOCOL](ANN.peer, noise)
-    await r.parts.tell(Joining(ANN.peer))
-    await settled(lambda: r.parts.ledger.state.height == 1)
+    await r.context.ledger.submit(Joining(ANN.peer))
+    await settled(lambda: r.context.ledger.snapshot.height == 1)
 
 
 async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    parts, queued = r.parts, r.parts.events.statistics
+    context, queue = r.context, r.context.ledger.queue
     request = Received(ANN.peer, EntriesRequest(1))
     for _ in range(2 * EVENTS_MAX):
-        parts.hear(request)
-    assert "flood" in parts.standing.warnings
-    assert queued().current_buffer_used < EVENTS_MAX
-    for _ in range(EVENTS_MAX - queued().current_buffer_used):
-        parts.events.send_nowait(request)
-    parts.ledger.view.down.add(ANN.peer)
-    nursery.start_soon(parts.tell, Ready(parts.me, 0, 16, 1))
-    nursery.start_soon(parts.tell, PeerUp(ANN.peer))
+        context.ledger.offer(request)
+    assert "flood" in context.alerts
+    assert queue.waiting < EVENTS_MAX
+    for _ in range(EVENTS_MAX - queue.waiting):
+        await queue.submit(request)
+    context.ledger.core.view.down.add(ANN.peer)
+    nursery.start_soon(context.ledger.submit, Ready(context.me, 0, 16, 1))
+    nursery.start_soon(context.ledger.submit, PeerUp(ANN.peer))
     await trio.testing.wait_all_tasks_blocked()
-    assert queued().tasks_waiting_send == 2
-    nursery.start_soon(agree, parts, r.events)
-    await settled(lambda: parts.me in parts.ledger.view.ready, deadline_s=20.0)
-    await settled(lambda: ANN.peer not in parts.ledger.view.down, deadline_s=20.0)
+    assert queue.blocked == 2
+    nursery.start_soon(agree, context)
+    await settled(lambda: context.me in context.ledger.core.view.ready, deadline_s=20.0)
+    await settled(lambda: ANN.peer not in context.ledger.core.view.down, deadline_s=20.0)
 
 
 async def test_flooding_peer_does_not_silence_others(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         for _ in range(2 * EVENTS_MAX):
-            r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
+            r.context.ledger.offer(Received(CAI.peer, Refused(1, 0, 0, "no")))
         vote = Received(BOB.peer, Prepare(1, 1))
-        r.parts.hear(vote)
+        r.context.ledger.offer(vote)
         assert vote in r.heard()
         (said,) = r.said("flood")
         assert said["peer"] == CAI.peer
@@ -165,12 +166,12 @@ async def test_processed_messages_no_longer_count_against_their_author(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(agree, r.context)
     for _ in range(EVENTS_MAX // 256):
         for _ in range(256):
-            r.parts.hear(PeerHeight(BOB.peer, 0))
-        await settled(lambda: not r.parts.events.statistics().current_buffer_used)
-    assert "flood" not in r.parts.standing.warnings
+            r.context.ledger.offer(PeerHeight(BOB.peer, 0))
+        await settled(lambda: not r.context.ledger.queue.waiting)
+    assert "flood" not in r.context.alerts
 
 
 @pytest.mark.parametrize("question", [EntriesRequest(1), Prepare(1, 0)])
@@ -178,11 +179,11 @@ async def test_pages_for_one_peer_are_rate_limited(
     tmp_path: Path, question: EntriesRequest | Prepare
 ) -> None:
     async with rig(tmp_path) as r:
-        r.decide(opening(r.parts.ledger.state, learners=[ANN.peer]))
-        listener = ledger_task._listener(r.parts)
+        r.decide(opening(r.context.ledger.snapshot, learners=[ANN.peer]))
+        listener = ledger_task._listener(r.context)
         for _ in range(PAGES_BURST):
             await listener(CAI.peer, encode(question))
-            await gossip._take_entry(r.parts, CAI.peer, encode(question))
+            await gossip._take_entry(r.context, CAI.peer, encode(question))
         assert PAGES_BURST <= len(r.heard()) < 1.5 * PAGES_BURST
         await listener(BOB.peer, encode(question))
         await listener(CAI.peer, encode(Prepare(2, 0)))
@@ -194,12 +195,12 @@ async def test_notes_caused_by_one_peer_do_not_fill_the_journal(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(agree, r.context)
     for _ in range(5):
         for _ in range(NOTES_BURST):
-            r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
-        await settled(lambda: not r.parts.events.statistics().current_buffer_used)
-    r.parts.hear(Received(BOB.peer, Refused(1, 0, 0, "no")))
+            r.context.ledger.offer(Received(CAI.peer, Refused(1, 0, 0, "no")))
+        await settled(lambda: not r.context.ledger.queue.waiting)
+    r.context.ledger.offer(Received(BOB.peer, Refused(1, 0, 0, "no")))
     await settled(lambda: any(BOB.peer in str(note["text"]) for note in r.said("note")))
     assert NOTES_BURST < len(r.said("note")) < 2 * NOTES_BURST
     assert [said["peer"] for said in r.said("notes-kept-back")] == [CAI.peer]
@@ -211,10 +212,10 @@ async def test_vote_that_cannot_be_written_is_never_sent(tmp_path: Path) -> None
             raise StoreFull("the disk was full")
 
     async with rig(tmp_path, rules=policy()) as r:
-        r.parts.votes = Full(r.parts.home.votes)
-        await r.parts.tell(Joining(ANN.peer))
+        r.context.ledger.votes = Full(r.context.home.votes)
+        await r.context.ledger.submit(Joining(ANN.peer))
         with pytest.raises(BaseExceptionGroup) as caught:
-            await agree(r.parts, r.events)
+            await agree(r.context)
         assert caught.group_contains(StoreFull)
         assert r.network.requested == []
         assert r.network.published == []
@@ -225,11 +226,11 @@ async def test_healed_ledger_ends_the_task_with_the_chain_to_follow(
 ) -> None:
     monkeypatch.setattr(ledger_task, "LAST_WORDS_S", 0.0)
     async with rig(tmp_path) as r:
-        state = r.parts.ledger.state
+        state = r.context.ledger.snapshot
         rejoin = Rejoin(0, (signed(r.run.id, state, opening(state), ANN),))
-        monkeypatch.setattr(r.parts.ledger, "handle", lambda *_: [Note("outranked"), rejoin])
+        monkeypatch.setattr(r.context.ledger.core, "handle", lambda *_: [Note("outranked"), rejoin])
         with trio.fail_after(30):
-            assert await agree(r.parts, r.events) == rejoin
+            assert await agree(r.context) == rejoin
         (said,) = r.said("rejoining")
         assert (said["parted_at"], said["height"]) == (0, 1)
         assert r.said("note") != []

@@ -20,7 +20,7 @@ from tests.node.rig import ANN, BOB, Rig, rig, settled
 @asynccontextmanager
 async def outboxes(folder: Path) -> AsyncIterator[tuple[Rig, Outboxes]]:
     async with rig(folder) as r, trio.open_nursery() as nursery:
-        yield r, Outboxes(r.parts, nursery)
+        yield r, Outboxes(r.context, nursery)
         nursery.cancel_scope.cancel()
 
 
@@ -75,7 +75,7 @@ async def test_lost_message_is_noted_once_and_the_next_one_is_tried(tmp_path: Pa
             boxes.post(ANN.peer, b"vote %d" % number)
         await settled(lambda: len(r.network.requested) == 20)
         assert len(r.said("message-lost")) == 1
-        assert not r.parts.standing.refused
+        assert not r.context.ledger.refusals
 
 
 async def test_waiting_message_is_not_queued_again_when_repeated(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_refusal_makes_us_ask_whether_we_are_still_admitted(tmp_path: Path
 
         r.network.answer = answer
         boxes.post(ANN.peer, b"vote")
-        await settled(lambda: r.parts.standing.refused)
+        await settled(lambda: r.context.ledger.refusals)
 
 
 async def test_message_too_long_for_gossip_is_left_out(

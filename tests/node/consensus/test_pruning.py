@@ -265,33 +265,39 @@ def test_kill_at_any_write_leaves_the_old_chain_or_the_pruned_one(
 
 def grown(r: Rig, me: Identity, steps: int) -> None:
     for certified in history(r.run, me, steps):
-        ledger = r.parts.ledger
-        r.parts.chain_log.append([entry_bytes(certified)])
+        ledger = r.context.ledger.core
+        r.context.ledger.chain_log.append([entry_bytes(certified)])
         state = apply(ledger.rules, ledger.state, certified.entry)
-        ledger._append(certified, state, r.parts.now())
+        ledger._append(certified, state, r.context.now())
 
 
 async def test_running_node_prunes_when_it_may_and_continues(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
-        parts = r.parts
-        grown(r, parts.identity, STEPS)
-        await prune(parts)
-        assert parts.ledger.kept.base is None
-        parts.config = replace(parts.config, keep_entries=16)
-        await prune(parts)
-        assert parts.ledger.kept.base is None  # it has no snapshot of its own
-        snapshot = parts.store.put_blob("snapshot", [b"theta"], {})
-        parts.store.put_head(Head(parts.run, 20, digest("h"), 10, snapshot, 10))
-        assert parts.history.closing(0)
-        await prune(parts)
-        await prune(parts)
+        context = r.context
+        grown(r, context.identity, STEPS)
+        await prune(context)
+        assert context.ledger.kept.base is None
+        r.configure(keep_entries=16)
+        context = r.context
+        await prune(context)
+        assert context.ledger.kept.base is None  # it has no snapshot of its own
+        snapshot = context.store.put_blob("snapshot", [b"theta"], {})
+        context.store.put_head(Head(context.run, 20, digest("h"), 10, snapshot, 10))
+        assert context.ledger.history.closing(0)
+        await prune(context)
+        await prune(context)
         (said,) = r.said("pruned")
-        assert (said["entries"], parts.ledger.kept.start.height) == (7, 7)
-        assert parts.origin is not None
-        assert parts.history.closing(3) == parts.ledger.chain[0]
-        assert parts.origin.words in [line.strip() for line in status_lines(await status(parts))]
-    ledger, log, _ = open_ledger(parts.home, r.run, parts.identity, 0.0)
-    assert (ledger.state, pruning.origin_in(log)) == (parts.ledger.state, parts.origin)
+        assert (said["entries"], context.ledger.kept.start.height) == (7, 7)
+        assert context.ledger.origin is not None
+        assert context.ledger.history.closing(3) == context.ledger.core.chain[0]
+        assert context.ledger.origin.words in [
+            line.strip() for line in status_lines(await status(context))
+        ]
+    ledger, log, _ = open_ledger(context.home, r.run, context.identity, 0.0)
+    assert (ledger.state, pruning.origin_in(log)) == (
+        context.ledger.snapshot,
+        context.ledger.origin,
+    )
 
 
 async def test_measurement_of_a_step_pruned_meanwhile_is_dropped(
@@ -299,68 +305,69 @@ async def test_measurement_of_a_step_pruned_meanwhile_is_dropped(
 ) -> None:
     """The ledger goes on while a trainer measures, which takes long where θ is large."""
     async with rig(tmp_path, **ALONE) as r:
-        parts = r.parts
-        grown(r, parts.identity, STEPS)
+        context = r.context
+        grown(r, context.identity, STEPS)
         asked = 2
-        assert set(shares(parts, asked)) == {parts.me}
-        parts.config = replace(parts.config, keep_entries=16)
-        snapshot = parts.store.put_blob("snapshot", [b"theta"], {})
-        parts.store.put_head(Head(parts.run, 20, digest("h"), 10, snapshot, 10))
-        await prune(parts)
-        assert parts.ledger.kept.start.step > asked
-        measured(parts, asked, 3.0, 32)
-        assert (parts.validation.own, parts.validation.newest) == (None, None)
+        assert set(shares(context, asked)) == {context.me}
+        r.configure(keep_entries=16)
+        context = r.context
+        snapshot = context.store.put_blob("snapshot", [b"theta"], {})
+        context.store.put_head(Head(context.run, 20, digest("h"), 10, snapshot, 10))
+        await prune(context)
+        assert context.ledger.kept.start.step > asked
+        measured(context, asked, 3.0, 32)
+        assert (context.trainer.validation.own, context.trainer.validation.newest) == (None, None)
         assert r.said("share-evaluated") == []
 
 
 async def test_node_ends_if_all_peers_have_pruned_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
     async with rig(tmp_path, founders=(BOB.peer,), **ALONE) as r:
-        parts = r.parts
+        r.wait_for(pruned_s=0.05)
+        context = r.context
         answer = Pruned(40, 15, digest("e16"))
-        parts.ledger.handle(PeerHeight(ANN.peer, 40), 0.0)
-        parts.ledger.handle(Received(ANN.peer, answer), 0.1)
+        context.ledger.core.handle(PeerHeight(ANN.peer, 40), 0.0)
+        context.ledger.core.handle(Received(ANN.peer, answer), 0.1)
         with pytest.raises(TryLater) as caught:
-            await notice_pruned(parts)
+            await notice_pruned(context)
         assert caught.value.code == "LEDGER-PRUNED"
         assert f"{label(ANN.peer)} keeps entries from 16 on" in caught.value.evidence[0]
         assert f"16:{digest('e16')}" in caught.value.evidence[0]
-        assert "pruned" in parts.standing.warnings
+        assert "pruned" in context.alerts
 
 
 async def test_peer_that_keeps_everything_may_still_come(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
-    parts = r.parts
-    parts.ledger.handle(PeerHeight(ANN.peer, 40), 0.0)
-    parts.ledger.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 0.1)
-    nursery.start_soon(notice_pruned, parts)
-    await settled(lambda: "pruned" in parts.standing.warnings)
-    parts.ledger.handle(PeerHeight(BOB.peer, 40), 0.2)
-    parts.changes.ring()
-    await settled(lambda: "pruned" not in parts.standing.warnings)
+    context = r.context
+    context.ledger.core.handle(PeerHeight(ANN.peer, 40), 0.0)
+    context.ledger.core.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 0.1)
+    nursery.start_soon(notice_pruned, context)
+    await settled(lambda: "pruned" in context.alerts)
+    context.ledger.core.handle(PeerHeight(BOB.peer, 40), 0.2)
+    context.changes.ring()
+    await settled(lambda: "pruned" not in context.alerts)
 
 
 async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Ann claims to be far ahead, and to have pruned everything that would prove it."""
-    monkeypatch.setattr(pruning, "PATIENCE_S", 0.0)
     r = await new_rig(tmp_path, **ALONE)
-    parts = r.parts
-    parts.peers.note_heartbeat(BOB.peer, heartbeat(r.run.id), 0.0)
-    parts.ledger.handle(PeerHeight(ANN.peer, 10**9), 0.0)
-    parts.ledger.handle(Received(ANN.peer, Pruned(10**9, 10**9, digest("none"))), 0.1)
-    nursery.start_soon(notice_pruned, parts)
-    await settled(lambda: "pruned" in parts.standing.warnings)
+    r.wait_for(pruned_s=0.0)
+    context = r.context
+    context.peers.table.note_heartbeat(BOB.peer, heartbeat(r.run.id), 0.0)
+    context.ledger.core.handle(PeerHeight(ANN.peer, 10**9), 0.0)
+    context.ledger.core.handle(Received(ANN.peer, Pruned(10**9, 10**9, digest("none"))), 0.1)
+    nursery.start_soon(notice_pruned, context)
+    await settled(lambda: "pruned" in context.alerts)
     await trio.testing.wait_all_tasks_blocked()
-    assert parts.standing.warnings["pruned"].what.startswith("no connected peer keeps entry 1 of")
-    parts.ledger.handle(PeerHeight(BOB.peer, 1), 0.2)
-    parts.changes.ring()
-    await settled(lambda: "pruned" not in parts.standing.warnings)
+    assert context.alerts.warnings["pruned"].what.startswith("no connected peer keeps entry 1 of")
+    context.ledger.core.handle(PeerHeight(BOB.peer, 1), 0.2)
+    context.changes.ring()
+    await settled(lambda: "pruned" not in context.alerts)
 
 
 @pytest.mark.parametrize("who_says_it", [(ANN,), (ANN, CAI), (BOB,), (ANN, BOB)])
@@ -368,20 +375,20 @@ async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who_says_it: tuple[Identity, ...]
 ) -> None:
     """It hears nobody else, so no peer is seen at its own height. Cai is not a voter."""
-    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
     me = load_or_create(Home(tmp_path / "home").identity)
     async with rig(tmp_path, founders=(ANN.peer, BOB.peer, me.peer), **ALONE) as r:
-        parts, ended, ends = r.parts, False, who_says_it == (ANN, BOB)
+        r.wait_for(pruned_s=0.05)
+        context, ended, ends = r.context, False, who_says_it == (ANN, BOB)
         for peer in (each.peer for each in who_says_it):
-            parts.ledger.handle(PeerHeight(peer, 40), 0.0)
+            context.ledger.core.handle(PeerHeight(peer, 40), 0.0)
         for tick in range(2 * len(who_says_it)):
-            parts.ledger.handle(Tick(), 2.0 * tick)
+            context.ledger.core.handle(Tick(), 2.0 * tick)
         for peer in (each.peer for each in who_says_it):
-            parts.ledger.handle(Received(peer, Pruned(40, 15, digest("e16"))), 10.0)
-        assert len(parts.ledger.out_of_reach()) == len(who_says_it)
-        with trio.move_on_after(60.0 if ends else 6 * pruning.PATIENCE_S):
+            context.ledger.core.handle(Received(peer, Pruned(40, 15, digest("e16"))), 10.0)
+        assert len(context.ledger.core.out_of_reach()) == len(who_says_it)
+        with trio.move_on_after(60.0 if ends else 6 * r.context.timing.pruned_s):
             try:
-                await notice_pruned(parts)
+                await notice_pruned(context)
             except TryLater:
                 ended = True
         assert ended == ends
@@ -390,45 +397,45 @@ async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
         for peer in (each.peer for each in who_says_it):
             told = f"{label(peer)} keeps entries from 16 on; its checkpoint is 16:{digest('e16')}"
             assert told in said["evidence"]  # type: ignore[operator]
-            assert told in parts.standing.warnings["pruned"].what
+            assert told in context.alerts.warnings["pruned"].what
 
 
 async def test_node_without_a_vote_is_not_ended_by_others_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It began at a checkpoint that its user trusts, and others have left it behind."""
-    monkeypatch.setattr(pruning, "PATIENCE_S", 0.05)
     async with rig(tmp_path, founders=(BOB.peer, CAI.peer), **ALONE) as r:
-        parts = r.parts
-        r.decide(opening(parts.ledger.state, Participant(BOB.peer, 16, 1)))
-        parts.ledger.handle(PeerHeight(ANN.peer, 40), 0.0)
-        parts.ledger.handle(Tick(), 2.0)
-        parts.ledger.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 10.0)
+        r.wait_for(pruned_s=0.05)
+        context = r.context
+        r.decide(opening(context.ledger.snapshot, Participant(BOB.peer, 16, 1)))
+        context.ledger.core.handle(PeerHeight(ANN.peer, 40), 0.0)
+        context.ledger.core.handle(Tick(), 2.0)
+        context.ledger.core.handle(Received(ANN.peer, Pruned(40, 15, digest("e16"))), 10.0)
         with trio.fail_after(10), pytest.raises(TryLater, match="entry 2 of the ledger"):
-            await notice_pruned(parts)
+            await notice_pruned(context)
 
 
 async def test_bases_of_others_are_named_once_and_in_bounded_number(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **ALONE)
-    parts, count = r.parts, pruning.NAMED_MAX + 1
+    context, count = r.context, pruning.NAMED_MAX + 1
     many = [somebody(number).peer for number in range(count)]
     for time in (0.0, 100.0):
         for peer in many:
-            parts.ledger.handle(PeerHeight(peer, 40), time)
+            context.ledger.core.handle(PeerHeight(peer, 40), time)
         for tick in range(2 * count):
-            parts.ledger.handle(Tick(), time + 2.0 * tick)
+            context.ledger.core.handle(Tick(), time + 2.0 * tick)
         for peer in many:
-            parts.ledger.handle(Received(peer, Pruned(40, 15, digest("e16"))), time + 50.0)
+            context.ledger.core.handle(Received(peer, Pruned(40, 15, digest("e16"))), time + 50.0)
         if not time:
-            nursery.start_soon(notice_pruned, parts)
-        parts.changes.ring()
-        await settled(lambda: "pruned" in parts.standing.warnings)
-        parts.ledger.handle(PeerHeight(BOB.peer, 40), time + 60.0)
-        parts.changes.ring()
-        await settled(lambda: "pruned" not in parts.standing.warnings)
-        parts.ledger.handle(Received(BOB.peer, Entries(0, ())), time + 60.0)
+            nursery.start_soon(notice_pruned, context)
+        context.changes.ring()
+        await settled(lambda: "pruned" in context.alerts)
+        context.ledger.core.handle(PeerHeight(BOB.peer, 40), time + 60.0)
+        context.changes.ring()
+        await settled(lambda: "pruned" not in context.alerts)
+        context.ledger.core.handle(Received(BOB.peer, Entries(0, ())), time + 60.0)
     (said,) = r.said("nobody-keeps")
     assert len(said["evidence"]) == pruning.NAMED_MAX  # type: ignore[arg-type]
 
@@ -438,10 +445,10 @@ async def test_bases_of_others_are_named_once_and_in_bounded_number(
 
 async def test_node_serves_only_the_base_that_is_named(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
-        grown(r, r.parts.identity, STEPS)
-        serve_bases(r.parts)
+        grown(r, r.context.identity, STEPS)
+        serve_bases(r.context)
         answer = r.network.handlers[BASE_PROTOCOL]
-        entries = [each.entry for each in r.parts.ledger.chain]
+        entries = [each.entry for each in r.context.ledger.core.chain]
 
         async def asked(height: int, digest_: str) -> bytes:
             return await answer(ANN.peer, pack({"height": height, "digest": digest_}))

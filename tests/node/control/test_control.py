@@ -17,7 +17,8 @@ from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
 from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, serve_commands
 from p2ptrain.node.joining.startup_status import GONE, Reception
-from p2ptrain.node.state.context import Asking, Parts
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.join_requests import Applicant
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines
@@ -30,10 +31,10 @@ from tests.node.swarm import Diary
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Rig]:
     async with rig(folder, allowed=[ANN.peer]) as r, trio.open_nursery() as nursery:
-        reception = Reception(r.parts.me, r.parts.journal)
-        nursery.start_soon(serve_commands, r.parts.home.control, reception)
-        await opened(r.parts.home.control)
-        async with reception.with_parts(r.parts):
+        reception = Reception(r.context.me, r.context.journal)
+        nursery.start_soon(serve_commands, r.context.home.control, reception)
+        await opened(r.context.home.control)
+        async with reception.with_context(r.context):
             yield r
         nursery.cancel_scope.cancel()
 
@@ -51,7 +52,7 @@ async def opened(path: Path) -> None:
 
 
 async def answer(r: Rig, line: bytes) -> dict[str, object]:
-    return await answer_at(r.parts.home.control, line)
+    return await answer_at(r.context.home.control, line)
 
 
 async def answer_at(path: Path, line: bytes) -> dict[str, object]:
@@ -68,7 +69,7 @@ async def answer_at(path: Path, line: bytes) -> dict[str, object]:
 async def test_status_is_one_line_that_can_be_parsed(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         status = NodeStatus.from_json(await answer(r, b'{"command":"status"}\n'))
-        assert (status.peer, status.run) == (r.parts.me, r.run.id)
+        assert (status.peer, status.run) == (r.context.me, r.run.id)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +99,9 @@ async def test_unknown_command_is_answered_with_the_valid_ones(tmp_path: Path, l
 
 async def test_client_that_hangs_up_or_says_nothing_disturbs_nobody(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
-        silent = await trio.open_unix_socket(str(r.parts.home.control))
+        silent = await trio.open_unix_socket(str(r.context.home.control))
         for line in (b"", b'{"command"', b'{"command":"status"}\n'):
-            async with await trio.open_unix_socket(str(r.parts.home.control)) as stream:
+            async with await trio.open_unix_socket(str(r.context.home.control)) as stream:
                 await stream.send_all(line)
         assert "peer" in await answer(r, b'{"command":"status"}\n')
         await silent.aclose()
@@ -108,24 +109,24 @@ async def test_client_that_hangs_up_or_says_nothing_disturbs_nobody(tmp_path: Pa
 
 async def test_unusable_list_is_reported_and_the_node_continues(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
-        r.parts.home.allowlist.write_bytes(b"damaged")
+        r.context.home.allowlist.write_bytes(b"damaged")
         assert (await answer(r, b'{"command":"reload-allowlist"}\n'))["code"] == "RUN-FILE"
-        r.parts.home.allowlist.unlink()
-        r.parts.home.allowlist.mkdir()
+        r.context.home.allowlist.unlink()
+        r.context.home.allowlist.mkdir()
         assert (await answer(r, b'{"command":"reload-allowlist"}\n'))["code"] == "OS"
-        assert r.parts.admission.admits(ANN.peer)
+        assert r.context.admission.admits(ANN.peer)
 
 
 async def test_list_written_by_the_organiser_takes_effect_at_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as r:
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
-        organiser = load_or_create(r.parts.home.identity)
-        save_allowlist(r.parts.home.allowlist, SignedAllowlist.publish(organiser, newer))
-        r.parts.pending[BOB.peer] = Asking(r.parts.now(), "", b"")
+        organiser = load_or_create(r.context.home.identity)
+        save_allowlist(r.context.home.allowlist, SignedAllowlist.publish(organiser, newer))
+        r.context.join_requests.pending[BOB.peer] = Applicant(r.context.now(), "", b"")
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
         said = await answer(r, b'{"command":"reload-allowlist"}\n')
         assert said == {"newer": True, "sequence": 2}
-        assert (r.parts.admission.admits(ANN.peer), r.parts.admission.admits(BOB.peer)) == (
+        assert (r.context.admission.admits(ANN.peer), r.context.admission.admits(BOB.peer)) == (
             False,
             True,
         )
@@ -136,10 +137,10 @@ async def test_socket_is_private_and_replaces_a_stale_one(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        path = r.parts.home.control
+        path = r.context.home.control
         path.write_text("left by a node that was killed")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_commands, path, Reception(r.parts.me, r.parts.journal))
+            nursery.start_soon(serve_commands, path, Reception(r.context.me, r.context.journal))
             await opened(path)
             assert "peer" in await answer(r, b'{"command":"status"}\n')
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -151,9 +152,9 @@ async def test_home_with_a_long_path_has_a_socket_too(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path / ("deep" * 40))
-    reception = Reception(r.parts.me, r.parts.journal)
-    nursery.start_soon(serve_commands, r.parts.home.control, reception)
-    await settled(r.parts.home.control.exists)
+    reception = Reception(r.context.me, r.context.journal)
+    nursery.start_soon(serve_commands, r.context.home.control, reception)
+    await settled(r.context.home.control.exists)
 
 
 @asynccontextmanager
@@ -192,7 +193,7 @@ async def test_cautions_about_the_machine_are_shown_from_the_start(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        reception = Reception(r.parts.me, r.parts.journal)
+        reception = Reception(r.context.me, r.context.journal)
         both = (
             Caution("SHM-SMALL", "little shared memory", "give it more"),
             Caution("DISK-LOW", "a small disk", "make room"),
@@ -200,8 +201,9 @@ async def test_cautions_about_the_machine_are_shown_from_the_start(
         assert reception.doubt(both[:1]) == [both[0]]
         assert reception.doubt(both) == [both[1]]
         assert reception.status().cautions == both
-        r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages")
-        async with reception.with_parts(r.parts):
+        r.context.alerts.show("flood", Caution("FLOOD", "many messages"))
+        r.context.alerts.doubts = reception.doubts  # A context is made with them.
+        async with reception.with_context(r.context):
             said = NodeStatus.from_json(await reception.obeyed(COMMANDS["status"]))
         assert said.cautions == (*both, Caution("FLOOD", "many messages"))
         assert said.warnings == (
@@ -228,11 +230,11 @@ async def test_order_still_running_at_the_end_is_cancelled_first(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        reception, begun = Reception(r.parts.me, r.parts.journal), trio.Event()
+        reception, begun = Reception(r.context.me, r.context.journal), trio.Event()
         answers: list[dict[str, object]] = []
         ended: list[bool] = []
 
-        async def endless(parts: Parts) -> dict[str, object]:
+        async def endless(context: Context) -> dict[str, object]:
             begun.set()
             try:
                 await trio.sleep_forever()
@@ -244,12 +246,12 @@ async def test_order_still_running_at_the_end_is_cancelled_first(
             answers.append(await reception.obeyed(endless))
 
         async with trio.open_nursery() as nursery:
-            async with reception.with_parts(r.parts):
+            async with reception.with_context(r.context):
                 nursery.start_soon(ask)
                 await begun.wait()
             assert ended == [True]
         assert answers == [GONE]
-        assert (reception.parts, reception.status().state) == (None, "starting")
+        assert (reception.context, reception.status().state) == (None, "starting")
 
 
 async def test_start_that_fails_at_once_leaves_no_socket(tmp_path: Path) -> None:

@@ -21,19 +21,19 @@ THREE = {"founders": [ANN.peer, BOB.peer, CAI.peer], "rules": policy(participant
 
 def hear(r: Rig, *peers: PeerId, **said: object) -> None:
     for peer in peers:
-        r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, **said), 0.0)
-        r.parts.detector.note_arrival(peer, r.parts.now())
+        r.context.peers.table.note_heartbeat(peer, heartbeat(r.run.id, **said), 0.0)
+        r.context.peers.detector.note_arrival(peer, r.context.now())
 
 
 async def test_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
     async with rig(tmp_path, **THREE) as r:
-        assert unheard(r.parts) == (ANN.peer, BOB.peer, CAI.peer)
+        assert unheard(r.context) == (ANN.peer, BOB.peer, CAI.peer)
         hear(r, ANN.peer)
-        assert unheard(r.parts) == (BOB.peer, CAI.peer)
+        assert unheard(r.context) == (BOB.peer, CAI.peer)
         hear(r, BOB.peer, line=Digest("b" * 64))
-        assert unheard(r.parts) == (BOB.peer, CAI.peer)
+        assert unheard(r.context) == (BOB.peer, CAI.peer)
         hear(r, CAI.peer)
-        assert unheard(r.parts) == ()
+        assert unheard(r.context) == ()
 
 
 async def test_waiting_node_warns_until_a_quorum_is_heard(
@@ -43,23 +43,23 @@ async def test_waiting_node_warns_until_a_quorum_is_heard(
     monkeypatch.setattr(isolation_warning, "LOOK_S", 0.01)
     r = await new_rig(tmp_path, **THREE)
     hear(r, ANN.peer)
-    nursery.start_soon(notice_isolation, r.parts)
-    await settled(lambda: r.parts.standing.isolated != "")
+    nursery.start_soon(notice_isolation, r.context)
+    await settled(lambda: r.context.state.isolated != "")
     words = f"2 of 3 voters cannot be heard: {label(BOB.peer)}, {label(CAI.peer)}"
     shown = {}
     for state in (StandingBy("for the others"), Serving(), Training(1, 2)):
-        r.parts.standing.state = state
-        said = await status(r.parts)
+        r.context.state.current = state
+        said = await status(r.context)
         shown[state.name] = (said.state_name, said.state)
     assert shown == {
         "standing by": ("isolated", f"isolated: {words}"),
         "serving": ("isolated", f"isolated: {words}"),
         "training": ("training", "training (inner 1/2)"),
     }
-    assert [each.code for each in r.parts.standing.warnings.values()] == ["ISOLATED"]
+    assert [each.code for each in r.context.alerts.warnings.values()] == ["ISOLATED"]
     hear(r, BOB.peer)
-    await settled(lambda: r.parts.standing.isolated == "")
-    assert r.parts.standing.warnings == {}
+    await settled(lambda: r.context.state.isolated == "")
+    assert r.context.alerts.warnings == {}
     assert [each["reason"] for each in r.said("isolated")] == [words, ""]
 
 
@@ -70,6 +70,6 @@ async def test_voters_off_the_allowlist_are_named(
     not be.
     """
     async with rig(tmp_path, allowed=[ANN.peer], rules=policy(participants_min=1)) as r:
-        words = in_words(r.parts, (ANN.peer, BOB.peer))
+        words = in_words(r.context, (ANN.peer, BOB.peer))
         assert f"cannot be heard: {label(ANN.peer)}, {label(BOB.peer)}; off the" in words
         assert words.endswith(f"therefore not heard: {label(BOB.peer)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,30 +25,27 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 async def left_at_once(r: Rig) -> bool:
     """Whether `leave` returns without waiting."""
     with trio.move_on_after(10.0) as scope:
-        await leave(r.parts)
+        await leave(r.context)
     return not scope.cancelled_caught
 
 
 def two_voters(r: Rig) -> None:
-    state = r.parts.ledger.state
-    r.parts.ledger.state = replace(
-        state, voters=(r.parts.me, ANN.peer), since={r.parts.me: 0, ANN.peer: 0}
-    )
+    r.set_chain(voters=(r.context.me, ANN.peer), since={r.context.me: 0, ANN.peer: 0})
 
 
 async def test_single_node_leaves_without_waiting(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         assert await left_at_once(r)
-        assert r.heard() == [Leaving(r.parts.me)]
-        assert r.parts.standing.leaving
+        assert r.heard() == [Leaving(r.context.me)]
+        assert r.context.state.leaving
         assert r.said("left") == [{"event": "left", "member": True}]
 
 
 async def test_node_with_only_dead_neighbours_does_not_wait(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         two_voters(r)
-        r.parts.detector.watch(ANN.peer, r.parts.now())
-        r.parts.detector.hint_lost(ANN.peer, r.parts.now())
+        r.context.peers.detector.watch(ANN.peer, r.context.now())
+        r.context.peers.detector.hint_lost(ANN.peer, r.context.now())
         assert await left_at_once(r)
 
 
@@ -58,14 +54,12 @@ async def test_member_waits_until_the_others_agree_to_go_on_without_it(
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         two_voters(r)
-        r.parts.detector.note_arrival(ANN.peer, r.parts.now())
-        nursery.start_soon(leave, r.parts)
-        await settled(lambda: r.parts.standing.leaving)
+        r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
+        nursery.start_soon(leave, r.context)
+        await settled(lambda: r.context.state.leaving)
         assert r.said("left") == []
-        r.parts.ledger.state = replace(
-            r.parts.ledger.state, voters=(ANN.peer,), since={ANN.peer: 0}
-        )
-        r.parts.changes.ring()
+        r.set_chain(voters=(ANN.peer,), since={ANN.peer: 0})
+        r.context.changes.ring()
         await settled(lambda: r.said("left") == [{"event": "left", "member": False}])
 
 
@@ -75,7 +69,7 @@ async def test_leaving_ends_after_a_time_limit(
     monkeypatch.setattr(leaving, "LEAVE_S", 0.05)
     async with rig(tmp_path) as r:
         two_voters(r)
-        r.parts.detector.note_arrival(ANN.peer, r.parts.now())
+        r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
         assert await left_at_once(r)
 
 
@@ -83,12 +77,12 @@ Change = Callable[[Rig], None]
 
 
 def halfway(r: Rig) -> None:
-    r.parts.standing.inner_step, r.parts.standing.inner_steps = 3, 8
+    r.context.trainer.inner_step, r.context.trainer.inner_steps = 3, 8
 
 
 def done(r: Rig) -> None:
     halfway(r)
-    r.parts.standing.work = Work(0, (0, 1), 32)
+    r.context.trainer.work = Work(0, (0, 1), 32)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +92,13 @@ async def test_goodbye_says_what_will_be_lost(tmp_path: Path, change: Change, lo
     async with rig(tmp_path) as r:
         two_voters(r)
         change(r)
-        assert ("will be lost" in farewell(r.parts)) == bool(lost)
-        assert lost in farewell(r.parts)
-        assert "only voter" not in farewell(r.parts)
+        assert ("will be lost" in farewell(r.context)) == bool(lost)
+        assert lost in farewell(r.context)
+        assert "only voter" not in farewell(r.context)
 
 
 async def test_only_voter_is_told_that_the_run_stops_without_it(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1), steps=1) as r:
-        assert "only voter" in farewell(r.parts)
-        r.decide(opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1)))
-        assert "only voter" in farewell(r.parts)
+        assert "only voter" in farewell(r.context)
+        r.decide(opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1)))
+        assert "only voter" in farewell(r.context)

@@ -25,7 +25,7 @@ RULES = policy(participants_min=1)
 
 def at(r: Rig, work: Work | None = None, outer_step: int | None = 0) -> Caution | None:
     """The view of a node that has only been a member so far, given the ledger's state."""
-    return Rosters(member=True).look(r.parts.ledger.state, r.parts.me, work, outer_step)
+    return Rosters(member=True).look(r.context.ledger.snapshot, r.context.me, work, outer_step)
 
 
 @pytest.mark.parametrize(
@@ -40,22 +40,24 @@ async def test_reason_comes_from_what_this_node_knows_of_itself(
     work: Work | None, outer_step: int | None, why: Caution, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, rules=RULES) as r:
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         assert at(r, work, outer_step) is None, "a membership roster opens no reduce"
-        r.decide(opening(r.parts.ledger.state, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
+        r.decide(
+            opening(r.context.ledger.snapshot, Participant(ANN.peer, 16, 1), learners=[ANN.peer])
+        )
         assert at(r, work, outer_step) == why
         assert why.code == "SYNC-DROPPED"
 
 
 async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
-        state, me = r.parts.ledger.state, r.parts.me
+        state, me = r.context.ledger.snapshot, r.context.me
         ours, work = Participant(me, 16, 1), Work(0, (0,), 16)
         r.decide(replace(opening(state), learners=(ANN.peer,)))
-        r.decide(opening(r.parts.ledger.state, ours, learners=[ANN.peer]))
+        r.decide(opening(r.context.ledger.snapshot, ours, learners=[ANN.peer]))
         rosters = Rosters(member=True)
-        assert rosters.look(r.parts.ledger.state, me, work, 0) is None
-        state = r.parts.ledger.state
+        assert rosters.look(r.context.ledger.snapshot, me, work, 0) is None
+        state = r.context.ledger.snapshot
         assert state.roster is not None
         theirs = (Participant(ANN.peer, 16, 1),)
         again = replace(state, roster=replace(state.roster, attempt=1, participants=theirs))
@@ -69,7 +71,7 @@ async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) ->
 
 async def test_dropped_member_is_told_and_a_stranger_is_not(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
-        state, stranger = r.parts.ledger.state, PeerId(BOB.peer)
+        state, stranger = r.context.ledger.snapshot, PeerId(BOB.peer)
         assert Rosters(member=True).look(state, stranger, None, 0) == left_out_warning.GONE
         assert Rosters().look(state, stranger, None, 0) is None
 
@@ -82,33 +84,33 @@ async def test_warning_stays_until_a_reduce_includes_this_node(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=RULES)
-    parts = r.parts
-    theirs, ours = Participant(ANN.peer, 16, 1), Participant(parts.me, 16, 1)
-    r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-    nursery.start_soon(notice_left_out, parts)
+    context = r.context
+    theirs, ours = Participant(ANN.peer, 16, 1), Participant(context.me, 16, 1)
+    r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
+    nursery.start_soon(notice_left_out, context)
     await trio.testing.wait_all_tasks_blocked()
-    parts.outer.step = 0
+    context.outer.step = 0
     for step in range(2):
-        r.decide(opening(parts.ledger.state, theirs, learners=[ANN.peer]))
-        parts.changes.ring()
+        r.decide(opening(context.ledger.snapshot, theirs, learners=[ANN.peer]))
+        context.changes.ring()
         await settled(partial(told, r, step + 1))
-        assert parts.standing.warnings[WARNING] == left_out_warning.LATE
+        assert context.alerts.warnings[WARNING] == left_out_warning.LATE
         r.decide(Commit(step, 0, digest_of(b"update")))
-        parts.outer.step = step + 1
-        parts.changes.ring()
+        context.outer.step = step + 1
+        context.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
     assert [each["step"] for each in r.said("left-out")] == [0, 1]
-    r.decide(opening(parts.ledger.state, ours, theirs, learners=[ANN.peer]))
-    parts.changes.ring()
-    await settled(lambda: WARNING not in parts.standing.warnings)
+    r.decide(opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer]))
+    context.changes.ring()
+    await settled(lambda: WARNING not in context.alerts)
 
 
 async def test_reduces_opened_before_this_process_began_are_skipped(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=RULES)
-    r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
-    r.decide(opening(r.parts.ledger.state, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
-    nursery.start_soon(notice_left_out, r.parts)
+    r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
+    r.decide(opening(r.context.ledger.snapshot, Participant(ANN.peer, 16, 1), learners=[ANN.peer]))
+    nursery.start_soon(notice_left_out, r.context)
     await trio.testing.wait_all_tasks_blocked()
-    assert r.parts.standing.warnings == {}
+    assert r.context.alerts.warnings == {}

@@ -68,20 +68,22 @@ def test_slow_means_twice_the_usual_and_long_enough_to_matter(
 
 async def test_silent_peer_is_named(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
-        parts = r.parts
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-        r.decide(opening(parts.ledger.state, Participant(ANN.peer, 16, 1), learners=(ANN.peer,)))
-        parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id), parts.now() - 71)
-        caution = caution_about(parts, 94.0, 41.0)
+        context = r.context
+        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
+        r.decide(
+            opening(context.ledger.snapshot, Participant(ANN.peer, 16, 1), learners=(ANN.peer,))
+        )
+        context.peers.table.note_heartbeat(ANN.peer, heartbeat(r.run.id), context.now() - 71)
+        caution = caution_about(context, 94.0, 41.0)
         said = (
             "this exchange has taken 94 s so far; 41 s is usual; "
             f"{label(ANN.peer)} was last heard 71 s ago"
         )
         assert (caution.code, caution.what) == ("SYNC-SLOW", said)
-        assert f"p2ptrain status --home {parts.home.root}" in caution.do
-        parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, serial=2), parts.now())
+        assert f"p2ptrain status --home {context.home.root}" in caution.do
+        context.peers.table.note_heartbeat(ANN.peer, heartbeat(r.run.id, serial=2), context.now())
         assert (
-            caution_about(parts, 94.0, 41.0).what
+            caution_about(context, 94.0, 41.0).what
             == "this exchange has taken 94 s so far; 41 s is usual"
         )
 
@@ -92,19 +94,19 @@ async def test_warning_lasts_as_long_as_the_reduce(
     monkeypatch.setattr(slow_reduce_warning, "LOOK_S", 0.01)
     monkeypatch.setattr(slow_reduce_warning, "PATIENCE_S", 0.1)
     r = await new_rig(tmp_path)
-    parts, standing = r.parts, r.parts.standing
+    context = r.context
     monkeypatch.setattr(slow_reduce_warning, "KNOWN_MIN", 1)
-    nursery.start_soon(notice_slow_exchange, parts)
-    standing.averaging = 0
-    parts.changes.ring()
+    nursery.start_soon(notice_slow_exchange, context)
+    r.context.reduce.averaging = 0
+    context.changes.ring()
     await trio.testing.wait_all_tasks_blocked()
-    standing.averaging, standing.last_reduce = None, REPORT
-    parts.changes.ring()
+    r.context.reduce.averaging, r.context.reduce.last_ring = None, REPORT
+    context.changes.ring()
     await trio.testing.wait_all_tasks_blocked()
-    standing.averaging = 1
-    parts.changes.ring()
-    await settled(lambda: WARNING in standing.warnings)
+    r.context.reduce.averaging = 1
+    context.changes.ring()
+    await settled(lambda: WARNING in r.context.alerts.warnings)
     assert [each["step"] for each in r.said("exchange-slow")] == [1]
-    standing.averaging = None
-    parts.changes.ring()
-    await settled(lambda: WARNING not in standing.warnings)
+    r.context.reduce.averaging = None
+    context.changes.ring()
+    await settled(lambda: WARNING not in r.context.alerts.warnings)

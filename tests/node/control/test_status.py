@@ -24,7 +24,7 @@ from tests.node.rig import ANN, BOB, CAI, heartbeat, opening, rig
 
 async def test_node_without_theta_says_so(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        said = await status(r.parts)
+        said = await status(r.context)
         assert (said.outer_step, said.state_digest, said.role) == (0, "", "voter")
         assert said.state_name == "starting"
         assert said.outer_steps == 4
@@ -34,33 +34,33 @@ async def test_digest_is_computed_once_a_step_while_theta_rests(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        outer = r.parts.outer
+        outer = r.context.outer
         outer.step = 0
-        first = (await status(r.parts)).state_digest
+        first = (await status(r.context)).state_digest
         assert first == outer.vectors.digest()
         outer.vectors.theta[0] += 1
-        assert (await status(r.parts)).state_digest == first  # For step 0, as it was requested.
+        assert (await status(r.context)).state_digest == first  # For step 0, as it was requested.
         outer.moving = True
         outer.step = 1
-        assert (await status(r.parts)).state_digest == ""
+        assert (await status(r.context)).state_digest == ""
         outer.moving = False
-        assert (await status(r.parts)).state_digest == outer.vectors.digest() != first
+        assert (await status(r.context)).state_digest == outer.vectors.digest() != first
 
 
 async def test_digest_taken_while_theta_moved_is_not_shown(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        outer = r.parts.outer
+        outer = r.context.outer
         outer.step = 0
         shown: list[str] = []
 
         async def ask() -> None:
-            shown.append((await status(r.parts)).state_digest)
+            shown.append((await status(r.context)).state_digest)
 
         with outer.vectors._changing:
             nursery.start_soon(ask)
             await trio.lowlevel.checkpoint()
             outer.moving = True
-        await r.parts.changes.wait(at_most_s=0.05)
+        await r.context.changes.wait(at_most_s=0.05)
         while not shown:
             await trio.lowlevel.checkpoint()
         assert shown == [""]
@@ -70,15 +70,17 @@ async def test_members_are_shown_by_ledger_and_heartbeats(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
-        parts = r.parts
-        ours, theirs = Participant(parts.me, 32, 2), Participant(ANN.peer, 16, 1)
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-        r.decide(opening(parts.ledger.state, ours, theirs, learners=[ANN.peer]))
+        context = r.context
+        ours, theirs = Participant(context.me, 32, 2), Participant(ANN.peer, 16, 1)
+        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
+        r.decide(opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer]))
         r.decide(Commit(0, 0, digest_of(b"update")))
-        parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, tokens_per_s=7), parts.now())
-        parts.detector.note_arrival(ANN.peer, parts.now())
-        parts.enter(Training(1, 2))
-        said = await status(parts)
+        context.peers.table.note_heartbeat(
+            ANN.peer, heartbeat(r.run.id, tokens_per_s=7), context.now()
+        )
+        context.peers.detector.note_arrival(ANN.peer, context.now())
+        context.state.enter(Training(1, 2))
+        said = await status(context)
         me, ann = said.members
         assert (me.role, me.tokens, me.health, me.state) == (
             "voter",
@@ -92,32 +94,32 @@ async def test_members_are_shown_by_ledger_and_heartbeats(
 
 async def test_unheard_member_is_shown_as_such(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
-        ann = (await status(r.parts)).members[1]
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
+        ann = (await status(r.context)).members[1]
         assert (ann.health, ann.heard_s_ago, ann.state) == ("red", None, "")
 
 
 async def test_leaving_node_says_so_to_the_end(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        r.parts.standing.leaving = True
-        r.parts.enter(Leaving())
-        r.parts.enter(Training(1, 2))
-        assert (await status(r.parts)).state_name == "leaving"
+        r.context.state.leaving = True
+        r.context.state.enter(Leaving())
+        r.context.state.enter(Training(1, 2))
+        assert (await status(r.context)).state_name == "leaving"
 
 
 async def test_branch_is_shown_with_names_while_it_lasts(tmp_path: Path) -> None:
     rules = policy(quorum_loss="branch", branch_after_s=60.0)
     async with rig(tmp_path, rules=rules, founders=[ANN.peer, BOB.peer, CAI.peer]) as r:
-        branch_warning.warn(r.parts)
-        assert "branch" not in r.parts.standing.warnings
+        branch_warning.warn(r.context)
+        assert "branch" not in r.context.alerts
         r.decide(Branch(0, (ANN.peer,)))
-        branch_warning.warn(r.parts)
-        branch_warning.warn(r.parts)
+        branch_warning.warn(r.context)
+        branch_warning.warn(r.context)
         gone = f"{label(BOB.peer)}, {label(CAI.peer)}"
         words = f"on a branch since outer step 0, without {gone}; 2 of 3 voters are gone"
-        assert r.parts.standing.warnings["branch"] == Caution("BRANCH", words)
+        assert r.context.alerts.warnings["branch"] == Caution("BRANCH", words)
         assert [each["what"] for each in r.said("branch")] == [words]
-        shown = await status(r.parts)
+        shown = await status(r.context)
         assert shown.branch.startswith(f"on a branch since outer step 0, without {gone}")
         assert f"branch    {shown.branch}" in status_lines(shown)
 
@@ -127,16 +129,16 @@ async def test_congestion_control_is_reported_at_start_and_in_status(tmp_path: P
         found = probe_congestion()
         (told,) = r.said("sending")
         assert (told["control"], told["refusal"]) == (found.control, found.refusal)
-        shown = await status(r.parts)
+        shown = await status(r.context)
         assert (shown.congestion_control, shown.sending) == (found.control, found.words)
         assert f"sending   {found.words}" in status_lines(shown)
 
 
 async def test_capped_node_without_bbr_says_both(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        r.parts.congestion = Congestion("cubic", "Operation not permitted")
-        r.parts.config = replace(r.parts.config, limit_up_bytes_per_s=1_000_000)
-        shown = (await status(r.parts)).to_json()
+        r.plug(congestion=Congestion("cubic", "Operation not permitted"))
+        r.configure(limit_up_bytes_per_s=1_000_000)
+        shown = (await status(r.context)).to_json()
         assert (shown["congestion_control"], shown["congestion_refusal"]) == (
             "cubic",
             "Operation not permitted",

@@ -17,7 +17,6 @@ from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.ledger.messages.events import PeerHeight
 from p2ptrain.ledger.messages.peer_reports import PeerDown, PeerUp
 from p2ptrain.net import PeerCache, book
-from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.connections import (
     _expect_members,
@@ -28,20 +27,21 @@ from p2ptrain.node.gossip.connections import (
     stay_connected,
     watch_peers,
 )
+from p2ptrain.node.state.ledger_port import EVENTS_MAX
 from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled
 
 
 async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        parts = r.parts
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-        assert parts.is_down(ANN.peer)
-        await _expect_members(parts)
-        assert not parts.is_down(ANN.peer)
-        at = parts.now()
+        context = r.context
+        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
+        assert context.peers.is_down(ANN.peer)
+        await _expect_members(context)
+        assert not context.peers.is_down(ANN.peer)
+        at = context.now()
         # Time passes as for a node that looks every second.
         for second in range(1, 12):
-            changes = parts.detector.changes(at + second)
+            changes = context.peers.detector.changes(at + second)
             if (ANN.peer, Colour.RED) in changes:
                 break
         else:
@@ -52,27 +52,27 @@ async def test_both_planes_are_told_the_members(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    parts = r.parts
-    r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
-    nursery.start_soon(watch_peers, parts)
+    context = r.context
+    r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
+    nursery.start_soon(watch_peers, context)
     await settled(lambda: bool(r.network.members))
-    assert r.network.members == [parts.me, ANN.peer]
-    assert parts.listener._gate.is_member(ANN.peer)
-    assert not parts.listener._gate.is_member(BOB.peer)
+    assert r.network.members == [context.me, ANN.peer]
+    assert context.plane.listener._gate.is_member(ANN.peer)
+    assert not context.plane.listener._gate.is_member(BOB.peer)
 
 
 async def test_lost_connection_reaches_the_ledger_even_under_a_flood(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        parts.detector.note_arrival(ANN.peer, parts.now())
-        parts.detector.changes(parts.now())
+        context = r.context
+        context.peers.detector.note_arrival(ANN.peer, context.now())
+        context.peers.detector.changes(context.now())
         for _ in range(EVENTS_MAX):
-            parts.events.send_nowait(PeerHeight(BOB.peer, 1))
-        parts.detector.hint_lost(ANN.peer, parts.now())
-        nursery.start_soon(_judge, parts)
+            await context.ledger.submit(PeerHeight(BOB.peer, 1))
+        context.peers.detector.hint_lost(ANN.peer, context.now())
+        nursery.start_soon(_judge, context)
         await trio.testing.wait_all_tasks_blocked()
-        waiting = r.events.statistics().current_buffer_used
-        told = [await r.events.receive() for _ in range(waiting + 1)]
+        queue = r.context.ledger.queue
+        told = [await queue.next_event() for _ in range(queue.waiting + 1)]
         assert PeerDown(ANN.peer) in told
 
 
@@ -81,9 +81,9 @@ async def test_loss_of_a_peer_ends_waits_but_not_its_new_connection(
 ) -> None:
     async with rig(tmp_path) as r:
         for peer in (ANN.peer, BOB.peer):
-            r.parts.detector.note_arrival(peer, r.parts.now())
-            r.parts.detector.hint_lost(peer, r.parts.now())
-        await _judge(r.parts, ended=BOB.peer)
+            r.context.peers.detector.note_arrival(peer, r.context.now())
+            r.context.peers.detector.hint_lost(peer, r.context.now())
+        await _judge(r.context, ended=BOB.peer)
         assert r.network.dropped == [ANN.peer]
         assert r.heard() == [PeerDown(ANN.peer), PeerDown(BOB.peer)]
 
@@ -91,10 +91,8 @@ async def test_loss_of_a_peer_ends_waits_but_not_its_new_connection(
 async def test_node_that_was_cut_off_dials_all_when_one_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(connections, "RETRY_FIRST_S", 1000.0)
-    monkeypatch.setattr(connections, "OTHERS_TURN_S", 0.0)
     r = await new_rig(tmp_path)
+    r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
     dialled: list[PeerId] = []
 
     async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
@@ -103,7 +101,7 @@ async def test_node_that_was_cut_off_dials_all_when_one_is_back(
     r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-    nursery.start_soon(stay_connected, r.parts)
+    nursery.start_soon(stay_connected, r.context)
     await settled(lambda: len(dialled) == 2)
     r.network.peers.add(ANN.peer)
     await settled(lambda: len(dialled) == 3)
@@ -115,22 +113,22 @@ async def test_peer_unheard_for_long_is_forgotten_unless_a_member(
 ) -> None:
     monkeypatch.setattr(connections, "FORGET_S", -1.0)
     async with rig(tmp_path) as r:
-        parts = r.parts
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        context = r.context
+        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
         for peer in (ANN.peer, BOB.peer):
-            parts.peers.note_heartbeat(peer, heartbeat(r.run.id), parts.now())
-            parts.detector.note_arrival(peer, parts.now())
-        await _expect_members(parts)
-        assert [view.peer for view in parts.peers] == [ANN.peer]
+            context.peers.table.note_heartbeat(peer, heartbeat(r.run.id), context.now())
+            context.peers.detector.note_arrival(peer, context.now())
+        await _expect_members(context)
+        assert [view.peer for view in context.peers.table] == [ANN.peer]
         # The detector has forgotten that it was down, so the ledger must forget that too.
         assert r.heard() == [PeerUp(BOB.peer)]
 
 
 async def test_only_admitted_peers_are_dialled_and_never_ourselves(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
-        for peer in (ANN.peer, CAI.peer, r.parts.me):
+        for peer in (ANN.peer, CAI.peer, r.context.me):
             r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-        assert known_peers(r.parts) == [ANN.peer]
+        assert known_peers(r.context) == [ANN.peer]
 
 
 async def test_peer_with_the_smaller_id_dials_first(
@@ -145,21 +143,21 @@ async def test_peer_with_the_smaller_id_dials_first(
     r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
     for peer in (ANN.peer, BOB.peer, CAI.peer):
         r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
-    nursery.start_soon(stay_connected, r.parts)
+    nursery.start_soon(stay_connected, r.context)
     await trio.testing.wait_all_tasks_blocked()
-    expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.parts.me < peer}
+    expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.context.me < peer}
     assert set(dialled) == expected
 
 
 async def test_addresses_are_saved_when_the_node_ends(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(find_peers, r.parts)
-            await settled(r.parts.home.peers.exists)
+            nursery.start_soon(find_peers, r.context)
+            await settled(r.context.home.peers.exists)
             address = f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer}"
             r.network.remember(ANN.peer, [address])
             nursery.cancel_scope.cancel()
-        assert PeerCache(r.parts.home.peers).load() == {ANN.peer: [address]}
+        assert PeerCache(r.context.home.peers).load() == {ANN.peer: [address]}
 
 
 async def test_members_have_priority_in_a_full_address_file(
@@ -167,25 +165,25 @@ async def test_members_have_priority_in_a_full_address_file(
 ) -> None:
     monkeypatch.setattr(book, "FILE_BYTES_MAX", 150)
     r = await new_rig(tmp_path)
-    r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+    r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
     for peer in (ANN.peer, BOB.peer, CAI.peer):
         r.network.remember(peer, [f"/ip4/127.0.0.1/tcp/1/p2p/{peer}"])
-    nursery.start_soon(find_peers, r.parts)
-    await settled(r.parts.home.peers.exists)
-    assert set(PeerCache(r.parts.home.peers).load()) == {ANN.peer}
+    nursery.start_soon(find_peers, r.context)
+    await settled(r.context.home.peers.exists)
+    assert set(PeerCache(r.context.home.peers).load()) == {ANN.peer}
 
 
 async def test_met_peers_are_remembered_and_a_broken_file_is_reported(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        parts, address = r.parts, f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer}"
-        PeerCache(parts.home.peers).save({ANN.peer: [address]})
-        assert met_before(parts.network, parts.home, parts.journal) == [address]
+        context, address = r.context, f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer}"
+        PeerCache(context.home.peers).save({ANN.peer: [address]})
+        assert met_before(context.network, context.home, context.journal) == [address]
         assert r.network.addresses_of(ANN.peer) == [address]
         assert not r.said("peers-not-loaded")
-        parts.home.peers.write_bytes(b"{")
-        assert met_before(parts.network, parts.home, parts.journal) == []
+        context.home.peers.write_bytes(b"{")
+        assert met_before(context.network, context.home, context.journal) == []
         assert "was ignored" in str(r.said("peers-not-loaded"))
 
 
@@ -199,5 +197,5 @@ async def test_full_disk_costs_only_the_saved_addresses(
 
     monkeypatch.setattr(PeerCache, "save", full)
     r = await new_rig(tmp_path)
-    nursery.start_soon(find_peers, r.parts)
+    nursery.start_soon(find_peers, r.context)
     await settled(lambda: bool(r.said("peers-not-saved")))

@@ -23,7 +23,7 @@ from p2ptrain.ledger.messages.peer_reports import (
     SnapshotTaken,
     Staying,
 )
-from p2ptrain.node.gossip import allowlist_notices, gossip
+from p2ptrain.node.gossip import allowlist_gossip, allowlist_notices, gossip
 from p2ptrain.node.gossip.gossip import (
     HEARTBEAT_S,
     describe,
@@ -59,7 +59,7 @@ UPDATE = Digest("d" * 64)
 
 def events_of(r: Rig, before: object = None, **changes: object) -> list[object]:
     beat = heartbeat(r.run.id, **changes)
-    report(r.parts, ANN.peer, beat, before)  # type: ignore[arg-type]
+    report(r.context, ANN.peer, beat, before)  # type: ignore[arg-type]
     return list(r.heard())
 
 
@@ -91,9 +91,9 @@ async def test_each_part_of_a_heartbeat_becomes_an_event(tmp_path: Path) -> None
 async def test_replayed_goodbye_does_not_release_a_peer(tmp_path: Path) -> None:
     """Anybody can gossip an old goodbye of another peer again."""
     async with rig(tmp_path) as r:
-        r.parts.ledger.handle(Leaving(ANN.peer), 0.0)
+        r.context.ledger.core.handle(Leaving(ANN.peer), 0.0)
         assert events_of(r)[1:] == [Staying(ANN.peer)]
-        r.parts.ledger.handle(Staying(ANN.peer), 0.0)
+        r.context.ledger.core.handle(Staying(ANN.peer), 0.0)
         assert events_of(r)[1:] == []
 
 
@@ -112,10 +112,9 @@ async def test_restarted_node_withdraws_its_ready(tmp_path: Path) -> None:
 async def test_node_describes_itself_within_bounds(tmp_path: Path) -> None:
     suspects = tuple(somebody(number).peer for number in range(SUSPECTS_MAX + 9))
     async with rig(tmp_path) as r:
-        standing = r.parts.standing
-        standing.work = Work(0, (4, 5), 32)
-        standing.reduce = ReduceReport(0, 1, None, suspects)
-        heard = decode(encode(describe(r.parts, 7, 9)))
+        r.context.trainer.work = Work(0, (4, 5), 32)
+        r.context.reduce.report = ReduceReport(0, 1, None, suspects)
+        heard = decode(encode(describe(r.context, 7, 9)))
         assert (heard.incarnation, heard.serial, heard.trains) == (7, 9, True)
         assert heard.ready == ReadyReport(0, 32, 2)
         assert heard.reduce == ReduceReport(0, 1, None, suspects[:SUSPECTS_MAX])
@@ -127,9 +126,9 @@ async def test_heartbeat_is_sent_at_once_when_something_changed(
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
     r = await new_rig(tmp_path)
-    nursery.start_soon(speak, r.parts)
+    nursery.start_soon(speak, r.context)
     await settled(lambda: len(r.network.published) == 1)
-    r.parts.speak_now()
+    r.context.own_heartbeat.send_now()
     await settled(lambda: len(r.network.published) == 2)
     serials = [decode(payload).serial for _, payload in r.network.published]
     assert serials == [0, 1]
@@ -150,28 +149,28 @@ async def test_nonmembers_of_an_open_run_count_as_twenty_at_most(
 ) -> None:
     many = [somebody(number).peer for number in range(201, 301)]
     r = await new_rig(tmp_path, admission=admission)
-    parts, now = r.parts, r.parts.now()
+    context, now = r.context, r.context.now()
     for peer in many:
-        parts.peers.note_heartbeat(peer, heartbeat(r.run.id), now)
+        context.peers.table.note_heartbeat(peer, heartbeat(r.run.id), now)
     topics = Topics(r)
-    nursery.start_soon(listen, parts)
+    nursery.start_soon(listen, context)
     await topics.say(ANN.peer, heartbeat_topic(r.run.id), encode(heartbeat(r.run.id)))
-    await settled(lambda: len(parts.peers) == 101)
-    expected = {"open": len(parts.ledger.state.members) + 20, "allowlist": 101}[admission]
-    assert speakers(parts) == expected
-    incarnations, again_s = parts.identities.incarnations, 1.25 * interval_s(expected)
-    assert incarnations.is_other_due(ANN.peer, 2, parts.now() + 0.8 * again_s)
-    assert not incarnations.is_other_due(ANN.peer, 2, parts.now() + again_s)
+    await settled(lambda: len(context.peers.table) == 101)
+    expected = {"open": len(context.ledger.snapshot.members) + 20, "allowlist": 101}[admission]
+    assert speakers(context) == expected
+    incarnations, again_s = context.identities.incarnations, 1.25 * interval_s(expected)
+    assert incarnations.is_other_due(ANN.peer, 2, context.now() + 0.8 * again_s)
+    assert not incarnations.is_other_due(ANN.peer, 2, context.now() + again_s)
 
 
 async def test_all_members_count_in_an_open_run(tmp_path: Path) -> None:
     async with rig(tmp_path, admission="open") as r:
-        parts, many = r.parts, [somebody(number).peer for number in range(1, 60)]
+        context, many = r.context, [somebody(number).peer for number in range(1, 60)]
         for peer in many[:30]:
-            parts.peers.note_heartbeat(peer, heartbeat(r.run.id), parts.now())
-        assert speakers(parts) == 21
-        r.decide(replace(opening(parts.ledger.state), learners=tuple(sorted(many))))
-        assert speakers(parts) == 30
+            context.peers.table.note_heartbeat(peer, heartbeat(r.run.id), context.now())
+        assert speakers(context) == 21
+        r.decide(replace(opening(context.ledger.snapshot), learners=tuple(sorted(many))))
+        assert speakers(context) == 30
 
 
 async def test_flooding_peer_is_named_in_the_journal(
@@ -180,7 +179,7 @@ async def test_flooding_peer_is_named_in_the_journal(
     r = await new_rig(tmp_path)
     Topics(r)
     r.network.floods = {ANN.peer: 700}
-    nursery.start_soon(listen, r.parts)
+    nursery.start_soon(listen, r.context)
     await settled(lambda: bool(r.said("gossip-flood")))
     (said,) = r.said("gossip-flood")
     assert (said["peer"], said["unread"]) == (ANN.peer, 700)
@@ -209,13 +208,13 @@ async def test_only_admitted_peers_are_heard_and_nonsense_is_bounded(
 ) -> None:
     r = await new_rig(tmp_path, allowed=[ANN.peer])
     topics, topic = Topics(r), heartbeat_topic(r.run.id)
-    nursery.start_soon(listen, r.parts)
+    nursery.start_soon(listen, r.context)
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
     for _ in range(50):
         await topics.say(ANN.peer, topic, b"nonsense")
     await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
-    await settled(lambda: len(r.parts.peers) == 1)
-    assert r.parts.peers.get(ANN.peer) is not None
+    await settled(lambda: len(r.context.peers.table) == 1)
+    assert r.context.peers.table.get(ANN.peer) is not None
     assert len(r.said("bad-gossip")) == 1
     assert r.heard() == [PeerHeight(ANN.peer, 0, r.run.id)]
 
@@ -233,10 +232,10 @@ async def test_small_heartbeats_have_the_effect_of_full_ones(
 ) -> None:
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), heartbeat_topic(r.run.id)
-    nursery.start_soon(listen, r.parts)
+    nursery.start_soon(listen, r.context)
     for payload in beats_of(r, FULL_AT_FIRST, {}, {"ready": ReadyReport(0, 32, 2)}):
         await topics.say(ANN.peer, topic, payload)
-    await settled(lambda: r.events.statistics().current_buffer_used == 4)
+    await settled(lambda: r.context.ledger.queue.waiting == 4)
     ann = ANN.peer
     assert r.heard() == [
         PeerHeight(ann, 0, r.run.id),
@@ -251,45 +250,45 @@ async def test_unreadable_beat_shows_a_live_sender_and_requests_a_full_one(
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
     r = await new_rig(tmp_path)
-    parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
-    nursery.start_soon(listen, parts)
+    context, topics, topic = r.context, Topics(r), heartbeat_topic(r.run.id)
+    nursery.start_soon(listen, context)
     _, unknown, again = beats_of(r, 20, {}, {})
     await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
-    await settled(lambda: len(parts.peers) == 1)
-    parts.detector.hint_lost(ANN.peer, parts.now() - HEARTBEAT_S)
-    assert parts.is_down(ANN.peer)
+    await settled(lambda: len(context.peers.table) == 1)
+    context.peers.detector.hint_lost(ANN.peer, context.now() - HEARTBEAT_S)
+    assert context.peers.is_down(ANN.peer)
     r.heard()
     await topics.say(BOB.peer, topic, unknown)
     await topics.say(ANN.peer, topic, unknown)
-    await settled(lambda: not parts.is_down(ANN.peer))
-    assert parts.heartbeat_due.is_set()
-    assert parts.identities.incarnations.is_other_due(ANN.peer, 7, parts.now())
-    assert (len(parts.peers), r.heard()) == (1, [])
-    assert parts.peers.pop_lacking() == (BOB.peer, ANN.peer)
+    await settled(lambda: not context.peers.is_down(ANN.peer))
+    assert context.own_heartbeat.due.is_set()
+    assert context.identities.incarnations.is_other_due(ANN.peer, 7, context.now())
+    assert (len(context.peers.table), r.heard()) == (1, [])
+    assert context.peers.table.pop_lacking() == (BOB.peer, ANN.peer)
     # Once an interval: a flood of such beats does not make us send more often.
-    parts.heartbeat_due = trio.Event()
+    context.own_heartbeat.due = trio.Event()
     await topics.say(ANN.peer, topic, again)
-    await settled(lambda: parts.peers.pop_lacking() == (ANN.peer,))
-    assert not parts.heartbeat_due.is_set()
+    await settled(lambda: context.peers.table.pop_lacking() == (ANN.peer,))
+    assert not context.own_heartbeat.due.is_set()
 
 
 async def test_heartbeats_from_before_a_restart_cannot_be_replayed(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
-    nursery.start_soon(listen, parts)
+    context, topics, topic = r.context, Topics(r), heartbeat_topic(r.run.id)
+    nursery.start_soon(listen, context)
     before = heartbeat(r.run.id, incarnation=1, serial=5, ready=ReadyReport(0, 32, 2))
     after = heartbeat(r.run.id, incarnation=2, serial=1)
     for beat in (before, after):
         await topics.say(ANN.peer, topic, encode(beat))
-    await settled(lambda: r.events.statistics().current_buffer_used == 4)
+    await settled(lambda: r.context.ledger.queue.waiting == 4)
     r.heard()
     await topics.say(ANN.peer, topic, encode(before))
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
-    await settled(lambda: len(parts.peers) == 2)
+    await settled(lambda: len(context.peers.table) == 2)
     assert r.heard() == [PeerHeight(BOB.peer, 0, r.run.id)]
-    view = parts.peers.get(ANN.peer)
+    view = context.peers.table.get(ANN.peer)
     assert view is not None
     assert view.heartbeat == after
 
@@ -299,24 +298,24 @@ async def test_asked_node_sends_a_full_heartbeat(
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts, topics, topic = r.parts, Topics(r), heartbeat_topic(r.run.id)
-        nursery.start_soon(listen, parts)
+        context, topics, topic = r.context, Topics(r), heartbeat_topic(r.run.id)
+        nursery.start_soon(listen, context)
 
         async def told(serial: int, *lacks: PeerId) -> tuple[bool, bool]:
             """Whether a full heartbeat is to be sent after such a heartbeat, and whether at
             once.
             """
-            parts.saying.full_next, parts.heartbeat_due = False, trio.Event()
+            context.own_heartbeat.saying.full_next, context.own_heartbeat.due = False, trio.Event()
             beat = heartbeat(r.run.id, serial=serial, lacks=lacks)
             await topics.say(ANN.peer, topic, encode(beat))
             await settled(lambda: len(r.heard()) > 0)
-            return parts.saying.full_next, parts.heartbeat_due.is_set()
+            return context.own_heartbeat.saying.full_next, context.own_heartbeat.due.is_set()
 
         assert await told(1) == (True, False)  # a newcomer: in turn
         assert await told(2) == (False, False)
         assert await told(3, BOB.peer) == (False, False)
-        assert await told(4, BOB.peer, parts.me) == (True, True)
-        assert await told(5, parts.me) == (True, False)  # asked again too soon: in turn
+        assert await told(4, BOB.peer, context.me) == (True, True)
+        assert await told(5, context.me) == (True, False)  # asked again too soon: in turn
         nursery.cancel_scope.cancel()
 
 
@@ -324,15 +323,15 @@ async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    assert r.parts.peers.restore(ANN.peer, HeartbeatDelta(1, 2, 1, {})) is None
-    nursery.start_soon(speak, r.parts)
+    assert r.context.peers.table.restore(ANN.peer, HeartbeatDelta(1, 2, 1, {})) is None
+    nursery.start_soon(speak, r.context)
     for count in range(1, FULL_AT_FIRST + 2):
         await settled(lambda count=count: len(r.network.published) == count)
-        r.parts.speak_now()
+        r.context.own_heartbeat.send_now()
     beats = [decode_beat(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
     full = [beat for beat in beats if isinstance(beat, FullHeartbeat)]
     assert [beat.heartbeat.lacks for beat in full] == [(ANN.peer,), *[()] * (FULL_AT_FIRST - 1)]
-    incarnation = r.parts.identities.incarnation
+    incarnation = r.context.identities.incarnation
     assert beats[-1] == HeartbeatDelta(incarnation, FULL_AT_FIRST, FULL_AT_FIRST - 1, {})
 
 
@@ -341,16 +340,16 @@ async def test_heartbeats_of_another_run_are_ignored(
 ) -> None:
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), heartbeat_topic(r.run.id)
-    nursery.start_soon(listen, r.parts)
+    nursery.start_soon(listen, r.context)
     other = replace(heartbeat(r.run.id), run="b" * 64)
     await topics.say(ANN.peer, topic, encode(other))
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
-    await settled(lambda: len(r.parts.peers) == 1)
-    assert r.parts.peers.get(ANN.peer) is None
+    await settled(lambda: len(r.context.peers.table) == 1)
+    assert r.context.peers.table.get(ANN.peer) is None
 
 
 def newer(r: Rig, sequence: int, *peers: PeerId) -> SignedAllowlist:
-    organiser = load_or_create(r.parts.home.identity)
+    organiser = load_or_create(r.context.home.identity)
     return SignedAllowlist.publish(organiser, Allowlist.of(r.run.id, sequence, peers))
 
 
@@ -359,12 +358,12 @@ async def test_newer_allowlist_takes_effect_and_is_forwarded(
 ) -> None:
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), allowlist_topic(r.run.id)
-    nursery.start_soon(listen, r.parts)
+    nursery.start_soon(listen, r.context)
     await settled(lambda: len(r.network.published) == 1)
     await topics.say(ANN.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
     await settled(lambda: len(r.network.published) == 2)
     assert r.network.refreshed == 1
-    assert r.heard() == [AllowedPeers(frozenset({r.parts.me, ANN.peer, CAI.peer}))]
+    assert r.heard() == [AllowedPeers(frozenset({r.context.me, ANN.peer, CAI.peer}))]
     passed_on = SignedAllowlist.from_bytes(r.network.published[1][1], r.run)
     assert passed_on.allowlist.sequence == 2
 
@@ -372,7 +371,7 @@ async def test_newer_allowlist_takes_effect_and_is_forwarded(
 async def test_list_too_long_for_gossip_is_announced_and_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(gossip, "ALLOWLIST_BYTES_MAX", 100)
+    monkeypatch.setattr(allowlist_gossip, "ALLOWLIST_BYTES_MAX", 100)
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), allowlist_topic(r.run.id)
     list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
@@ -381,15 +380,15 @@ async def test_list_too_long_for_gossip_is_announced_and_fetched(
         return encode_reply(HelloReply(b"", list_, b"", True, {}))
 
     r.network.answer = hello
-    nursery.start_soon(listen, r.parts)
+    nursery.start_soon(listen, r.context)
     await settled(lambda: len(r.network.published) == 1)
     assert unpack(r.network.published[0][1], bytes_max=100) == {"sequence": 1}
     await topics.say(ANN.peer, topic, pack({"sequence": 7}))
     await topics.say(ANN.peer, topic, pack({"sequence": 7}))
     await topics.say(ANN.peer, topic, pack({"sequence": -1}))
     await settled(lambda: len(r.network.published) == 2)
-    assert r.parts.admission.admits(CAI.peer)
-    assert not r.parts.admission.admits(BOB.peer)
+    assert r.context.admission.admits(CAI.peer)
+    assert not r.context.admission.admits(BOB.peer)
     assert [peer for peer, _ in r.network.requested] == [ANN.peer]
 
 
@@ -407,11 +406,11 @@ async def test_false_announcements_do_not_hide_a_real_list(
         return encode_reply(HelloReply(b"", list_, b"", True, {}))
 
     r.network.answer = hello
-    nursery.start_soon(listen, r.parts)
+    nursery.start_soon(listen, r.context)
     for sequence in (2**40, 2**41, 2**42):
         await topics.say(BOB.peer, topic, pack({"sequence": sequence}))
     await topics.say(CAI.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())
-    await settled(lambda: not r.parts.admission.admits(BOB.peer))
+    await settled(lambda: not r.context.admission.admits(BOB.peer))
     await topics.say(CAI.peer, topic, pack({"sequence": 7}))
     await settled(lambda: len(r.network.published) == 3)
     assert [peer for peer, _ in r.network.requested] == [BOB.peer, CAI.peer]
@@ -430,7 +429,7 @@ async def test_peer_that_cannot_show_its_list_changes_nothing(
         return b"nonsense"
 
     r.network.answer = hello
-    nursery.start_soon(listen, r.parts)
+    nursery.start_soon(listen, r.context)
     await topics.say(ANN.peer, topic, pack({"sequence": 7}))
     await topics.say(ANN.peer, topic, b"\x81")
     await settled(lambda: bool(r.said("list-not-shown")) and bool(r.said("bad-gossip")))
@@ -438,5 +437,5 @@ async def test_peer_that_cannot_show_its_list_changes_nothing(
     await topics.say(BOB.peer, topic, pack({"sequence": 7}))
     await settled(lambda: len(r.said("list-not-shown")) == 2)
     assert [peer for peer, _ in r.network.requested] == [ANN.peer, BOB.peer]
-    assert r.parts.admission.admits(BOB.peer)
+    assert r.context.admission.admits(BOB.peer)
     assert r.heard() == []

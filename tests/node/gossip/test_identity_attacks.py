@@ -95,8 +95,8 @@ def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
 
 async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
     """It asks `TURNS` more times and keeps voting."""
-    nursery.start_soon(keep_alone, r.parts)
-    watch = r.parts.identities.watch
+    nursery.start_soon(keep_alone, r.context)
+    watch = r.context.identities.watch
     await settled(lambda: len(watch._nonces) >= TURNS)
     assert watch.duplicate is None
     assert not any(isinstance(event, CloneFound) for event in r.heard())
@@ -107,9 +107,9 @@ async def test_stranger_cannot_stop_a_seed_without_other_peers(
 ) -> None:
     r = await new_rig(tmp_path, seed=True)
     r.network.peers, r.network.answer = {STRANGERS[0]}, lying()
-    nursery.start_soon(keep_alone, r.parts)
-    ends_s = r.parts.now() + TURNS * duplicate_watch.LOOK_S
-    await settled(lambda: r.parts.identities.watch.next_ask_s() > ends_s)
+    nursery.start_soon(keep_alone, r.context)
+    ends_s = r.context.now() + TURNS * duplicate_watch.LOOK_S
+    await settled(lambda: r.context.identities.watch.next_ask_s() > ends_s)
     assert r.network.requested == []
     assert r.heard() == []
 
@@ -118,9 +118,9 @@ async def test_strangers_with_low_ids_cannot_stop_a_voter_or_its_restart(
     new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
     r, witness = await new_rig(tmp_path / "a"), await new_rig(tmp_path / "b")
-    answer_questions(witness.parts)
+    answer_questions(witness.context)
     r.network.peers = {*STRANGERS, ANN.peer, BOB.peer}
-    r.network.answer = honest_but_for(STRANGERS, witness, r.parts.me)
+    r.network.answer = honest_but_for(STRANGERS, witness, r.context.me)
     await goes_on(r, nursery)
     await started_again(r)
     assert {peer for peer, _ in r.network.requested} == {ANN.peer, BOB.peer}
@@ -138,17 +138,22 @@ async def test_members_that_lie_together_stop_nobody(
 
 async def started_again(r: Rig) -> None:
     """The next start of this node succeeds within its deadline and accepts no invented count."""
-    parts = r.parts
+    context = r.context
 
     def count(at_least: int) -> int:
-        return start_count.count(parts.home.starts, at_least)
+        return start_count.count(context.home.starts, at_least)
 
-    counted = start_count.counted(parts.home.starts)
+    counted = start_count.counted(context.home.starts)
     with trio.fail_after(20):
         incarnation = await start(
-            parts.network, parts.identity, r.run, count, parts.admission.admits, lambda text: None
+            context.network,
+            context.identity,
+            r.run,
+            count,
+            context.admission.admits,
+            lambda text: None,
         )
-    assert starts_of(incarnation) == start_count.counted(parts.home.starts) == counted + 1
+    assert starts_of(incarnation) == start_count.counted(context.home.starts) == counted + 1
 
 
 async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
@@ -158,7 +163,7 @@ async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
     newer serials, as if the old processes continued. An honest member answers all three.
     """
     witness = await new_rig(tmp_path)
-    parts, now = witness.parts, witness.parts.now()
+    context, now = witness.context, witness.context.now()
     watches = [
         process(one, incarnation_of(2, number)) for number, one in enumerate((ANN, BOB, CAI))
     ]
@@ -166,13 +171,13 @@ async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
         for watch in watches:
             for incarnation in (watch.incarnation, incarnation_of(1, 9999)):
                 beat = heartbeat(witness.run.id, incarnation=incarnation, serial=turn)
-                await _take_heartbeat(parts, watch.me, encode(beat))
-            ((_, question),) = watch.ask({parts.me}, (), now + turn)
-            reply = parts.identities.desk.answer(watch.me, question, now + turn)
+                await _take_heartbeat(context, watch.me, encode(beat))
+            ((_, question),) = watch.ask({context.me}, (), now + turn)
+            reply = context.identities.desk.answer(watch.me, question, now + turn)
             assert reply is not None
-            watch.note_reply(parts.me, reply, now + turn)
+            watch.note_reply(context.me, reply, now + turn)
     assert [watch.duplicate for watch in watches] == [None] * 3
-    views = [parts.peers.get(watch.me) for watch in watches]
+    views = [context.peers.table.get(watch.me) for watch in watches]
     heard = [view.heartbeat.incarnation for view in views if view is not None]
     assert heard == [watch.incarnation for watch in watches]
 
@@ -190,7 +195,7 @@ def signing(r: Rig, incarnation: int) -> Answer:
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         nonce = decode_question(payload).nonce
-        sign = r.parts.identity.sign
+        sign = r.context.identity.sign
         proof = make_proof(r.run.id, nonce, incarnation, sign, starting=False)
         return encode_reply(IdentityReply(True, (), (proof,)))
 
@@ -202,10 +207,10 @@ async def test_earlier_duplicate_ends_this_node(
 ) -> None:
     monkeypatch.setattr(duplicate_identity, "LINGER_S", 0.1)
     r = await new_rig(tmp_path)
-    r.parts.identities.watch.use_incarnation(incarnation_of(3, 1))
+    r.context.identities.watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(2, 1))
     with pytest.raises(ExceptionGroup) as raised:
-        await keep_alone(r.parts)
+        await keep_alone(r.context)
     (error,) = raised.value.exceptions
     assert isinstance(error, IdentityInUse)
     assert (error.code, error.exit_code) == ("ID-IN-USE", 8)
@@ -223,21 +228,21 @@ async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
 ) -> None:
     monkeypatch.setattr(duplicate_watch, "QUIET_S", 0.3)
     r = await new_rig(tmp_path)
-    watch = r.parts.identities.watch
+    watch = r.context.identities.watch
     watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(4, 1))
-    nursery.start_soon(keep_alone, r.parts)
+    nursery.start_soon(keep_alone, r.context)
     await settled(lambda: bool(r.said("duplicate")))
     assert not r.said("duplicate")[0]["ends"]
 
     async def gone(peer: PeerId, payload: bytes) -> bytes:
-        mark = make_mark(r.run.id, incarnation_of(4, 1), r.parts.identity.sign)
+        mark = make_mark(r.run.id, incarnation_of(4, 1), r.context.identity.sign)
         return encode_reply(IdentityReply(False, mark=mark))
 
     r.network.answer = gone
     await settled(lambda: bool(r.said("counted-on")))
     assert watch.incarnation == incarnation_of(5, 1)
-    assert start_count.counted(r.parts.home.starts) == 5
+    assert start_count.counted(r.context.home.starts) == 5
     assert [type(event) for event in r.heard()] == [CloneFound]
 
 
@@ -247,30 +252,30 @@ async def test_restored_home_counts_on_above_the_numbers_it_signed(
     r = await new_rig(tmp_path)
 
     async def remembers(peer: PeerId, payload: bytes) -> bytes:
-        mark = make_mark(r.run.id, incarnation_of(40, 1), r.parts.identity.sign)
+        mark = make_mark(r.run.id, incarnation_of(40, 1), r.context.identity.sign)
         return encode_reply(IdentityReply(False, mark=mark))
 
     r.network.peers, r.network.answer = {ANN.peer}, remembers
-    count = partial(start_count.count, r.parts.home.starts)
+    count = partial(start_count.count, r.context.home.starts)
     incarnation = await start(
-        r.parts.network, r.parts.identity, r.run, count, r.parts.admission.admits, print
+        r.context.network, r.context.identity, r.run, count, r.context.admission.admits, print
     )
-    assert starts_of(incarnation) == start_count.counted(r.parts.home.starts) == 41
+    assert starts_of(incarnation) == start_count.counted(r.context.home.starts) == 41
 
 
 async def test_only_members_announce_challenges_and_at_a_limited_rate(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     r = await new_rig(tmp_path)
-    parts, watch = r.parts, r.parts.identities.watch
-    notice = encode_notice(IdentityNotice(parts.me, b"n" * NONCE_BYTES))
-    await take_notice(parts, ANN.peer, notice)
+    context, watch = r.context, r.context.identities.watch
+    notice = encode_notice(IdentityNotice(context.me, b"n" * NONCE_BYTES))
+    await take_notice(context, ANN.peer, notice)
     assert watch._challengers == {}, "it is admitted but not a member"
-    state = parts.ledger.state
+    state = context.ledger.snapshot
     r.decide(replace(opening(state), learners=(ANN.peer,)))
-    await take_notice(parts, ANN.peer, notice)
+    await take_notice(context, ANN.peer, notice)
     assert set(watch._challengers) == {ANN.peer}
-    answer_questions(parts)
+    answer_questions(context)
     handler = r.network.handlers[IDENTITY_PROTOCOL]
     question = encode_question(IdentityQuestion(b"q" * NONCE_BYTES, 5, starting=False))
     with pytest.raises(TryLater):
@@ -280,7 +285,7 @@ async def test_only_members_announce_challenges_and_at_a_limited_rate(
 
 async def test_suspicion_is_announced_to_all_members(new_rig: NewRig, tmp_path: Path) -> None:
     r = await new_rig(tmp_path)
-    answer_questions(r.parts)
+    answer_questions(r.context)
     handler = r.network.handlers[IDENTITY_PROTOCOL]
     for incarnation in (5, 6):
         nonce = bytes([incarnation]) * NONCE_BYTES

@@ -18,7 +18,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions, introduced
 from p2ptrain.node.reduce import reduce_links
 from p2ptrain.node.reduce.reduce_links import Edges, _reach
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import ENDPOINT_PROTOCOL
 from tests.node.rig import ANN, BOB, heartbeat, rig, settled
 
@@ -51,30 +51,30 @@ def neighbour(identity: Identity) -> Iterator[Neighbour]:
         yield Neighbour(identity, listener, credentials)
 
 
-def key(parts: Parts, dialler: PeerId) -> RingKey:
-    return RingKey(parts.run, 3, 0, 1, dialler)
+def key(context: Context, dialler: PeerId) -> RingKey:
+    return RingKey(context.run, 3, 0, 1, dialler)
 
 
 async def test_peer_is_let_in_after_its_introduction(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        answer_introductions(r.parts)
+        answer_introductions(r.context)
         answer = r.network.handlers[ENDPOINT_PROTOCOL]
         with neighbour(ANN) as ann:
 
             def knock() -> None:
-                hello = key(r.parts, ANN.peer).to_hello()
-                dial(ann.credentials, r.parts.endpoint, hello, deadline_s=5.0).close()
+                hello = key(r.context, ANN.peer).to_hello()
+                dial(ann.credentials, r.context.plane.endpoint, hello, deadline_s=5.0).close()
 
             with pytest.raises(PeerError, match="UNKNOWN_CA"):
                 await trio.to_thread.run_sync(knock)
             reply = await answer(ANN.peer, pack(ann.endpoint.to_wire()))
-            assert reply == pack(r.parts.endpoint.to_wire())
+            assert reply == pack(r.context.plane.endpoint.to_wire())
             await trio.to_thread.run_sync(knock)
 
 
 async def test_peer_cannot_introduce_another(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        answer_introductions(r.parts)
+        answer_introductions(r.context)
         with neighbour(ANN) as ann, pytest.raises(RemoteProtocolError, match="another peer's"):
             wire = pack(ann.endpoint.to_wire())
             await r.network.handlers[ENDPOINT_PROTOCOL](BOB.peer, wire)
@@ -86,7 +86,7 @@ async def test_peer_that_does_not_answer_costs_a_journal_line(tmp_path: Path) ->
 
     async with rig(tmp_path) as r:
         r.network.answer = silent
-        assert await introduced(r.parts, ANN.peer) is None
+        assert await introduced(r.context, ANN.peer) is None
         assert [each["peer"] for each in r.said("not-introduced")] == [ANN.peer]
 
 
@@ -98,11 +98,13 @@ async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(
     async with rig(tmp_path) as r:
         with neighbour(ANN) as before:
             old = pack(before.endpoint.to_wire())
-        r.parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, endpoint=old), r.parts.now())
+        r.context.peers.table.note_heartbeat(
+            ANN.peer, heartbeat(r.run.id, endpoint=old), r.context.now()
+        )
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
-            edge, mine = Edges(), key(r.parts, r.parts.me)
-            await _reach(r.parts, ANN.peer, mine, edge)
+            edge, mine = Edges(), key(r.context, r.context.me)
+            await _reach(r.context, ANN.peer, mine, edge)
             await settled(lambda: len(ann.inbox) == 1)
             edge.close()
         (told,) = r.said("edge-late")
@@ -120,7 +122,7 @@ async def test_unknown_neighbour_is_asked_before_it_is_dialled(
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
             edge = Edges()
-            await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), edge)
+            await _reach(r.context, ANN.peer, key(r.context, r.context.me), edge)
             assert list(edge.open) == [(ANN.peer, 1)]
             edge.close()
         assert [peer for peer, _ in r.network.requested] == [ANN.peer]
@@ -130,8 +132,8 @@ async def test_unknown_neighbour_is_asked_before_it_is_dialled(
 async def test_reaching_a_neighbour_has_one_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)
     async with rig(tmp_path) as r:
+        r.wait_for(edge_s=0.5)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             credentials = Credentials.create(ANN)
             place = Endpoint(ANN.peer, *silent.getsockname(), credentials.certificate_der)
@@ -143,4 +145,4 @@ async def test_reaching_a_neighbour_has_one_deadline(
 
             r.network.answer = introduce
             with trio.fail_after(reduce_links.DIAL_S - 1.0), pytest.raises(PeerError):
-                await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), Edges())
+                await _reach(r.context, ANN.peer, key(r.context, r.context.me), Edges())

@@ -9,7 +9,6 @@ import pytest
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.node.gossip.path_probes import Tried, whom_to_probe
-from p2ptrain.node.gossip.reachability import may_be_at
 from p2ptrain.node.outer_state import fetch
 from tests.node.rig import ANN, heartbeat, opening, rig
 
@@ -20,19 +19,19 @@ FAR = ["10.0.0.1", "203.0.113.7", "2001:db8::1", "::ffff:10.0.0.1"]
 @pytest.mark.parametrize("host", OURS)
 async def test_loopback_endpoint_of_a_remote_peer_is_not_dialled(tmp_path: Path, host: str) -> None:
     async with rig(tmp_path) as r:
-        parts, endpoint = r.parts, Endpoint(ANN.peer, host, 22, b"certificate")
-        r.decide(opening(parts.ledger.state, learners=(ANN.peer,)))
+        context, endpoint = r.context, Endpoint(ANN.peer, host, 22, b"certificate")
+        r.decide(opening(context.ledger.snapshot, learners=(ANN.peer,)))
         beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
-        parts.peers.note_heartbeat(ANN.peer, beat, parts.now())
-        parts.detector.note_arrival(ANN.peer, parts.now())
+        context.peers.table.note_heartbeat(ANN.peer, beat, context.now())
+        context.peers.detector.note_arrival(ANN.peer, context.now())
         for site in ("127.0.0.1", "::/64"):
             r.network.sites[ANN.peer] = site
-            assert fetch.sources(parts) == [endpoint]
-            assert whom_to_probe(parts, Tried()) == endpoint
+            assert fetch.sources(context) == [endpoint]
+            assert whom_to_probe(context, Tried()) == endpoint
         for site in ("10.0.0.2", "2001:db8::/64", ""):
             r.network.sites[ANN.peer] = site
-            assert fetch.sources(parts) == []
-            assert whom_to_probe(parts, Tried()) is None
+            assert fetch.sources(context) == []
+            assert whom_to_probe(context, Tried()) is None
 
 
 @pytest.mark.parametrize("host", FAR)
@@ -40,4 +39,4 @@ async def test_other_endpoints_are_dialled_for_any_peer(tmp_path: Path, host: st
     async with rig(tmp_path) as r:
         for site in ("127.0.0.1", "10.0.0.2", ""):
             r.network.sites[ANN.peer] = site
-            assert may_be_at(r.parts, Endpoint(ANN.peer, host, 22, b"certificate"))
+            assert r.context.peers.may_be_at(Endpoint(ANN.peer, host, 22, b"certificate"))

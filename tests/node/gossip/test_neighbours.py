@@ -36,7 +36,7 @@ def showing(
 
 
 def listing(r: Rig, sequence: int, *peers: PeerId) -> bytes:
-    organiser = load_or_create(r.parts.home.identity)
+    organiser = load_or_create(r.context.home.identity)
     made = Allowlist.of(r.run.id, sequence, [organiser.peer, *peers])
     return SignedAllowlist.publish(organiser, made).to_bytes()
 
@@ -45,10 +45,10 @@ async def test_newest_list_of_others_is_stored_at_home(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         old, new = listing(r, 1, ANN.peer), listing(r, 6, ANN.peer, BOB.peer, CAI.peer)
         r.network.answer = showing(r, {ANN.peer: old, BOB.peer: new, CAI.peer: None})
-        told = await newest_allowlist(r.parts)
-        state = r.parts.ledger.state
+        told = await newest_allowlist(r.context)
+        state = r.context.ledger.snapshot
         assert told == {"sequence": 6, "heard": 2, "others": [], "voters": list(state.voters)}
-        kept = load_allowlist(r.parts.home.allowlist, r.run)
+        kept = load_allowlist(r.context.home.allowlist, r.run)
         assert kept is not None
         assert kept.allowlist.sequence == 6
         assert r.network.refreshed == 1
@@ -58,7 +58,7 @@ async def test_newest_list_of_others_is_stored_at_home(tmp_path: Path) -> None:
 async def test_neighbour_with_an_invalid_list_does_not_count(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.network.answer = showing(r, {ANN.peer: b"", BOB.peer: b"a forgery", CAI.peer: None})
-        told = await newest_allowlist(r.parts)
+        told = await newest_allowlist(r.context)
         assert (told["sequence"], told["heard"]) == (1, 0)
         assert len(r.said("bad-hello")) == 2
 
@@ -76,4 +76,4 @@ async def test_silent_neighbour_delays_nobody_for_long(
             return await shown(peer, question)
 
         r.network.answer = answer
-        assert (await newest_allowlist(r.parts))["sequence"] == 2
+        assert (await newest_allowlist(r.context))["sequence"] == 2

@@ -15,7 +15,6 @@ from p2ptrain.dataplane import probing as data_plane_probing
 from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant
-from p2ptrain.node.gossip import path_probes
 from p2ptrain.node.gossip.path_probes import (
     AGAIN_S,
     PURPOSE,
@@ -36,8 +35,8 @@ Handler = Callable[[SecureSocket, Mapping[str, object]], None]
 def hear(r: Rig, endpoint: Endpoint, serial: int = 1, **changes: object) -> None:
     wire = pack(endpoint.to_wire())
     beat = heartbeat(r.run.id, endpoint=wire, serial=serial, **changes)
-    r.parts.peers.note_heartbeat(endpoint.peer, beat, r.parts.now())
-    r.parts.detector.note_arrival(endpoint.peer, r.parts.now())
+    r.context.peers.table.note_heartbeat(endpoint.peer, beat, r.context.now())
+    r.context.peers.detector.note_arrival(endpoint.peer, r.context.now())
 
 
 def endpoint_of(peer: PeerId) -> Endpoint:
@@ -46,12 +45,12 @@ def endpoint_of(peer: PeerId) -> Endpoint:
 
 async def test_undialled_peers_are_probed_first_then_unmeasured_paths(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
-        parts, tried = r.parts, Tried()
+        context, tried = r.context, Tried()
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
-        r.decide(opening(parts.ledger.state, learners=(ann, bob)))
+        r.decide(opening(context.ledger.snapshot, learners=(ann, bob)))
 
         def chosen() -> PeerId | None:
-            found = whom_to_probe(parts, tried)
+            found = whom_to_probe(context, tried)
             return None if found is None else found.peer
 
         assert chosen() is None  # Nobody has said where to dial.
@@ -61,28 +60,28 @@ async def test_undialled_peers_are_probed_first_then_unmeasured_paths(tmp_path: 
         assert chosen() == ann
         hear(r, endpoint_of(bob))
         assert chosen() == bob
-        tried.at[bob] = parts.now() - AGAIN_S + 1
+        tried.at[bob] = context.now() - AGAIN_S + 1
         assert chosen() == ann
-        parts.paths.note_report(ann, [(parts.me, Path(5))], parts.ledger.state.since)
+        context.peers.paths.note_report(ann, [(context.me, Path(5))], context.ledger.snapshot.since)
         assert chosen() is None
-        tried.at[bob] = parts.now() - AGAIN_S
+        tried.at[bob] = context.now() - AGAIN_S
         assert chosen() == bob
         hear(r, endpoint_of(bob), serial=2, dialable=False)
         assert chosen() is None
         hear(r, endpoint_of(bob), serial=3)
-        parts.detector.hint_lost(bob, parts.now())
+        context.peers.detector.hint_lost(bob, context.now())
         assert chosen() is None
 
 
 async def test_nobody_probes_during_a_reduce(tmp_path: FilePath) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
-        parts, ann = r.parts, ANN.peer
-        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        context, ann = r.context, ANN.peer
+        r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         hear(r, endpoint_of(ann))
-        assert whom_to_probe(parts, Tried()) is not None
-        r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
-        assert is_busy(parts)
-        assert whom_to_probe(parts, Tried()) is None
+        assert whom_to_probe(context, Tried()) is not None
+        r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1), learners=(ann,)))
+        assert is_busy(context)
+        assert whom_to_probe(context, Tried()) is None
 
 
 @contextmanager
@@ -90,7 +89,7 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
     """Ann's data plane. `handler` serves its probes."""
     credentials = Credentials.create(ANN)
     with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
-        listener.trust(r.parts.credentials.certificate_der)
+        listener.trust(r.context.plane.credentials.certificate_der)
         listener.handle(PURPOSE, handler)
         yield Endpoint(ANN.peer, *listener.address, credentials.certificate_der)
 
@@ -98,17 +97,16 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
 async def test_probe_measures_rate_and_delay(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts, ann = r.parts, ANN.peer
-        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        context, ann = r.context, ANN.peer
+        r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         with listening(r, ProbeServer(lambda: False)) as endpoint:
             hear(r, endpoint)
-            nursery.start_soon(probe_paths, parts)
+            nursery.start_soon(probe_paths, context)
             await settled(lambda: bool(r.said("probed")))
-            assert parts.paths.is_measured(parts.me, ann)
+            assert context.peers.paths.is_measured(context.me, ann)
             (said,) = r.said("probed")
-            path = parts.paths.mine[ann]
+            path = context.peers.paths.mine[ann]
             assert (said["kb_per_s"], said["delay_ms"]) == (path.rate, path.delay_ms)
             assert path.rate > 10
             nursery.cancel_scope.cancel()
@@ -117,7 +115,6 @@ async def test_probe_measures_rate_and_delay(
 async def test_probe_is_cancelled_when_a_reduce_begins(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     # Otherwise it would wait for twice as long.
     monkeypatch.setattr(data_plane_probing, "PROBE_S", 100.0)
     begun, ended = threading.Event(), threading.Event()
@@ -132,28 +129,29 @@ async def test_probe_is_cancelled_when_a_reduce_begins(
             ended.set()
 
     async with rig(tmp_path, rules=ALONE) as r, trio.open_nursery() as nursery:
-        parts, ann = r.parts, ANN.peer
-        r.decide(opening(parts.ledger.state, learners=(ann,)))
+        context, ann = r.context, ANN.peer
+        r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         with listening(r, silent) as endpoint:
             hear(r, endpoint)
-            nursery.start_soon(probe_paths, parts)
+            nursery.start_soon(probe_paths, context)
             await settled(begun.is_set)
-            r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
-            parts.changes.ring()
+            r.decide(
+                opening(context.ledger.snapshot, Participant(context.me, 16, 1), learners=(ann,))
+            )
+            context.changes.ring()
             await settled(ended.is_set)
-            assert not parts.paths.is_measured(parts.me, ann)
+            assert not context.peers.paths.is_measured(context.me, ann)
             nursery.cancel_scope.cancel()
 
 
 async def test_peer_that_cannot_be_probed_costs_a_journal_line(
     tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(path_probes, "PROBE_EVERY_S", 0.01)
     r = await new_rig(tmp_path)
-    r.decide(opening(r.parts.ledger.state, learners=(ANN.peer,)))
+    r.decide(opening(r.context.ledger.snapshot, learners=(ANN.peer,)))
     with listening(r, ProbeServer(lambda: False)) as endpoint:
         gone = endpoint
     hear(r, gone)
-    nursery.start_soon(probe_paths, r.parts)
+    nursery.start_soon(probe_paths, r.context)
     await settled(lambda: bool(r.said("probe-failed")))
-    assert r.parts.paths.mine == {}
+    assert r.context.peers.paths.mine == {}

@@ -10,23 +10,17 @@ import trio
 from p2ptrain.errors import NotAuthorised, PeerUnreachable
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip import revocation as module
 from p2ptrain.node.gossip.revocation import is_alone, notice_revocation
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Allowlist, SignedAllowlist
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, rig, settled
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
-
-
 def as_volunteer(r: Rig, sequence: int, *listed: PeerId) -> bytes:
     """Make this node CAI, which is not a founder. Return a newer list with `listed`."""
-    organiser = load_or_create(r.parts.home.identity)
-    r.parts.identity = CAI
-    r.parts.admission._always = frozenset({organiser.peer})
+    organiser = load_or_create(r.context.home.identity)
+    r.surround(identity=CAI)
+    r.context.admission._always = frozenset({organiser.peer})
     newer = Allowlist.of(r.run.id, sequence, listed)
     return SignedAllowlist.publish(organiser, newer).to_bytes()
 
@@ -41,9 +35,9 @@ async def test_refused_or_lonely_node_asks_and_is_told(tmp_path: Path) -> None:
             return encode_reply(HelloReply(r.run.to_bytes(), newer, b"", False, {}))
 
         r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
-        assert is_alone(r.parts)
+        assert is_alone(r.context)
         with pytest.raises(NotAuthorised) as caught:
-            await notice_revocation(r.parts)
+            await notice_revocation(r.context)
         error = caught.value
         assert (error.code, error.exit_code) == ("AUTH-REVOKED", 6)
         assert CAI.peer in error.evidence[0]
@@ -56,15 +50,17 @@ async def test_node_that_is_heard_and_not_refused_asks_nobody(
     r = await new_rig(tmp_path)
     as_volunteer(r, 2)
     r.network.peers = {ANN.peer}
-    r.parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id), r.parts.now())
-    r.parts.detector.note_arrival(ANN.peer, r.parts.now())
-    nursery.start_soon(notice_revocation, r.parts)
+    r.context.peers.table.note_heartbeat(ANN.peer, heartbeat(r.run.id), r.context.now())
+    r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
+    nursery.start_soon(notice_revocation, r.context)
     for _ in range(20):
-        await r.parts.changes.wait(at_most_s=0.01)
+        await r.context.changes.wait(at_most_s=0.01)
     assert r.network.requested == []
-    r.parts.standing.refused = True
+    r.context.ledger.refusals += 1
     await settled(lambda: len(r.network.requested) == 1)
-    assert not r.parts.standing.refused
+    for _ in range(20):
+        await r.context.changes.wait(at_most_s=0.01)
+    assert len(r.network.requested) == 1
 
 
 async def test_older_or_forged_list_removes_nobody(
@@ -79,7 +75,7 @@ async def test_older_or_forged_list_removes_nobody(
         return encode_reply(HelloReply(r.run.to_bytes(), lists[peer], b"", False, {}))
 
     r.network.peers, r.network.answer = {ANN.peer, BOB.peer}, hello
-    nursery.start_soon(notice_revocation, r.parts)
+    nursery.start_soon(notice_revocation, r.context)
     await settled(lambda: len(r.network.requested) >= 6)
-    assert r.parts.admission.admits(CAI.peer)
+    assert r.context.admission.admits(CAI.peer)
     assert len(r.said("bad-hello")) == 1

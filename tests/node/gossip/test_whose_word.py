@@ -26,8 +26,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
 from p2ptrain.ledger.history.base import encode_base
-from p2ptrain.node.gossip import amendment_gossip, connections
-from p2ptrain.node.gossip import revocation as revocation_module
+from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.connections import bootstrap_again, stay_connected
 from p2ptrain.node.gossip.revocation import notice_revocation
@@ -209,28 +208,27 @@ async def test_strangers_do_not_delay_a_newcomer_at_its_checkpoint(
 async def test_strangers_do_not_delay_the_news_of_a_removal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Answer
 ) -> None:
-    monkeypatch.setattr(revocation_module, "LOOK_EVERY_S", 0.01)
     async with rig(tmp_path, allowed=[FRIEND.peer, CAI.peer]) as r:
-        organiser = load_or_create(r.parts.home.identity)
+        organiser = load_or_create(r.context.home.identity)
         newer = Allowlist.of(r.run.id, 2, [FRIEND.peer])
         shown = SignedAllowlist.publish(organiser, newer).to_bytes()
-        r.parts.identity = CAI
-        r.parts.admission._always = frozenset({organiser.peer})
+        r.surround(identity=CAI)
+        r.context.admission._always = frozenset({organiser.peer})
 
         async def honest(peer: PeerId, payload: bytes) -> bytes:
             return encode_reply(HelloReply(b"", shown, b"", True, {}))
 
         beset(r.network, attack, honest)
         with trio.fail_after(FIRST_S), pytest.raises(Exception, match="no longer on the allowlist"):
-            await notice_revocation(r.parts)
+            await notice_revocation(r.context)
 
 
 def agreed_amendment(r: Rig) -> SignedAmendment:
     """The members have agreed on an amendment that this node lacks."""
-    organiser = load_or_create(r.parts.home.identity)
+    organiser = load_or_create(r.context.home.identity)
     made = SignedAmendment.publish(organiser, Amendment(r.run.id, 1, 1, inner_steps=4), r.run)
     terms: Terms = made.terms
-    state, part = r.parts.ledger.state, Participant(r.parts.me, 32, 2)
+    state, part = r.context.ledger.snapshot, Participant(r.context.me, 32, 2)
     opened = Roster(state.step, 0, state.voters, (), (part,), terms=terms)
     r.decide(opened, Commit(0, 0, digest_of(b"u")))
     return made
@@ -249,9 +247,9 @@ async def test_strangers_are_not_asked_for_an_agreed_amendment(
 
         beset(r.network, attack, honest)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_amended, r.parts)
+            nursery.start_soon(keep_amended, r.context)
             with trio.fail_after(FIRST_S):
-                await r.parts.until_known(1)
+                await r.context.until_known(1)
             nursery.cancel_scope.cancel()
         assert {peer for peer, _ in r.network.requested} == {FRIEND.peer}
 
@@ -262,10 +260,10 @@ async def test_other_amendment_does_not_end_the_question(
     """It is genuine and new, so it is kept and forwarded. But the peer that showed it is not asked
     again at once, as if it had helped.
     """
-    monkeypatch.setattr(amendment_gossip, "ASK_AGAIN_S", 1000.0)
     rules = policy(participants_min=1)
     async with rig(tmp_path, allowed=[FRIEND.peer, BOB.peer], steps=99, rules=rules) as r:
-        made, organiser = agreed_amendment(r), load_or_create(r.parts.home.identity)
+        r.wait_for(amendment_ask_s=1000.0)
+        made, organiser = agreed_amendment(r), load_or_create(r.context.home.identity)
         other = SignedAmendment.publish(organiser, Amendment(r.run.id, 2, 9, lr=0.1), r.run)
 
         async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -274,8 +272,8 @@ async def test_other_amendment_does_not_end_the_question(
 
         r.network.peers, r.network.answer = {BOB.peer}, answer
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_amended, r.parts)
-            await settled(lambda: r.parts.amendments.held == (other,))
+            nursery.start_soon(keep_amended, r.context)
+            await settled(lambda: r.context.amendments.held == (other,))
             await settled(lambda: len(r.network.published) > 0)
             for _ in range(50):
                 await trio.lowlevel.checkpoint()
@@ -283,8 +281,8 @@ async def test_other_amendment_does_not_end_the_question(
             nursery.cancel_scope.cancel()
         r.network.peers = {BOB.peer, FRIEND.peer}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_amended, r.parts)
-            await settled(lambda: r.parts.amendments.held == (made, other))
+            nursery.start_soon(keep_amended, r.context)
+            await settled(lambda: r.context.amendments.held == (made, other))
             nursery.cancel_scope.cancel()
 
 
@@ -303,7 +301,7 @@ def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
 
     r.network.connect_any = connect_any  # type: ignore[attr-defined]
     ways = tuple(f"/ip4/192.0.2.1/tcp/1/p2p/{peer}" for peer in peers)
-    r.parts.config = replace(r.parts.config, bootstrap=ways)
+    r.configure(bootstrap=ways)
     return dialled
 
 
@@ -312,11 +310,10 @@ async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: str
 ) -> None:
     """In an open run everybody is admitted, and still counts as a stranger here."""
-    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
     async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, STRANGERS[0], FRIEND.peer)
         r.network.peers = set(STRANGERS)
-        nursery.start_soon(bootstrap_again, r.parts)
+        nursery.start_soon(bootstrap_again, r.context)
         await settled(lambda: len(dialled) > 1)
         assert [len(ways) for ways in dialled[:2]] == [1, 1]
         assert FRIEND.peer in dialled[0][0], "the stranger would have been the first to answer"
@@ -327,14 +324,13 @@ async def test_connected_member_is_company_if_a_quorum_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One lying member is not enough to isolate a node."""
-    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, FRIEND.peer)
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         r.network.peers = {ANN.peer}
-        assert connections._ways_back(r.parts) == []
-        r.parts.standing.isolated = "2 of 3 voters cannot be heard"
-        nursery.start_soon(bootstrap_again, r.parts)
+        assert connections._ways_back(r.context) == []
+        r.context.state.isolated = "2 of 3 voters cannot be heard"
+        nursery.start_soon(bootstrap_again, r.context)
         await settled(lambda: len(dialled) > 0)
         nursery.cancel_scope.cancel()
 
@@ -342,10 +338,8 @@ async def test_connected_member_is_company_if_a_quorum_is_heard(
 async def test_stranger_does_not_hide_the_loss_of_all_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(connections, "RETRY_FIRST_S", 1000.0)
-    monkeypatch.setattr(connections, "OTHERS_TURN_S", 0.0)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
         dialled: list[PeerId] = []
 
         async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
@@ -355,7 +349,7 @@ async def test_stranger_does_not_hide_the_loss_of_all_others(
         for peer in (ANN.peer, BOB.peer):
             r.network.remember(peer, ["/ip4/192.0.2.1/tcp/1"])
         r.network.peers = set(STRANGERS)
-        nursery.start_soon(stay_connected, r.parts)
+        nursery.start_soon(stay_connected, r.context)
         await settled(lambda: len(dialled) == 2)
         r.network.peers = {*STRANGERS, ANN.peer}
         await settled(lambda: len(dialled) == 3)
@@ -367,15 +361,15 @@ async def test_only_members_make_an_open_runs_node_wait_for_entries(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, admission="open") as r:
-        parts, now = r.parts, r.parts.now()
-        r.decide(replace(opening(parts.ledger.state), learners=(ANN.peer,)))
+        context, now = r.context, r.context.now()
+        r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
         high, here = heartbeat(r.run.id, height=10**6), heartbeat(r.run.id, height=1)
-        parts.peers.note_heartbeat(STRANGERS[0], high, now)
-        assert not parts.ledger_is_current(), "there is nobody else to believe"
-        parts.peers.note_heartbeat(ANN.peer, here, now)
-        assert parts.ledger_is_current()
-        parts.peers.note_heartbeat(ANN.peer, replace(high, serial=2), now)
-        assert not parts.ledger_is_current()
+        context.peers.table.note_heartbeat(STRANGERS[0], high, now)
+        assert not context.peers.ledger_is_current(), "there is nobody else to believe"
+        context.peers.table.note_heartbeat(ANN.peer, here, now)
+        assert context.peers.ledger_is_current()
+        context.peers.table.note_heartbeat(ANN.peer, replace(high, serial=2), now)
+        assert not context.peers.ledger_is_current()
 
 
 # ── bulk data ────────────────────────────────────────────────────────────────────────────────────
@@ -385,8 +379,8 @@ def offering(r: Rig, peer: Identity) -> None:
     """Make this peer heard, with a data plane."""
     place = Endpoint(peer.peer, "127.0.0.1", 1, Credentials.create(peer).certificate_der)
     beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
-    r.parts.peers.note_heartbeat(peer.peer, beat, r.parts.now())
-    r.parts.detector.note_arrival(peer.peer, r.parts.now())
+    r.context.peers.table.note_heartbeat(peer.peer, beat, r.context.now())
+    r.context.peers.detector.note_arrival(peer.peer, r.context.now())
 
 
 async def test_many_names_in_an_open_run_take_no_lane_from_a_member(
@@ -394,17 +388,17 @@ async def test_many_names_in_an_open_run_take_no_lane_from_a_member(
 ) -> None:
     monkeypatch.setattr(fetch, "OTHERS_MAX", 4)
     async with rig(tmp_path, admission="open") as r:
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         offering(r, ANN)
         used, tried = set[PeerId](), set[PeerId]()
         for number in range(10):
             offering(r, somebody(3000 + number))
-            fit = fetch._fit(r.parts, {}, used)
+            fit = fetch._fit(r.context, {}, used)
             assert fit[0].peer == ANN.peer
             tried.update(each.peer for each in fit)
         assert len(tried) == 1 + fetch.OTHERS_MAX
-        assert len(fetch._fit(r.parts, {ANN.peer: r.parts.now()}, set())) == 4
+        assert len(fetch._fit(r.context, {ANN.peer: r.context.now()}, set())) == 4
     async with rig(tmp_path / "listed", allowed=[each.peer for each in (ANN, BOB)]) as r:
         offering(r, ANN)
         offering(r, BOB)
-        assert len(fetch._fit(r.parts, {}, set())) == 2, "the organiser vouches for them"
+        assert len(fetch._fit(r.context, {}, set())) == 2, "the organiser vouches for them"

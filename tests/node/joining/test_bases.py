@@ -19,7 +19,7 @@ from p2ptrain.ledger.history.base import Checkpoint, decode_base
 from p2ptrain.ledger.history.pruning import base_after
 from p2ptrain.node.joining import base_server as module
 from p2ptrain.node.joining.base_server import encode_named, serve_bases
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import BASE_PROTOCOL
 from p2ptrain.testing.ledgers import digest
 from p2ptrain.testing.published import policy
@@ -35,13 +35,13 @@ class Node:
 
     def __init__(self, r: Rig, steps: int = 6) -> None:
         for step in range(steps):
-            part = Participant(r.parts.me, 16, 1)
-            r.decide(opening(r.parts.ledger.state, part))
+            part = Participant(r.context.me, 16, 1)
+            r.decide(opening(r.context.ledger.snapshot, part))
             snapshot = (SnapshotRef(step, digest(f"s{step}")), digest("any"))
             r.decide(Commit(step, 0, digest("u"), *snapshot))
-        entries = [each.entry for each in r.parts.ledger.chain]
+        entries = [each.entry for each in r.context.ledger.core.chain]
         self.named = [Checkpoint(e.height, e.digest) for e in entries if e.height % 2 == 0]
-        serve_bases(r.parts)
+        serve_bases(r.context)
         self._handler = r.network.handlers[BASE_PROTOCOL]
 
     async def asked(self, named: Checkpoint, peer: PeerId | None = None) -> bytes:
@@ -181,7 +181,7 @@ async def test_total_rate_of_replays_and_bytes_is_bounded(
     monkeypatch.setattr(module, "ENTRIES_BURST", 12)
     async with rig(tmp_path, **ALONE) as r:
         clock = [1.0]
-        monkeypatch.setattr(Parts, "now", lambda _: clock[0])
+        monkeypatch.setattr(Context, "now", lambda _: clock[0])
         node = Node(r)
         assert await node.asked(node.named[5])  # Eleven entries come before it.
         with pytest.raises(TryLater):
@@ -208,7 +208,7 @@ async def test_bytes_that_are_sent_are_counted(
     async with rig(tmp_path, **ALONE) as r:
         size = len(await Node(r).asked(Node(r, 0).named[0]))
         monkeypatch.setattr(module, "BYTES_BURST", 2 * size)
-        monkeypatch.setattr(Parts, "now", lambda _: 1.0)
+        monkeypatch.setattr(Context, "now", lambda _: 1.0)
         node = Node(r, 0)
         for _ in range(2):
             await node.asked(node.named[0])

@@ -20,9 +20,9 @@ async def test_seed_in_a_private_network_says_so_and_names_what_helps(
     async with rig(tmp_path) as r:
         monkeypatch.setattr(r.network, "addresses", lambda: [LAN, LOOP])
         said: list[str] = []
-        invite(r.parts, said.append)
+        invite(r.context, said.append)
         assert said == [f"others can take part with: p2ptrain node --bootstrap {LAN}"]
-        (caution,) = (await status(r.parts)).cautions
+        (caution,) = (await status(r.context)).cautions
         assert caution.code == "ADDR-PRIVATE"
         assert LAN in caution.what
         assert "--announce /ip4/PUBLIC-ADDRESS/tcp/4201" in caution.do
@@ -34,8 +34,8 @@ async def test_node_that_does_not_listen_invites_nobody(
     async with rig(tmp_path) as r:
         monkeypatch.setattr(r.network, "addresses", list)
         said: list[str] = []
-        invite(r.parts, said.append)
-        assert (said, r.parts.standing.warnings) == ([], {})
+        invite(r.context, said.append)
+        assert (said, r.context.alerts.warnings) == ([], {})
 
 
 @pytest.mark.parametrize(

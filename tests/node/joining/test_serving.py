@@ -17,7 +17,7 @@ from p2ptrain.names import label
 from p2ptrain.node.control.status import status
 from p2ptrain.node.joining import hello_server as module
 from p2ptrain.node.joining.hello_server import PEER_BURST, SITE_BURST, answer_hellos
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.tasks import narrate
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
@@ -36,7 +36,7 @@ DAN = somebody(104)
 
 
 async def hello(r: Rig, peer: PeerId, join: bytes = b"") -> HelloReply:
-    answer_hellos(r.parts, r.run)
+    answer_hellos(r.context)
     request = encode_request(HelloRequest(r.run.id, join))
     return decode_reply(await r.network.handlers[HELLO_PROTOCOL](peer, request))
 
@@ -63,14 +63,14 @@ async def test_admitted_peer_is_told_who_is_connected_here(tmp_path: Path) -> No
             r.network.remember(peer, ["/ip4/127.0.0.1/tcp/1"])
         reply = await hello(r, BOB.peer)
         assert reply.admitted
-        assert reply.peers == {r.parts.me: (OWN_ADDRESS,), ANN.peer: ("/ip4/127.0.0.1/tcp/1",)}
+        assert reply.peers == {r.context.me: (OWN_ADDRESS,), ANN.peer: ("/ip4/127.0.0.1/tcp/1",)}
 
 
 async def test_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         for _ in range(3):
             await hello(r, CAI.peer, request_of(CAI, r.run.id))
-        assert list(r.parts.pending) == [CAI.peer]
+        assert list(r.context.join_requests.pending) == [CAI.peer]
         assert [each["note"] for each in r.said("join-request")] == ["a volunteer"]
 
 
@@ -80,15 +80,15 @@ async def test_request_to_another_node_is_forwarded_to_the_organisers(
     monkeypatch.setattr(module, "PASS_ON_S", 0.0)
     r = await new_rig(tmp_path, allowed=[ANN.peer, BOB.peer])
     organiser = r.run.manifest.organiser
-    r.parts.identity = ANN
+    r.surround(identity=ANN)
     request = request_of(CAI, r.run.id)
     await hello(r, CAI.peer, request)
     await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is forwarded to nobody else.
-    nursery.start_soon(module.pass_requests_on, r.parts)
+    nursery.start_soon(module.pass_requests_on, r.context)
     await trio.testing.wait_all_tasks_blocked()
     assert r.network.requested == [], "the organiser is not connected"
     r.network.peers = {organiser, BOB.peer}
-    r.parts.changes.ring()
+    r.context.changes.ring()
     await settled(lambda: bool(r.network.requested))
     await hello(r, CAI.peer, request)  # A repeated request is not forwarded each time.
     ((to, sent),) = r.network.requested
@@ -101,9 +101,9 @@ async def test_organiser_hears_of_requests_from_members_only(
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         request = request_of(CAI, r.run.id)
         await hello(r, BOB.peer, request)
-        assert r.parts.pending == {}
+        assert r.context.join_requests.pending == {}
         short = await hello(r, ANN.peer, request)
-        assert list(r.parts.pending) == module.asking(r.parts) == [CAI.peer]
+        assert list(r.context.join_requests.pending) == module.asking(r.context) == [CAI.peer]
         assert (short.allowlist, short.peers) == (b"", {})
         own = await hello(r, ANN.peer, request_of(ANN, r.run.id))
         assert own.allowlist, "a peer that was just admitted is told"
@@ -112,16 +112,16 @@ async def test_organiser_hears_of_requests_from_members_only(
 
 
 async def test_requests_from_one_member_leave_room_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PENDING_MAX", 3)
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer]) as r:
+        r.context.join_requests.pending_max = 3
         many, other = [somebody(number) for number in range(5)], somebody(9)
         for each in many:
             await hello(r, ANN.peer, request_of(each, r.run.id))
         await hello(r, BOB.peer, request_of(other, r.run.id))
-        assert other.peer in r.parts.pending
-        assert len(r.parts.pending) == 3
+        assert other.peer in r.context.join_requests.pending
+        assert len(r.context.join_requests.pending) == 3
 
 
 async def test_organiser_sees_requests_on_terminal_and_in_status(
@@ -129,19 +129,19 @@ async def test_organiser_sees_requests_on_terminal_and_in_status(
 ) -> None:
     said: list[str] = []
     r = await new_rig(tmp_path, allowed=[])
-    admit = f"p2ptrain allow add {CAI.peer} --home {r.parts.home.root}"
+    admit = f"p2ptrain allow add {CAI.peer} --home {r.context.home.root}"
     words = f"{label(CAI.peer)} asks to join; to admit it, run: {admit}"
-    nursery.start_soon(narrate, r.parts, said.append)
+    nursery.start_soon(narrate, r.context, said.append)
     await settled(lambda: said == ["starting"])
     for _ in range(2):
         await hello(r, CAI.peer, request_of(CAI, r.run.id))
         await settled(lambda: said == ["starting", words])
-    told = await status(r.parts)
+    told = await status(r.context)
     assert told.asking == (words,)
     assert f"pending   {words}" in status_lines(told)
     assert NodeStatus.from_json(told.to_json()) == told
-    r.parts.identity = ANN
-    assert (await status(r.parts)).asking == (), "a node that cannot admit peers is not told"
+    r.surround(identity=ANN)
+    assert (await status(r.context)).asking == (), "a node that cannot admit peers is not told"
 
 
 async def test_each_warning_is_shown_once_with_its_code(
@@ -149,11 +149,11 @@ async def test_each_warning_is_shown_once_with_its_code(
 ) -> None:
     said: list[str] = []
     r = await new_rig(tmp_path)
-    nursery.start_soon(narrate, r.parts, said.append)
+    nursery.start_soon(narrate, r.context, said.append)
     told = ["starting", "warning: many messages: wait (p2ptrain explain FLOOD)"]
     for _ in range(2):
-        r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages", "wait")
-        r.parts.changes.ring()
+        r.context.alerts.show("flood", Caution("FLOOD", "many messages", "wait"))
+        r.context.changes.ring()
         await settled(lambda: said == told)
 
 
@@ -163,7 +163,7 @@ async def test_request_for_another_peer_or_run_is_ignored(
     async with rig(tmp_path, allowed=[]) as r:
         await hello(r, BOB.peer, request_of(CAI, r.run.id))
         await hello(r, CAI.peer, request_of(CAI, RunId("b" * 64)))
-        assert r.parts.pending == {}
+        assert r.context.join_requests.pending == {}
 
 
 async def test_forged_request_is_the_senders_fault(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_forged_request_is_the_senders_fault(tmp_path: Path) -> None:
         for join in (b"noise", sound[:-3], sound.replace(b"volunteer", b"volunteeR")):
             with pytest.raises(RemoteProtocolError):
                 await hello(r, CAI.peer, join)
-        assert r.parts.pending == {}
+        assert r.context.join_requests.pending == {}
 
 
 def identities() -> Iterator[Identity]:
@@ -180,45 +180,45 @@ def identities() -> Iterator[Identity]:
 
 
 async def test_requests_are_bounded_and_settled_ones_make_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PENDING_MAX", 3)
     async with rig(tmp_path, allowed=[]) as r:
+        r.context.join_requests.pending_max = 3
         first, second, third, fourth = (next(them) for them in [identities()] for _ in range(4))
         for each in (first, second, third, fourth):
             await hello(r, each.peer, request_of(each, r.run.id))
-        assert list(r.parts.pending) == [first.peer, second.peer, third.peer]
-        r.parts.admission._listed = frozenset({second.peer})
+        assert list(r.context.join_requests.pending) == [first.peer, second.peer, third.peer]
+        r.context.admission._listed = frozenset({second.peer})
         await hello(r, fourth.peer, request_of(fourth, r.run.id))
-        assert list(r.parts.pending) == [first.peer, third.peer, fourth.peer]
+        assert list(r.context.join_requests.pending) == [first.peer, third.peer, fourth.peer]
 
 
 async def test_many_single_requests_do_not_hide_a_persistent_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PENDING_MAX", 2)
     async with rig(tmp_path, allowed=[]) as r:
+        r.context.join_requests.pending_max = 2
         faithful, once, later = (next(them) for them in [identities()] for _ in range(3))
         for each in (faithful, once, later):
             await hello(r, each.peer, request_of(each, r.run.id))
-        assert list(r.parts.pending) == [faithful.peer, once.peer]
-        monkeypatch.setattr(module, "FORGET_S", 0.0)
+        assert list(r.context.join_requests.pending) == [faithful.peer, once.peer]
+        r.context.join_requests.forget_s = 0.0
         await hello(r, faithful.peer, request_of(faithful, r.run.id))
         await hello(r, later.peer, request_of(later, r.run.id))
-        assert list(r.parts.pending) == [faithful.peer, later.peer]
+        assert list(r.context.join_requests.pending) == [faithful.peer, later.peer]
 
 
 async def test_requests_from_one_address_leave_room_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "PENDING_MAX", 3)
     async with rig(tmp_path, allowed=[]) as r:
+        r.context.join_requests.pending_max = 3
         many, other = [somebody(number) for number in range(5)], somebody(9)
         r.network.sites = {each.peer: "198.51.100.1" for each in many}
         r.network.sites[other.peer] = "203.0.113.7"
         for each in (*many[:4], other, many[4]):
             await hello(r, each.peer, request_of(each, r.run.id))
-        assert list(r.parts.pending) == [many[1].peer, many[2].peer, other.peer]
+        assert list(r.context.join_requests.pending) == [many[1].peer, many[2].peer, other.peer]
 
 
 async def test_repeated_requests_are_delayed_but_newcomers_are_not(
@@ -226,14 +226,14 @@ async def test_repeated_requests_are_delayed_but_newcomers_are_not(
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
         now = count(0, 15)
-        answer_hellos(r.parts, r.run)
+        answer_hellos(r.context)
         answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
         for peer in (CAI.peer, ANN.peer):
             for _ in range(PEER_BURST):
                 await answer(peer, request)
             with pytest.raises(TryLater):
                 await answer(peer, request)
-        monkeypatch.setattr(Parts, "now", lambda _: 1e6 + next(now))
+        monkeypatch.setattr(Context, "now", lambda _: 1e6 + next(now))
         for _ in range(10 * PEER_BURST):
             await answer(BOB.peer, request)
         await answer(CAI.peer, request)
@@ -243,7 +243,7 @@ async def test_strangers_behind_one_address_share_a_limit(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
-        answer_hellos(r.parts, r.run)
+        answer_hellos(r.context)
         answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
         strangers = [somebody(number).peer for number in range(SITE_BURST + 1)]
         r.network.sites = dict.fromkeys((*strangers, ANN.peer), "198.51.100.1")

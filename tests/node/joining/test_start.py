@@ -7,15 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
-from p2ptrain.node.outer_state.start import Here, Start, choose_start
+from p2ptrain.ledger.chain.values import SnapshotRef
+from p2ptrain.node.outer_state.snapshot_choice import Here, choose_start
 
-GENESIS = Start(0, Digest("0" * 64))
-SNAPSHOT = Start(40, Digest("1" * 64))
-OWN = Start(20, Digest("2" * 64))
+GENESIS = SnapshotRef(0, Digest("0" * 64))
+SNAPSHOT = SnapshotRef(40, Digest("1" * 64))
+OWN = SnapshotRef(20, Digest("2" * 64))
 SIZES = {"snapshot_bytes": 800, "update_bytes": 100}
 
 
-def chosen(target: int, own: Start | None, others: list[Start], steps=(), first_step=0):
+def chosen(target: int, own: SnapshotRef | None, others: list[SnapshotRef], steps=(), first_step=0):
     """Choose with `own` and the updates of these outer steps in our store."""
     here = Here({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
@@ -30,9 +31,9 @@ def chosen(target: int, own: Start | None, others: list[Start], steps=(), first_
         (0, None, [GENESIS], GENESIS),
         (45, None, [GENESIS, SNAPSHOT], SNAPSHOT),
         (45, OWN, [GENESIS, SNAPSHOT], SNAPSHOT),
-        (45, Start(38, OWN.digest), [GENESIS, SNAPSHOT], Start(38, OWN.digest)),
+        (45, SnapshotRef(38, OWN.digest), [GENESIS, SNAPSHOT], SnapshotRef(38, OWN.digest)),
         (30, OWN, [GENESIS, SNAPSHOT], OWN),
-        (41, Start(32, OWN.digest), [SNAPSHOT], SNAPSHOT),  # 900 bytes either way: the newer
+        (41, SnapshotRef(32, OWN.digest), [SNAPSHOT], SNAPSHOT),  # 900 bytes either way: the newer
         (5, None, [GENESIS], GENESIS),
         (10, OWN, [GENESIS], GENESIS),  # our snapshot is from beyond what this ledger knows
     ],
@@ -58,7 +59,7 @@ def test_stored_updates_cost_nothing(steps, best) -> None:
 def test_chosen_start_is_reachable_and_nothing_is_cheaper(
     target, own_step, snapshot_step, steps
 ) -> None:
-    own, snapshot = Start(own_step, OWN.digest), Start(snapshot_step, SNAPSHOT.digest)
+    own, snapshot = SnapshotRef(own_step, OWN.digest), SnapshotRef(snapshot_step, SNAPSHOT.digest)
     best = chosen(target, own, [GENESIS, snapshot], steps)
     assert best is not None
     assert best.step <= target

@@ -15,11 +15,8 @@ import trio
 from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
-from p2ptrain.node.outer_state import fetch
-from p2ptrain.node.outer_state import outer_task as outer_module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
-from p2ptrain.node.outer_state.start import Start
 from p2ptrain.node.outer_state.state_mismatch import TIMES_MAX, WARNING
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import digest_of
@@ -30,27 +27,21 @@ from tests.node.rig import Neighbour, Rig, opening, rig, settled
 ALONE = policy(participants_min=1, snapshot_every=2)
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outer_module, "HEAR_FIRST_S", 0.01)
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
-
-
 class Truth:
     """The state as everybody else has it. `other` holds snapshots of it."""
 
     def __init__(self, other: Rig) -> None:
-        self.parts = other.parts
-        self.state = OuterState(other.parts.layout.numel)
-        self.state.load_snapshot(other.parts.store, other.parts.manifest.genesis)
+        self.context = other.context
+        self.state = OuterState(other.context.layout.numel)
+        self.state.load_snapshot(other.context.store, other.context.manifest.genesis)
 
     def apply(self, payload: bytes) -> None:
-        outer = self.parts.manifest.outer
-        self.state.apply(payload, outer.lr, outer.momentum, self.parts.outer_step(0).codec)
+        outer = self.context.manifest.outer
+        self.state.apply(payload, outer.lr, outer.momentum, self.context.outer_step(0).codec)
 
     def snapshot(self, run: str, step: int) -> SnapshotRef:
-        meta = snapshot_meta(run, step, self.parts.layout.digest)  # type: ignore[arg-type]
-        return SnapshotRef(step, self.state.write_snapshot(self.parts.store, meta))
+        meta = snapshot_meta(run, step, self.context.layout.digest)  # type: ignore[arg-type]
+        return SnapshotRef(step, self.state.write_snapshot(self.context.store, meta))
 
 
 @asynccontextmanager
@@ -58,30 +49,29 @@ async def doubtful(folder: Path) -> AsyncIterator[tuple[Rig, Truth]]:
     """A node that follows its ledger, and a trustworthy neighbour."""
     async with (
         rig(folder / "a", admission="open", rules=ALONE, steps=99) as r,
-        rig(folder / "b", rules=ALONE, steps=99) as other,
+        rig(folder / "b", rules=ALONE, steps=99, welcoming=True) as other,
         trio.open_nursery() as nursery,
     ):
-        other.parts.listener._gate._allowed = lambda peer: True
         Neighbour(r, other)
-        nursery.start_soon(keep_outer_state, r.parts)
-        await settled(lambda: r.parts.outer.step == 0)
+        nursery.start_soon(keep_outer_state, r.context)
+        await settled(lambda: r.context.outer.step == 0)
         yield r, Truth(other)
         nursery.cancel_scope.cancel()
 
 
 async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> None:
-    step = r.parts.ledger.state.step
-    vector = np.random.default_rng(step).standard_normal(r.parts.layout.numel, dtype=np.float32)
+    step = r.context.ledger.snapshot.step
+    vector = np.random.default_rng(step).standard_normal(r.context.layout.numel, dtype=np.float32)
     vector *= np.float32(0.1)  # Within the bound on influence.
-    form = r.parts.outer_step(step).update
+    form = r.context.outer_step(step).update
     payload = bytearray(form.payload_bytes)
     form.codec.quantise(vector, payload)
-    update = await trio.to_thread.run_sync(form.write, r.parts.store, payload)
+    update = await trio.to_thread.run_sync(form.write, r.context.store, payload)
     sealed = None if snapshot is None else digest_of(b"sealed by the rig")
-    roster = opening(r.parts.ledger.state, Participant(r.parts.me, 32, 2))
+    roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 32, 2))
     r.decide(roster, Commit(step, 0, update, snapshot, sealed))
     truth.apply(bytes(payload))
-    r.parts.changes.ring()
+    r.context.changes.ring()
 
 
 async def snapshot_taken(r: Rig, step: int) -> Digest:
@@ -90,13 +80,13 @@ async def snapshot_taken(r: Rig, step: int) -> Digest:
     """
     await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
     for event in r.heard():
-        r.parts.ledger.handle(event, r.parts.now())
-    return r.parts.ledger.view.own_snapshots[step]
+        r.context.ledger.core.handle(event, r.context.now())
+    return r.context.ledger.core.view.own_snapshots[step]
 
 
 def flip_a_bit(r: Rig) -> None:
     """Flip a bit, as a cosmic ray or a bad memory module does."""
-    r.parts.outer.vectors.theta[7] += 1
+    r.context.outer.vectors.theta[7] += 1
 
 
 async def test_wrong_state_is_detected_and_repaired_by_differing_chunks(
@@ -104,17 +94,17 @@ async def test_wrong_state_is_detected_and_repaired_by_differing_chunks(
 ) -> None:
     async with doubtful(tmp_path) as (r, truth):
         await commit(r, truth)
-        await settled(lambda: r.parts.outer.step == 1)
+        await settled(lambda: r.context.outer.step == 1)
         flip_a_bit(r)
         await commit(r, truth)
         own = await snapshot_taken(r, 2)
         right = truth.snapshot(r.run.id, 2)
         assert own != right.digest
-        r.parts.standing.work = Work(2, (0,), 16)
+        r.context.trainer.work = Work(2, (0,), 16)
         await commit(r, truth, right)
         await settled(lambda: bool(r.said("state-put-right")))
-        assert r.parts.outer.step == 3
-        assert r.parts.outer.vectors.digest() == truth.state.digest()
+        assert r.context.outer.step == 3
+        assert r.context.outer.vectors.digest() == truth.state.digest()
         assert [(e["own"], e["certified"]) for e in r.said("state-differs")] == [
             (own, right.digest)
         ]
@@ -122,13 +112,13 @@ async def test_wrong_state_is_detected_and_repaired_by_differing_chunks(
         assert mended["chunks"] == 1
         assert int(str(mended["of"])) > 3
         (fetched,) = r.said("snapshot-fetched")
-        manifest = r.parts.store.manifest(right.digest)
+        manifest = r.context.store.manifest(right.digest)
         assert fetched["bytes_by_peer"] == {
-            truth.parts.me: manifest.chunk_bytes + len(manifest.to_wire())
+            truth.context.me: manifest.chunk_bytes + len(manifest.to_wire())
         }
-        assert "they have been corrected" in r.parts.standing.warnings[WARNING].what
-        assert r.parts.standing.work is None
-        assert r.parts.outer.replaced == 1
+        assert "they have been corrected" in r.context.alerts.warnings[WARNING].what
+        assert r.context.trainer.work is None
+        assert r.context.outer.replaced == 1
 
 
 async def test_wrong_state_is_not_used_during_its_repair(tmp_path: Path) -> None:
@@ -138,20 +128,20 @@ async def test_wrong_state_is_not_used_during_its_repair(tmp_path: Path) -> None
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         right = truth.snapshot(r.run.id, 2)
-        manifest = truth.parts.store.chunk_path(right.digest)
+        manifest = truth.context.store.chunk_path(right.digest)
         away = manifest.rename(manifest.with_name("away"))
         await commit(r, truth, right)
         await settled(lambda: bool(r.said("fetch-delayed")))
         assert [each["certified"] for each in r.said("state-differs")] == [right.digest]
-        assert (r.parts.outer.step, r.parts.at_head()) == (None, False)
-        assert "ARE WRONG" in r.parts.standing.warnings[WARNING].what
-        head = r.parts.store.head()
+        assert (r.context.outer.step, r.context.at_head()) == (None, False)
+        assert "ARE WRONG" in r.context.alerts.warnings[WARNING].what
+        head = r.context.store.head()
         assert head is not None
         assert head.snapshot is None
-        assert r.parts.store.holds_blob(own)
+        assert r.context.store.holds_blob(own)
         away.rename(manifest)
-        await settled(lambda: r.parts.outer.step == 3, deadline_s=30)
-        assert r.parts.outer.vectors.digest() == truth.state.digest()
+        await settled(lambda: r.context.outer.step == 3, deadline_s=30)
+        assert r.context.outer.vectors.digest() == truth.state.digest()
 
 
 async def test_restart_does_not_use_a_snapshot_that_was_not_certified(
@@ -159,24 +149,24 @@ async def test_restart_does_not_use_a_snapshot_that_was_not_certified(
 ) -> None:
     async with rig(tmp_path, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
         truth = Truth(r)
-        nursery.start_soon(keep_outer_state, r.parts)
-        await settled(lambda: r.parts.outer.step == 0)
+        nursery.start_soon(keep_outer_state, r.context)
+        await settled(lambda: r.context.outer.step == 0)
         for _ in range(2):
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         nursery.cancel_scope.cancel()
-        assert best_start(r.parts, await look(r.parts)) == Start(2, own)
+        assert best_start(r.context, await look(r.context)) == SnapshotRef(2, own)
         await commit(r, truth, SnapshotRef(2, digest_of(b"certified")))
-        assert best_start(r.parts, await look(r.parts), (digest_of(b"certified"),)) == Start(
-            0, r.parts.manifest.genesis
-        )
+        assert best_start(
+            r.context, await look(r.context), (digest_of(b"certified"),)
+        ) == SnapshotRef(0, r.context.manifest.genesis)
 
 
 async def test_machine_with_repeated_errors_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with doubtful(tmp_path) as (r, truth):
             await commit(r, truth)
-            r.parts.outer.replaced = TIMES_MAX
+            r.context.outer.replaced = TIMES_MAX
             flip_a_bit(r)
             await commit(r, truth)
             await snapshot_taken(r, 2)

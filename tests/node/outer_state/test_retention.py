@@ -16,16 +16,10 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.state import LedgerState, digest_state
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
-from p2ptrain.node.outer_state import fetch, retention, scrub
-from p2ptrain.node.outer_state.retention import (
-    cached_blocks_max,
-    keep_store_small,
-    kept_blobs,
-    kept_data,
-    roots,
-)
-from p2ptrain.node.outer_state.start import Start
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.outer_state import retention, scrub
+from p2ptrain.node.outer_state.kept import cached_blocks_max, kept_blobs, kept_data, roots
+from p2ptrain.node.outer_state.retention import keep_store_small
+from p2ptrain.node.state.context import Context
 from p2ptrain.run import DataIndex
 from p2ptrain.store import Head, digest_of
 from p2ptrain.testing.published import policy
@@ -39,11 +33,11 @@ def update(step: int) -> Digest:
 
 def committed(r: Rig, step: int, snapshot: SnapshotRef | None = None) -> None:
     """Open and commit one outer step, with the update's bytes in the store."""
-    me, blocks = r.parts.me, r.parts.ledger.rules.blocks_per_lease
-    tokens = blocks * r.parts.ledger.rules.tokens_per_block
-    state = r.decide(opening(r.parts.ledger.state, Participant(me, tokens, blocks)))
+    me, blocks = r.context.me, r.context.ledger.rules.blocks_per_lease
+    tokens = blocks * r.context.ledger.rules.tokens_per_block
+    state = r.decide(opening(r.context.ledger.snapshot, Participant(me, tokens, blocks)))
     assert state.step == step
-    r.parts.store.put_chunk(b"update %d" % step)
+    r.context.store.put_chunk(b"update %d" % step)
     r.decide(commit(state, step, snapshot))
 
 
@@ -53,8 +47,8 @@ def commit(state: LedgerState, step: int, snapshot: SnapshotRef | None) -> Commi
     return Commit(step, state.roster.attempt, update(step), snapshot, named)
 
 
-def snapshot(parts: Parts, step: int) -> SnapshotRef:
-    return SnapshotRef(step, parts.store.put_blob("snapshot", [b"of %d" % step], {}))
+def snapshot(context: Context, step: int) -> SnapshotRef:
+    return SnapshotRef(step, context.store.put_blob("snapshot", [b"of %d" % step], {}))
 
 
 async def test_newest_snapshots_and_updates_since_the_oldest_are_kept(
@@ -63,10 +57,10 @@ async def test_newest_snapshots_and_updates_since_the_oldest_are_kept(
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         manifest = r.run.manifest
         named = {manifest.data.index, manifest.tokenizer}
-        snapshots = {step: snapshot(r.parts, step) for step in (2, 4)}
+        snapshots = {step: snapshot(r.context, step) for step in (2, 4)}
         for step in range(6):
             committed(r, step, snapshots.get(step))
-        chain = r.parts.ledger.kept.entries
+        chain = r.context.ledger.kept.entries
         two, four = snapshots[2].digest, snapshots[4].digest
         late = {update(4), update(5)}
         since_two = {update(2), update(3), *late}
@@ -79,7 +73,7 @@ async def test_newest_snapshots_and_updates_since_the_oldest_are_kept(
             *everything,
         }
         assert set(kept_blobs(manifest, chain[:2], 1)) == {*named, manifest.genesis, update(0)}
-        own = Start(3, digest_of(b"ours, of 3"))
+        own = SnapshotRef(3, digest_of(b"ours, of 3"))
         assert set(kept_blobs(manifest, chain, 1, own)) == {
             *(*named, four, own.digest, update(3)),
             *late,
@@ -88,10 +82,10 @@ async def test_newest_snapshots_and_updates_since_the_oldest_are_kept(
 
 async def test_data_needed_soonest_are_kept(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        index, rules = know_data(r), r.parts.ledger.rules
+        index, rules = know_data(r), r.context.ledger.rules
         last = rules.blocks - 1
-        book = Leases({r.parts.me: (7, 9)}, returned=(3,), next_block=last)
-        me = r.parts.me
+        book = Leases({r.context.me: (7, 9)}, returned=(3,), next_block=last)
+        me = r.context.me
         kept = kept_data(index, book, rules, me, 5)
         soonest = [index.train[block] for block in (7, 9, 3, last, 0)]
         assert kept == [*index.validation, *soonest]
@@ -113,22 +107,22 @@ async def test_seed_keeps_all_data_and_others_what_fits(tmp_path: Path) -> None:
 
 async def test_undecided_update_that_was_voted_for_is_kept(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
-        index, ledger = know_data(r), r.parts.ledger
-        me, blocks = r.parts.me, ledger.rules.blocks_per_lease
+        index, ledger = know_data(r), r.context.ledger.core
+        me, blocks = r.context.me, ledger.rules.blocks_per_lease
         tokens = blocks * ledger.rules.tokens_per_block
         state = r.decide(opening(ledger.state, Participant(me, tokens, blocks)))
-        assert update(0) not in roots(r.run.manifest, ledger, index, r.parts.config, None).blobs
+        assert update(0) not in roots(r.run.manifest, ledger, index, r.context.config, None).blobs
         ledger._instance = ledger._next_instance()
         ledger._instance.acceptor.accept(0, entry_of(state, commit(state, 0, None)), b"signed")
-        assert update(0) in roots(r.run.manifest, ledger, index, r.parts.config, None).blobs
+        assert update(0) in roots(r.run.manifest, ledger, index, r.context.config, None).blobs
 
 
 async def test_certified_snapshot_makes_older_ones_removable(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
-        store, index = r.parts.store, know_data(r)
-        r.parts.config = replace(r.parts.config, keep_snapshots=1)
+        store, index = r.context.store, know_data(r)
+        r.configure(keep_snapshots=1)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_store_small, r.parts)
+            nursery.start_soon(keep_store_small, r.context)
             for step in (0, 1):
                 committed(r, step)
             await grown(r, 2)
@@ -145,11 +139,11 @@ async def test_way_from_the_present_snapshot_stays_until_a_newer_is_here(
 ) -> None:
     """The newest certified one may be on only one disk, and that disk may never come back."""
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
-        store, _ = r.parts.store, know_data(r)
-        r.parts.config = replace(r.parts.config, keep_snapshots=1)
+        store, _ = r.context.store, know_data(r)
+        r.configure(keep_snapshots=1)
         whole = store.put_blob("snapshot", [b"of 1"], {})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_store_small, r.parts)
+            nursery.start_soon(keep_store_small, r.context)
             committed(r, 0)
             await certifying(r, 1, SnapshotRef(1, whole))
             await settled(lambda: len(r.said("collected")) == 1)
@@ -159,8 +153,8 @@ async def test_way_from_the_present_snapshot_stays_until_a_newer_is_here(
             assert store.holds_blob(whole)
             assert [step for step in range(5) if store.has_chunk(update(step))] == [1, 2, 3, 4]
             newer = store.put_blob("snapshot", [b"of 5"], {})
-            state = r.parts.ledger.state
-            store.put_head(Head(r.parts.run, state.height, state.head, 5, newer, 5))
+            state = r.context.ledger.snapshot
+            store.put_head(Head(r.context.run, state.height, state.head, 5, newer, 5))
             await certifying(r, 5, SnapshotRef(5, newer))
             await certifying(r, 6, SnapshotRef(6, digest_of(b"elsewhere 6")))
             await settled(lambda: not store.holds_blob(whole))
@@ -170,11 +164,11 @@ async def test_way_from_the_present_snapshot_stays_until_a_newer_is_here(
 
 async def test_seed_keeps_what_a_replay_from_genesis_needs(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
-        store = r.parts.store
+        store = r.context.store
         know_data(r)
-        r.parts.config = replace(r.parts.config, keep_snapshots=1, seed=True)
+        r.configure(keep_snapshots=1, seed=True)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_store_small, r.parts)
+            nursery.start_soon(keep_store_small, r.context)
             committed(r, 0)
             for step in (1, 2, 3):
                 await grown(r, step)
@@ -182,18 +176,18 @@ async def test_seed_keeps_what_a_replay_from_genesis_needs(tmp_path: Path) -> No
             nursery.cancel_scope.cancel()
         assert [step for step in range(4) if store.has_chunk(update(step))] == [0, 1, 2, 3]
         assert store.holds_blob(r.run.manifest.genesis)
-        assert retention.HISTORY_WARNING not in r.parts.standing.warnings
+        assert retention.HISTORY_WARNING not in r.context.alerts
 
 
 async def test_seed_that_lacks_an_update_keeps_only_what_the_run_needs_and_warns(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
-        store = r.parts.store
+        store = r.context.store
         know_data(r)
-        r.parts.config = replace(r.parts.config, keep_snapshots=1, seed=True)
+        r.configure(keep_snapshots=1, seed=True)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_store_small, r.parts)
+            nursery.start_soon(keep_store_small, r.context)
             for step in (0, 1):
                 committed(r, step)
             store.chunk_path(update(0)).unlink()
@@ -203,7 +197,7 @@ async def test_seed_that_lacks_an_update_keeps_only_what_the_run_needs_and_warns
             await settled(lambda: len(r.said("collected")) == 2)
             nursery.cancel_scope.cancel()
         assert [step for step in range(4) if store.has_chunk(update(step))] == [3]
-        caution = r.parts.standing.warnings[retention.HISTORY_WARNING]
+        caution = r.context.alerts.warnings[retention.HISTORY_WARNING]
         assert (caution.code, caution.what) == (
             "HISTORY-CUT",
             "this seed lacks data that a replay of the run from its genesis needs: "
@@ -218,10 +212,10 @@ async def test_seed_gives_up_its_history_before_its_disk_is_full(
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         committed(r, 0)
         needed = max(3 * snapshot_bytes, 256 * 2**20)
-        manifest, kept = r.run.manifest, r.parts.ledger.kept
+        manifest, kept = r.run.manifest, r.context.ledger.kept
         histories = [
             held_history(
-                r.parts.store, manifest, kept, disk_free=free, snapshot_bytes=snapshot_bytes
+                r.context.store, manifest, kept, disk_free=free, snapshot_bytes=snapshot_bytes
             )
             for free in (needed, needed - 1)
         ]
@@ -232,44 +226,44 @@ async def test_seed_gives_up_its_history_before_its_disk_is_full(
 
 
 async def certifying(r: Rig, step: int, named: SnapshotRef) -> None:
-    r.parts.outer.step = step + 1
+    r.context.outer.step = step + 1
     committed(r, step, named)
-    r.parts.changes.ring()
+    r.context.changes.ring()
 
 
 async def grown(r: Rig, step: int) -> None:
     """A step whose Commit certifies a snapshot."""
-    await certifying(r, step, snapshot(r.parts, step))
+    await certifying(r, step, snapshot(r.context, step))
 
 
 async def test_node_that_keeps_everything_collects_nothing(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        r.parts.config = replace(r.parts.config, keep_snapshots=None)
+        r.configure(keep_snapshots=None)
         with trio.fail_after(20):
-            await keep_store_small(r.parts)
+            await keep_store_small(r.context)
 
 
 async def test_damaged_root_stops_only_the_collection(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         index = r.run.manifest.data.index
-        path = r.parts.store.chunk_path(index)
+        path = r.context.store.chunk_path(index)
         path.unlink()  # The file is shared with other tests' stores.
         path.write_bytes(b"rotten")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_store_small, r.parts)
-            r.parts.outer.step = 1
-            committed(r, 0, snapshot(r.parts, 0))
-            r.parts.changes.ring()
+            nursery.start_soon(keep_store_small, r.context)
+            r.context.outer.step = 1
+            committed(r, 0, snapshot(r.context, 0))
+            r.context.changes.ring()
             await settled(partial(r.said, "not-collected"))
             nursery.cancel_scope.cancel()
         assert r.said("not-collected")[0]["code"] == ChunkCorrupt.default_code
-        assert isinstance(r.parts.data, DataIndex)
+        assert isinstance(r.context.blobs.data, DataIndex)
 
 
 def rot(r: Rig, digest: Digest) -> bytes:
     """Return the previous contents."""
-    data, path = r.parts.store.get_chunk(digest), r.parts.store.chunk_path(digest)
+    data, path = r.context.store.get_chunk(digest), r.context.store.chunk_path(digest)
     path.unlink()  # The file may be shared with other tests' stores.
     path.write_bytes(b"rotten")
     return data
@@ -283,30 +277,29 @@ async def test_damaged_pin_is_named_until_it_is_repaired_or_released(
     for module, name, seconds in (
         (retention, "AGAIN_S", 0.02),
         (scrub, "REPAIR_S", 0.0),
-        (fetch, "RETRY_S", 0.02),
     ):
         monkeypatch.setattr(module, name, seconds)
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
-        store, warnings = r.parts.store, r.parts.standing.warnings
+        store, warnings = r.context.store, r.context.alerts.warnings
         old = store.put_blob("snapshot", [b"of long ago"], {})
         store.lasting.change(add=old)
         was = rot(r, old)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_store_small, r.parts)
-            r.parts.outer.step = 1
-            committed(r, 0, snapshot(r.parts, 0))
-            r.parts.changes.ring()
+            nursery.start_soon(keep_store_small, r.context)
+            r.context.outer.step = 1
+            committed(r, 0, snapshot(r.context, 0))
+            r.context.changes.ring()
             await settled(lambda: retention.WARNING in warnings)
             assert [each["lost"] for each in r.said("rot-repaired")] == [[old]]
-            assert r.parts.scrub_asked.is_set()
+            assert r.context.blobs.scrub_asked.is_set()
             assert warnings[retention.WARNING].what.startswith("nothing is removed from this store")
-            unpin = f"p2ptrain store unpin {old} --home {r.parts.home.root}"
+            unpin = f"p2ptrain store unpin {old} --home {r.context.home.root}"
             assert unpin in warnings[retention.WARNING].do
-            r.parts.scrub_asked = trio.Event()
+            r.context.blobs.scrub_asked = trio.Event()
             tries = len(r.said("not-collected"))
             await settled(lambda: len(r.said("not-collected")) > tries + 1)
-            assert not r.parts.scrub_asked.is_set()
+            assert not r.context.blobs.scrub_asked.is_set()
             if how == "unpinned":
                 store.lasting.change(remove=old)
             else:

@@ -15,7 +15,6 @@ import trio.testing
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ids import Digest
 from p2ptrain.node.control.control_socket import _scrub
-from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.outer_state import scrub as module
 from p2ptrain.node.outer_state.retention import _collect
 from p2ptrain.node.outer_state.scrub import WARNING, one_pass, scrub
@@ -28,60 +27,58 @@ from tests.node.rig import Neighbour, NewRig, Rig, rig, settled
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REPAIR_S", 0.0)
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
 
 
 @asynccontextmanager
 async def beside_another(folder: Path) -> AsyncIterator[tuple[Rig, Rig]]:
     """A node, and a peer that holds the same run."""
-    async with rig(folder / "a", admission="open") as r, rig(folder / "b") as other:
-        other.parts.listener._gate._allowed = lambda peer: True
+    async with rig(folder / "a", admission="open") as r, rig(folder / "b", welcoming=True) as other:
         Neighbour(r, other)
         yield r, other
 
 
 def rot(r: Rig, digest: Digest) -> None:
-    path = r.parts.store.chunk_path(digest)
+    path = r.context.store.chunk_path(digest)
     path.unlink()  # the file itself is shared with other homes
     path.write_bytes(b"rotten")
 
 
 def chunks_of(r: Rig, blob: Digest) -> tuple[Digest, ...]:
-    return r.parts.store.manifest(blob).chunks
+    return r.context.store.manifest(blob).chunks
 
 
 async def test_corruption_is_found_reported_and_repaired_from_a_peer(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as (r, _):
-        genesis = r.parts.manifest.genesis
+        genesis = r.context.manifest.genesis
         first, second = chunks_of(r, genesis)[:2]
         for digest in (first, second, genesis):
             rot(r, digest)
-        done = await one_pass(r.parts, None)
+        done = await one_pass(r.context, None)
         assert sorted(done.damaged) == sorted((first, second, genesis))
         assert (sorted(done.repaired), done.lost) == (sorted(done.damaged), [])
         assert done.chunks > 100
-        assert r.parts.store.read_blob(genesis)
+        assert r.context.store.read_blob(genesis)
         assert {each["digest"] for each in r.said("bit-rot")} == {first, second, genesis}
-        assert "3 of" in r.parts.standing.warnings[WARNING].what
-        assert "all have been repaired from peers" in r.parts.standing.warnings[WARNING].what
-        assert (await one_pass(r.parts, None)).damaged == []
-        assert WARNING not in r.parts.standing.warnings
+        assert "3 of" in r.context.alerts.warnings[WARNING].what
+        assert "all have been repaired from peers" in r.context.alerts.warnings[WARNING].what
+        assert (await one_pass(r.context, None)).damaged == []
+        assert WARNING not in r.context.alerts
 
 
 async def test_unrepairable_chunk_is_reported_and_retried_next_pass(
     tmp_path: Path,
 ) -> None:
     async with beside_another(tmp_path) as (r, other):
-        ours = r.parts.store.put_chunk(b"of us alone")
-        theirs = chunks_of(r, r.parts.manifest.genesis)[0]
+        ours = r.context.store.put_chunk(b"of us alone")
+        theirs = chunks_of(r, r.context.manifest.genesis)[0]
         rot(r, ours)
         rot(r, theirs)
-        done = await one_pass(r.parts, None)
+        done = await one_pass(r.context, None)
         assert (done.repaired, done.lost) == ([theirs], [ours])
-        assert "no connected peer has the other 1" in r.parts.standing.warnings[WARNING].what
-        other.parts.store.put_chunk(b"of us alone")
-        assert (await one_pass(r.parts, None)).repaired == [ours]
-        assert r.parts.store.get_chunk(ours) == b"of us alone"
+        assert "no connected peer has the other 1" in r.context.alerts.warnings[WARNING].what
+        other.context.store.put_chunk(b"of us alone")
+        assert (await one_pass(r.context, None)).repaired == [ours]
+        assert r.context.store.get_chunk(ours) == b"of us alone"
 
 
 async def test_silent_source_delays_no_pass(
@@ -95,11 +92,11 @@ async def test_silent_source_delays_no_pass(
             receive_request(sock)
 
     async with beside_another(tmp_path) as (r, other):
-        other.parts.listener.handle(PURPOSE, stands_still)
-        rotten = chunks_of(r, r.parts.manifest.genesis)[0]
+        other.context.plane.listener.handle(PURPOSE, stands_still)
+        rotten = chunks_of(r, r.context.manifest.genesis)[0]
         rot(r, rotten)
         with trio.fail_after(60):
-            done = await one_pass(r.parts, None)
+            done = await one_pass(r.context, None)
         assert done.lost == [rotten]
 
 
@@ -108,11 +105,11 @@ async def test_scrub_reads_slowly_unless_requested_at_once(
 ) -> None:
     monkeypatch.setattr(module, "FIRST_S", 0.0)
     r = await new_rig(tmp_path)
-    object.__setattr__(r.parts.config, "scrub_bytes_per_s", 1000)
-    nursery.start_soon(scrub, r.parts)
+    object.__setattr__(r.context.config, "scrub_bytes_per_s", 1000)
+    nursery.start_soon(scrub, r.context)
     await trio.testing.wait_all_tasks_blocked(0.05)
     assert r.said("scrubbed") == []
-    assert await _scrub(r.parts) == {"asked": True}
+    assert await _scrub(r.context) == {"asked": True}
     await settled(lambda: len(r.said("scrubbed")) == 2)
     assert [each["asked"] for each in r.said("scrubbed")] == [False, True]
     await trio.testing.wait_all_tasks_blocked(0.05)
@@ -123,26 +120,26 @@ async def test_disabled_scrub_still_runs_on_request(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    object.__setattr__(r.parts.config, "scrub_bytes_per_s", None)
-    nursery.start_soon(scrub, r.parts)
+    object.__setattr__(r.context.config, "scrub_bytes_per_s", None)
+    nursery.start_soon(scrub, r.context)
     await trio.testing.wait_all_tasks_blocked(0.05)
     assert r.said("scrubbed") == []
-    r.parts.scrub_asked.set()
+    r.context.blobs.scrub_asked.set()
     await settled(lambda: len(r.said("scrubbed")) == 1)
 
 
 async def test_damage_met_by_a_collection_is_repaired(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as (r, _):
-        spec = r.parts.manifest.data
-        r.parts.data = DataIndex.from_bytes(
-            r.parts.store.read_blob(spec.index),
+        spec = r.context.manifest.data
+        r.context.blobs.data = DataIndex.from_bytes(
+            r.context.store.read_blob(spec.index),
             train_blocks=spec.train_blocks,
             validation_blocks=spec.validation_blocks,
         )
-        rot(r, r.parts.manifest.genesis)
-        await _collect(r.parts)
+        rot(r, r.context.manifest.genesis)
+        await _collect(r.context)
         assert [each["code"] for each in r.said("not-collected")] == ["CKPT-HASH"]
-        assert r.parts.scrub_asked.is_set()
-        await one_pass(r.parts, None)
-        await _collect(r.parts)
+        assert r.context.blobs.scrub_asked.is_set()
+        await one_pass(r.context, None)
+        await _collect(r.context)
         assert len(r.said("collected")) == 1

@@ -36,7 +36,8 @@ from p2ptrain.node.reduce.reduce_task import (
     exchange,
     reduce_due,
 )
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.peers.heartbeat import ReduceReport
 from p2ptrain.peers.heartbeat_delta import FullHeartbeat, decode_beat
 from p2ptrain.ring import SILENCE_S
@@ -46,7 +47,7 @@ from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import policy
 from tests.dataplane.conftest import certificate_in_the_name_of, named
-from tests.node.rig import ANN, BOB, NewRig, entry_of, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, BOB, NewRig, Rig, entry_of, heartbeat, opening, rig, settled
 
 RULES = small_rules("a b")
 A, B = RULES.founders
@@ -82,30 +83,30 @@ async def test_attempt_is_void_if_the_ledger_moved_or_a_peer_is_down(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
-        parts = r.parts
-        roster = opening(parts.ledger.state, Participant(parts.me, 16, 1))
+        context = r.context
+        roster = opening(context.ledger.snapshot, Participant(context.me, 16, 1))
         r.decide(roster)
-        assert _why_moot(parts, roster) is None
+        assert _why_moot(context, roster) is None
         ann = Participant(ANN.peer, 16, 1)
         with_ann = replace(roster, learners=(ANN.peer,), participants=(*roster.participants, ann))
-        parts.ledger.state = replace(parts.ledger.state, roster=with_ann)
-        parts.detector.watch(ANN.peer, parts.now())
-        assert _why_moot(parts, with_ann) is None
-        parts.detector.hint_lost(ANN.peer, parts.now())
-        reason = _why_moot(parts, with_ann)
+        r.set_chain(roster=with_ann)
+        context.peers.detector.watch(ANN.peer, context.now())
+        assert _why_moot(context, with_ann) is None
+        context.peers.detector.hint_lost(ANN.peer, context.now())
+        reason = _why_moot(context, with_ann)
         assert reason is not None
         assert reason.suspects == (ANN.peer,)
-        parts.ledger.state = replace(parts.ledger.state, roster=None)
-        reason = _why_moot(parts, with_ann)
+        r.set_chain(roster=None)
+        reason = _why_moot(context, with_ann)
         assert reason is not None
         assert reason.suspects == ()
 
 
 async def test_request_follows_from_roster_and_manifest_alone(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
-        roster = opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1))
-        request = _request(r.parts, r.parts.outer_step(roster.step), roster)
-        assert (request.peers, request.weights, request.me) == ((r.parts.me,), (16,), 0)
+        roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1))
+        request = _request(r.context, r.context.outer_step(roster.step), roster)
+        assert (request.peers, request.weights, request.me) == ((r.context.me,), (16,), 0)
         assert request.deadline_s >= REDUCE_S_MIN
 
 
@@ -113,28 +114,28 @@ async def test_single_participant_stores_and_reports_its_update_once(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
-    parts = r.parts
-    parts.outer.step = 0
-    assert parts.arena is not None
-    parts.arena.local[:] = parts.arena.theta - np.float32(0.01)
-    r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-    nursery.start_soon(exchange, parts)
+    context = r.context
+    context.outer.step = 0
+    assert context.trainer.arena is not None
+    context.trainer.arena.local[:] = context.trainer.arena.theta - np.float32(0.01)
+    r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
+    nursery.start_soon(exchange, context)
     await trio.testing.wait_all_tasks_blocked()
     assert r.said("exchange-started") == []  # It has nothing to average yet.
-    parts.standing.work = Work(0, (0,), 16)
-    parts.changes.ring()
-    await settled(lambda: parts.standing.reduce is not None)
-    report = parts.standing.reduce
+    context.trainer.work = Work(0, (0,), 16)
+    context.changes.ring()
+    await settled(lambda: context.reduce.report is not None)
+    report = context.reduce.report
     assert report is not None
     assert report.update is not None
-    assert parts.store.holds_blob(report.update)
+    assert context.store.holds_blob(report.update)
     done = r.said("exchange-done")[0]
     assert {"seconds", "scatter_s", "gather_s", "arithmetic_s", "cpu_s"} <= done.keys()
     assert (done["sent_bytes"], done["received_bytes"]) == (0, 0)
-    shown = await status(parts)
+    shown = await status(context)
     assert shown.exchange["cpu_s"] == done["cpu_s"]
     assert shown.exchanged.startswith("the last took ")
-    length = 0.01 * math.sqrt(parts.layout.numel)
+    length = 0.01 * math.sqrt(context.layout.numel)
     assert shown.learning == {
         "norm": pytest.approx(length, rel=1e-3),
         "mean_norm": pytest.approx(length, rel=1e-2),
@@ -142,7 +143,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
         "quantisation_error": done["quantisation_error"],
     }
     assert {name: done[name] for name in shown.learning} == shown.learning
-    parts.changes.ring()
+    context.changes.ring()
     await trio.testing.wait_all_tasks_blocked()
     assert len(r.said("exchange-started")) == 1
 
@@ -150,21 +151,21 @@ async def test_single_participant_stores_and_reports_its_update_once(
 async def test_unreachable_peer_is_suspected_and_theta_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)
     r = await new_rig(tmp_path)
-    parts = r.parts
-    parts.outer.step = 0
-    parts.detector.watch(ANN.peer, parts.now())
-    ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
-    roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
-    parts.ledger.state = replace(parts.ledger.state, roster=roster)
-    parts.standing.work = Work(0, (0,), 16)
-    nursery.start_soon(exchange, parts)
+    r.wait_for(edge_s=0.5)
+    context = r.context
+    context.outer.step = 0
+    context.peers.detector.watch(ANN.peer, context.now())
+    ours, theirs = Participant(context.me, 16, 1), Participant(ANN.peer, 16, 1)
+    roster = opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer])
+    r.set_chain(roster=roster)
+    context.trainer.work = Work(0, (0,), 16)
+    nursery.start_soon(exchange, context)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
-    assert not parts.outer.lock.locked()
-    await settled(lambda: r.events.statistics().current_buffer_used > 0)
-    assert r.heard() == [ReduceFailed(parts.me, 0, 0, (ANN.peer,))]
+    assert not context.outer.lock.locked()
+    await settled(lambda: r.context.ledger.queue.waiting > 0)
+    assert r.heard() == [ReduceFailed(context.me, 0, 0, (ANN.peer,))]
 
 
 @pytest.mark.parametrize("they_dial", [True, False])
@@ -172,42 +173,45 @@ async def test_neighbour_that_never_opens_its_streams_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, they_dial: bool
 ) -> None:
     """It should dial and does not, or it is dialled and does not answer our hello."""
-    monkeypatch.setattr(reduce_links, "EDGE_S", 0.4)
     monkeypatch.setattr(reduce_links, "DIAL_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
+        r.wait_for(edge_s=0.4)
+        context = r.context
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            place = Endpoint(ANN.peer, *silent.getsockname(), parts.endpoint.certificate_der)
+            place = Endpoint(
+                ANN.peer, *silent.getsockname(), context.plane.endpoint.certificate_der
+            )
             beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
-            parts.peers.note_heartbeat(ANN.peer, beat, parts.now())
-            parts.detector.note_arrival(ANN.peer, parts.now())
-            parts.outer.step = 0
-            ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
+            context.peers.table.note_heartbeat(ANN.peer, beat, context.now())
+            context.peers.detector.note_arrival(ANN.peer, context.now())
+            context.outer.step = 0
+            ours, theirs = Participant(context.me, 16, 1), Participant(ANN.peer, 16, 1)
             order = (theirs, ours) if they_dial else (ours, theirs)
-            roster = opening(parts.ledger.state, *order, learners=[ANN.peer])
-            parts.ledger.state = replace(parts.ledger.state, roster=roster)
-            parts.standing.work = Work(0, (0,), 16)
-            nursery.start_soon(exchange, parts)
+            roster = opening(context.ledger.snapshot, *order, learners=[ANN.peer])
+            r.set_chain(roster=roster)
+            context.trainer.work = Work(0, (0,), 16)
+            nursery.start_soon(exchange, context)
             await settled(lambda: bool(r.said("exchange-failed")))
             assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
-            assert len(parts.ring_inbox) == 0
+            assert len(context.plane.ring_inbox) == 0
             nursery.cancel_scope.cancel()
 
 
-def put_into_a_roster(parts: Parts, *others: PeerId) -> None:
+def put_into_a_roster(r: Rig, *others: PeerId) -> None:
     """A reduce of the outer step is due, with our work and theirs."""
-    parts.outer.step = 0
-    each = [Participant(name, 16, 1) for name in (parts.me, *others)]
-    roster = opening(parts.ledger.state, *each, learners=others)
-    parts.ledger.state = replace(parts.ledger.state, roster=roster)
-    parts.standing.work = Work(0, (0,), 16)
+    context = r.context
+    context.outer.step = 0
+    each = [Participant(name, 16, 1) for name in (context.me, *others)]
+    roster = opening(context.ledger.snapshot, *each, learners=others)
+    r.set_chain(roster=roster)
+    context.trainer.work = Work(0, (0,), 16)
 
 
 @contextmanager
-def answering(parts: Parts, answer: bytes) -> Iterator[Endpoint]:
+def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
     """Ann's data plane, which says `answer` to every hello."""
     credentials = Credentials.create(ANN)
-    context = tls_context(credentials, [parts.credentials.certificate_der], server=True)
+    context = tls_context(credentials, [context.plane.credentials.certificate_der], server=True)
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer_all() -> None:
@@ -231,23 +235,25 @@ async def test_neighbour_with_a_bad_answer_or_certificate_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
 ) -> None:
     """A certificate may contain the name of a peer that has nothing to do with it."""
-    monkeypatch.setattr(reduce_links, "EDGE_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        with answering(parts, answer or b"") as place:
+        r.wait_for(edge_s=0.4)
+        context = r.context
+        with answering(context, answer or b"") as place:
             if answer is None:
                 false = certificate_in_the_name_of(BOB, named("bob"), named("bob"))
                 place = replace(place, certificate_der=false)
             beat = heartbeat(r.run.id, endpoint=pack(place.to_wire()))
-            parts.peers.note_heartbeat(ANN.peer, beat, parts.now())
-            parts.detector.note_arrival(ANN.peer, parts.now())
-            put_into_a_roster(parts, ANN.peer)
-            nursery.start_soon(exchange, parts)
+            context.peers.table.note_heartbeat(ANN.peer, beat, context.now())
+            context.peers.detector.note_arrival(ANN.peer, context.now())
+            put_into_a_roster(r, ANN.peer)
+            nursery.start_soon(exchange, context)
             await settled(lambda: bool(r.said("exchange-failed")))
             nursery.cancel_scope.cancel()
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
         heard = decode_beat(
-            parts.saying.encode_next(gossip.describe(parts, parts.identities.incarnation, 0))
+            context.own_heartbeat.saying.encode_next(
+                gossip.describe(context, context.identities.incarnation, 0)
+            )
         )
         assert isinstance(heard, FullHeartbeat)
         assert heard.heartbeat.reduce == ReduceReport(0, 0, None, (ANN.peer,))
@@ -258,13 +264,15 @@ async def test_participant_without_a_valid_peer_id_is_not_named(
 ) -> None:
     """In an open run a lying proposer can put one into a roster."""
     r = await new_rig(tmp_path)
-    parts, nobody = r.parts, PeerId("nobody")
-    put_into_a_roster(parts, ANN.peer, nobody)
-    nursery.start_soon(exchange, parts)
+    context, nobody = r.context, PeerId("nobody")
+    put_into_a_roster(r, ANN.peer, nobody)
+    nursery.start_soon(exchange, context)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
     heard = decode_beat(
-        parts.saying.encode_next(gossip.describe(parts, parts.identities.incarnation, 0))
+        context.own_heartbeat.saying.encode_next(
+            gossip.describe(context, context.identities.incarnation, 0)
+        )
     )
     assert isinstance(heard, FullHeartbeat)
 
@@ -273,12 +281,12 @@ async def test_attempt_that_became_void_before_its_start_is_not_begun(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
-    parts = r.parts
-    parts.outer.step = 0
-    parts.standing.work = Work(0, (0,), 16)
-    r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-    async with parts.outer.lock:
-        nursery.start_soon(exchange, parts)
+    context = r.context
+    context.outer.step = 0
+    context.trainer.work = Work(0, (0,), 16)
+    r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
+    async with context.outer.lock:
+        nursery.start_soon(exchange, context)
         await settled(lambda: bool(r.said("exchange-started")))
         r.decide(Commit(0, 0, digest_of(b"by others")))
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -289,23 +297,23 @@ async def test_node_that_lost_its_promised_work_says_so(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    parts = r.parts
-    parts.outer.step = 0
-    parts.detector.watch(ANN.peer, parts.now())
-    ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
-    roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
-    parts.ledger.state = replace(parts.ledger.state, roster=roster)
-    nursery.start_soon(exchange, parts)
+    context = r.context
+    context.outer.step = 0
+    context.peers.detector.watch(ANN.peer, context.now())
+    ours, theirs = Participant(context.me, 16, 1), Participant(ANN.peer, 16, 1)
+    roster = opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer])
+    r.set_chain(roster=roster)
+    nursery.start_soon(exchange, context)
     await trio.testing.wait_all_tasks_blocked()
     assert r.heard() == []  # This process never reported ready, and may still do so.
-    parts.ledger.view.note(Ready(parts.me, 0, 16, 1))
-    parts.changes.ring()
+    context.ledger.core.view.note(Ready(context.me, 0, 16, 1))
+    context.changes.ring()
     await settled(lambda: bool(r.said("exchange-failed")))
-    lost = ReduceFailed(parts.me, 0, 0, (parts.me,))
-    await settled(lambda: r.events.statistics().current_buffer_used > 0)
+    lost = ReduceFailed(context.me, 0, 0, (context.me,))
+    await settled(lambda: r.context.ledger.queue.waiting > 0)
     assert r.heard() == [lost]
     assert r.said("exchange-started") == []
-    parts.changes.ring()
+    context.changes.ring()
     await trio.testing.wait_all_tasks_blocked()
     assert len(r.said("exchange-failed")) == 1
 
@@ -317,26 +325,26 @@ async def test_returning_node_with_other_work_says_so_and_offers_that(
     none. If this is true of all participants, nobody else can give the reduce up.
     """
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
-    parts = r.parts
-    parts.outer.step, now = 0, parts.now()
-    state = r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
-    nursery.start_soon(exchange, parts)
-    parts.standing.work = work = Work(0, state.leases[parts.me][:1], 16)
-    ready = Ready(parts.me, 0, 16, 1)
-    view, rules = parts.ledger.view, parts.ledger.rules
+    context = r.context
+    context.outer.step, now = 0, context.now()
+    state = r.decide(opening(context.ledger.snapshot, Participant(context.me, 32, 2)))
+    nursery.start_soon(exchange, context)
+    context.trainer.work = work = Work(0, state.leases[context.me][:1], 16)
+    ready = Ready(context.me, 0, 16, 1)
+    view, rules = context.ledger.core.view, context.ledger.rules
     view.note(ready)
-    parts.changes.ring()
-    await settled(lambda: r.events.statistics().current_buffer_used > 1)
+    context.changes.ring()
+    await settled(lambda: r.context.ledger.queue.waiting > 1)
     heard = r.heard()
-    assert heard == [ReduceFailed(parts.me, 0, 0, (parts.me,)), ready]
-    assert parts.standing.work == work
+    assert heard == [ReduceFailed(context.me, 0, 0, (context.me,)), ready]
+    assert context.trainer.work == work
     for event in heard:
         view.note(event)
     wish, _ = reconsider(rules, state, view, now)
     assert isinstance(wish.value, Roster)
-    assert wish.value.participants == (Participant(parts.me, 16, 1),)
+    assert wish.value.participants == (Participant(context.me, 16, 1),)
     r.decide(wish.value)
-    parts.changes.ring()
+    context.changes.ring()
     await settled(lambda: bool(r.said("exchange-done")))
     assert len(r.said("exchange-failed")) == 1
 
@@ -345,15 +353,15 @@ async def test_attempt_is_void_when_a_participant_lost_its_work(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        parts = r.parts
-        parts.detector.watch(ANN.peer, parts.now())
-        ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
-        roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
-        parts.ledger.state = replace(parts.ledger.state, roster=roster)
-        parts.ledger.view.note(ReduceFailed(ANN.peer, 0, 0, (parts.me,)))
-        assert _why_moot(parts, roster) is None
-        parts.ledger.view.note(ReduceFailed(ANN.peer, 0, 0, (ANN.peer,)))
-        reason = _why_moot(parts, roster)
+        context = r.context
+        context.peers.detector.watch(ANN.peer, context.now())
+        ours, theirs = Participant(context.me, 16, 1), Participant(ANN.peer, 16, 1)
+        roster = opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer])
+        r.set_chain(roster=roster)
+        context.ledger.core.view.note(ReduceFailed(ANN.peer, 0, 0, (context.me,)))
+        assert _why_moot(context, roster) is None
+        context.ledger.core.view.note(ReduceFailed(ANN.peer, 0, 0, (ANN.peer,)))
+        reason = _why_moot(context, roster)
         assert reason is not None
         assert reason.suspects == (ANN.peer,)
 
@@ -362,16 +370,16 @@ async def test_pseudo_gradient_with_nan_is_not_offered_again(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
-    parts = r.parts
-    assert parts.arena is not None
-    parts.outer.step = 0
-    parts.standing.work = Work(0, (0,), 16)
-    parts.arena.local[0] = float("nan")
-    r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-    nursery.start_soon(exchange, parts)
-    await settled(lambda: r.events.statistics().current_buffer_used > 0)
-    assert r.heard() == [ReduceFailed(parts.me, 0, 0, (parts.me,))]
-    assert parts.standing.work is None
+    context = r.context
+    assert context.trainer.arena is not None
+    context.outer.step = 0
+    context.trainer.work = Work(0, (0,), 16)
+    context.trainer.arena.local[0] = float("nan")
+    r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
+    nursery.start_soon(exchange, context)
+    await settled(lambda: r.context.ledger.queue.waiting > 0)
+    assert r.heard() == [ReduceFailed(context.me, 0, 0, (context.me,))]
+    assert context.trainer.work is None
 
 
 async def test_slightly_later_node_makes_the_committed_update_itself(
@@ -379,8 +387,8 @@ async def test_slightly_later_node_makes_the_committed_update_itself(
 ) -> None:
     """Over a slow line, fetching it from the others would take as long as the whole reduce did."""
     async with rig(tmp_path, rules=policy(participants_min=1)) as r, trio.open_nursery() as nursery:
-        parts = r.parts
-        roster = opening(parts.ledger.state, Participant(parts.me, 16, 1))
+        context = r.context
+        roster = opening(context.ledger.snapshot, Participant(context.me, 16, 1))
         r.decide(roster)
         last_bytes = trio.Event()
         made: list[str] = []
@@ -390,36 +398,36 @@ async def test_slightly_later_node_makes_the_committed_update_itself(
             return "the update"
 
         async def late() -> None:
-            made.append(await _while_it_matters(parts, roster, reduce, 60.0))
+            made.append(await _while_it_matters(context, roster, reduce, 60.0))
 
         nursery.start_soon(late)
         r.decide(Commit(0, 0, digest_of(b"update")))
-        parts.changes.ring()
+        context.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
         assert made == []
         last_bytes.set()
         await settled(lambda: made == ["the update"])
         with pytest.raises(ReduceAborted, match="without it"):
-            await _while_it_matters(parts, roster, trio.sleep_forever)
+            await _while_it_matters(context, roster, trio.sleep_forever)
 
 
 async def test_update_that_a_reduce_is_about_to_make_is_not_fetched(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        parts, done = r.parts, trio.Event()
+        context, done = r.context, trio.Event()
 
         async def wait() -> None:
-            await update_blobs.own_result(parts, 3)
+            await update_blobs.own_result(context, 3)
             done.set()
 
-        parts.standing.averaging = 3
-        await update_blobs.own_result(parts, 4)
+        context.reduce.averaging = 3
+        await update_blobs.own_result(context, 4)
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         assert not done.is_set()
-        parts.standing.averaging = None
-        parts.changes.ring()
+        context.reduce.averaging = None
+        context.changes.ring()
         await settled(done.is_set)
 
 
@@ -429,8 +437,8 @@ async def test_neighbours_accusation_is_not_repeated_as_our_own(
 ) -> None:
     """Otherwise a liar that sends ABORT would accuse with the voices of all participants."""
     async with rig(tmp_path) as r:
-        await _give_up(r.parts, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
-        assert r.parts.standing.reduce == ReduceReport(0, 0, None, reported)
+        await _give_up(r.context, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
+        assert r.context.reduce.report == ReduceReport(0, 0, None, reported)
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
 
 
@@ -438,4 +446,4 @@ def test_a_peer_that_still_connects_gives_up_before_others_blame_it_for_silence(
     """Nobody sends before all of its connections are open. So a participant that leaves out one
     connection would otherwise get an honest peer blamed.
     """
-    assert reduce_links.EDGE_S + reduce_links.AGAIN_S < SILENCE_S - 1.0
+    assert Timing().edge_s + reduce_links.AGAIN_S < SILENCE_S - 1.0

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
-from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce import reduce_task as exchanging
@@ -35,45 +34,46 @@ BLOCKS, TOKENS = 2, 32
 
 
 def opening_with(r: Rig, *participants: Participant) -> Roster:
-    state = r.parts.ledger.state
+    state = r.context.ledger.snapshot
     return opening(state, *participants, learners=state.learners)
 
 
 async def begin(r: Rig, step: int) -> NDArray[np.float32]:
     """Open the reduce of outer step `step` with work for it. Return the pseudo-gradient."""
-    parts = r.parts
-    assert parts.arena is not None
-    await settled(lambda: parts.outer.step == step)
-    work = np.random.default_rng(step).standard_normal(parts.layout.numel, np.float32)
-    parts.arena.local[:] = parts.arena.theta - work * np.float32(0.01)
-    offered = np.empty(parts.outer_step(step).fragment.numel, np.float32)
-    parts.outer_step(step).fragment.gather(parts.arena.theta - parts.arena.local, offered)
-    lease = parts.ledger.state.leases[parts.me]
-    parts.standing.work = Work(step, lease[:BLOCKS], TOKENS)
-    r.decide(opening_with(r, Participant(parts.me, TOKENS, BLOCKS)))
-    parts.changes.ring()
+    context = r.context
+    assert context.trainer.arena is not None
+    await settled(lambda: context.outer.step == step)
+    work = np.random.default_rng(step).standard_normal(context.layout.numel, np.float32)
+    context.trainer.arena.local[:] = context.trainer.arena.theta - work * np.float32(0.01)
+    offered = np.empty(context.outer_step(step).fragment.numel, np.float32)
+    context.outer_step(step).fragment.gather(
+        context.trainer.arena.theta - context.trainer.arena.local, offered
+    )
+    lease = context.ledger.snapshot.leases[context.me]
+    context.trainer.work = Work(step, lease[:BLOCKS], TOKENS)
+    r.decide(opening_with(r, Participant(context.me, TOKENS, BLOCKS)))
+    context.changes.ring()
     return offered
 
 
 async def offer(r: Rig, step: int) -> tuple[NDArray[np.float32], Digest]:
     """Have a pseudo-gradient averaged in outer step `step`. Return it and the update."""
-    parts, offered = r.parts, await begin(r, step)
-    await settled(lambda: parts.standing.reduce is not None and parts.standing.reduce.step == step)
-    assert parts.standing.reduce is not None
-    update = parts.standing.reduce.update
+    context, offered = r.context, await begin(r, step)
+    await settled(lambda: context.reduce.report is not None and context.reduce.report.step == step)
+    assert context.reduce.report is not None
+    update = context.reduce.report.update
     assert update is not None
     return offered, update
 
 
 def owed(r: Rig) -> list[NDArray[np.float32]]:
     """Residuals by fragment."""
-    return [residual.owed.copy() for residual in r.parts.outer.residuals]
+    return [residual.owed.copy() for residual in r.context.outer.residuals]
 
 
 async def test_each_fragment_owes_what_its_own_updates_have_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     settings = {
         "rules": policy(participants_min=1, snapshot_every=100),
         "codec": CodecSpec("int4", 32, feedback=True),
@@ -82,25 +82,25 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(
         "steps": 99,
     }
     async with rig(tmp_path, **settings) as r, trio.open_nursery() as nursery:
-        nursery.start_soon(keep_outer_state, r.parts)
-        nursery.start_soon(exchange, r.parts)
-        lacking = [np.zeros(each.numel) for each in r.parts.fragments]
+        nursery.start_soon(keep_outer_state, r.context)
+        nursery.start_soon(exchange, r.context)
+        lacking = [np.zeros(each.numel) for each in r.context.fragments]
         """By fragment: everything that was offered and committed, minus the updates."""
         for step in range(6):
             before, number = owed(r), step % 2
             offered, update = await offer(r, step)
             if step == 2:  # the attempt fails, and its loss does not count
                 r.decide(Skip(step))
-                r.parts.changes.ring()
-                await settled(lambda done=step + 1: r.parts.outer.step == done)
+                r.context.changes.ring()
+                await settled(lambda done=step + 1: r.context.outer.step == done)
                 assert [each.tobytes() for each in owed(r)] == [each.tobytes() for each in before]
                 continue
             told = np.empty(len(offered), np.float32)
-            r.parts.outer_step(step).codec.dequantise(r.parts.store.read_blob(update), told)
+            r.context.outer_step(step).codec.dequantise(r.context.store.read_blob(update), told)
             lacking[number] += offered.astype(np.float64) - told
             r.decide(Commit(step, 0, update))
-            r.parts.changes.ring()
-            await settled(lambda done=step + 1: r.parts.outer.step == done)
+            r.context.changes.ring()
+            await settled(lambda done=step + 1: r.context.outer.step == done)
             assert np.abs(owed(r)[number]).max() > 1e-4
             np.testing.assert_allclose(owed(r)[number], lacking[number], atol=1e-6)
             assert owed(r)[1 - number].tobytes() == before[1 - number].tobytes()
@@ -140,7 +140,6 @@ async def owing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, late: type[Late]
 ) -> AsyncIterator[Rig]:
     """A node alone in its run that owes a residual from step 0 and is `late` in step 1."""
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     monkeypatch.setattr(update_blobs, "LAG_S", 0.02)
     monkeypatch.setattr(Late, "lost", None)
     rules = policy(participants_min=1, snapshot_every=100)
@@ -149,13 +148,13 @@ async def owing(
         rig(folder, rules=rules, codec=codec, steps=99) as r,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(keep_outer_state, r.parts)
-        nursery.start_soon(exchange, r.parts)
+        nursery.start_soon(keep_outer_state, r.context)
+        nursery.start_soon(exchange, r.context)
         _, update = await offer(r, 0)
         r.decide(Commit(0, 0, update))
-        r.parts.changes.ring()
+        r.context.changes.ring()
         await settled(lambda: bool(owed(r)[0].any()))
-        r.decide(opening(r.parts.ledger.state, learners=[ANN.peer]))
+        r.decide(opening(r.context.ledger.snapshot, learners=[ANN.peer]))
         monkeypatch.setattr(exchanging, "Reduce", late)
         await begin(r, 1)
         await settled(lambda: Late.lost is not None)
@@ -166,16 +165,16 @@ async def owing(
 async def decided(r: Rig, *values: Value) -> None:
     """The others agree on these entries, and our reduce is given up."""
     r.decide(*values)
-    r.parts.changes.ring()
+    r.context.changes.ring()
     await settled(lambda: bool(r.said("exchange-failed")))
     await trio.testing.wait_all_tasks_blocked()
 
 
 async def update_of_others(r: Rig) -> Digest:
     """Any bytes will do: the contents do not affect our loss."""
-    update = r.parts.outer_step(1).update
+    update = r.context.outer_step(1).update
     payload = bytearray(update.payload_bytes)
-    return await trio.to_thread.run_sync(update.write, r.parts.store, payload)
+    return await trio.to_thread.run_sync(update.write, r.context.store, payload)
 
 
 async def test_residual_paid_into_a_commit_is_not_owed_twice(
@@ -209,14 +208,14 @@ async def test_attempt_committed_without_us_pays_nothing(
 
 async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
     async with rig(tmp_path, codec=CodecSpec("int4", 32, feedback=True)) as r:
-        ledger, residual = r.parts.ledger, r.parts.outer.residuals[0]
+        ledger, residual = r.context.ledger.core, r.context.outer.residuals[0]
         assert residual is not None
         residual.owed[:] = 1.0
         residual.begun(0, 0, 1)
-        _settle(r.parts)
+        _settle(r.context)
         assert residual.open_step == 0
         ledger.state = ledger.kept.start = replace(ledger.state, step=1)
-        _settle(r.parts)
+        _settle(r.context)
         assert (residual.open_step, residual.owed.any()) == (None, False)
 
 

@@ -32,7 +32,7 @@ async def test_amended_codec_and_h_hold_for_all_from_one_outer_step(
         changes = ("--inner-steps", 3, "--codec", "fp16", "--lr", 0.05)
         home = ("--home", s.seed.home.root)
         assert await command("run", "amend", "swarm", "--from-step", step, *changes, *home) == 0
-        await s.until(lambda: all(node.parts.ledger.view.terms for node in s.up))
+        await s.until(lambda: all(node.context.ledger.core.view.terms for node in s.up))
         s.stop_at(step - 1)
         await s.until(lambda: agreed(s.seed))
         assert s.seed.step < step
@@ -56,20 +56,20 @@ async def test_amended_codec_and_h_hold_for_all_from_one_outer_step(
 
 
 def agreed(node: SwarmNode) -> bool:
-    return bool(node.parts.ledger.state.terms)
+    return bool(node.context.ledger.snapshot.terms)
 
 
 def check_terms(s: Swarm, step: int) -> None:
     """Before `step` the manifest holds, and from it on the amendment: updates, leases and rates."""
-    parts = s.seed.parts
+    context = s.seed.context
     metas = [
-        (at, parts.store.manifest(update).meta["codec"]) for at, update, _ in s.committed(s.seed)
+        (at, context.store.manifest(update).meta["codec"]) for at, update, _ in s.committed(s.seed)
     ]
     assert metas
     assert metas == [(at, "int8" if at < step else "fp16") for at, _ in metas]
     named = [
         each.entry.value.step
-        for each in parts.ledger.chain
+        for each in context.ledger.core.chain
         if isinstance(each.entry.value, Roster) and each.entry.value.terms is not None
     ]
     assert [at < step for at in named] == [True]

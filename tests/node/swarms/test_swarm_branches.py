@@ -17,11 +17,11 @@ BRANCHING = policy(quorum_loss="branch", branch_after_s=6.0)
 
 
 def line(node: SwarmNode) -> str:
-    return node.parts.ledger.state.line
+    return node.context.ledger.snapshot.line
 
 
 def kinds(node: SwarmNode) -> list[type]:
-    return [type(certified.entry.value) for certified in node.parts.ledger.chain]
+    return [type(certified.entry.value) for certified in node.context.ledger.core.chain]
 
 
 async def branch_off(s: Swarm) -> int:
@@ -30,9 +30,9 @@ async def branch_off(s: Swarm) -> int:
     """
     await s.until(lambda: s.at_step(1))
     await s.stop(*GONE)
-    await s.until(lambda: all(line(s[name]) != s["ann"].parts.run for name in LEFT))
+    await s.until(lambda: all(line(s[name]) != s["ann"].context.run for name in LEFT))
     assert line(s["ann"]) == line(s["bob"])
-    step = s["ann"].parts.ledger.state.past[-1].step
+    step = s["ann"].context.ledger.snapshot.past[-1].step
     await s.until(lambda: s.at_step(step + 2, *LEFT))
     return step
 
@@ -45,12 +45,12 @@ async def test_two_of_five_voters_branch_off_and_rejoin_the_majority(
     ) as s:
         step = await branch_off(s)
         assert Branch in kinds(s["ann"])
-        assert s["ann"].parts.ledger.state.voters == tuple(
+        assert s["ann"].context.ledger.snapshot.voters == tuple(
             peer
-            for peer in s["ann"].parts.manifest.founders
+            for peer in s["ann"].context.manifest.founders
             if peer in (s["ann"].peer, s["bob"].peer)
         )
-        said = (await status(s["ann"].parts)).branch
+        said = (await status(s["ann"].context)).branch
         assert said.startswith(f"on a branch since outer step {step}, without ")
         assert said.endswith("; 3 of 5 voters are gone")
         s.check_chain("ann")
@@ -83,7 +83,7 @@ async def test_of_two_branches_one_heals_and_all_end_on_the_other(tmp_path: Path
         await s.until(lambda: all(s[n].up for n in four) and len({line(s[n]) for n in four}) == 1)
         assert len(lines) == 2
         assert line(s["ann"]) in lines
-        await s.until(lambda: all(s[n].parts.at_head() for n in four))
+        await s.until(lambda: all(s[n].context.at_head() for n in four))
         await s.go_on(2, *four)
         rejoined = {name for name in four if s[name].events("rejoining")}
         assert rejoined in ({*LEFT}, {*others})

@@ -40,16 +40,16 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
     monkeypatch.setattr(ring_order, "arrangement", in_turn)
     async with swarm(tmp_path, steps=4) as s:
         await s.until(lambda: s.at_step(4))
-        agreed = {each.entry.value for each in s.seed.parts.ledger.chain}
+        agreed = {each.entry.value for each in s.seed.context.ledger.core.chain}
         rosters = {each for each in agreed if isinstance(each, Roster) and each.participants}
         said = [done for node in s.up for done in node.events("exchange-started")]
         assert {each.schedule for each in rosters} == set(SCHEDULES)
         assert {(each.schedule, each.peers) for each in rosters} == {
             (each["schedule"], each["peers"]) for each in said
         }
-        assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
-        assert len({node.parts.ledger.state.head for node in s.up}) == 1
-        assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
+        assert {node.context.ledger.snapshot.phase for node in s.up} == {Phase.ENDED}
+        assert len({node.context.ledger.snapshot.head for node in s.up}) == 1
+        assert len({node.context.outer.vectors.digest() for node in s.up}) == 1
         s.check_chain()
         await s.until(lambda: all(s[n].events("run-ended") for n in ("seed", "ann", "bob", "cai")))
         # Nodes with a share of the final weights have measured it, and all know the complete
@@ -58,7 +58,7 @@ async def test_three_trainers_and_a_seed_finish_a_run_with_equal_states(
         told = [node.events("evaluated", step=4, blocks=2)[0] for node in s.up]
         assert len({each["loss"] for each in told}) == 1
         measured = [node.peer for node in s.up if node.events("share-evaluated", step=4)]
-        assert sorted(measured) == sorted(shares(s.seed.parts, 4))
+        assert sorted(measured) == sorted(shares(s.seed.context, 4))
 
 
 async def test_residuals_are_kept_and_states_are_equal_all_the_same(
@@ -68,12 +68,12 @@ async def test_residuals_are_kept_and_states_are_equal_all_the_same(
     async with swarm(tmp_path, steps=ENDLESS, codec=codec) as s:
         await s.until(lambda: all(owed(s[name]).any() for name in ("ann", "bob", "cai")))
         assert all(np.isfinite(owed(s[name])).all() for name in ("ann", "bob", "cai"))
-        assert s.seed.parts.outer.residuals == ()
+        assert s.seed.context.outer.residuals == ()
         s.check_equal()
 
 
 def owed(node: SwarmNode) -> Float32Vector:
-    residual = node.parts.outer.residuals[0]
+    residual = node.context.outer.residuals[0]
     assert residual is not None
     return residual.owed
 
@@ -99,7 +99,7 @@ async def test_straggler_is_left_out_and_contributes_its_work_later(
         # report may still be on its way.
         await stands_still(s, cai)
         await s.until(lambda: missed(s, "cai") >= 3)
-        assert cai.parts.ledger.state.is_member(cai.peer)
+        assert cai.context.ledger.snapshot.is_member(cai.peer)
         cai.remote.stuck = False
         done = len(s.credits("cai"))
         await s.until(lambda: len(s.credits("cai")) >= done + 2)
@@ -115,7 +115,7 @@ async def stands_still(s: Swarm, node: SwarmNode) -> None:
 
     def stood() -> bool:
         nonlocal since
-        if node.step != since[0] or not node.parts.standing.theta_in_use:
+        if node.step != since[0] or not node.context.trainer.theta_in_use:
             since = node.step, s.seed.step
         return s.seed.step >= since[1] + 3
 
@@ -143,7 +143,7 @@ async def test_trainer_that_dies_in_mid_lease_is_restarted(
 
 
 def assert_stays_member(s: Swarm, node: SwarmNode) -> None:
-    rosters = [each.entry.value for each in s.seed.parts.ledger.chain]
+    rosters = [each.entry.value for each in s.seed.context.ledger.core.chain]
     members = [node.peer in each.members for each in rosters if isinstance(each, Roster)]
     assert members[members.index(True) :] == [True] * (len(members) - members.index(True))
 
@@ -155,10 +155,10 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
         cai.remote.held = True
         # With a block to train, so it can no longer become ready.
         step = await s.until(lambda: cai.remote.rests and is_ready_and_waits_for(ann, cai))
-        work = ann.parts.standing.work
+        work = ann.context.trainer.work
         ann.remote.dies = True
-        await s.until(lambda: ann.remote.starts == 2 and ann.parts.standing.trainer_up)
-        assert ann.parts.standing.work == work
+        await s.until(lambda: ann.remote.starts == 2 and ann.context.trainer.up)
+        assert ann.context.trainer.work == work
         cai.remote.held = False
         await s.until(lambda: s.credits("ann")[-1:] >= [step])
         assert step in s.credits("ann")
@@ -169,8 +169,8 @@ async def test_work_outlives_the_trainer_that_made_it(tmp_path: Path) -> None:
 
 def is_ready_and_waits_for(node: SwarmNode, other: SwarmNode) -> int:
     """The outer step for which `node` is ready and `other` is not, or 0."""
-    work, theirs = node.parts.standing.work, other.parts.standing.work
-    step = node.parts.ledger.state.step
+    work, theirs = node.context.trainer.work, other.context.trainer.work
+    step = node.context.ledger.snapshot.step
     waits = work is not None and work.step == step and (theirs is None or theirs.step < step)
     return step if waits and other.step == step else 0
 
@@ -209,11 +209,11 @@ async def test_skipped_steps_work_goes_into_the_next(
         s.check_equal()
         blocks = {step: blocks for step, _, blocks in s.committed(s.seed)}
         after = blocks[min(step for step in blocks if step > last)]
-        assert len(after[s["ann"].peer]) > s.seed.parts.manifest.inner.steps
+        assert len(after[s["ann"].peer]) > s.seed.context.manifest.inner.steps
         assert s.trained_once("ann")
 
 
 def skipped(s: Swarm) -> list[int]:
     """The outer steps that were skipped, by the seed's chain."""
-    values = [each.entry.value for each in s.seed.parts.ledger.chain]
+    values = [each.entry.value for each in s.seed.context.ledger.core.chain]
     return [value.step for value in values if isinstance(value, Skip)]

@@ -37,7 +37,7 @@ def copied(s: Swarm, name: str, *, all_of_it: bool = True) -> SwarmNode:
 def is_told(node: SwarmNode) -> bool:
     if not node.up:
         return isinstance(node.error, IdentityInUse)
-    return "identity" in node.parts.standing.warnings
+    return "identity" in node.context.alerts
 
 
 async def test_copy_does_not_start_while_the_original_lives(
@@ -73,11 +73,11 @@ async def test_of_two_that_start_together_one_stays_without_a_vote(
         (gone,) = [node for node in twins if not node.up]
         assert gone.error is not None
         assert gone.error.exit_code == 8
-        assert left.parts.ledger._instance.electorate.silent
-        assert starts_of(left.parts.identities.incarnation) == 1
+        assert left.context.ledger.core._instance.electorate.silent
+        assert starts_of(left.context.identities.incarnation) == 1
         # Nobody else is affected. The process that stays follows the run and is heard again.
         await s.go_on(1, "seed", "ann")
-        await s.until(lambda: s.seed.parts.identities.incarnations.is_known(*heard_as(left)))
+        await s.until(lambda: s.seed.context.identities.incarnations.is_known(*heard_as(left)))
 
 
 async def alone_for_all_it_knows(*arguments: object) -> None:
@@ -85,7 +85,7 @@ async def alone_for_all_it_knows(*arguments: object) -> None:
 
 
 def heard_as(node: SwarmNode) -> tuple[PeerId, int]:
-    return node.peer, node.parts.identities.incarnation
+    return node.peer, node.context.identities.incarnation
 
 
 async def test_quick_restart_after_a_kill_is_not_taken_for_a_copy(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from p2ptrain.ids import Digest
-from p2ptrain.node.gossip import revocation
 from p2ptrain.node.joining import find_run
+from p2ptrain.node.state.timing import Timing
 from tests.node.swarm import SwarmNode, swarm
 
 ENDLESS = 10_000
@@ -33,7 +33,7 @@ async def test_joiner_in_mid_run_gets_snapshot_and_updates_and_contributes(
     tmp_path: Path,
 ) -> None:
     async with swarm(tmp_path, later=("dan",), steps=ENDLESS) as s:
-        await s.until(lambda: s.seed.parts.ledger.state.snapshot)
+        await s.until(lambda: s.seed.context.ledger.snapshot.snapshot)
         await s.start("dan")
         await s.until(lambda: s.credits("dan"))
         dan = s["dan"]
@@ -51,9 +51,9 @@ async def test_joiner_finds_its_data_among_nodes_with_one_snapshot_each(
 ) -> None:
     async with swarm(tmp_path, later=("dan",), keep_snapshots=1, steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))
-        first = s["ann"].parts.ledger.kept.updates[0].update
+        first = s["ann"].context.ledger.kept.updates[0].update
         forgetful = [node for node in s.up if node is not s.seed]  # A seed keeps all updates.
-        await s.until(lambda: not any(node.parts.store.has_chunk(first) for node in forgetful))
+        await s.until(lambda: not any(node.context.store.has_chunk(first) for node in forgetful))
         await s.start("dan")
         await s.until(lambda: s.credits("dan"))
         assert [event["step"] for event in s["dan"].events("snapshot-fetched")][-1]
@@ -73,7 +73,7 @@ async def test_corrupt_source_does_not_stop_a_joiner(tmp_path: Path) -> None:
 
 def rot_all(node: SwarmNode) -> None:
     """Flip a byte in every snapshot and update that this node holds."""
-    store = node.parts.store
+    store = node.context.store
     for record in node.records:
         digest = record.get("digest" if record["event"] == "snapshot" else "update")
         if isinstance(digest, str):
@@ -88,7 +88,7 @@ def rot_all(node: SwarmNode) -> None:
 async def test_seed_leaves_and_the_run_continues_without_it(tmp_path: Path) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
         names = ("ann", "bob", "cai")
-        await s.until(lambda: len(s["ann"].parts.ledger.state.voters) == 4)
+        await s.until(lambda: len(s["ann"].context.ledger.snapshot.voters) == 4)
         await s.seed.leave()
         assert s.seed.events("left", member=False)
         # It leaves when it knows. The entry may still be on its way to some nodes.
@@ -102,16 +102,16 @@ async def test_seed_leaves_and_the_run_continues_without_it(tmp_path: Path) -> N
 
 def is_member(node: SwarmNode, other: SwarmNode) -> bool:
     """Whether `other` is a member according to `node`."""
-    return node.parts.ledger.state.is_member(other.peer)
+    return node.context.ledger.snapshot.is_member(other.peer)
 
 
 async def test_peer_taken_off_the_allowlist_is_evicted_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.3)
-    async with swarm(tmp_path, steps=ENDLESS) as s:
+    timing = Timing(revocation_look_s=0.3)
+    async with swarm(tmp_path, steps=ENDLESS, timing=timing) as s:
         cai = s["cai"]
-        await s.until(lambda: cai.peer in s.seed.parts.ledger.state.voters)
+        await s.until(lambda: cai.peer in s.seed.context.ledger.snapshot.voters)
         s.allow(remove=[cai.peer])
         assert await ask(s.seed, "reload-allowlist") == {"newer": True, "sequence": 2}
         assert await ask(s.seed, "reload-allowlist") == {"newer": False, "sequence": 2}
@@ -138,13 +138,13 @@ async def test_waiting_peer_takes_part_once_the_organiser_approves(
         await s.until(lambda: s.at_step(1))
         eve = s.add("eve")
         s.nursery.start_soon(partial(s.start, "eve", bootstrap="ann"))
-        await s.until(lambda: eve.peer in s.seed.parts.pending)
-        assert eve.peer not in s.seed.parts.network.connected()
+        await s.until(lambda: eve.peer in s.seed.context.join_requests.pending)
+        assert eve.peer not in s.seed.context.network.connected()
         await s.until(lambda: states(eve)[-1] == "awaiting approval")
         assert await ask(s.seed, "pending") == {"pending": [eve.peer]}
         assert not eve.up
         told = await ask(eve, "status")
-        assert (told["state"], told["run"]) == ("awaiting approval", s.seed.parts.run)
+        assert (told["state"], told["run"]) == ("awaiting approval", s.seed.context.run)
         assert told["waits_for"] == f"ask the organiser to run: p2ptrain allow add {eve.peer}"
         assert (await ask(eve, "pending"))["code"] == "NOT-YET"
         newcomer = ["checking", "connecting", "checking", "connecting", "awaiting approval"]

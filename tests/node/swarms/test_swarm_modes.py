@@ -46,12 +46,12 @@ async def test_updates_contain_the_work_since_their_fragments_last_merge(
         amended_step = await admit_and_amend(s, "cai")
         s.stop_at(None)
         await s.until(lambda: s.at_step(STEPS))
-        assert {node.parts.ledger.state.phase for node in s.up} == {Phase.ENDED}
-        assert len({node.parts.outer.vectors.digest() for node in s.up}) == 1
+        assert {node.context.ledger.snapshot.phase for node in s.up} == {Phase.ENDED}
+        assert len({node.context.outer.vectors.digest() for node in s.up}) == 1
         committed = s.check_blocks()
         assert any(s["cai"].peer in credits for _, _, credits in committed)
         for number, (step, update, credits) in enumerate(committed):
-            used = s.seed.parts.store.manifest(update).meta["codec"]
+            used = s.seed.context.store.manifest(update).meta["codec"]
             assert (step, used) == (step, "int8" if step < amended_step else "fp16")
             found = applied(s.seed, step, update)
             due = expected(s.seed, step, committed[:number], credits)
@@ -64,19 +64,19 @@ async def admit_and_amend(s: Swarm, name: str) -> int:
     while the run stands still. Return the outer step from which the amendment holds.
     """
     await s.start(name)
-    await s.until(lambda: s.seed.parts.ledger.state.is_member(s[name].peer))
-    step = s.seed.parts.ledger.state.step + 3
+    await s.until(lambda: s.seed.context.ledger.snapshot.is_member(s[name].peer))
+    step = s.seed.context.ledger.snapshot.step + 3
     words = ["run", "amend", "swarm", "--from-step", step, *AMENDMENT, "--home", s.seed.home.root]
     assert await trio.to_thread.run_sync(partial(main, [str(word) for word in words])) == 0
-    await s.until(lambda: all(node.parts.ledger.view.terms for node in s.up))
+    await s.until(lambda: all(node.context.ledger.core.view.terms for node in s.up))
     return step
 
 
 def applied(node: SwarmNode, step: int, update: Digest) -> NDArray[np.float32]:
     """The pseudo-gradient that this update represents."""
-    parts = node.parts
-    payload = parts.store.read_blob(update)
-    outer_step = parts.outer_step(step)
+    context = node.context
+    payload = context.store.read_blob(update)
+    outer_step = context.outer_step(step)
     found = np.empty(outer_step.fragment.numel, np.float32)
     outer_step.codec.dequantise(payload, found)
     return found
@@ -86,17 +86,17 @@ def expected(
     node: SwarmNode, step: int, before: list[Committed], credits: Credits
 ) -> NDArray[np.float32]:
     """Everything trained since this fragment was merged, weighted by its amount."""
-    parts, sync = node.parts, node.parts.manifest.sync
-    fragment = parts.outer_step(step).fragment
+    context, sync = node.context, node.context.manifest.sync
+    fragment = context.outer_step(step).fragment
     works, weights = [], []
     for peer in credits:
         own = [(at, each[peer]) for at, _, each in before if peer in each]
         merged = [(at, blocks) for at, blocks in own if (step - at) % sync.fragments == 0]
         since, offered = max(merged, default=(-1, ()))
         blocks = blocks_of(peer, [*(each for at, _, each in before if at > since), credits])
-        work = np.zeros(parts.layout.numel, np.float32)
+        work = np.zeros(context.layout.numel, np.float32)
         for block in blocks[forgotten(node, offered) :]:
-            work += trace(parts.data_block(block), parts.layout.numel)
+            work += trace(context.data_block(block), context.layout.numel)
         works.append(np.empty(fragment.numel, np.float32))
         fragment.gather(work, works[-1])
         weights.append(len(blocks))
@@ -108,7 +108,7 @@ def forgotten(node: SwarmNode, offered: tuple[int, ...]) -> int:
     means come a whole step late. A participant that was left out before offers everything it holds,
     and trains no more.
     """
-    manifest = node.parts.manifest
+    manifest = node.context.manifest
     if not offered or manifest.delayed or len(offered) == manifest.blocks_per_lease:
         return 0
     return manifest.sync.overlap_steps

@@ -45,7 +45,7 @@ async def test_restarted_node_continues_from_its_home(tmp_path: Path) -> None:
     async with swarm(tmp_path, steps=ENDLESS) as s:
         bob = s["bob"]
         await s.step_by_step(lambda: len(s.credits("bob")) >= 3 and bob.events("snapshot"))
-        chain = list(bob.parts.ledger.chain)
+        chain = list(bob.context.ledger.core.chain)
         await s.stop("bob")
         ledger, _, votes = open_ledger(bob.home, s.run, bob.identity, 0.0)
         assert ledger.chain[: len(chain)] == chain
@@ -75,7 +75,7 @@ async def test_run_continues_after_all_nodes_stopped_at_once(tmp_path: Path) -> 
     async with swarm(tmp_path, steps=ENDLESS) as s:
         await s.step_by_step(
             lambda: (
-                len(s["ann"].parts.ledger.state.voters) == len(names)
+                len(s["ann"].context.ledger.snapshot.voters) == len(names)
                 and all(s[name].events("snapshot") for name in names)
             )
         )
@@ -104,19 +104,19 @@ async def test_after_a_stop_in_mid_reduce_no_empty_arena_is_averaged(
     rules = policy(grace_s=30.0, patience_s=30.0)
     async with swarm(tmp_path, steps=ENDLESS, rules=rules, **settings) as s:
         await s.until(lambda: all(s.credits(name) for name in roster_names))
-        last = max(s[name].parts.ledger.state.step for name in names) + 1
+        last = max(s[name].context.ledger.snapshot.step for name in names) + 1
         with deaf(s["ann"], s["bob"], s["cai"], from_step=last, hangs=True):
             await s.until(lambda: all(is_exchanging(s[name], last) for name in roster_names))
             if how.sync.overlap_steps:
                 await s.until(lambda: all(is_ahead(s[name], last) for name in roster_names))
-            roster = s["ann"].parts.ledger.state.roster
+            roster = s["ann"].context.ledger.snapshot.roster
             await s.stop(*names)
         assert roster is not None
         for name in roster_names:
             s[name].remote.held = True
         await s.start(*names)
         await s.until(lambda: all(hears_everybody(s[name], len(names) - 1) for name in names))
-        assert s.seed.parts.ledger.state.roster == roster
+        assert s.seed.context.ledger.snapshot.roster == roster
         for name in roster_names:
             s[name].remote.held = False
         await s.until(lambda: s.at_step(last + 2, "seed"))
@@ -129,7 +129,7 @@ async def test_after_a_stop_in_mid_reduce_no_empty_arena_is_averaged(
 
 def is_exchanging(node: SwarmNode, step: int) -> bool:
     """Whether it is in the roster of this outer step, and has begun to average."""
-    roster = node.parts.ledger.state.roster
+    roster = node.context.ledger.snapshot.roster
     began = node.events("exchange-started", step=step)
     return roster is not None and roster.step == step and bool(began)
 
@@ -143,7 +143,7 @@ def is_ahead(node: SwarmNode, step: int) -> bool:
 
 def hears_everybody(node: SwarmNode, others: int) -> bool:
     """Whether it has heard each of the others for some seconds, and so could reduce with them."""
-    serials = [view.heartbeat.serial for view in node.parts.peers]
+    serials = [view.heartbeat.serial for view in node.context.peers.table]
     return node.step >= 0 and len(serials) == others and min(serials) >= 2
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node.outer_state.retention import roots
+from p2ptrain.node.outer_state.kept import roots
 from p2ptrain.node.training import lease_data as module
 from p2ptrain.node.training.lease_data import NEWCOMERS, ahead, paths_of
 from p2ptrain.run import DataIndex
@@ -16,13 +16,13 @@ from tests.node.rig import ANN, Rig, opening, rig
 
 
 def know_data(r: Rig) -> DataIndex:
-    manifest = r.parts.manifest
+    manifest = r.context.manifest
     index = DataIndex.from_bytes(
-        r.parts.store.read_blob(manifest.data.index),
+        r.context.store.read_blob(manifest.data.index),
         train_blocks=manifest.data.train_blocks,
         validation_blocks=manifest.data.validation_blocks,
     )
-    r.parts.data = index
+    r.context.blobs.data = index
     return index
 
 
@@ -34,17 +34,17 @@ async def test_validation_comes_first_then_leased_blocks_then_the_next(
         # One founder holds blocks 0 and 1. There are three steps of two blocks for it and
         # newcomers.
         following = 3 * 2 * (1 + NEWCOMERS)
-        assert ahead(r.parts) == [*index.validation, *index.train[: 2 + following]]
+        assert ahead(r.context) == [*index.validation, *index.train[: 2 + following]]
 
 
 async def test_blocks_that_a_member_gave_back_are_wanted_again(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=3) as r:
         index = know_data(r)
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
-        r.decide(opening(r.parts.ledger.state))
-        book = r.parts.ledger.state.lease_book
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
+        r.decide(opening(r.context.ledger.snapshot))
+        book = r.context.ledger.snapshot.lease_book
         assert book.returned == (2, 3)
-        wanted = ahead(r.parts)
+        wanted = ahead(r.context)
         assert wanted[: 2 + 2 + 2] == [*index.validation, *index.train[:4]]
         assert len(wanted) == len(set(wanted))
 
@@ -54,32 +54,32 @@ async def test_no_more_is_kept_ahead_than_exists_or_fits(
 ) -> None:
     async with rig(tmp_path, steps=10_000) as r:
         know_data(r)
-        assert len(ahead(r.parts)) == 2 + BLOCKS
+        assert len(ahead(r.context)) == 2 + BLOCKS
         block_bytes = 4 * BLOCK_TOKENS
         monkeypatch.setattr(module, "AHEAD_BYTES_MAX", 10 * block_bytes)
-        assert len(ahead(r.parts)) == 2 + 10
-        r.parts.config = replace(r.parts.config, data_cache_bytes=7 * block_bytes)
-        assert len(ahead(r.parts)) == 2 + 7
+        assert len(ahead(r.context)) == 2 + 10
+        r.configure(data_cache_bytes=7 * block_bytes)
+        assert len(ahead(r.context)) == 2 + 7
 
 
 async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path) -> None:
     """Everything fetched ahead is kept too, so that nothing is fetched in vain."""
     async with rig(tmp_path, steps=9, inner_steps=4) as r:
-        index, store = know_data(r), r.parts.store
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
-        ledger = r.parts.ledger
-        own = [index.train[block] for block in ledger.state.leases[r.parts.me]]
+        index, store = know_data(r), r.context.store
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
+        ledger = r.context.ledger.core
+        own = [index.train[block] for block in ledger.state.leases[r.context.me]]
         for blocks in (0, 3, 6, 10):
-            cache = replace(r.parts.config, data_cache_bytes=blocks * 4 * BLOCK_TOKENS)
-            r.parts.config = cache
+            cache = replace(r.context.config, data_cache_bytes=blocks * 4 * BLOCK_TOKENS)
+            r.surround(config=cache)
             needed = roots(r.run.manifest, ledger, index, cache, None)
             for _ in range(2):  # A new chunk is spared once.
                 store.collect_garbage(needed.blobs, keep_chunks=needed.chunks)
             left = [block for block in index.train if store.has_chunk(block)]
             assert set(own) <= set(left)
             assert len(left) <= max(blocks, len(own))
-            assert set(ahead(r.parts)) <= {*left, *index.validation}
-            await paths_of(r.parts, own)
+            assert set(ahead(r.context)) <= {*left, *index.validation}
+            await paths_of(r.context, own)
             for number in range(BLOCKS):
                 store.put_chunk(block_file(number), settle=False)
 
@@ -87,10 +87,10 @@ async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path
 async def test_paths_are_those_of_the_store(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         index = know_data(r)
-        paths = await paths_of(r.parts, index.train[:3])
+        paths = await paths_of(r.context, index.train[:3])
         assert [path.read_bytes() for path in paths] == [
             block_file(0),
             block_file(1),
             block_file(2),
         ]
-        assert await paths_of(r.parts, []) == []
+        assert await paths_of(r.context, []) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,15 @@ FOUND = Halving("A GPU", 1000, 2)
 
 def started_again(r: Rig, **config: object) -> Supervisor | ExternalTrainers:
     """The trainers of this node's next life, under its configuration with these changes."""
-    r.parts.standing.halving = None
-    r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
-    trainers = subprocesses(r.parts)
+    r.context.trainer.halving = None
+    r.configure(**config)
+    trainers = subprocesses(r.context)
     assert isinstance(trainers, Supervisor | ExternalTrainers)
     return trainers
 
 
 def hello(r: Rig, device: str = "A GPU", memory_bytes: int = 1000, micro_batch: int = 2) -> Hello:
-    return Hello(0, 1, r.parts.layout.digest, 9, device, micro_batch, memory_bytes)
+    return Hello(0, 1, r.context.layout.digest, 9, device, micro_batch, memory_bytes)
 
 
 @asynccontextmanager
@@ -57,14 +56,14 @@ async def test_next_life_of_the_node_begins_with_the_found_size(
 async def test_user_is_told_the_found_size_and_how_to_forget_it(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
         started_again(r)
-        r.parts.standing.trainer = micro_batch_memory.in_words(r.parts, hello(r))
-        told = [line for line in status_lines(await status(r.parts)) if "halving" in line]
-        day = json.loads(r.parts.home.halving.read_text())["day"]
+        r.context.trainer.device = micro_batch_memory.in_words(r.context, hello(r))
+        told = [line for line in status_lines(await status(r.context)) if "halving" in line]
+        day = json.loads(r.context.home.halving.read_text())["day"]
         assert told == [
             f"trainer   A GPU, 1 rank; micro-batch 2, found by halving on {day} "
-            f"(to forget it, use --micro-batch N or remove {r.parts.home.halving})"
+            f"(to forget it, use --micro-batch N or remove {r.context.home.halving})"
         ]
-        assert micro_batch_memory.in_words(r.parts, hello(r, micro_batch=1)) == "A GPU, 1 rank"
+        assert micro_batch_memory.in_words(r.context, hello(r, micro_batch=1)) == "A GPU, 1 rank"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ async def test_found_size_is_forgotten_under_other_settings(
     async with halved(tmp_path) as r:
         assert started_again(r, **changed).config.halving is None
         assert r.said("halving-forgotten")
-        assert not r.parts.home.halving.exists()
+        assert not r.context.home.halving.exists()
 
 
 async def test_location_of_the_state_makes_no_difference(tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ async def test_found_size_is_forgotten_for_other_devices_or_more_memory(
     async with halved(tmp_path) as r:
         started_again(r)
         assert (
-            micro_batch_memory.in_words(r.parts, hello(r, device, memory_bytes, 4))
+            micro_batch_memory.in_words(r.context, hello(r, device, memory_bytes, 4))
             == f"{device}, 1 rank"
         )
         assert started_again(r).config.halving is None
@@ -125,7 +124,7 @@ async def test_damaged_file_is_ignored_with_a_message_and_rewritten(
     tmp_path: Path, content: bytes
 ) -> None:
     async with halved(tmp_path) as r:
-        r.parts.home.halving.write_bytes(content)
+        r.context.home.halving.write_bytes(content)
         trainers = started_again(r)
         assert trainers.config.halving is None
         assert len(r.said("halving-ignored")) == 1
@@ -135,9 +134,9 @@ async def test_damaged_file_is_ignored_with_a_message_and_rewritten(
 
 async def test_full_disk_costs_the_hint_and_not_the_trainer(tmp_path: Path) -> None:
     async with halved(tmp_path) as r:
-        r.parts.home.halving.unlink()
-        r.parts.home.halving.mkdir()
+        r.context.home.halving.unlink()
+        r.context.home.halving.mkdir()
         trainers = started_again(r)
         trainers.found(FOUND)
         assert len(r.said("halving-not-kept")) == 1
-        assert r.parts.standing.halving is not None
+        assert r.context.trainer.halving is not None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +19,13 @@ from p2ptrain.ipc import frames
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.outer_state import state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import ready_work
 from p2ptrain.node.training import trainer_link as module
 from p2ptrain.store import digest_of
 from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.fake_trainer import FakeTrainer, Remote
-from tests.node.rig import settled
+from tests.node.rig import QUICK, settled
 from tests.node.training.test_training import orders, training
 
 FOUND = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
@@ -34,7 +37,6 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
     """A rank's host drops out while its work is checked against the bound. If this node is the only
     voter, nobody else would ever ask for that work.
     """
-    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
     measures, goes_on, noticed = threading.Event(), threading.Event(), threading.Event()
     own_peak = ready_work.contribution_peak
 
@@ -51,17 +53,18 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
     monkeypatch.setattr(ready_work, "contribution_peak", slow_peak)
     monkeypatch.setattr(FakeTrainer, "check", lose_a_rank)
     remote = Remote()
-    async with training(tmp_path, remote) as r:
+    timing: Any = SimpleNamespace(**asdict(replace(QUICK, trainer_look_s=0.01)))
+    async with training(tmp_path, remote, timing=timing) as r:
         await settled(noticed.is_set)
-        monkeypatch.setattr(module, "CHECK_EVERY_S", 60.0)
+        timing.trainer_look_s = 60.0
         await trio.testing.wait_all_tasks_blocked(0.05)
         goes_on.set()
         await settled(lambda: len(r.said("trainer-started")) == 2)
-        await settled(lambda: r.events.statistics().current_buffer_used > 0)
-        assert set(r.heard()) == {Ready(r.parts.me, 0, 32, 2)}
-        await settled(lambda: r.parts.standing.trainer_up)
+        await settled(lambda: r.context.ledger.queue.waiting > 0)
+        assert set(r.heard()) == {Ready(r.context.me, 0, 32, 2)}
+        await settled(lambda: r.context.trainer.up)
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        assert r.context.trainer.work == Work(0, (0, 1), 32)
         assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
         assert len(r.said("ready")) == 1
 
@@ -81,29 +84,29 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
     async def note_and_tell(conversation: module.Conversation, ready: frames.FragmentReady) -> None:
         first = not heard.is_set()
         if first and at_once:
-            state_mismatch.begin(conversation._parts, FOUND)
+            state_mismatch.begin(conversation._context, FOUND)
         await note(conversation, ready)
         if first:
-            works.append(conversation._parts.standing.work)
+            works.append(conversation._context.trainer.work)
             heard.set()
 
     def find_and_measure(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         if not heard.is_set() and not at_once:
-            trio.from_thread.run_sync(state_mismatch.begin, parts[0], FOUND)
+            trio.from_thread.run_sync(state_mismatch.begin, context[0], FOUND)
         return own_peak(theta, local)
 
-    works, parts = list[Work | None](), list[Parts]()
+    works, context = list[Work | None](), list[Context]()
     monkeypatch.setattr(module.Conversation, "_note_ready", note_and_tell)
     monkeypatch.setattr(ready_work, "contribution_peak", find_and_measure)
     monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
     remote = Remote(held=True)
     async with training(tmp_path, remote) as r:
-        parts.append(r.parts)
+        context.append(r.context)
         remote.held = False
         await settled(lambda: len(r.said("trainer-started")) == 2)
         assert works == [None]
         assert r.heard() == []
-        r.parts.outer.step = 0
-        r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32))
+        r.context.outer.step = 0
+        r.context.changes.ring()
+        await settled(lambda: r.context.trainer.work == Work(0, (0, 1), 32))
         assert orders(remote) == 2 * ["load 0", "train 0 (2 blocks from 0)"]

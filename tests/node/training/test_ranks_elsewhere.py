@@ -23,7 +23,6 @@ from p2ptrain.archive.home import Home
 from p2ptrain.data.blocks import encode_block
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant
-from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce.reduce_task import exchange
 from p2ptrain.node.training.trainer_processes import subprocesses
@@ -52,12 +51,12 @@ class Stepped:
 def lay_in_data(r: Rig) -> None:
     """Blocks that can be trained on. Those that the rig publishes are names without contents."""
     random = np.random.default_rng(0)
-    store = r.parts.store
+    store = r.context.store
     blocks = tuple(
         store.put_chunk(encode_block(rows, MODEL.vocab), settle=False)
         for rows in random.integers(0, MODEL.vocab, (BLOCKS + 2, 2, MODEL.sequence + 1))
     )
-    r.parts.data = DataIndex(blocks[:-2], blocks[-2:])
+    r.context.blobs.data = DataIndex(blocks[:-2], blocks[-2:])
 
 
 @asynccontextmanager
@@ -65,35 +64,37 @@ async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
     """A node alone, with the trainer that its configuration says."""
     rules = policy(participants_min=1, snapshot_every=100)
     async with rig(home, rules=rules, steps=9) as r, trio.open_nursery() as nursery:
-        r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
+        r.configure(**config)
         lay_in_data(r)
-        nursery.start_soon(keep_outer_state, r.parts)
-        nursery.start_soon(exchange, r.parts)
-        nursery.start_soon(train, r.parts, subprocesses(r.parts))
+        nursery.start_soon(keep_outer_state, r.context)
+        nursery.start_soon(exchange, r.context)
+        nursery.start_soon(train, r.context, subprocesses(r.context))
         yield r
         nursery.cancel_scope.cancel()
 
 
 async def stepped(r: Rig) -> Stepped:
     """Take an outer step with the trainer's work, and return everything that has changed."""
-    parts = r.parts
-    await settled(lambda: parts.standing.work is not None, START_S)
-    work = parts.standing.work
+    context = r.context
+    await settled(lambda: context.trainer.work is not None, START_S)
+    work = context.trainer.work
     assert work is not None
-    r.decide(opening(parts.ledger.state, Participant(parts.me, work.tokens, len(work.blocks))))
-    parts.changes.ring()
-    await settled(lambda: parts.standing.reduce is not None and bool(parts.standing.reduce.update))
-    assert parts.standing.reduce is not None
-    update = parts.standing.reduce.update
+    r.decide(
+        opening(context.ledger.snapshot, Participant(context.me, work.tokens, len(work.blocks)))
+    )
+    context.changes.ring()
+    await settled(lambda: context.reduce.report is not None and bool(context.reduce.report.update))
+    assert context.reduce.report is not None
+    update = context.reduce.report.update
     assert update is not None
     r.decide(Commit(0, 0, update))
-    parts.changes.ring()
-    await settled(lambda: parts.outer.step == 1)
+    context.changes.ring()
+    await settled(lambda: context.outer.step == 1)
     up, ready = r.said("trainer-up")[0], r.said("ready")[0]
     # By then it trains on from the new θ, which it has read through the same connection.
     await settled(lambda: len(r.said("inner-step")) > len(work.blocks), START_S)
-    kept = parts.home.inner.exists()
-    digest = parts.outer.vectors.digest()
+    kept = context.home.inner.exists()
+    digest = context.outer.vectors.digest()
     return Stepped(digest, update, work.tokens, ready["loss"], up["ranks"], kept)
 
 
@@ -101,7 +102,7 @@ async def called_at(r: Rig) -> str:
     """The address where the node accepts ranks."""
 
     def words() -> str:
-        state = r.parts.standing.state
+        state = r.context.state.current
         return state.waits_for if isinstance(state, StandingBy) else ""
 
     await settled(lambda: "connect at" in words())
@@ -129,10 +130,9 @@ async def test_remote_ranks_make_the_same_state_as_local_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both use one identity, so they have the same run, lease and bytes."""
-    monkeypatch.setattr(module, "HEAR_FIRST_S", 0.01)
     async with training(tmp_path / "local") as r:
         local = await stepped(r)
-        key = r.parts.home.identity.read_bytes()
+        key = r.context.home.identity.read_bytes()
     home = Home(tmp_path / "calls" / "home")
     home.identity.touch(mode=0o600)
     home.identity.write_bytes(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ def at_once(r: Rig, **config: object) -> int:
     """`micro_batch` of a trainer that is started with this configuration. 0 means the whole
     batch.
     """
-    r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
-    trainers = subprocesses(r.parts)
+    r.configure(**config)
+    trainers = subprocesses(r.context)
     assert isinstance(trainers, Supervisor)
     return trainers.config.micro_batch
 
@@ -29,7 +28,7 @@ async def test_cpu_trainer_begins_with_what_fits_and_gpu_trainer_tries(
 ) -> None:
     async with rig(tmp_path) as r:
         assert at_once(r) == 0
-        manifest = r.parts.manifest
+        manifest = r.context.manifest
         one = trainer_memory(manifest.model, manifest.inner, "fp32", eager=False).activations
         kept = next(
             memory

@@ -26,9 +26,9 @@ from p2ptrain.ipc import channel, frames
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.control.status import status
-from p2ptrain.node.outer_state import fetch, state_mismatch
+from p2ptrain.node.outer_state import state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import trainer_link as module
 from p2ptrain.node.training import trainer_task
 from p2ptrain.node.training.trainer_task import train
@@ -44,15 +44,15 @@ from p2ptrain.trainer.host import supervisor
 from p2ptrain.trainer.host.launch import Launched, StderrTail
 from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
 from p2ptrain.trainer.host.supervisor import RunningTrainer
-from tests.node.rig import ANN, NewRig, Rig, opening, rig, settled
+from tests.node.rig import ANN, QUICK, NewRig, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1)
 
 
 def know_data(r: Rig) -> None:
-    manifest = r.parts.manifest
-    r.parts.data = DataIndex.from_bytes(
-        r.parts.store.read_blob(manifest.data.index),
+    manifest = r.context.manifest
+    r.context.blobs.data = DataIndex.from_bytes(
+        r.context.store.read_blob(manifest.data.index),
         train_blocks=manifest.data.train_blocks,
         validation_blocks=manifest.data.validation_blocks,
     )
@@ -63,8 +63,8 @@ async def training(folder: Path, remote: Remote, **settings: object) -> AsyncIte
     """A founder whose trainer is started, with θ at the ledger's head."""
     async with rig(folder, rules=ALONE, steps=9, **settings) as r, trio.open_nursery() as nursery:
         know_data(r)
-        r.parts.outer.step = 0
-        nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+        r.context.outer.step = 0
+        nursery.start_soon(train, r.context, FakeTrainers(r.context, remote))
         yield r
         nursery.cancel_scope.cancel()
 
@@ -84,32 +84,34 @@ def orders(remote: Remote) -> list[str]:
 
 def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
     """Make the ledger end its outer step, and θ follow it."""
-    state, work = r.parts.ledger.state, r.parts.standing.work
-    blocks = len(state.leases[r.parts.me] if work is None else work.blocks)
-    ours = Participant(r.parts.me, 16 * blocks, blocks)
+    state, work = r.context.ledger.snapshot, r.context.trainer.work
+    blocks = len(state.leases[r.context.me] if work is None else work.blocks)
+    ours = Participant(r.context.me, 16 * blocks, blocks)
     theirs = Participant(ANN.peer, 16, 1)
     if not state.is_member(ANN.peer):
         r.decide(replace(opening(state), learners=(ANN.peer,)))
-        state = r.parts.ledger.state
+        state = r.context.ledger.snapshot
     who = [ours, theirs] if with_us else [theirs]
     r.decide(opening(state, *who, learners=[ANN.peer]))
     end = Skip(state.step) if skip else Commit(state.step, 0, digest_of(b"%d" % state.step))
     r.decide(end)
-    r.parts.outer.step = state.step + 1
-    r.parts.changes.ring()
+    r.context.outer.step = state.step + 1
+    r.context.changes.ring()
 
 
 async def test_step_goes_from_load_to_ready(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
-        await settled(lambda: r.events.statistics().current_buffer_used > 0)
-        assert r.heard() == [Ready(r.parts.me, 0, 32, 2)]
-        await settled(lambda: not r.parts.standing.theta_in_use)
+        assert r.context.trainer.work == Work(0, (0, 1), 32)
+        await settled(lambda: r.context.ledger.queue.waiting > 0)
+        assert r.heard() == [Ready(r.context.me, 0, 32, 2)]
+        await settled(lambda: not r.context.trainer.theta_in_use)
         close_step(r)
-        await settled(lambda: r.parts.standing.work is not None and r.parts.standing.work.step == 1)
+        await settled(
+            lambda: r.context.trainer.work is not None and r.context.trainer.work.step == 1
+        )
         assert orders(remote)[2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
@@ -121,25 +123,25 @@ async def test_computing_time_is_the_reported_time_of_inner_steps(
     """
     remote = Remote(inner_step_s=0.05)
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
-        assert r.parts.standing.inner_s == pytest.approx(0.032)
+        assert r.context.trainer.inner_s == pytest.approx(0.032)
 
 
 async def test_trainer_that_waits_for_data_does_not_compute(tmp_path: Path) -> None:
     async with training(tmp_path, Remote(data_wait_s=0.004)) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
-        assert r.parts.standing.inner_s == pytest.approx(0.024)
+        assert r.context.trainer.inner_s == pytest.approx(0.024)
 
 
 async def test_journal_and_status_have_all_figures_of_an_inner_step(
     tmp_path: Path,
 ) -> None:
     async with training(tmp_path, Remote(data_wait_s=0.004, mfu=0.41)) as r:
-        before = await status(r.parts)
+        before = await status(r.context)
         assert (before.loss, before.data_wait_s, before.gradient_norm) == (None, None, None)
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         told = {
             "loss": 2.0,
             "tokens_per_s": 1000.0,
@@ -153,55 +155,53 @@ async def test_journal_and_status_have_all_figures_of_an_inner_step(
         assert {
             name: last[name] for name in last.keys() - {"event", "time", "monotonic_s"}
         } == taken
-        shown = (await status(r.parts)).to_json()
+        shown = (await status(r.context)).to_json()
         assert {name: shown[name] for name in told} == told
 
 
 async def test_work_that_was_not_averaged_is_rebased_and_offered_again(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         close_step(r, with_us=False)
-        await settled(lambda: r.parts.standing.work == Work(1, (0, 1), 32))
+        await settled(lambda: r.context.trainer.work == Work(1, (0, 1), 32))
         assert orders(remote)[2:] == ["rebase 1"]
         assert len(remote.trained) == 2
 
 
 async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
     remote = Remote()
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         found = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
-        state_mismatch.begin(r.parts, found)
-        assert r.parts.standing.work is None
+        state_mismatch.begin(r.context, found)
+        assert r.context.trainer.work is None
         await settled(lambda: len(r.said("trainer-started")) == 2)
         assert [each["code"] for each in r.said("trainer-ended")] == ["STATE-DIFFERS"]
-        monkeypatch.undo()
-        await settled(lambda: r.parts.standing.trainer_up)
+        await settled(lambda: r.context.trainer.up)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert len(orders(remote)) == 2
-        r.parts.outer.step = 0
-        r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32))
+        r.context.outer.step = 0
+        r.context.changes.ring()
+        await settled(lambda: r.context.trainer.work == Work(0, (0, 1), 32))
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
 async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         r.heard()
         close_step(r, skip=True)
-        lease = r.parts.ledger.state.leases[r.parts.me]
+        lease = r.context.ledger.snapshot.leases[r.context.me]
         assert len(lease) == 4
-        await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
+        await settled(lambda: r.context.trainer.work == Work(1, lease, 64))
         # The learning rate continues where it was: the skipped step's blocks are not counted twice.
         assert orders(remote)[2:] == ["rebase 1", "train 1 (2 blocks from 2)"]
-        await settled(lambda: r.events.statistics().current_buffer_used > 0)
-        assert r.heard() == [Ready(r.parts.me, 1, 64, 4)]
+        await settled(lambda: r.context.ledger.queue.waiting > 0)
+        assert r.heard() == [Ready(r.context.me, 1, 64, 4)]
         assert len(remote.trained) == len(set(remote.trained)) == 4
 
 
@@ -211,22 +211,24 @@ async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
 ) -> None:
     remote, amended_step = Remote(), 2
     async with training(tmp_path, remote, sync=SyncSpec(overlap_steps=overlap)) as r:
-        parts = r.parts
+        context = r.context
         change = Amendment(r.run.id, 1, amended_step, lr=0.03)
-        one = SignedAmendment.publish(load_or_create(parts.home.identity), change, r.run)
-        parts.amendments.consider(pack([one.to_bytes()]))
-        r.decide(replace(opening(parts.ledger.state, learners=(ANN.peer,)), terms=one.terms))
+        one = SignedAmendment.publish(load_or_create(context.home.identity), change, r.run)
+        context.amendments.consider(pack([one.to_bytes()]))
+        r.decide(replace(opening(context.ledger.snapshot, learners=(ANN.peer,)), terms=one.terms))
         for step in range(amended_step + 1):
             await settled(lambda at=step: told_ahead(remote, at))
-            await settled(lambda: not parts.standing.theta_in_use)
+            await settled(lambda: not context.trainer.theta_in_use)
             if step < amended_step:
                 close_step(r)
-        due = [str(parts.data_block(each)) for each in parts.ledger.state.leases[parts.me][:2]]
+        due = [
+            str(context.data_block(each)) for each in context.ledger.snapshot.leases[context.me][:2]
+        ]
         steady = rates_told(remote)
         assert [steady[each] for each in due] == [0.03, 0.03]
         assert set(steady.values()) == {0.1, 0.03}
         remote.obeyed.clear()
-        parts.standing.work, remote.dies = None, True  # As if it had died before it was ready.
+        context.trainer.work, remote.dies = None, True  # As if it had died before it was ready.
         await settled(lambda: told_ahead(remote, amended_step))
         restarted = rates_told(remote)
         assert {each: restarted[each] for each in due} == {each: steady[each] for each in due}
@@ -255,17 +257,17 @@ async def test_no_order_is_given_while_theta_moves_or_is_elsewhere(
     remote = Remote()
     r = await new_rig(tmp_path, rules=ALONE)
     know_data(r)
-    nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
-    await settled(lambda: r.parts.standing.trainer_up)
-    r.parts.changes.ring()
+    nursery.start_soon(train, r.context, FakeTrainers(r.context, remote))
+    await settled(lambda: r.context.trainer.up)
+    r.context.changes.ring()
     await trio.testing.wait_all_tasks_blocked()
     assert remote.obeyed == []
-    async with r.parts.outer.lock:
-        r.parts.outer.step = 0
-        r.parts.changes.ring()
+    async with r.context.outer.lock:
+        r.context.outer.step = 0
+        r.context.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
         assert remote.obeyed == []
-    r.parts.changes.ring()
+    r.context.changes.ring()
     await settled(lambda: bool(orders(remote)))
 
 
@@ -275,14 +277,14 @@ async def test_theta_is_in_use_from_the_order_until_the_answer(
     remote = Remote(stuck=True)
     async with training(tmp_path, remote) as r:
         remote.stuck = False
-        await settled(lambda: r.parts.standing.work is not None)
-        await settled(lambda: not r.parts.standing.theta_in_use)
+        await settled(lambda: r.context.trainer.work is not None)
+        await settled(lambda: not r.context.trainer.theta_in_use)
         remote.stuck = True
         await settled(lambda: remote.rests)
         close_step(r)
-        await settled(lambda: r.parts.standing.theta_in_use)
+        await settled(lambda: r.context.trainer.theta_in_use)
         remote.stuck = False
-        await settled(lambda: not r.parts.standing.theta_in_use)
+        await settled(lambda: not r.context.trainer.theta_in_use)
         assert orders(remote)[-2:] == ["merge 1", "train 1 (2 blocks from 2)"]
 
 
@@ -290,31 +292,30 @@ async def test_theta_is_not_in_use_while_due_data_are_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """It may be long until a peer has them, and θ could not move meanwhile."""
-    monkeypatch.setattr(fetch, "RETRY_S", 0.02)
     remote = Remote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
     know_data(r)
-    first = taken_away(r, r.parts.ledger.state.leases[r.parts.me])
-    r.parts.outer.step = 0
-    nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+    first = taken_away(r, r.context.ledger.snapshot.leases[r.context.me])
+    r.context.outer.step = 0
+    nursery.start_soon(train, r.context, FakeTrainers(r.context, remote))
     await settled(lambda: len(r.said("fetch-delayed")) == 1)
     close_step(r, skip=True)
-    lease = r.parts.ledger.state.leases[r.parts.me]
+    lease = r.context.ledger.snapshot.leases[r.context.me]
     more = taken_away(r, lease[len(first) :])
     for data in first:
-        r.parts.store.put_chunk(data)
+        r.context.store.put_chunk(data)
     await settled(lambda: len(r.said("fetch-delayed")) == 2)
-    assert not r.parts.standing.theta_in_use
+    assert not r.context.trainer.theta_in_use
     assert orders(remote) == []
     for data in more:
-        r.parts.store.put_chunk(data)
-    await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
+        r.context.store.put_chunk(data)
+    await settled(lambda: r.context.trainer.work == Work(1, lease, 64))
     assert orders(remote) == ["load 1", "train 1 (4 blocks from 2)"]
 
 
 def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
     """These data blocks, which are no longer in the store."""
-    paths = [r.parts.store.chunk_path(r.parts.data_block(each)) for each in blocks]
+    paths = [r.context.store.chunk_path(r.context.data_block(each)) for each in blocks]
     held = [path.read_bytes() for path in paths]
     for path in paths:
         path.unlink()
@@ -324,13 +325,13 @@ def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
 async def test_node_that_is_not_a_member_trains_nothing(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
-        state = r.parts.ledger.state
+        await settled(lambda: r.context.trainer.work is not None)
+        state = r.context.ledger.snapshot
         book = replace(state.lease_book, held={})
-        r.parts.ledger.state = replace(state, voters=(ANN.peer,), since={}, lease_book=book)
-        r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work is None)
-        assert r.parts.standing.state.name == "standing by"
+        r.set_chain(voters=(ANN.peer,), since={}, lease_book=book)
+        r.context.changes.ring()
+        await settled(lambda: r.context.trainer.work is None)
+        assert r.context.state.current.name == "standing by"
 
 
 async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
@@ -342,15 +343,15 @@ async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
     remote = Remote()
     me = load_or_create(Home(tmp_path / "home").identity).peer
     async with training(tmp_path, remote, founders=(me, ANN.peer)) as r:
-        await settled(lambda: r.parts.standing.work is not None)
-        without = replace(opening(r.parts.ledger.state), voters=(ANN.peer,))
+        await settled(lambda: r.context.trainer.work is not None)
+        without = replace(opening(r.context.ledger.snapshot), voters=(ANN.peer,))
         r.decide(without)
-        r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work is None)
+        r.context.changes.ring()
+        await settled(lambda: r.context.trainer.work is None)
         r.decide(replace(without, learners=(me,)))
-        assert r.parts.ledger.state.leases[me] == (0, 1)
-        r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32), 10.0)
+        assert r.context.ledger.snapshot.leases[me] == (0, 1)
+        r.context.changes.ring()
+        await settled(lambda: r.context.trainer.work == Work(0, (0, 1), 32), 10.0)
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
@@ -360,26 +361,26 @@ async def test_failing_trainer_is_restarted_until_the_budget_is_spent(
     remote = Remote(starts_max=3)
     async with rig(tmp_path, rules=ALONE) as r:
         know_data(r)
-        r.parts.outer.step = 0
+        r.context.outer.step = 0
 
         async def keep_failing() -> None:
             while True:
                 remote.fault = frames.Failed("NAN", "the loss is not finite")
-                await r.parts.changes.wait(at_most_s=0.01)
+                await r.context.changes.wait(at_most_s=0.01)
 
         with pytest.raises(BaseExceptionGroup) as caught:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_failing)
-                nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
+                nursery.start_soon(train, r.context, FakeTrainers(r.context, remote))
         assert caught.group_contains(TrainerError, match="TRAINER-RESTARTS")
         (error,) = caught.value.exceptions
         assert isinstance(error, TrainerError)
         assert error.evidence == ("the trainer cannot continue: the loss is not finite",)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"] * 3
         told = "the trainer cannot continue: the loss is not finite; the node has restarted it (2)"
-        assert list(r.parts.standing.warnings.values()) == [Caution("NAN", told)]
-        assert not r.parts.standing.trainer_up
-        assert not r.parts.standing.theta_in_use
+        assert list(r.context.alerts.warnings.values()) == [Caution("NAN", told)]
+        assert not r.context.trainer.up
+        assert not r.context.trainer.theta_in_use
 
 
 async def test_trainer_that_cannot_run_here_is_not_tried_again(
@@ -391,7 +392,7 @@ async def test_trainer_that_cannot_run_here_is_not_tried_again(
     monkeypatch.setattr(module.Conversation, "hold", ends)
     async with rig(tmp_path, rules=ALONE) as r:
         with pytest.raises(TrainerUnfit) as caught:
-            await train(r.parts, FakeTrainers(r.parts, Remote()))
+            await train(r.context, FakeTrainers(r.context, Remote()))
         assert caught.value.evidence[-1] == "--precision fp32"
         assert [each["code"] for each in r.said("trainer-ended")] == ["TRAINER-UNFIT"]
 
@@ -417,14 +418,14 @@ async def test_restart_is_shown_until_the_next_trainer_offers_work(
 
     def noted(conversation: module.Conversation, progress: frames.Progress) -> None:
         note(conversation, progress)
-        told.append(module.RESTARTED in conversation._parts.standing.warnings)
+        told.append(module.RESTARTED in conversation._context.alerts.warnings)
 
     monkeypatch.setattr(module.Conversation, "_note_progress", noted)
     async with training(tmp_path, Remote(dies_in_mid_lease=True)) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         assert len(r.said("trainer-ended")) == 1
         assert told == [False, True, True]
-        assert r.parts.standing.warnings == {}
+        assert r.context.alerts.warnings == {}
     assert useful == [False, True]
 
 
@@ -442,8 +443,8 @@ async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(
         check()
 
     class Narrow(FakeTrainer):
-        def __init__(self, parts: Parts, remote: Remote) -> None:
-            super().__init__(parts, remote)
+        def __init__(self, context: Context, remote: Remote) -> None:
+            super().__init__(context, remote)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
 
     monkeypatch.setattr(trio.from_thread, "check_cancelled", count_and_check)
@@ -453,7 +454,7 @@ async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(
         await settled(lambda: asked >= 5)
         assert r.said("trainer-ended") == []
         remote.stuck = False
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         assert orders(remote) == ["load 0", "train 0 (90 blocks from 0)"]
         remote.stuck, asked = True, 0
         await settled(lambda: remote.rests)
@@ -502,7 +503,7 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(
         nursery.start_soon(tick)
         began_s = time.monotonic()
         with pytest.raises(TrainerExited):
-            await module.Conversation(r.parts, running).hold()
+            await module.Conversation(r.context, running).hold()
         assert slow.is_set()
         assert time.monotonic() - began_s < supervisor.KILL_LIMIT_S
     running.kill()
@@ -512,7 +513,6 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(
 async def test_last_report_of_a_trainer_is_read_after_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01 if by == "a look" else 3600.0)
     noticed = threading.Event()
     feed, check, send = FakeTrainer.feed, FakeTrainer.check, FakeTrainer.send
 
@@ -542,8 +542,9 @@ async def test_last_report_of_a_trainer_is_read_after_its_end(
     if by != "a look":
         monkeypatch.setattr(FakeTrainer, "send", send_and_fail)
     remote = Remote(fault=frames.Failed("NAN", "the loss is not finite"))
-    async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+    look_s = 0.01 if by == "a look" else 3600.0
+    async with training(tmp_path, remote, timing=replace(QUICK, trainer_look_s=look_s)) as r:
+        await settled(lambda: r.context.trainer.work is not None)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"]
 
 
@@ -558,7 +559,7 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(
                 raise TrainerError("it has ended")
 
             monkeypatch.setattr(module.Conversation, "_listen", ends)
-            await train(r.parts, FakeTrainers(r.parts, Remote()))
+            await train(r.context, FakeTrainers(r.context, Remote()))
         assert node.cancelled_caught
 
 
@@ -570,66 +571,66 @@ async def test_weights_over_the_bound_are_trained_anew(
 ) -> None:
     remote = Remote(poison=poison)
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         assert [ended["code"] for ended in r.said("trainer-ended")] == [code]
         assert remote.starts == 2
         assert useful == [False]
-        await settled(lambda: r.events.statistics().current_buffer_used > 0)
-        assert r.heard() == [Ready(r.parts.me, 0, 32, 2)]
+        await settled(lambda: r.context.ledger.queue.waiting > 0)
+        assert r.heard() == [Ready(r.context.me, 0, 32, 2)]
 
 
 async def test_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
     remote = Remote(held=True)
     async with training(tmp_path, remote) as r:
         await settled(lambda: bool(orders(remote)))
-        block = r.parts.data_block(0)
-        path = r.parts.store.chunk_path(block)
+        block = r.context.data_block(0)
+        path = r.context.store.chunk_path(block)
         data = path.read_bytes()
         path.unlink()
         path.write_bytes(b"rotten" + data[6:])
         remote.fault = frames.Failed("DATA", "a block is damaged")
         remote.held = False
-        await settled(lambda: not r.parts.store.has_chunk(block))
-        r.parts.store.put_chunk(data)  # As a fetch from a peer would.
-        await settled(lambda: remote.starts == 2 and r.parts.standing.work is not None)
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        await settled(lambda: not r.context.store.has_chunk(block))
+        r.context.store.put_chunk(data)  # As a fetch from a peer would.
+        await settled(lambda: remote.starts == 2 and r.context.trainer.work is not None)
+        assert r.context.trainer.work == Work(0, (0, 1), 32)
 
 
 async def test_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
     """Otherwise it would leave a gap in every measurement until a scrub of the whole store."""
     remote = Remote(stops_at=1)
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
-        assert r.parts.data is not None
-        sound, block = r.parts.data.validation
+        await settled(lambda: r.context.trainer.work is not None)
+        assert r.context.blobs.data is not None
+        sound, block = r.context.blobs.data.validation
         close_step(r)
-        await settled(lambda: remote.rests and r.parts.validation.own is not None)
-        share = r.parts.validation.own
+        await settled(lambda: remote.rests and r.context.trainer.validation.own is not None)
+        share = r.context.trainer.validation.own
         assert share is not None
         block = (sound, block)[share.first]
-        path = r.parts.store.chunk_path(block)
+        path = r.context.store.chunk_path(block)
         data = path.read_bytes()
         path.unlink()
         path.write_bytes(b"rotten" + data[6:])
         remote.fault = frames.Failed("DATA", "a block is damaged", 1)
         remote.stops_at = None
-        await settled(lambda: not r.parts.store.has_chunk(block))
+        await settled(lambda: not r.context.store.has_chunk(block))
         assert [each["code"] for each in r.said("evaluation-failed")] == ["DATA"]
 
 
 async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
-        local = r.parts.arena.local.copy() if r.parts.arena else None
+        await settled(lambda: r.context.trainer.work is not None)
+        local = r.context.trainer.arena.local.copy() if r.context.trainer.arena else None
         assert local is not None
         told = len(orders(remote))
         remote.dies = True
-        await settled(lambda: remote.starts == 2 and r.parts.standing.trainer_up)
-        r.parts.changes.ring()
+        await settled(lambda: remote.starts == 2 and r.context.trainer.up)
+        r.context.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
         assert len(orders(remote)) == told
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        assert r.context.trainer.work == Work(0, (0, 1), 32)
         close_step(r)
         await settled(lambda: orders(remote)[told:] == ["load 1", "train 1 (2 blocks from 2)"])
 
@@ -637,16 +638,16 @@ async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path:
 async def test_our_share_of_the_held_out_blocks_is_measured_once(tmp_path: Path) -> None:
     remote = Remote()
     async with training(tmp_path, remote) as r:
-        await settled(lambda: r.parts.standing.work is not None)
+        await settled(lambda: r.context.trainer.work is not None)
         close_step(r)
-        await settled(lambda: r.parts.validation.own is not None)
-        assert r.parts.validation.own is not None
-        assert r.parts.validation.own.step == 1
+        await settled(lambda: r.context.trainer.validation.own is not None)
+        assert r.context.trainer.validation.own is not None
+        assert r.context.trainer.validation.own.step == 1
         # A restarted trainer does not measure the same θ again.
         remote.dies = True
-        await settled(lambda: remote.starts == 2 and r.parts.standing.trainer_up)
+        await settled(lambda: remote.starts == 2 and r.context.trainer.up)
         for _ in range(3):
-            r.parts.changes.ring()
+            r.context.changes.ring()
             await trio.testing.wait_all_tasks_blocked()
         asked = [frame for frame in remote.obeyed if isinstance(frame, frames.Evaluate)]
         assert [(frame.request, len(frame.block_paths)) for frame in asked] == [(1, 1)]

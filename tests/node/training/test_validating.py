@@ -16,6 +16,7 @@ from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.names import peer_name
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.gossip import describe
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.node.training import evaluation_task
 from p2ptrain.node.training.evaluation_task import (
     gather_validation,
@@ -39,28 +40,28 @@ TWO = policy(participants_min=1)
 async def gathering(folder: Path, **settings: object) -> AsyncIterator[Rig]:
     async with rig(folder, **({"rules": TWO} | settings)) as r, trio.open_nursery() as nursery:  # type: ignore[arg-type]
         know_data(r)
-        nursery.start_soon(gather_validation, r.parts)
+        nursery.start_soon(gather_validation, r.context)
         yield r
         nursery.cancel_scope.cancel()
 
 
 def commit(r: Rig, *peers: PeerId) -> int:
     """Commit an outer step with the work of these. Return the step that is open then."""
-    state = r.parts.ledger.state
+    state = r.context.ledger.snapshot
     if learners := [peer for peer in peers if not state.is_member(peer)]:
         r.decide(replace(opening(state), learners=(*state.learners, *learners)))
-    state = r.parts.ledger.state
+    state = r.context.ledger.snapshot
     who = [Participant(peer, 16, 1) for peer in sorted(peers)]
     r.decide(opening(state, *who, learners=state.learners))
     step = r.decide(Commit(state.step, 0, digest_of(b"%d" % state.step))).step
-    r.parts.outer.step = step
-    r.parts.changes.ring()
+    r.context.outer.step = step
+    r.context.changes.ring()
     return step
 
 
 def report_of(r: Rig, peer: PeerId, step: int, loss: float) -> ValidationReport:
-    share = shares(r.parts, step)[peer]
-    tokens = (share.stop - share.first) * r.parts.manifest.data.block_tokens
+    share = shares(r.context, step)[peer]
+    tokens = (share.stop - share.first) * r.context.manifest.data.block_tokens
     return ValidationReport(step, share.first, share.stop, tokens, loss * tokens)
 
 
@@ -68,31 +69,31 @@ def says(
     r: Rig, peer: PeerId, report: ValidationReport, serial: int = 1, **changes: object
 ) -> None:
     beat = heartbeat(r.run.id, validation=report, serial=serial, **changes)
-    if r.parts.peers.note_heartbeat(peer, beat, r.parts.now()) is not None:
-        r.parts.detector.note_arrival(peer, r.parts.now())
-        evaluation_task.hear(r.parts, peer, beat)
-    r.parts.changes.ring()
+    if r.context.peers.table.note_heartbeat(peer, beat, r.context.now()) is not None:
+        r.context.peers.detector.note_arrival(peer, r.context.now())
+        evaluation_task.hear(r.context, peer, beat)
+    r.context.changes.ring()
 
 
 async def test_shares_of_the_measurement_follow_from_the_last_commit(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=TWO, steps=9) as r:
-        me = r.parts.me
-        assert shares(r.parts, 0) == {}  # Nothing is agreed yet.
-        r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+        me = r.context.me
+        assert shares(r.context, 0) == {}  # Nothing is agreed yet.
+        r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         # The founder of a run may be a seed.
-        assert shares(r.parts, 0) == {ANN.peer: ValidationShare(0, 2)}
+        assert shares(r.context, 0) == {ANN.peer: ValidationShare(0, 2)}
         commit(r, me, ANN.peer)
-        assert sorted(shares(r.parts, 1).values(), key=str) == [
+        assert sorted(shares(r.context, 1).values(), key=str) == [
             ValidationShare(0, 1),
             ValidationShare(1, 2),
         ]
-        assert set(shares(r.parts, 1)) == {me, ANN.peer}
+        assert set(shares(r.context, 1)) == {me, ANN.peer}
         commit(r, ANN.peer)
-        assert shares(r.parts, 2) == {ANN.peer: ValidationShare(0, 2)}
-        assert set(shares(r.parts, 1)) == {me, ANN.peer}  # Earlier results stay.
-        r.decide(opening(r.parts.ledger.state, Participant(me, 16, 1), learners=[ANN.peer]))
+        assert shares(r.context, 2) == {ANN.peer: ValidationShare(0, 2)}
+        assert set(shares(r.context, 1)) == {me, ANN.peer}  # Earlier results stay.
+        r.decide(opening(r.context.ledger.snapshot, Participant(me, 16, 1), learners=[ANN.peer]))
         r.decide(Skip(2))
-        assert shares(r.parts, 3) == {ANN.peer: ValidationShare(0, 2)}  # θ is still the same.
+        assert shares(r.context, 3) == {ANN.peer: ValidationShare(0, 2)}  # θ is still the same.
 
 
 @pytest.mark.parametrize(("every", "steps"), [(1, [0, 1, 2, 3]), (2, [0, 2, 3]), (9, [0, 3])])
@@ -101,18 +102,20 @@ async def test_theta_is_measured_at_intervals_and_at_the_end(
 ) -> None:
     rules = policy(participants_min=1, evaluate_every=every)
     async with rig(tmp_path, rules=rules, steps=3) as r:
-        due = [0] if is_measured(r.parts) else []
-        due += [step for _ in range(3) if (step := commit(r, r.parts.me)) and is_measured(r.parts)]
+        due = [0] if is_measured(r.context) else []
+        due += [
+            step for _ in range(3) if (step := commit(r, r.context.me)) and is_measured(r.context)
+        ]
         assert due == steps
 
 
 async def test_all_reports_together_give_the_loss_of_theta(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
-        me = r.parts.me
+        me = r.context.me
         step = commit(r, me, ANN.peer)
-        tokens = r.parts.manifest.data.block_tokens
-        measured(r.parts, step, 3.0, tokens)
-        assert describe(r.parts, 1, 1).validation == report_of(r, me, step, 3.0)
+        tokens = r.context.manifest.data.block_tokens
+        measured(r.context, step, 3.0, tokens)
+        assert describe(r.context, 1, 1).validation == report_of(r, me, step, 3.0)
         says(r, ANN.peer, report_of(r, ANN.peer, step, 5.0))
         await settled(lambda: bool(r.said("evaluated")))
         assert r.said("evaluated") == [
@@ -127,7 +130,7 @@ async def test_all_reports_together_give_the_loss_of_theta(tmp_path: Path) -> No
                 "what": "4.000 over all 2 held-out blocks",
             }
         ]
-        shown = await status(r.parts)
+        shown = await status(r.context)
         assert shown.validation_loss == 4.0
         assert "validate  θ of outer step 1: loss 4.000 over all 2 held-out blocks" in (
             status_lines(shown)
@@ -136,17 +139,17 @@ async def test_all_reports_together_give_the_loss_of_theta(tmp_path: Path) -> No
 
 async def test_share_of_an_absent_member_is_a_gap_that_is_reported(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
-        step = commit(r, r.parts.me, ANN.peer)
-        r.parts.detector.note_arrival(ANN.peer, r.parts.now())
-        measured(r.parts, step, 3.0, r.parts.manifest.data.block_tokens)
+        step = commit(r, r.context.me, ANN.peer)
+        r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
+        measured(r.context, step, 3.0, r.context.manifest.data.block_tokens)
         await trio.testing.wait_all_tasks_blocked()
         assert r.said("evaluated") == []
-        r.parts.detector.hint_lost(ANN.peer, r.parts.now() - 2.0)
-        r.parts.changes.ring()
+        r.context.peers.detector.hint_lost(ANN.peer, r.context.now() - 2.0)
+        r.context.changes.ring()
         await settled(lambda: bool(r.said("evaluated")))
         (told,) = r.said("evaluated")
         assert (told["what"], told["missing"]) == ("3.000 over 1 of 2 held-out blocks", (ANN.peer,))
-        shown = await status(r.parts)
+        shown = await status(r.context)
         assert shown.validated == (
             "θ of outer step 1: loss 3.000 over 1 of 2 held-out blocks; "
             f"nothing from {peer_name(ANN.peer)}"
@@ -156,59 +159,62 @@ async def test_share_of_an_absent_member_is_a_gap_that_is_reported(tmp_path: Pat
 
 async def test_report_that_arrives_before_its_commit_counts(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
-        me = r.parts.me
+        me = r.context.me
         commit(r, me, ANN.peer)
         for peer in (ANN.peer, BOB.peer):
             ahead = ValidationReport(2, 0, 2, 32, 96.0)
             says(r, peer, ahead)
-        assert r.parts.validation.newest is None
+        assert r.context.trainer.validation.newest is None
         step = commit(r, ANN.peer)
-        await settled(lambda: r.parts.validation.newest is not None)
-        assert r.parts.validation.newest == Validation(step, 3.0, 32, 2, 2, ())
+        await settled(lambda: r.context.trainer.validation.newest is not None)
+        assert r.context.trainer.validation.newest == Validation(step, 3.0, 32, 2, 2, ())
         assert [each["peer"] for each in r.said("validation-refused")] == [BOB.peer]
 
 
 async def test_reports_of_other_lines_and_nonmembers_do_not_count(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
-        step = commit(r, r.parts.me, ANN.peer)
+        step = commit(r, r.context.me, ANN.peer)
         await trio.testing.wait_all_tasks_blocked()
         report = report_of(r, ANN.peer, step, 5.0)
         says(r, ANN.peer, report, line=Digest("e" * 64))
         says(r, CAI.peer, report)
-        assert r.parts.validation.newest is None
+        assert r.context.trainer.validation.newest is None
         refused = [(each["peer"], each["reason"]) for each in r.said("validation-refused")]
         assert refused == [(CAI.peer, "it has no share of the held-out blocks of outer step 1")]
         says(r, ANN.peer, report, serial=2)
-        assert r.parts.validation.newest is not None
+        assert r.context.trainer.validation.newest is not None
 
 
 async def test_loss_beyond_all_bounds_is_not_reported(tmp_path: Path) -> None:
     async with gathering(tmp_path) as r:
-        step = commit(r, r.parts.me)
-        measured(r.parts, step, 2 * LOSS_MAX_NATS, 16)
-        assert (r.parts.validation.own, r.parts.validation.newest) == (None, None)
+        step = commit(r, r.context.me)
+        measured(r.context, step, 2 * LOSS_MAX_NATS, 16)
+        assert (r.context.trainer.validation.own, r.context.trainer.validation.newest) == (
+            None,
+            None,
+        )
         assert [each["code"] for each in r.said("evaluation-failed")] == ["NAN"]
 
 
 async def test_missing_held_out_blocks_do_not_delay_training(
     tmp_path: Path,
 ) -> None:
-    async with rig(tmp_path, rules=TWO) as r:
+    async with rig(tmp_path, rules=TWO, timing=Timing()) as r:
         know_data(r)
-        commit(r, r.parts.me)
-        whole = await own_files(r.parts, lambda: True)
+        commit(r, r.context.me)
+        whole = await own_files(r.context, lambda: True)
         assert len(whole) == 2
         Path(whole[1]).unlink()
         orders: list[str] = []
         got: list[tuple[str, ...]] = []
 
         async def fetch() -> None:
-            got.append(await own_files(r.parts, lambda: not orders))
+            got.append(await own_files(r.context, lambda: not orders))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(fetch)
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert got == []
             orders.append("train")
-            r.parts.changes.ring()
+            r.context.changes.ring()
         assert got == [()]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from p2ptrain.config.node import NodeConfig, parse_host_port
 from p2ptrain.node.main import run_node
-from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.trainer_processes import Trainers, subprocesses
 from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
 from tests.chaos.harness.modes import KINDS, STAND_IN, TORCH
@@ -50,8 +50,8 @@ def main() -> int:
     given = arguments()
     remote = Remote(inner_step_s=given.inner_step_s)
 
-    def trainers(parts: Parts) -> Trainers:
-        return FakeTrainers(parts, remote)
+    def trainers(context: Context) -> Trainers:
+        return FakeTrainers(context, remote)
 
     return run_node(
         config_of(given), trainers=subprocesses if given.trainers == TORCH else trainers

@@ -1,0 +1,71 @@
+"""Pass the organiser's allowlist on by gossip, and apply a newer one.
+
+A short list is published whole. A longer one is only announced, and a peer that lacks it asks.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from p2ptrain.encoding import pack
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.messages.peer_reports import AllowedPeers
+from p2ptrain.node.gossip.allowlist_notices import NOTICE_BYTES_MAX, Notices, Question, heed
+from p2ptrain.node.state.context import Context
+from p2ptrain.peers.protocol_names import allowlist_topic
+
+ALLOWLIST_S = 30.0
+
+ALLOWLIST_BYTES_MAX = 32 << 10
+"""A longer list is only announced, and a peer that lacks it asks: gossip would carry it many
+times."""
+
+
+async def take_allowlist(
+    nursery: trio.Nursery, notices: Notices, context: Context, peer: PeerId, payload: bytes
+) -> None:
+    """Handle a list, or the notice of one. `nursery` runs the questions that follow from it."""
+    if len(payload) > NOTICE_BYTES_MAX:
+        if context.admission.consider(payload):
+            await admission_changed(context)
+    elif (question := heed(context, notices, peer, payload)) is not None:
+        nursery.start_soon(_ask_for_list, context, question)
+
+
+async def _ask_for_list(context: Context, question: Question) -> None:
+    if await question():
+        await admission_changed(context)
+
+
+async def admission_changed(context: Context) -> None:
+    """Apply a newer allowlist: tell the network and the ledger, and pass it on."""
+    allowlist = context.admission.allowlist
+    assert allowlist is not None
+    context.journal.write("allowlist", sequence=allowlist.allowlist.sequence)
+    # Publish first, then drop the peers that are no longer listed: they may hear it too.
+    await _publish_allowlist(context)
+    context.network.refresh_admission()
+    for view in context.peers.table:
+        if not context.admission.admits(view.peer):
+            context.plane.listener.drop(view.peer)
+            # It will not be heard any more; the others need not wait for the detector.
+            context.peers.detector.hint_lost(view.peer, context.now())
+    await context.ledger.submit(AllowedPeers(context.admission.members_allowed()))
+    context.changes.ring()
+
+
+async def offer_allowlist(context: Context) -> None:
+    """Publish our list at intervals, for peers that missed it, until cancelled."""
+    while True:
+        await _publish_allowlist(context)
+        await trio.sleep(ALLOWLIST_S)
+
+
+async def _publish_allowlist(context: Context) -> None:
+    allowlist = context.admission.allowlist
+    if allowlist is None:
+        return
+    payload = allowlist.to_bytes()
+    if len(payload) > ALLOWLIST_BYTES_MAX:
+        payload = pack({"sequence": allowlist.allowlist.sequence})
+    await context.network.publish(allowlist_topic(context.run), payload)

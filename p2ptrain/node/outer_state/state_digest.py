@@ -1,0 +1,24 @@
+"""Compute the digest of θ and m for a user, at most once in each outer step."""
+
+from __future__ import annotations
+
+import trio
+
+from p2ptrain.node.state.outer import Outer
+
+DIGEST_NUMEL_MAX = 1 << 28
+"""Above this number of parameters, hashing θ and m takes over a second. Snapshots name such
+states."""
+
+
+async def state_digest(outer: Outer) -> str:
+    """Return blake3 of θ and m; empty while there is none to show."""
+    if outer.step is None or outer.moving or outer.vectors.numel > DIGEST_NUMEL_MAX:
+        return ""
+    if outer.digest is None or outer.digest[0] != outer.step:
+        step = outer.step
+        digest = await trio.to_thread.run_sync(outer.vectors.digest)
+        if outer.step != step or outer.moving:
+            return ""
+        outer.digest = (step, digest)
+    return outer.digest[1]

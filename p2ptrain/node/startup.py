@@ -1,0 +1,164 @@
+"""Start a node: check the machine, find the run, be admitted, and assemble the context.
+
+    home, identity ─► network ─► run ─► admission ─► store, ledger, outer state
+
+Each stage needs the ones before it and is undone in the opposite order, whatever ends the node.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from p2ptrain.archive import start_count
+from p2ptrain.archive.admission import Admission
+from p2ptrain.archive.home import Home
+from p2ptrain.config.node import NodeConfig
+from p2ptrain.identity import Identity, load_or_create
+from p2ptrain.ids import PeerId
+from p2ptrain.names import label
+from p2ptrain.net import Network, open_network
+from p2ptrain.node.assembly import assembled
+from p2ptrain.node.gossip.ask_peers import ADMITTED, STRANGER
+from p2ptrain.node.gossip.connections import met_before
+from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted_checkpoint
+from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.surroundings import Surroundings
+from p2ptrain.node.state.timing import Timing
+from p2ptrain.observe.cautions import Caution
+from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
+from p2ptrain.prepare import machine_check
+from p2ptrain.run import Run, save_run
+from p2ptrain.store import Disk
+
+
+@asynccontextmanager
+async def opened(
+    config: NodeConfig,
+    home: Home,
+    reception: Reception,
+    say: find_run.Say,
+    *,
+    disk: Disk | None = None,
+) -> AsyncIterator[Context]:
+    """Open everything that a node uses, once its run has admitted it; all is closed on exit.
+
+    Raises:
+        P2PTrainError: the node cannot start; the error says why and what to do.
+    """
+    identity, journal = load_or_create(home.identity), reception.journal
+    say(f"you are {label(identity.peer)}")
+    await _check(config, home, find_run.known_run(home, config), reception, say)
+    admission = Admission(home)
+    async with open_network(
+        identity,
+        listen=config.listen,
+        announce=config.announce,
+        mdns=config.mdns,
+        admitted=admission.admits,
+    ) as network:
+        for address in network.addresses():
+            say(f"listening at {address}")
+        run = await _join(network, config, home, identity, admission, reception, say)
+        count = partial(start_count.count, home.starts, disk=disk)
+        incarnation = await duplicate_identity.start(
+            network, identity, run, count, admission.admits, say
+        )
+        await trusted_checkpoint.begin_at_checkpoint(
+            network,
+            config,
+            home,
+            run,
+            journal,
+            say,
+            disk,
+            rank=lambda peer: ADMITTED if admission.admits(peer) else STRANGER,
+            draw=random.SystemRandom(),
+        )
+        around = Surroundings(
+            config,
+            home,
+            journal,
+            identity,
+            run,
+            admission,
+            network,
+            Timing(),
+            disk,
+            incarnation,
+            reception.doubts,
+        )
+        async with assembled(around) as context:
+            yield context
+
+
+async def _join(
+    network: Network,
+    config: NodeConfig,
+    home: Home,
+    identity: Identity,
+    admission: Admission,
+    reception: Reception,
+    say: find_run.Say,
+) -> Run:
+    """Learn the run, connect to a peer if one is reachable, and wait for admission."""
+    met = met_before(network, home, reception.journal)
+    ways_in = [*config.bootstrap, *met]
+    known = find_run.known_run(home, config)
+    if ways_in:
+        reception.enter(Connecting())
+        others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
+        say(f"connecting to {ways_in[0]}{others}")
+    run = known or await find_run.learn_run(network, config, ways_in)
+    reception.run = run
+    if known is None:
+        await _check(config, home, run, reception, say)
+    asking = partial(reception.enter, AwaitingAnswer(), consent.HOW_TO_ANSWER)
+    await consent.ask(run, config, identity.peer, home.agreed, asking=asking)
+    if known is None:
+        reception.enter(Connecting())
+        save_run(home.manifest, run)
+    admission.enter(run)
+    if known is not None and ways_in:
+        of_run = partial(_is_of_run, admission, met)
+        await find_run.return_to(network, config, run, ways_in, say, is_of_run=of_run)
+    network.refresh_admission()
+    say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
+    for promise in consent.promises():
+        say(promise)
+    await find_run.be_admitted(
+        network,
+        config,
+        identity,
+        run,
+        admission,
+        ways_in,
+        reception,
+        say,
+        draw=random.SystemRandom(),
+    )
+    network.refresh_admission()
+    return run
+
+
+def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
+    """Return whether this home knows `peer` from its run: by name, or because it met it there."""
+    return admission.names(peer) or any(peer in address for address in met)
+
+
+async def _check(
+    config: NodeConfig, home: Home, run: Run | None, reception: Reception, say: find_run.Say
+) -> None:
+    """Check that this machine can run the node; warn of resources that may run short.
+
+    Raises MachineUnfit, ConfigError, TrainerError: it cannot run the node.
+    """
+    reception.enter(Checking())
+    found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
+    for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):
+        say(f"warning: {doubt.words}")

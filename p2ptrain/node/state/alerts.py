@@ -1,0 +1,29 @@
+"""The warnings that this node shows to its user, in the status and on the screen.
+
+Any task may show a warning and clear it again. A warning has a name, and each name has one writer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from p2ptrain.observe.cautions import Caution
+
+
+@dataclass(slots=True)
+class Alerts:
+    doubts: tuple[Caution, ...] = ()
+    """Cautions found in this machine before the start."""
+    warnings: dict[str, Caution] = field(default_factory=dict)
+    """The present warnings by name."""
+
+    def show(self, name: str, caution: Caution) -> None:
+        """Show `caution` until it is cleared, in place of an earlier one of this name."""
+        self.warnings[name] = caution
+
+    def clear(self, name: str) -> None:
+        """Remove the warning of this name, if there is one."""
+        self.warnings.pop(name, None)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.warnings

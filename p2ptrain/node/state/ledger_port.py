@@ -1,0 +1,141 @@
+"""The only interface to this node's ledger. Written by `consensus/`, whose task owns the ledger.
+
+    every task ── submit, offer ──► queue ── next_event ──► the ledger's task
+    every task ◄──────────── snapshot, kept, history ───────── the ledger's task
+
+Other tasks send events and read what is decided. Only the ledger's task calls a method of `core`
+that changes the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from p2ptrain.archive.chain_log import Origin
+from p2ptrain.archive.step_index import History
+from p2ptrain.ids import Digest, PeerId
+from p2ptrain.ledger.chain.rules import Rules
+from p2ptrain.ledger.chain.state import LedgerState
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.history.kept_chain import KeptChain
+from p2ptrain.ledger.messages.events import Event, author_of
+from p2ptrain.peers.queue_shares import QueueShares
+from p2ptrain.rate_limit import Allowance
+from p2ptrain.store import RecordLog
+
+EVENTS_MAX = 4096
+"""Room for the reports of a thousand peers and for bursts. Own events wait for room; events of
+peers are dropped."""
+
+PAGES_PER_S = 8.0
+PAGES_BURST = 32
+"""Rate limit for pages of up to 64 ledger entries that this node makes for one peer. A peer that
+catches up needs 0.1 s to check a page, so it hardly asks more often. 32 pages contain the entries
+of a thousand outer steps. A peer that floods us with questions uses 4 % of a core."""
+
+
+@dataclass(slots=True)
+class EventQueue:
+    """The events that wait for the ledger. A peer that floods us loses only its own events."""
+
+    flooded: Callable[[PeerId], None]
+    """Called with the author of an event for which there is no room."""
+    _shares: QueueShares = field(default_factory=QueueShares)
+    """How many queued events each peer is the author of."""
+    _put: trio.MemorySendChannel[Event] = field(init=False)
+    _take: trio.MemoryReceiveChannel[Event] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._put, self._take = trio.open_memory_channel[Event](EVENTS_MAX)
+
+    @property
+    def waiting(self) -> int:
+        """The number of events in the queue."""
+        return self._put.statistics().current_buffer_used
+
+    @property
+    def blocked(self) -> int:
+        """The number of tasks that wait for room."""
+        return self._put.statistics().tasks_waiting_send
+
+    async def submit(self, event: Event) -> None:
+        """Append an event of our own. Waits for room."""
+        await self._put.send(event)
+
+    def offer(self, event: Event) -> None:
+        """Append an event of a peer, or drop it under a flood."""
+        author = author_of(event)
+        assert author is not None, "this node's own statements are submitted"
+        if self._shares.reserve(author, EVENTS_MAX - self.waiting, EVENTS_MAX):
+            self._put.send_nowait(event)
+        else:
+            self.flooded(author)
+
+    async def next_event(self) -> Event:
+        """Wait for the next event and return it. Only the ledger's task calls this."""
+        event = await self._take.receive()
+        self._shares.release(author_of(event))
+        return event
+
+    def next_event_nowait(self) -> Event:
+        """Return the next event that has come.
+
+        Raises trio.WouldBlock: there is none.
+        """
+        event = self._take.receive_nowait()
+        self._shares.release(author_of(event))
+        return event
+
+
+@dataclass(slots=True)
+class LedgerPort:
+    core: Ledger
+    """The state machine. Read it; only the ledger's task changes it."""
+    chain_log: RecordLog
+    votes: RecordLog
+    """The log of votes that bind us."""
+    origin: Origin | None
+    """Where our chain begins; None if at genesis."""
+    queue: EventQueue
+    """The events that the ledger has not handled yet."""
+    vote_records: int = field(init=False)
+    """The number of records in `votes`."""
+    history: History = field(init=False)
+    """The entries by outer step."""
+    updates_awaited: set[Digest] = field(default_factory=set)
+    """The updates that are being fetched for a vote."""
+    refusals: int = 0
+    """How many of our messages a peer refused because it does not admit us."""
+    pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
+    """Rate limit for pages of ledger entries, per peer."""
+
+    def __post_init__(self) -> None:
+        self.vote_records = sum(1 for _ in self.votes)
+        self.history = History(self.core.kept)
+
+    @property
+    def snapshot(self) -> LedgerState:
+        """The state of the chain as far as it is decided here. The value never changes; look again
+        after a wait."""
+        return self.core.state
+
+    @property
+    def kept(self) -> KeptChain:
+        """The entries that are kept here."""
+        return self.core.kept
+
+    @property
+    def rules(self) -> Rules:
+        return self.core.rules
+
+    async def submit(self, event: Event) -> None:
+        """Send the ledger an event of our own. It waits for room, so the event is not lost."""
+        await self.queue.submit(event)
+
+    def offer(self, event: Event) -> None:
+        """Send the ledger an event from a peer. It is dropped under a flood, since peers repeat
+        it."""
+        self.queue.offer(event)

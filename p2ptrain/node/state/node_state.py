@@ -1,0 +1,60 @@
+"""The state of the node as its user and its peers see it. Written by `control/`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from p2ptrain.observe.journal import Journal
+from p2ptrain.observe.states import (
+    Exchanging,
+    FetchingSnapshot,
+    Isolated,
+    Leaving,
+    Serving,
+    StandingBy,
+    Starting,
+    State,
+    Training,
+)
+
+
+@dataclass(slots=True)
+class NodeState:
+    journal: Journal
+    current: State = field(default_factory=Starting)
+    """The newest state that a task entered."""
+    leaving: bool = False
+    """True once this node says goodbye."""
+    isolated: str = ""
+    """Why no quorum can be reached at present; empty if it can."""
+    started_s: float = field(default_factory=time.monotonic)
+    """When this node started, by the monotonic clock, in seconds."""
+
+    def shown(self, fetching: FetchingSnapshot | None = None) -> State:
+        """Return the state to show to others.
+
+        An isolated node still trains, but waits in vain. A trainer may load while a snapshot is
+        fetched; the snapshot is shown because it takes longer.
+        """
+        if fetching is not None and not self.leaving:
+            return fetching
+        waits = isinstance(self.current, StandingBy | Serving)
+        return Isolated(self.isolated) if waits and self.isolated else self.current
+
+    def enter(self, state: State) -> None:
+        """Change the node's state to `state`, and journal it if the name changes. Any task may call
+        this.
+
+        A leaving node stays in `Leaving`, whatever else still goes on.
+        """
+        if self.leaving and not isinstance(state, Leaving):
+            return
+        if state.name != self.current.name:
+            self.journal.write("state", state=state.name)
+        self.current = state
+
+    def enter_unless_training(self, state: State) -> None:
+        """Enter `state` unless the node trains, exchanges or serves, which says more."""
+        if not isinstance(self.current, (Training, Exchanging, Serving)):
+            self.enter(state)

@@ -1,0 +1,26 @@
+"""The facts that only this node's own heartbeats need. Written by `gossip/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import trio
+
+from p2ptrain.peers.heartbeat_delta import HeartbeatSender
+
+
+@dataclass(slots=True)
+class OwnHeartbeat:
+    due: trio.Event = field(default_factory=trio.Event)
+    """Set to send the next heartbeat at once; replaced when a heartbeat is sent."""
+    saying: HeartbeatSender = field(default_factory=HeartbeatSender)
+    """Encodes our heartbeats, and decides which of them are full."""
+    dialled: bool = False
+    """True if peers have dialled our data plane."""
+    dialable: bool = True
+    """False if peers probably cannot dial our data plane."""
+
+    def send_now(self) -> None:
+        """Send a heartbeat at once: something changed that other peers wait for. Any task may call
+        this."""
+        self.due.set()

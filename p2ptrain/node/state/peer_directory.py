@@ -1,0 +1,82 @@
+"""The knowledge that this node has of its peers. Its tables change through their own methods.
+
+The directory answers which peers are heard, up, believed and vouched for. It does not know what
+anybody asks that for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from p2ptrain.address_group import is_this_machine
+from p2ptrain.archive.admission import Admission
+from p2ptrain.dataplane import Endpoint
+from p2ptrain.ids import PeerId
+from p2ptrain.ledger.core import Ledger
+from p2ptrain.ledger.failure_detector import Colour, Detector
+from p2ptrain.net import Network
+from p2ptrain.peers.misbehaviour_log import MisbehaviourLog
+from p2ptrain.peers.path_table import PathTable
+from p2ptrain.peers.peer_table import PeerRecord, PeerTable
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDirectory:
+    admission: Admission
+    ledger: Ledger
+    network: Network
+    table: PeerTable
+    """The newest heartbeat of each peer."""
+    detector: Detector
+    """Judges who is up."""
+    paths: PathTable
+    """Delays and rates between peers."""
+    complaints: MisbehaviourLog
+    """Journals what peers did wrong, with a rate limit."""
+
+    def is_down(self, peer: PeerId) -> bool:
+        return self.detector.status(peer, trio.current_time()) is Colour.RED
+
+    def is_vouched_for(self, peer: PeerId) -> bool:
+        """Return whether `peer` is a member or on the organiser's allowlist.
+
+        In an open run every peer is admitted, so admission proves nothing.
+        """
+        is_member = self.ledger.state.is_member(peer)
+        return is_member or (not self.admission.is_open and self.admission.admits(peer))
+
+    def ledger_is_current(self) -> bool:
+        """Return whether some peer was heard and no counted peer is ahead of us on our line."""
+        beats, line = [view.heartbeat for view in self.counted()], self.ledger.state.line
+        heights = [beat.height for beat in beats if beat.line == line]
+        return bool(heights) and max(heights) <= self.ledger.state.height
+
+    def counted(self) -> list[PeerRecord]:
+        """Return the peers that count when this node asks how long the ledger is.
+
+        These are the believed peers that are vouched for; all believed peers if none is. Otherwise,
+        in an open run, each new identity could keep this node waiting for another 30 s.
+        """
+        believed = self.believed()
+        return [view for view in believed if self.is_vouched_for(view.peer)] or believed
+
+    def believed(self) -> list[PeerRecord]:
+        """Return the heard peers, except those that claim to be ahead of us and do not prove it."""
+        now = trio.current_time()
+        return [view for view in self.table if self.ledger.believes(view.peer, now)]
+
+    def may_be_at(self, endpoint: Endpoint) -> bool:
+        """Return whether we dial `endpoint` on its peer's word.
+
+        An endpoint on a loopback address is one of our own machine. It is dialled only if our
+        connection with that peer stays on this machine too. Otherwise a member could make us
+        connect to services that listen here for local programs alone.
+        """
+        site = self.network.site_of(endpoint.peer)
+        return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
+
+    def complain(self, event: str, about: str, **fields: object) -> None:
+        """Journal what a peer did wrong, with a rate limit."""
+        self.complaints.complain(event, about, fields, trio.current_time())

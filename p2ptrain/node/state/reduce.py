@@ -1,0 +1,26 @@
+"""The state of this node's reduces. Written by `reduce/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.peers.heartbeat import ReduceReport
+from p2ptrain.ring import Arrangement, Reduce, ReduceStatistics
+from p2ptrain.state.pseudo_gradient import Comparison
+
+
+@dataclass(slots=True)
+class ReduceState:
+    report: ReduceReport | None = None
+    """The outcome of the newest attempt here, as the other peers receive it."""
+    ring: Reduce | None = None
+    """The reduce that exchanges bytes at present."""
+    averaging: int | None = None
+    """The outer step whose update this node is about to make, until the update is stored or given
+    up."""
+    last_ring: ReduceStatistics | None = None
+    """The measurements of the newest successful reduce."""
+    comparison: Comparison | None = None
+    """Our work compared with the mean in the newest successful reduce."""
+    arranged: Arrangement | None = None
+    """The newest ring order that this node proposed."""

@@ -1,0 +1,27 @@
+"""Inner optimizer states that members give to joiners. Written by `optimizer_sharing/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from p2ptrain.ids import Digest
+
+
+@dataclass(slots=True)
+class OptimizerSharing:
+    offered: dict[Digest, float] = field(default_factory=dict)
+    """Until when each blob's chunks are kept for joiners, by the local monotonic clock."""
+    inner_from: str = ""
+    """The members whose inner optimizers ours started from, in words."""
+
+    def offer(self, digest: Digest, *, now_s: float, keep_s: float) -> None:
+        """Keep the blob's chunks for `keep_s`. Offers that have expired are forgotten."""
+        self.offered = {each: until for each, until in self.offered.items() if until > now_s}
+        self.offered[digest] = now_s + keep_s
+
+    def withdraw(self, digest: Digest) -> None:
+        self.offered.pop(digest, None)
+
+    def kept(self, now_s: float) -> tuple[Digest, ...]:
+        """Return the blobs that a joiner may still be fetching from here."""
+        return tuple(digest for digest, until in self.offered.items() if until > now_s)

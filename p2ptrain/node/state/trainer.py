@@ -1,0 +1,82 @@
+"""The state of this node's trainer, and of the work that it has made. Written by `training/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2ptrain.ipc.frames import Progress
+from p2ptrain.ipc.trainer_config import Halving
+from p2ptrain.observe.states import Training
+from p2ptrain.peers.heartbeat import ReadyReport
+from p2ptrain.peers.validation_tally import ValidationTally
+from p2ptrain.state import Arena
+from p2ptrain.sync.trainer_orders import Work
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMicroBatch:
+    """The micro-batch that fits this machine's memory, as trainers found it after memory ran out.
+
+    `settings`: digest of the settings it was found under; `day`: its date.
+    """
+
+    settings: str
+    day: str
+    halving: Halving
+
+
+@dataclass(slots=True)
+class TrainerState:
+    validation: ValidationTally
+    """The validation losses of θ that members report."""
+    arena: Arena | None = None
+    """The memory shared with the trainer; None on a seed, which has no trainer."""
+    work: Work | None = None
+    """The finished work that this node offers for the next reduce."""
+    inner_step: int = 0
+    inner_steps: int = 0
+    tokens_per_s: float = 0.0
+    progress: Progress | None = None
+    """The trainer's report of its newest inner step."""
+    inner_s: float = 0.0
+    """Seconds spent in inner steps since this node started."""
+    up: bool = False
+    """True while a trainer runs that has said hello."""
+    device: str = ""
+    """The device that the trainer runs on, in words."""
+    halving: FoundMicroBatch | None = None
+    """The micro-batch found after the trainer ran out of memory."""
+    theta_in_use: bool = False
+    """True from the order to read θ until the trainer reports that it has read θ."""
+
+    @property
+    def ready(self) -> ReadyReport | None:
+        """The report of `work` that the other peers receive."""
+        work = self.work
+        return None if work is None else ReadyReport(work.step, work.tokens, len(work.blocks))
+
+    @property
+    def shown(self) -> Training:
+        """The state of a node whose trainer trains."""
+        return Training(self.inner_step, self.inner_steps)
+
+    def begin_inner_steps(self, before: int, until: int) -> None:
+        """Note that `before` of `until` inner steps are made and the others have begun."""
+        self.inner_step, self.inner_steps = before, until
+
+    def note_progress(self, progress: Progress, computed_s: float, *, ahead: bool) -> None:
+        """Note the report of an inner step. A step made `ahead` of the ledger is not counted."""
+        self.inner_s += computed_s
+        self.progress, self.tokens_per_s = progress, progress.tokens_per_s
+        if not ahead:
+            self.inner_step += 1
+
+    def note_end(self) -> None:
+        """Reset what belongs to a trainer that has ended. Its finished work is still in the arena,
+        and stays valid."""
+        self.up, self.theta_in_use, self.tokens_per_s = False, False, 0.0
+
+    def discard_work(self) -> None:
+        """Offer the finished work no longer. The reduce calls this if the work cannot be averaged,
+        and the outer state if the work was trained on a wrong θ."""
+        self.work = None
