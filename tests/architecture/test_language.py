@@ -24,7 +24,6 @@ ENDS = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][*)])|(?<=[.!?]\*\*))\s+(?=[A-Z`\"*(]
 
 ALLOWED = (
     "Other statuses: 1 a fault of p2ptrain",  # a list with a semicolon for each item
-    "It was: a and b had both accepted it",  # the next sentence begins with the peer c
 )
 """Sentences that are clear to a reader all the same, by their first words."""
 
