@@ -113,7 +113,7 @@ class Turns:
         """Return whether `sender` ends a turn early and may not. Note the time if it may.
 
         Between two such times there must be enough rounds for every voter to have a turn.
-        Otherwise one voter could keep all others from deciding anything (SPEC.md, "Liveness"). Tardy
+        Otherwise one voter could keep all others from deciding (SPEC.md, "Liveness"). Tardy
         proposers are no exception: voters disagree on who is tardy, and an honest one whose rounds
         are refused by those that must answer would hold up the others.
         """
