@@ -4,7 +4,7 @@ A proposer that says nothing costs everybody a whole round. Rotation brings it b
 heights as there are voters, so one silent voter of six doubled the time of a short outer step. So a
 node remembers which proposers let their turn pass, and gives them little time. Losing a turn harms
 nobody: the next proposer proposes the same. Safety does not depend on any of this, because a round
-may begin at any time (SPEC.md, "In time").
+may begin at any time (SPEC.md, "Liveness").
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Turns:
         """Return whether `sender` ends a turn early and may not. Note the time if it may.
 
         Between two such times there must be enough rounds for every voter to have a turn.
-        Otherwise one voter could keep all others from deciding anything (SPEC.md, In time). Tardy
+        Otherwise one voter could keep all others from deciding (SPEC.md, "Liveness"). Tardy
         proposers are no exception: voters disagree on who is tardy, and an honest one whose rounds
         are refused by those that must answer would hold up the others.
         """

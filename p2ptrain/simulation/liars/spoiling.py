@@ -42,7 +42,7 @@ class Spoil(Enum):
 
 SILENT_S = 1.5
 TRICKLE_S = 2.0
-"""Seconds that others wait for it: a tenth of the default limit (SPEC.md, "In time")."""
+"""Seconds that others wait for it: a tenth of the default limit (SPEC.md, "Liveness")."""
 
 LONG_SILENCE_S = 6.0
 """As long as three outer steps. A world that decides nothing for 20 s counts as stuck."""

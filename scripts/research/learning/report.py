@@ -55,7 +55,7 @@ TABLES = (
         {"scratch-diloco-2": Asked("÷", 1.02), "scratch-diloco-4": Asked("÷", 1.05)},
     ),
     Table(
-        "From first weights: what should not differ",
+        "From first weights: arms that should not differ",
         "scratch-diloco-4",
         ("scratch-fp16", "scratch-int8"),
     ),
@@ -71,32 +71,32 @@ TABLES = (
         ("streaming-1", "streaming-5", "async", "eager"),
         {"streaming-1": Asked("÷", 1.005)},
     ),
-    Table("One of four at a quarter of the speed", "slow-equally", ("slow-by-tokens",)),
+    Table("One of four peers at a quarter of the speed", "slow-equally", ("slow-by-tokens",)),
     Table(
-        "Churn against three that stay",
+        "Churn compared with three peers that stay",
         "three-that-stay",
         CHURN,
         {arm: Asked("÷", 1.01) for arm in ("churn-fresh", "churn-donor", "churn-donors")},
     ),
     Table(
-        "Churn against four that stay, and contribute a third more",
+        "Churn compared with four peers that stay, and contribute a third more",
         "diloco-4",
         CHURN,
         {"churn-fresh": Asked("÷", 1.01)},
     ),
     Table(
-        "Churn where lives are twice as long: 53 outer steps of 24",
+        "Churn with peers that stay twice as long: 53 outer steps of 24",
         "three-that-stay-h24",
         ("churn-fresh-h24", "churn-donor-h24"),
     ),
     Table(
-        "The gap over the number of outer steps: H = 6, 12 and 24 are 212, 106 and 53",
+        "The gap by number of outer steps: H = 6, 12 and 24 are 212, 106 and 53",
         "dp",
         ("diloco-2-h6", "diloco-2", "diloco-4-h6", "diloco-4", "diloco-4-h24"),
         {"diloco-2-h6": Asked("÷", 1.02), "diloco-4-h6": Asked("÷", 1.05)},
     ),
     Table("Half as long: 53 outer steps on half the tokens", "dp-short", ("diloco-4-short",)),
-    Table("Twice the batch, as many outer steps of 6", "dp-wide", ("diloco-4-wide",)),
+    Table("Twice the batch, the same number of outer steps of 6", "dp-wide", ("diloco-4-wide",)),
 )
 
 RISE_MAX = 0.1
@@ -148,7 +148,7 @@ def _texts(records: Sequence[Record]) -> str:
 def outcome(records: Sequence[Record]) -> str:
     """Return one table of all requirements and whether they were met."""
     found = by_arm(records)
-    rows = ["| | asked | found | seeds | |", "|---|---|---|---|---|"]
+    rows = ["| | target | measured | seeds | |", "|---|---|---|---|---|"]
     rows += [
         _outcome_of(name, asked, table.reference, found)
         for table in TABLES
@@ -181,8 +181,8 @@ def _table(table: Table, found: Mapping[str, list[Record]], ordinary: Ordinary |
     rows = [
         f"### {table.title}",
         "",
-        f"| arm | loss, nats | seeds | − {of} | ÷ {of} | | − {of}: copied; all else "
-        f"| ÷ {of}, strangers | tokens for the same loss | asked for |",
+        f"| arm | loss, nats | seeds | − {of} | ÷ {of} | | − {of}: copied; all others "
+        f"| ÷ {of}, strangers | tokens for the same loss | target |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     reference = found.get(of, [])
@@ -235,8 +235,8 @@ def _gains(found: Mapping[str, list[Record]]) -> str:
     leaves it out.
     """
     start, dp = losses_of(found.get("start", [])), losses_of(found.get("dp", []))
-    rows = ["### Of what ordinary training gains after the start, so much", ""]
-    rows += ["| arm | loss at the start | at the end | of the gain of dp | seeds |"]
+    rows = ["### The gain after the start, relative to ordinary training", ""]
+    rows += ["| arm | loss at the start | at the end | gain ÷ that of dp | seeds |"]
     rows += ["|---|---|---|---|---|"]
     for name in ("dp", *TABLES[0].arms):
         ends = losses_of(found.get(name, []))
@@ -253,12 +253,12 @@ def _joiners(found: Mapping[str, list[Record]]) -> str:
 
     Each peer trains on its own text.
     """
-    rows = ["### Who has just joined: loss in training above that of the others, nats", ""]
+    rows = ["### Training loss of new joiners above that of the other peers, nats", ""]
     for name in CHURN:
         records = [each for each in found.get(name, ()) if each.joiners]
         means = [statistics.fmean(step) for step in zip(*(e.joiners for e in records), strict=True)]
         told = ", ".join(f"{each:.3f}" for each in means) or "not measured yet"
-        rows.append(f"- {name}, in each inner step since: {told}")
+        rows.append(f"- {name}, in each inner step since the join: {told}")
     return "\n".join(rows)
 
 
@@ -268,7 +268,7 @@ def _rises(found: Mapping[str, list[Record]]) -> str:
     for name in ("three-that-stay", *CHURN):
         rises = [rise(each) for each in found.get(name, ())]
         rows.append(f"- {name}: {f'{max(rises):.4f} nats' if rises else 'not measured yet'}")
-    return "\n".join([*rows, "", f"Asked for: no rise above {RISE_MAX:g} nats at a join."])
+    return "\n".join([*rows, "", f"Target: no rise above {RISE_MAX:g} nats at a join."])
 
 
 def rise(record: Record) -> float:
