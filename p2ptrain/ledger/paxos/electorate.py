@@ -176,9 +176,10 @@ def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
 
     It may have been chosen already; every quorum of promises contains a voter who would know.
     Return None if nobody had accepted anything; the proposer is then free. A lying proposer may
-    have had two entries accepted in that round: then return the one that more voters name. If
-    quorums are two thirds, only that one can have been chosen. In either case these promises prove
-    that the proposer lied.
+    have had two entries accepted in that round: then return the one that more voters name. The
+    other one may have been chosen all the same, if a voter claims an entry that it did not accept
+    (SPEC.md, "What a lying voter can do"). In either case these promises prove that the proposer
+    lied.
     """
     accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
     highest = max((round for round, _ in accepted), default=None)
