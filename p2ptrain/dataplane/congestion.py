@@ -47,20 +47,20 @@ class Congestion:
         return f"congestion control {used}; {WANTED} is not available: {self.refusal}"
 
 
-def prefer_bbr(sock: Socket, option: int | None = OPTION) -> Congestion:
-    """Request BBR. If it is refused, keep the system's default."""
+def prefer_bbr(sock: Socket, option: int | None = OPTION, wanted: str = WANTED) -> Congestion:
+    """Request BBR, or another control. If it is refused, keep the system's default."""
     if option is None:
         return Congestion("", "this system does not let programs choose")
     refusal = ""
     try:
-        sock.setsockopt(socket.IPPROTO_TCP, option, WANTED.encode())
+        sock.setsockopt(socket.IPPROTO_TCP, option, wanted.encode())
     except OSError as exc:
         refusal = exc.strerror or type(exc).__name__
     control = ""
     with suppress(OSError):
         told = sock.getsockopt(socket.IPPROTO_TCP, option, NAME_BYTES_MAX)
         control = told.partition(b"\0")[0].decode("ascii", "replace")
-    if control != WANTED and not refusal:
+    if control != wanted and not refusal:
         refusal = "the system keeps its own choice"
     return Congestion(control, refusal)
 

@@ -69,7 +69,13 @@ class Strangers:
 class Gate:
     """Turns an accepted socket into a PeerSocket, or refuses it. Thread-safe."""
 
-    def __init__(self, credentials: Credentials, allowed: Callable[[PeerId], bool]) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        allowed: Callable[[PeerId], bool],
+        trusted_max: int = TRUSTED_MAX,
+    ) -> None:
+        self._trusted_max = trusted_max
         self._credentials = credentials
         self._allowed = allowed
         self._members: frozenset[PeerId] = frozenset({credentials.peer})
@@ -93,7 +99,7 @@ class Gate:
         with self._lock:
             self._trusted.pop(peer, None)
             self._trusted[peer] = certificate_der
-            while len(self._trusted) > TRUSTED_MAX:
+            while len(self._trusted) > self._trusted_max:
                 del self._trusted[most_dispensable(self._trusted, self.is_member)]
             self._holders = {der: holder for holder, der in self._trusted.items()}
             self._context = None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from p2ptrain.dataplane.certificates import Credentials
-from p2ptrain.dataplane.gate import Gate, Strangers
+from p2ptrain.dataplane.gate import TRUSTED_MAX, Gate, Strangers
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls import answer_hello, receive_hello
 from p2ptrain.errors import (
@@ -46,6 +46,7 @@ class Bounds:
     handler_s: float = 30.0
     """Deadline in seconds with which a handler starts, until it sets its own."""
     leave_s: float = 5.0
+    trusted_max: int = TRUSTED_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Listener:
     ) -> None:
         self._encrypted = encrypted
         self._bounds = bounds or Bounds()
-        self._gate = Gate(credentials, allowed)
+        self._gate = Gate(credentials, allowed, self._bounds.trusted_max)
         self._strangers = Strangers(self._bounds.strangers_max)
         self._lock = threading.Lock()
         self._handlers: dict[str, Handler] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from p2ptrain.dataplane.sockets import SecureSocket
@@ -47,13 +47,17 @@ class Probed:
     seconds: float
 
 
-def probe(sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX) -> Probed:
-    """Measure the path from the peer to here, on a connection with purpose PURPOSE. Blocks.
+def probe(
+    sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX, probe_s: float | None = None
+) -> Probed:
+    """Measure the path from the peer to here, on a connection with purpose PURPOSE. Blocks for
+    `probe_s` at most (PROBE_S by default), after the peer's first byte.
 
     Raises:
         PeerLost, PeerTooSlow.
     """
-    sock.set_deadline(2 * PROBE_S)
+    probe_s = probe_s or PROBE_S
+    sock.set_deadline(2 * probe_s)
     asked = time.monotonic()
     sock.send_frame(pack({"bytes": count_bytes}))
     answer = bytearray(1)
@@ -63,17 +67,21 @@ def probe(sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX) -> Probed:
         return Probed(began - asked, 0, 0.0)
     view = memoryview(bytearray(SLICE_BYTES))
     came: list[tuple[float, int]] = [(began, 0)]
-    while (total := came[-1][1]) < count_bytes and came[-1][0] < began + PROBE_S:
+    while (total := came[-1][1]) < count_bytes and came[-1][0] < began + probe_s:
         piece = view[: min(SLICE_BYTES, count_bytes - total)]
         try:
             sock.receive_into(piece)
         except PeerLost:
             break  # It has become busy; the bytes that came count.
         came.append((time.monotonic(), total + len(piece)))
-    return _second_half(asked, came)
+    return measured(asked, came)
 
 
-def _second_half(asked: float, came: list[tuple[float, int]]) -> Probed:
+def measured(asked: float, came: Sequence[tuple[float, int]]) -> Probed:
+    """Return the result of a probe that was requested at `asked`. `came` has the bytes that had
+    come by each time, beginning with none at the peer's first byte. The first half is left out, by
+    bytes or by time, whichever is shorter: TCP finds its rate meanwhile.
+    """
     (began, _), (ended, total) = came[0], came[-1]
     since, before = next(
         (at, so_far)
@@ -87,12 +95,15 @@ class ProbeServer:
     """A listener's handler for PURPOSE. It refuses while `busy()`, and serves each peer rarely.
 
     `limit` is called with a number of bytes before they are sent, and returns when they may be
-    sent.
+    sent. A probe ends after `probe_s`, by default PROBE_S.
     """
 
-    def __init__(self, busy: Callable[[], bool], limit: Limit | None = None) -> None:
+    def __init__(
+        self, busy: Callable[[], bool], limit: Limit | None = None, probe_s: float | None = None
+    ) -> None:
         self._busy = busy
         self._limit = limit
+        self._probe_s = probe_s or PROBE_S
         self._lock = threading.Lock()
         self._served = Allowance(1, 1 / PEER_AGAIN_S)
 
@@ -100,13 +111,13 @@ class ProbeServer:
         """Serve one probe. Raises PeerError if the connection ends early, RemoteProtocolError if
         the request is malformed.
         """
-        sock.set_deadline(2 * PROBE_S)
-        left = _wanted(sock)
+        sock.set_deadline(2 * self._probe_s)
+        left = wanted_bytes(sock)
         if not self._may(sock.peer):
             sock.send_all(b"\0")
             return
         sock.send_all(b"\1")
-        zeros, ends = memoryview(bytes(SLICE_BYTES)), time.monotonic() + PROBE_S
+        zeros, ends = memoryview(bytes(SLICE_BYTES)), time.monotonic() + self._probe_s
         while left > 0 and time.monotonic() < ends and not self._busy():
             piece = zeros[: min(left, SLICE_BYTES)]
             if self._limit is not None:
@@ -119,7 +130,11 @@ class ProbeServer:
             return not self._busy() and self._served.take(peer, 1, time.monotonic())
 
 
-def _wanted(sock: SecureSocket) -> int:
+def wanted_bytes(sock: SecureSocket) -> int:
+    """Receive a request for a probe. Return how many bytes it asks for.
+
+    Raises PeerError, or RemoteProtocolError if it is malformed or asks for too much.
+    """
     request = unpack(sock.receive_frame(REQUEST_BYTES_MAX), bytes_max=REQUEST_BYTES_MAX)
     count_bytes = fields(request, bytes=int)["bytes"]
     assert isinstance(count_bytes, int)

@@ -109,7 +109,7 @@ def dial(
         sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling or Dialling()))
         secured = _handshake(credentials, endpoint, sock, ends)
         connection = PeerSocket(secured, peer, deadline_s=ends - time.monotonic())
-        _introduce(connection, hello)
+        introduce(connection, hello)
         if not encrypted:
             connection.leave_encryption()
         on_failure.pop_all()
@@ -158,7 +158,13 @@ def _handshake(
     return secured
 
 
-def _introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
+def introduce(sock: PeerSocket, hello: Mapping[str, object]) -> None:
+    """Send our hello to a listener, and wait until it is accepted.
+
+    Raises:
+        PeerUnreachable: the listener refused us, our certificate or the purpose.
+        RemoteProtocolError: its answer is malformed.
+    """
     packed = pack(dict(hello))
     assert len(packed) <= HELLO_BYTES_MAX
     assert isinstance(hello.get("purpose"), str)

@@ -93,9 +93,10 @@ class Share:
 class PeerShares:
     """One share of a rank for each peer, so that more connections get no more bytes."""
 
-    def __init__(self, uplink: Uplink, rank: Rank) -> None:
+    def __init__(self, uplink: Uplink, rank: Rank, peers_max: int = PEERS_MAX) -> None:
         self._uplink = uplink
         self._rank = rank
+        self._peers_max = peers_max
         self._lock = threading.Lock()
         self._shares: dict[PeerId, Share] = {}
 
@@ -104,6 +105,6 @@ class PeerShares:
         with self._lock:
             share = self._shares.pop(peer, None) or self._uplink.share(self._rank)
             self._shares[peer] = share
-            if len(self._shares) > PEERS_MAX:
+            if len(self._shares) > self._peers_max:
                 del self._shares[next(iter(self._shares))]
         share.take(count)

@@ -389,11 +389,11 @@ class Ledger(Queries):
         self._catchup.members = self.view.know(frozenset(self.state.since))
 
     def _next_instance(self) -> Instance:
-        line, height = self.state.line, self.state.height + 1
-        chain = (self.rules, line, height, self.state.head, self.state.voters, self.me)
-        electorate = Electorate(*chain, self._sign, self._verify, self._must_not_vote())
-        acceptor = self._acceptors.pop((line, height), Acceptor(line, height))
-        return Instance(electorate, acceptor, self._tardy.at(height))
+        who, silent = (self.rules, self.me, self._sign, self._verify), self._must_not_vote()
+        electorate = Electorate.after(self.state, *who, silent=silent)
+        place = electorate.line, electorate.height
+        acceptor = self._acceptors.pop(place, Acceptor(*place))
+        return Instance(electorate, acceptor, self._tardy.at(electorate.height))
 
     def _undecided(self) -> list[Acceptor]:
         return [*self._acceptors.values(), self._instance.acceptor]

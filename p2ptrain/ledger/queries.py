@@ -16,7 +16,7 @@ from p2ptrain.ledger.history.catchup import Catchup
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate, KeptChain
 from p2ptrain.ledger.messages.messages import Entries, Message, Pruned
 from p2ptrain.ledger.paxos.acceptor import Acceptor, Acceptors
-from p2ptrain.ledger.paxos.proposer import UNICASTS_MAX
+from p2ptrain.ledger.paxos.proposer import are_many
 from p2ptrain.ledger.policy.wish import Wish
 
 
@@ -99,7 +99,7 @@ class Queries(ABC):
 
     def _news(self, height: int) -> Message:
         """Return the entries for a proposer that is behind; with many voters only our height."""
-        many = len(self.state.voters) > UNICASTS_MAX
+        many = are_many(self.state.voters)
         return Entries(self.state.height, ()) if many else self.page(height)
 
     def _must_not_vote(self) -> bool:

@@ -18,15 +18,11 @@ from p2ptrain.address_group import site_of
 from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import Feed
+from p2ptrain.net.room import ROOM, Room
 
 EVENTS_MAX = 1024
 PER_PEER_MAX = 4
 """Two remain when both sides dial at once. The limit stops a peer that keeps dialling."""
-STRANGERS_MAX = 64
-"""Connections of peers that are not admitted: they send a hello, ask to join, and wait."""
-OTHERS_MAX = 320
-"""Connections of all peers that are not members. The rest of the host's 512 serve a hundred
-members, some with two. Without this limit, anybody could occupy all connections of an open run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +53,7 @@ class Connections(INotifee):
         drop: Callable[[PeerId], None],
         close: Callable[[INetConn], None],
         gone: Callable[[PeerId], None],
+        room: Room = ROOM,
     ) -> None:
         self.feed: Feed[Event] = Feed(EVENTS_MAX)
         self._admitted = admitted
@@ -64,6 +61,7 @@ class Connections(INotifee):
         self._drop = drop
         self._close = close
         self._gone = gone
+        self._room = room
         self._open: dict[PeerId, set[int]] = {}
         self._strangers: dict[PeerId, None] = {}
         self._sites: dict[PeerId, str] = {}
@@ -95,17 +93,17 @@ class Connections(INotifee):
         self.feed.push(PeerConnected(peer))
         if not self._admitted(peer):
             self._strangers[peer] = None
-            if len(self._strangers) > STRANGERS_MAX:
+            if len(self._strangers) > self._room.strangers:
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 self._drop(oldest)
 
     def _is_one_other_too_many(self, peer: PeerId) -> bool:
-        """Return whether it exceeds OTHERS_MAX. Earlier ones stay: they may soon be members."""
+        """Return whether there is no room for it. Earlier ones stay: they may soon be members."""
         if self._is_member(peer):
             return False
         others = [known for each, known in self._open.items() if not self._is_member(each)]
-        return sum(map(len, others)) > OTHERS_MAX
+        return sum(map(len, others)) > self._room.others
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         peer = _peer_of(conn)

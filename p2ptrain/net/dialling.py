@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 from libp2p.abc import IHost
@@ -76,6 +76,12 @@ class _Budget:
             self._dials.release()
 
 
+class Probe(Protocol):
+    """Returns the IP address at which an address answers, or raises DialFailed."""
+
+    async def __call__(self, address: Address, resolver: Resolver, *, deadline_s: float) -> str: ...
+
+
 class Dialler:
     def __init__(
         self,
@@ -84,8 +90,10 @@ class Dialler:
         book: AddressBook,
         connected: Callable[[], set[PeerId]],
         is_member: IsMember,
+        probe: Probe = probe,
     ) -> None:
         self._host = host
+        self._probe = probe
         self._me = me
         self._book = book
         self._connected = connected
@@ -218,7 +226,7 @@ class Dialler:
         async with budget.dial(address, ends):
             left_s = max(ends - trio.current_time(), 0.0)
             deadline_s = min(left_s * 0.6, PROBE_S_MAX)
-            host = await probe(address, budget.resolver, deadline_s=deadline_s)
+            host = await self._probe(address, budget.resolver, deadline_s=deadline_s)
             async with self._one_at_a_time(address, peer, ends):
                 if peer not in self._connected():
                     await self._shake_hands(address, host, peer, ends)

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 from libp2p.abc import IHost
 from libp2p.peer.id import ID
-from libp2p.tools.anyio_service import background_trio_service
 
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
@@ -26,13 +25,13 @@ from p2ptrain.net.gossip.pubsub import Gossip, Judge
 from p2ptrain.net.host.hardening import (
     build_host,
     close_connection,
-    contain_tasks,
     contained,
     running,
     sever,
 )
 from p2ptrain.net.listening import claimed, dialable, listen_failed
-from p2ptrain.net.requests import Handler, Requester, Responder, Service
+from p2ptrain.net.requests import WAITS, Handler, Requester, Responder, Service, Waits
+from p2ptrain.net.room import ROOM, Room
 
 DIAL_S = 10.0
 
@@ -43,7 +42,12 @@ class Network:
     """The result of `open_network`. It identifies peers by id, and remembers their addresses."""
 
     def __init__(
-        self, identity: Identity, host: IHost, nursery: trio.Nursery, admitted: Admitted
+        self,
+        identity: Identity,
+        host: IHost,
+        nursery: trio.Nursery,
+        admitted: Admitted,
+        room: Room,
     ) -> None:
         self.peer = identity.peer
         self._host = host
@@ -59,11 +63,12 @@ class Network:
             drop=self.drop,
             close=lambda connection: nursery.start_soon(close_connection, connection),
             gone=self._requester.forget,
+            room=room,
         )
         self._dialler = Dialler(
             host, self.peer, self._book, self._connections.peers, self._is_member
         )
-        self._gossip = Gossip(host, admitted, self._is_member)
+        self._gossip = Gossip(host, admitted, self._is_member, room)
         self._discovery = Discovery(
             host, self._book, self._connections.peers, admitted, self._is_member
         )
@@ -181,7 +186,13 @@ class Network:
         )
 
     def handle(
-        self, protocol: str, handler: Handler, *, bytes_max: int = 1 << 16, anyone: bool = False
+        self,
+        protocol: str,
+        handler: Handler,
+        *,
+        bytes_max: int = 1 << 16,
+        anyone: bool = False,
+        waits: Waits = WAITS,
     ) -> None:
         """Let `await handler(peer, payload)` make the reply to requests of `protocol` from now on.
 
@@ -189,7 +200,7 @@ class Network:
         RemoteProtocolError (malformed), NotAuthorised (refused) or another P2PTrainError (failed);
         its text goes to the peer. Any other exception is logged and costs only that request.
         """
-        self._responder.handle(protocol, Service(handler, bytes_max, anyone))
+        self._responder.handle(protocol, Service(handler, bytes_max, anyone, waits))
 
     async def publish(self, topic: str, payload: bytes) -> None:
         """Send `payload`, signed, to all admitted peers that follow `topic`; peers forward it.
@@ -239,8 +250,8 @@ class Network:
         return {
             "connected": len(self._connections.peers()),
             "events_lost": self._connections.feed.lost,
-            "gossip_lost": self._gossip.statistics(),
-            "gossip_refused": self._gossip.intake.refused,
+            **self._responder.statistics(),
+            **self._gossip.statistics(),
         }
 
     def _is_member(self, peer: PeerId) -> bool:
@@ -253,9 +264,7 @@ class Network:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(running(self._host, listen))
             self._learn_listening(listen, announce)
-            for service in (self._gossip.pubsub, self._gossip.router):
-                contain_tasks(await stack.enter_async_context(background_trio_service(service)))
-            await self._gossip.pubsub.wait_until_ready()
+            await stack.enter_async_context(self._gossip.running())
             if mdns:
                 stack.enter_context(mdns_neighbours(self.peer, self.hear))
             yield
@@ -277,20 +286,25 @@ async def open_network(
     announce: Sequence[str] = (),
     mdns: bool = False,
     admitted: Admitted,
+    room: Room = ROOM,
+    host: IHost | None = None,
 ) -> AsyncIterator[Network]:
     """Run a network while the block lasts.
 
     `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any port; empty list: dial
     only). If `announce` is given, others are told these addresses instead. `admitted` is called
-    often and must answer at once.
+    often and must answer at once. `room` limits peers that are not members. `host` is the libp2p
+    host to use, made by `build_host` for the same identity; by default one is built here.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LOCK-FOLDER, LISTEN-FAILED.
     """
     with claimed(listen) as listening:
-        host = build_host(identity, announce=[parse(a).transport for a in announce], mdns=mdns)
+        told = [parse(address).transport for address in announce]
+        if host is None:
+            host = build_host(identity, announce=told, mdns=mdns)
         async with _unwrapped(), trio.open_nursery() as nursery:
-            network = Network(identity, host, nursery, admitted)
+            network = Network(identity, host, nursery, admitted, room)
             try:
                 async with network._run(listening, announce, mdns):
                     yield network

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from collections.abc import Callable
 
 import trio
 
@@ -21,8 +22,14 @@ _BANNER = b"\x13/multistream/1.0.0\n"
 """The first bytes of every libp2p host."""
 
 
-async def probe(address: Address, resolver: Resolver, *, deadline_s: float) -> str:
-    """Return the IP address at which `address` speaks libp2p.
+async def probe(
+    address: Address,
+    resolver: Resolver,
+    *,
+    deadline_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
+    """Return the IP address at which `address` speaks libp2p. `clock` tells seconds.
 
     Raises:
         DialFailed: NET-DNS, NET-REFUSED, NET-TIMEOUT, NET-NO-ROUTE, NET-SILENT, NET-RESET,
@@ -34,7 +41,7 @@ async def probe(address: Address, resolver: Resolver, *, deadline_s: float) -> s
         left = len(candidates) - number + 1
         share_s = max(ends - trio.current_time(), 0) / left
         try:
-            await _probe_host(address, host, share_s)
+            await _probe_host(address, host, share_s, clock)
         except DialFailed:
             if left == 1:
                 raise
@@ -43,19 +50,21 @@ async def probe(address: Address, resolver: Resolver, *, deadline_s: float) -> s
     raise AssertionError("a name resolves to at least one address, or NET-DNS was raised")
 
 
-async def _probe_host(address: Address, host: str, deadline_s: float) -> None:
-    started = time.monotonic()
+async def _probe_host(
+    address: Address, host: str, deadline_s: float, clock: Callable[[], float]
+) -> None:
+    started = clock()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with trio.socket.socket(family, socket.SOCK_STREAM) as sock:
         with trio.move_on_after(deadline_s) as scope:
             try:
                 await sock.connect((host, address.port))
             except OSError as exc:
-                raise _connect_failed(address, exc, time.monotonic() - started) from exc
+                raise _connect_failed(address, exc, clock() - started) from exc
         if scope.cancelled_caught:
             raise DialFailed(address, "NET-TIMEOUT", f"no answer for {deadline_s:.1f} s")
             # A connection may come at the very end, if this machine is busy.
-        left_s = max(0.0, deadline_s - (time.monotonic() - started))
+        left_s = max(0.0, deadline_s - (clock() - started))
         await _read_banner(address, sock, left_s)
 
 

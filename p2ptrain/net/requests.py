@@ -76,12 +76,30 @@ class Status(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """How long the answering side waits, in seconds: `idle_s` for a request, `body_s` for the rest
+    of it, and `handler_s` for the handler.
+    """
+
+    idle_s: float = IDLE_S
+    body_s: float = BODY_S
+    handler_s: float = HANDLER_S
+
+
+WAITS = Waits()
+"""The limits of all protocols, unless a protocol says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
-    """A handler of a protocol, its longest request, and whether anyone may send one."""
+    """A handler of a protocol, its longest request, whether anyone may send one, and how long we
+    wait.
+    """
 
     handler: Handler
     bytes_max: int
     anyone: bool
+    waits: Waits = WAITS
 
 
 @dataclass(slots=True)
@@ -99,13 +117,15 @@ class _Exchange:
     error: P2PTrainError | None = None
 
 
-async def open_stream(host: IHost, peer: PeerId, protocol: str) -> INetStream:
+async def open_stream(
+    host: IHost, peer: PeerId, protocol: str, open_s: float = OPEN_S
+) -> INetStream:
     """Open a stream to a connected peer. Cancellation waits until it is open or has failed.
 
     Raises:
         PeerUnreachable, PeerTooSlow.
     """
-    with shielded_for(OPEN_S) as opening:
+    with shielded_for(open_s) as opening:
         try:
             stream = await host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
         except _GONE as exc:
@@ -116,11 +136,13 @@ async def open_stream(host: IHost, peer: PeerId, protocol: str) -> INetStream:
     return stream
 
 
-async def write_all(host: IHost, stream: INetStream, peer: PeerId, payload: bytes) -> bool:
+async def write_all(
+    host: IHost, stream: INetStream, peer: PeerId, payload: bytes, write_s: float = WRITE_S
+) -> bool:
     """Write `payload`. Return False if the peer accepted no data and the connection was given up,
     since libp2p breaks a connection on which a write is cancelled.
     """
-    with shielded_for(WRITE_S) as writing:
+    with shielded_for(write_s) as writing:
         await stream.write(payload)
     if writing.cancelled_caught:
         await sever(host, ID.from_base58(peer))
@@ -128,11 +150,22 @@ async def write_all(host: IHost, stream: INetStream, peer: PeerId, payload: byte
 
 
 class Requester:
-    """The requesting side. `nursery` outlives every request."""
+    """The requesting side. `nursery` outlives every request. A connection is given up if opening a
+    stream takes `open_s`, or a write `write_s`.
+    """
 
-    def __init__(self, host: IHost, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        host: IHost,
+        nursery: trio.Nursery,
+        *,
+        open_s: float = OPEN_S,
+        write_s: float = WRITE_S,
+    ) -> None:
         self._host = host
         self._nursery = nursery
+        self._open_s = open_s
+        self._write_s = write_s
         self._idle: dict[tuple[PeerId, str], list[tuple[float, INetStream]]] = defaultdict(list)
         self._in_flight: Counter[PeerId] = Counter()
 
@@ -194,14 +227,14 @@ class Requester:
             exchange.stage = "leaving a kept stream that broke"
             await _reset(kept)
         exchange.stage = "opening a stream"
-        stream = await open_stream(self._host, exchange.peer, exchange.protocol)
+        stream = await open_stream(self._host, exchange.peer, exchange.protocol, self._open_s)
         return await self._ask(stream, exchange, "on a new stream")
 
     async def _ask(self, stream: INetStream, exchange: _Exchange, where: str) -> bytes:
         peer = exchange.peer
         exchange.stage = f"sending {where}"
         framed = _LENGTH.pack(len(exchange.payload)) + exchange.payload
-        if not await write_all(self._host, stream, peer, framed):
+        if not await write_all(self._host, stream, peer, framed, self._write_s):
             raise PeerTooSlow("it accepts no data; this node closed the connection", peer=peer)
         exchange.stage = f"sent {where}"
         with trio.move_on_at(exchange.ends) as reading:
@@ -250,6 +283,14 @@ class Responder:
         self._host = host
         self._admitted = admitted
         self._streams: Counter[PeerId] = Counter()
+        self._streams_opened = 0
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many streams peers have opened to our handlers, and how many are open now."""
+        return {
+            "streams_opened": self._streams_opened,
+            "streams_open": self._streams.total(),
+        }
 
     def handle(self, protocol: str, service: Service) -> None:
         async def serve(stream: INetStream) -> None:
@@ -264,6 +305,7 @@ class Responder:
             await _reset(stream)
             return
         self._streams[peer] += 1
+        self._streams_opened += 1
         try:
             while await self._serve_one(stream, peer, service):
                 pass
@@ -277,7 +319,7 @@ class Responder:
 
     async def _serve_one(self, stream: INetStream, peer: PeerId, service: Service) -> bool:
         """Answer one request; return False if the stream should end."""
-        with trio.move_on_after(IDLE_S) as idle:
+        with trio.move_on_after(service.waits.idle_s) as idle:
             header = await _read_exactly(stream, _LENGTH.size)
         if idle.cancelled_caught:
             return False
@@ -286,7 +328,7 @@ class Responder:
             words = f"{length} bytes; at most {service.bytes_max} are accepted"
             await self._reply(stream, peer, Status.MALFORMED, words.encode())
             return False
-        with trio.move_on_after(BODY_S) as late:
+        with trio.move_on_after(service.waits.body_s) as late:
             payload = await _read_exactly(stream, length)
         if late.cancelled_caught:
             return False
@@ -297,7 +339,7 @@ class Responder:
         if not (service.anyone or self._admitted(peer)):
             return Status.REFUSED, b"you are not admitted to this run"
         try:
-            with trio.fail_after(HANDLER_S):
+            with trio.fail_after(service.waits.handler_s):
                 return Status.OK, await service.handler(peer, payload)
         except RemoteProtocolError as exc:
             return Status.MALFORMED, exc.what.encode()

@@ -19,9 +19,6 @@ from p2ptrain.ring.link import Link
 from p2ptrain.ring.neighbour import Connection, Neighbour
 from p2ptrain.ring.wire import ABORT_BYTES_MAX, Header, Kind, decode_blame, encode_blame
 
-GRACE_S = 1.0
-"""Time for an abort to reach all peers. After it the links are given up."""
-
 QUIET_S = 0.3
 """A neighbour that sends nothing for this long (one round trip around the world) has nothing on the
 way that a close could cut off, and it has received our reason. It may still be connecting: without
@@ -37,11 +34,13 @@ end."""
 
 
 def tell_neighbours(attempt: Attempt, neighbours: Iterable[Neighbour]) -> None:
-    """Tell the neighbours the verdict, and wait until they know it too."""
+    """Tell the neighbours the verdict, and wait until they know it too, but no longer than the
+    attempt's `grace_s`.
+    """
     blame = attempt.verdict.blame
     assert blame is not None
     words = encode_blame(blame)
-    ends = time.monotonic() + GRACE_S
+    ends = time.monotonic() + attempt.grace_s
     leaves = [
         _Leave(each.peer, connection, _header(attempt, connection.stream, len(words)), words)
         for each in neighbours

@@ -12,6 +12,9 @@ from p2ptrain.ring.blame import Blame, SharedVerdict
 from p2ptrain.ring.plan import ReducePlan
 from p2ptrain.ring.request import ReduceRequest
 
+GRACE_S = 1.0
+"""Time for an abort to reach all peers. After it the links are given up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -22,6 +25,7 @@ class Attempt:
     verdict: SharedVerdict
     share: Share | None
     """The share of a capped uplink; None if the uplink is not capped."""
+    grace_s: float = GRACE_S
 
     def peer(self, number: int) -> PeerId:
         return self.request.peers[number]

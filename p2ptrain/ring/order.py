@@ -34,6 +34,10 @@ Rates = Mapping[tuple[PeerId, PeerId], float]
 """Bytes per second by pair, the smaller name first; 0 where no connection can be made."""
 
 
+Matrix = Sequence[Sequence[float]]
+"""The rate of each pair, by the peers' places; the same in both directions."""
+
+
 @dataclass(frozen=True, slots=True)
 class RingOrder:
     peers: tuple[PeerId, ...]
@@ -58,13 +62,13 @@ def best_order(
     if len(names) <= 3:
         found = list(range(len(names)))
     elif len(names) <= EXACT_MAX:
-        found = _exact(matrix)
+        found = exact_order(matrix)
     else:
-        found = _searched(matrix)
-    slowest = _slowest(matrix, found)
+        found = searched_order(matrix)
+    slowest = slowest_edge(matrix, found)
     kept = [names.index(peer) for peer in current if peer in names]
     if len(kept) == len(names) > 0:
-        standing = _slowest(matrix, kept)
+        standing = slowest_edge(matrix, kept)
         if slowest < BETTER_BY * standing or slowest == standing:
             present = tuple(names[at] for at in kept)
             return RingOrder(present, standing, "no order is much faster than the present one")
@@ -73,15 +77,17 @@ def best_order(
     )
 
 
-def _slowest(matrix: list[list[float]], order: list[int]) -> float:
+def slowest_edge(matrix: Matrix, order: Sequence[int]) -> float:
+    """Return the rate of the slowest edge of this circle; infinite if it has no edge."""
     if len(order) < 2:
         return float("inf")
     return min(matrix[a][b] for a, b in pairwise([*order, order[0]]))
 
 
-def _exact(matrix: list[list[float]]) -> list[int]:
-    """Return the widest Hamiltonian circle. Dynamic programming over subsets: for each subset and
-    each of its members, the best slowest edge of a path from 0 through the subset to that member.
+def exact_order(matrix: Matrix) -> list[int]:
+    """Return the widest Hamiltonian circle of at least two peers. Dynamic programming over subsets:
+    for each subset and each of its members, the best slowest edge of a path from 0 through the
+    subset to that member.
     """
     count = len(matrix)
     full = (1 << count) - 1
@@ -106,9 +112,10 @@ def _exact(matrix: list[list[float]]) -> list[int]:
     return order[::-1]
 
 
-def _searched(matrix: list[list[float]]) -> list[int]:
-    """Bisect over the known rates for the largest threshold at which `_circle` finds a circle, all
-    of whose edges are at least that fast.
+def searched_order(matrix: Matrix) -> list[int]:
+    """Return a wide circle of at least three peers, perhaps not the widest: bisect over the known
+    rates for the largest threshold at which `_circle` finds a circle, all of whose edges are at
+    least that fast.
     """
     count = len(matrix)
     rates = sorted({matrix[a][b] for a in range(count) for b in range(a)})
@@ -124,12 +131,12 @@ def _searched(matrix: list[list[float]]) -> list[int]:
             high = middle - 1
         else:
             found, low = circle, middle + 1
-            while low <= high and rates[low] <= _slowest(matrix, found):
+            while low <= high and rates[low] <= slowest_edge(matrix, found):
                 low += 1
     return found
 
 
-def _circle(matrix: list[list[float]], least: float, tries: int) -> list[int] | None:
+def _circle(matrix: Matrix, least: float, tries: int) -> list[int] | None:
     """Return a circle through all peers over edges of at least `least`, if `tries` steps find
     it.
     """

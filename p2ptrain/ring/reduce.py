@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from p2ptrain.dataplane import Rank, SecureSocket, Uplink
 from p2ptrain.errors import LocalProtocolError, ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring.abort import GRACE_S
 from p2ptrain.ring.arithmetic import Arithmetic
-from p2ptrain.ring.attempt import Attempt
+from p2ptrain.ring.attempt import GRACE_S, Attempt
 from p2ptrain.ring.blame import Blame, Blamed, SharedVerdict
 from p2ptrain.ring.lane import Lane
 from p2ptrain.ring.request import ReduceRequest, ReduceStatistics, Traffic
@@ -43,6 +42,8 @@ class Reduce:
     added to the contribution. `residual_out` receives what rounding loses in this reduce, and
     replaces `residual` when the result is committed. Both are in units of the mean times the number
     of peers.
+
+    After a failure, other peers have `grace_s` to hear of it and to name suspects.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Reduce:
         *,
         residual: NDArray[np.float32] | None = None,
         residual_out: NDArray[np.float32] | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
         self._request = request
         self._links = links
@@ -67,7 +69,7 @@ class Reduce:
         self._arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
         self._share = None if uplink is None else uplink.share(Rank.RING)
         self._attempt = Attempt(
-            request, plan, request.tag(), self._arithmetic, self._verdict, self._share
+            request, plan, request.tag(), self._arithmetic, self._verdict, self._share, grace_s
         )
         self._check_links()
         self._lanes: list[Lane] = []
@@ -135,7 +137,7 @@ class Reduce:
                 if not self._ended.wait(self._request.deadline_s):
                     self._run_over()
                 if self._verdict.settled:
-                    wait(threads, 2 * GRACE_S)
+                    wait(threads, 2 * self._attempt.grace_s)
             finally:
                 if self._share is not None:
                     self._share.close()
@@ -146,7 +148,7 @@ class Reduce:
     def _run_over(self) -> None:
         """The deadline has passed. If we know no suspect, give other peers a moment to name one."""
         blame = self._late()
-        if blame.suspects or not self._ended.wait(GRACE_S):
+        if blame.suspects or not self._ended.wait(self._attempt.grace_s):
             self._verdict.settle(blame)
 
     def _late(self) -> Blame:

@@ -363,14 +363,14 @@ class SimNode:
     # ── gossip ───────────────────────────────────────────────────────────────────────────────────
 
     def gossip(self) -> None:
-        beat = self._beat()
+        beat = self.heartbeat()
         for peer in self._world.others(self.me):
             self._world.send(self.me, peer, beat)
         if self.leaving or self._wants_in():
             for event in beat.events:
                 self.handle(event)
 
-    def _beat(self) -> Heartbeat:
+    def heartbeat(self) -> Heartbeat:
         """Return a heartbeat with the node's height and its new reports."""
         said, self._said = self._said, self._reports()
         whole = self._beats % WHOLE_EVERY == 0

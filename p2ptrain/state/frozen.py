@@ -14,14 +14,26 @@ The module knows bytes and threads, and nothing of parameters or disks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+Copy = Callable[[Bytes, Bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenStatistics:
+    """`copied` is the number of pieces that are held as copies now. `memory_pieces` is the number
+    of pieces for which memory was allocated since the freeze; it is reused.
+    """
+
+    copied: int
+    memory_pieces: int
 
 
 class Frozen:
@@ -29,9 +41,15 @@ class Frozen:
 
     One thread calls `fill`, others `before_write`. It ends with `close` or the `with` block. After
     that writers do not wait any more, and there is nothing left to read.
+
+    `copy(to, source)` copies one piece, and takes most of the time.
     """
 
-    def __init__(self, regions: Sequence[memoryview], piece_bytes: int) -> None:
+    def __init__(
+        self, regions: Sequence[memoryview], piece_bytes: int, copy: Copy = np.copyto
+    ) -> None:
+        self._copy = copy
+        self._memory_pieces = 0
         self._pieces: list[Bytes] = [
             np.frombuffer(region[start : start + piece_bytes], np.uint8)
             for region in regions
@@ -57,6 +75,10 @@ class Frozen:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def statistics(self) -> FrozenStatistics:
+        with self._changed:
+            return FrozenStatistics(len(self._copies), self._memory_pieces)
+
     def close(self) -> None:
         """End the view: no more copies are made."""
         with self._changed:
@@ -77,7 +99,7 @@ class Frozen:
         with self._taken(index):
             piece = self._copies.get(index, self._pieces[index])[self._offset :]
             count = min(len(piece), len(target))
-            np.copyto(target[:count], piece[:count])
+            self._copy(target[:count], piece[:count])
             self._offset += count
             if count == len(piece):
                 self._done_with(index)
@@ -105,14 +127,17 @@ class Frozen:
                 return
             piece = self._pieces[index]
             copy = self._memory()[: len(piece)]
-            np.copyto(copy, piece)
+            self._copy(copy, piece)
             with self._changed:
                 if index >= self._next:
                     self._copies[index] = copy
 
     def _memory(self) -> Bytes:
         with self._changed:
-            return self._spare.pop() if self._spare else np.empty(self._piece_bytes, np.uint8)
+            if self._spare:
+                return self._spare.pop()
+            self._memory_pieces += 1
+        return np.empty(self._piece_bytes, np.uint8)
 
     @contextmanager
     def _taken(self, index: int) -> Iterator[None]:

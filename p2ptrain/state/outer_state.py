@@ -52,10 +52,18 @@ class OuterState:
 
     `theta` and `momentum` are numpy views of shared memory; the trainers map θ through `theta_fd`.
     One update or load runs at a time, and a second one waits. A snapshot may be written meanwhile.
+    `threads` update θ and m, each `share_elements` at a time.
     """
 
-    def __init__(self, numel: int, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        numel: int,
+        *,
+        threads: int | None = None,
+        share_elements: int = SHARE_ELEMENTS,
+    ) -> None:
         self.numel = numel
+        self._share_elements = share_elements
         self.theta_vector = SharedVector(numel, name="p2ptrain-theta")
         self._momentum = SharedVector(numel, name="p2ptrain-momentum")
         self._threads = threads or min(THREADS_MAX, os.cpu_count() or 1)
@@ -104,7 +112,7 @@ class OuterState:
         view = memoryview(payload)
         with self._changing:
             share = partial(self._apply_share, view, lr, mu, codec, self._frozen, fragment)
-            starts = range(0, fragment.numel, _share_elements(codec.block))
+            starts = range(0, fragment.numel, self._share(codec.block))
             if len(starts) == 1 or self._threads == 1:
                 for start in starts:
                     share(start)
@@ -112,6 +120,10 @@ class OuterState:
             with ThreadPoolExecutor(self._threads, "outer-step") as pool:
                 for _ in pool.map(share, starts):
                     pass
+
+    def _share(self, block: int) -> int:
+        """Return a number of whole blocks, so that every share starts at a block's scale."""
+        return max(self._share_elements // block, 1) * block
 
     def _apply_share(
         self,
@@ -123,7 +135,7 @@ class OuterState:
         fragment: Fragment,
         start: int,
     ) -> None:
-        stop = min(start + _share_elements(codec.block), fragment.numel)
+        stop = min(start + self._share(codec.block), fragment.numel)
         pieces = fragment.pieces(start, stop)
         if frozen is not None:
             for region in (0, 1):
@@ -240,8 +252,3 @@ def write_state(
     """Store a snapshot of vectors that are in no OuterState, such as a run's genesis."""
     parts = [np.ascontiguousarray(v).data.cast("B") for v in (theta, momentum)]
     return store.put_blob(SNAPSHOT, parts, {"numel": len(theta), **meta})
-
-
-def _share_elements(block: int) -> int:
-    """Return a number of whole blocks, so that every share starts at a block's scale."""
-    return max(SHARE_ELEMENTS // block, 1) * block

@@ -168,6 +168,8 @@ class MemoryDisk:
         return len(content)
 
     def names(self, path: Path) -> list[str]:
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
         return sorted(self._names[path])
 
     def lock(self, path: Path) -> _Lock | None:

@@ -18,14 +18,20 @@ from p2ptrain.store.disk import Disk, Lock, disk_errors
 PINS_MAX = 10_000
 _LINE_BYTES = 65
 _WAIT_S = 0.05
-_TRIES = 200
+TRIES = 200
 """Ten seconds in total. Commands hold the lock for milliseconds, collections while they delete."""
 
 
 class Pins:
-    """The pins of the store under `root`."""
+    """The pins of the store under `root`. There are `pins_max` at most. The lock is tried `tries`
+    times, every 50 ms.
+    """
 
-    def __init__(self, root: Path, disk: Disk) -> None:
+    def __init__(
+        self, root: Path, disk: Disk, pins_max: int = PINS_MAX, tries: int = TRIES
+    ) -> None:
+        self._pins_max = pins_max
+        self._tries = tries
         self._root = root
         self._path = root / "pins"
         self._disk = disk
@@ -35,9 +41,9 @@ class Pins:
         with disk_errors("reading the pins", self._root):
             if self._disk.size(self._path) is None:
                 return frozenset()
-            data = self._disk.read(self._path, 0, PINS_MAX * _LINE_BYTES + 1)
+            data = self._disk.read(self._path, 0, self._pins_max * _LINE_BYTES + 1)
         lines = data.decode("ascii", errors="replace").splitlines()
-        if len(lines) > PINS_MAX or not all(is_digest(line) for line in lines):
+        if len(lines) > self._pins_max or not all(is_digest(line) for line in lines):
             raise StoreError(
                 "the list of pins is damaged",
                 code="STORE-PINS",
@@ -71,8 +77,8 @@ class Pins:
             wanted = (pinned | {add} if add else pinned) - {remove}
             if wanted == pinned:
                 return False
-            if len(wanted) > PINS_MAX:
-                raise StoreError(f"a store has at most {PINS_MAX} pins", code="STORE-PINS")
+            if len(wanted) > self._pins_max:
+                raise StoreError(f"a store has at most {self._pins_max} pins", code="STORE-PINS")
             self._write("".join(f"{digest}\n" for digest in sorted(wanted)))
             return True
 
@@ -86,7 +92,7 @@ class Pins:
 
     def _taken(self) -> Lock:
         never = threading.Event()
-        for _ in range(_TRIES):
+        for _ in range(self._tries):
             with disk_errors("locking the pins", self._root):
                 lock = self._disk.lock(self._root / "pins.lock")
             if lock is not None:

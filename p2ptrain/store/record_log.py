@@ -121,10 +121,11 @@ class RecordLog:
         if durable:
             self._durable = self._size
 
-    def rewrite(self, records: Iterable[bytes]) -> None:
+    def rewrite(self, records: Iterable[bytes], frame_bytes: int | None = None) -> None:
         """Replace the whole log by these records, atomically and durably: for compaction.
 
-        The records are read one at a time and written in frames of about `FRAME_BYTES`.
+        The records are read one at a time and written in frames of about `frame_bytes`, by default
+        `FRAME_BYTES`.
 
         Raises StoreFull or StoreError. The log is then unchanged, or, if a crash might undo the
         rename, it
@@ -137,7 +138,7 @@ class RecordLog:
         with disk_errors(f"rewriting {self.path.name}", self.path):
             self._disk.write(fresh, memoryview(header))
             file = self._disk.opened(fresh)
-            for batch in _batches(records):
+            for batch in _batches(records, frame_bytes or FRAME_BYTES):
                 # The rename comes after the sync, so everything before a frame is
                 # durable by then.
                 frame = _frame(batch, size, seed)
@@ -256,11 +257,11 @@ class RecordLog:
         return (body, durable) if sound else None
 
 
-def _batches(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _batches(records: Iterable[bytes], frame_bytes: int) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for record in records:
-        if batch and size + len(record) > FRAME_BYTES:
+        if batch and size + len(record) > frame_bytes:
             yield batch
             batch, size = [], 0
         batch.append(record)

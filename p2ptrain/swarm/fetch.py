@@ -15,6 +15,7 @@ from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import Store
 from p2ptrain.swarm.lanes import STALL_S, Fetch, FetchPlan, SourceT
+from p2ptrain.swarm.picker import PATIENCE, Patience
 from p2ptrain.swarm.report import FetchProgress, FetchReport, blamed
 
 
@@ -80,6 +81,7 @@ def fetch_blob(
     progress: Callable[[FetchProgress], None] | None = None,
     streams_per_peer: int = 1,
     stall_s: float = STALL_S,
+    patience: Patience = PATIENCE,
     handle: FetchHandle[SourceT] | None = None,
 ) -> FetchReport:
     """Fetch a whole blob into the store: first its manifest, then the chunks that are missing.
@@ -110,6 +112,7 @@ def fetch_blob(
             stall_s,
             streams_per_peer,
             progress or _nobody_listens,
+            patience,
             is_urgent=not has_manifest,
         )
         return _run(Fetch(store, plan), handle)

@@ -30,7 +30,7 @@ from p2ptrain.errors import (
 )
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import CheckedChunk, Store, checked
-from p2ptrain.swarm.picker import Picker
+from p2ptrain.swarm.picker import PATIENCE, Patience, Picker
 from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
 from p2ptrain.swarm.wire import receive_response, send_request
 from p2ptrain.swarm.write_behind import Landing
@@ -79,6 +79,7 @@ class FetchPlan(Generic[SourceT]):
     stall_s: float
     streams_per_peer: int
     progress: Callable[[FetchProgress], None]
+    patience: Patience = PATIENCE
     is_urgent: bool = False
 
     def lanes(self) -> dict[Lane, SourceT]:
@@ -94,17 +95,19 @@ class FetchPlan(Generic[SourceT]):
 class Fetch(Generic[SourceT]):
     """The state of one fetch, shared by its lanes. `_changed` guards all of it."""
 
-    def __init__(self, store: Store, plan: FetchPlan[SourceT]) -> None:
+    def __init__(
+        self, store: Store, plan: FetchPlan[SourceT], landing: Landing | None = None
+    ) -> None:
         self._store = store
         self._plan = plan
         self._lanes = plan.lanes()
         self._changed = threading.Condition()
-        self._picker = Picker(self._lanes)
+        self._picker = Picker(self._lanes, patience=plan.patience)
         self._picker.want(plan.wanted, urgent=plan.is_urgent)
         self._sockets: dict[Lane, SecureSocket] = {}
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()
-        self._landing = Landing(len(self._lanes))
+        self._landing = landing or Landing(len(self._lanes))
         self._pool: ThreadPoolExecutor | None = None
         """Runs the lanes' threads; set while the fetch runs."""
         self._telling = threading.Lock()

@@ -54,11 +54,23 @@ SOONER_FACTOR = 1.5
 """Request a copy if the first is expected to take this many times as long. A factor of 1.5 is more
 than an error of measurement."""
 
-PATIENCE_FACTOR = 3.0
 PATIENCE_MIN_S = 0.5
 PATIENCE_UNKNOWN_S = 5.0
-"""Limits on the time of a chunk, from the request, before another lane is asked too: three times
-the usual time of a chunk. Until one has come, the limit is the time in which 7 Mbit/s bring one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Limits on the time of a chunk, from the request, before another lane is asked too: `factor`
+    times the usual time of a chunk, at least `least_s`. Until one has come, the limit is
+    `unknown_s`: the time in which 7 Mbit/s bring one.
+    """
+
+    factor: float = 3.0
+    least_s: float = PATIENCE_MIN_S
+    unknown_s: float = PATIENCE_UNKNOWN_S
+
+
+PATIENCE = Patience()
 
 AGAIN_S = 0.002
 AGAIN_S_MAX = 10.0
@@ -165,9 +177,16 @@ class Picker(Generic[LaneT]):
     no remaining lane may have a wanted chunk.
     """
 
-    def __init__(self, lanes: Iterable[LaneT], *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
+    def __init__(
+        self,
+        lanes: Iterable[LaneT],
+        *,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        patience: Patience = PATIENCE,
+    ) -> None:
         assert in_flight_max >= 1
         self._in_flight_max = in_flight_max
+        self._patience = patience
         self._paces: dict[LaneT, Pace] = {}
         self._lacks: dict[LaneT, Lacks] = {}
         self._digests: list[Digest] = []
@@ -377,14 +396,13 @@ class Picker(Generic[LaneT]):
 
     def _late_at(self, digest: Digest) -> float:
         """Return when a requested chunk becomes overdue."""
-        patience_s = PATIENCE_MIN_S
-        if digest not in self._urgent:
-            usual_s = self._usual_s
-            patience_s = (
-                PATIENCE_UNKNOWN_S
-                if usual_s is None
-                else max(PATIENCE_MIN_S, PATIENCE_FACTOR * usual_s)
-            )
+        patience, usual_s = self._patience, self._usual_s
+        if digest in self._urgent:
+            patience_s = patience.least_s
+        elif usual_s is None:
+            patience_s = patience.unknown_s
+        else:
+            patience_s = max(patience.least_s, patience.factor * usual_s)
         copies = self._asked[digest].values()
         further = max(0, len(copies) + 1 - COPIES_MAX)
         return max(each.at for each in copies) + patience_s * 2.0**further

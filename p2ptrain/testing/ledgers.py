@@ -47,6 +47,8 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
 )
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
+from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
+from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
 from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
 
@@ -146,8 +148,16 @@ Postman = Callable[[Letter], bool]
 """Returns whether the message arrives."""
 
 
+Watch = Callable[[PeerId, Effect], None]
+"""Called with each effect of each ledger, before the effect is carried out."""
+
+
 def everything(letter: Letter) -> bool:
     return True
+
+
+def ignore(name: PeerId, effect: Effect) -> None:
+    """Watch nothing."""
 
 
 @dataclass(slots=True)
@@ -163,6 +173,7 @@ class Group:
     notes: list[tuple[PeerId, str]] = field(default_factory=list)
     fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
     arrange: Arrange = in_given_order
+    watch: Watch = ignore
 
     def __post_init__(self) -> None:
         self.names = self.names or self.rules.founders
@@ -254,10 +265,33 @@ class Group:
             self.tell(min(due)[1], Tick())
         raise AssertionError("a timer rings for ever")
 
+    # ── what a test looks at ─────────────────────────────────────────────────────────────────────
+
+    def electorate(self, name: PeerId | str) -> Electorate:
+        """Return the electorate of the height under way at `name`. It signs as `name`, so a test
+        can have `name` say anything.
+        """
+        ledger = self.ledgers[PeerId(name)]
+        return Electorate.after(ledger.state, self.rules, ledger.me, signer(ledger.me), verify)
+
+    def acceptor(self, name: PeerId | str) -> Acceptor:
+        """Return the promises and votes of `name` at the height under way, as its disk holds
+        them."""
+        me = PeerId(name)
+        state = self.ledgers[me].state
+        place = state.line, state.height + 1
+        kept = restored_acceptors(self.disks[me].records, decided=state.decided)
+        return kept.get(place, Acceptor(*place))
+
+    def round(self, name: PeerId | str) -> int:
+        """Return the round that `name` is in at the height under way."""
+        return self.ledgers[PeerId(name)].status(self.now).round
+
     def heights(self) -> dict[str, int]:
         return {name: ledger.state.height for name, ledger in self.ledgers.items()}
 
     def _carry_out(self, me: PeerId, effect: Effect) -> None:
+        self.watch(me, effect)
         match effect:
             case Persist(record):
                 self.disks[me].append_record(record)

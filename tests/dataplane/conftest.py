@@ -16,13 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from p2ptrain.dataplane import Bounds, Credentials, Endpoint, Listener, PeerSocket, dial
-from p2ptrain.dataplane.certificates import (
-    _EXTENSION,
-    _VALID_FROM,
-    _VALID_TO,
-    _signed_key,
-    _spki,
-)
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 
@@ -81,18 +74,20 @@ def certificate_in_the_name_of(
     """A certificate by `maker` with valid signatures, and with names and extensions as the test
     likes.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
-    ours = x509.UnrecognizedExtension(_EXTENSION, _signed_key(maker, _spki(key.public_key())))
+    pem = Credentials.create(maker).pem
+    key = serialization.load_pem_private_key(pem, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    usual = x509.load_pem_x509_certificate(pem)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_VALID_FROM)
-        .not_valid_after(_VALID_TO)
+        .not_valid_before(usual.not_valid_before_utc)
+        .not_valid_after(usual.not_valid_after_utc)
     )
-    for extension in (ours, *more):
+    for extension in (*(each.value for each in usual.extensions), *more):
         builder = builder.add_extension(extension, critical=False)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from p2ptrain.dataplane import congestion
 from p2ptrain.dataplane.congestion import Congestion, prefer_bbr, probe
 from p2ptrain.dataplane.tls import tune
 
@@ -80,13 +79,12 @@ def test_system_without_the_choice_is_not_asked() -> None:
     assert "does not let programs choose" in found.words
 
 
-def test_sockets_of_this_machine_get_what_the_probe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_of_this_machine_get_what_the_probe_says() -> None:
     found = probe()
     with socket.socket() as sock:
         assert tune(sock) == found
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-    monkeypatch.setattr(congestion, "WANTED", "no-such-algorithm")
     with socket.socket() as sock:
-        refused = tune(sock)
+        refused = prefer_bbr(sock, wanted="no-such-algorithm")
     assert refused.control != "no-such-algorithm"
     assert refused.refusal

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 import pytest
 from cryptography import x509
@@ -25,13 +25,12 @@ from p2ptrain.dataplane import (
     RingInbox,
     RingKey,
     dial,
-    gate,
 )
 from p2ptrain.dataplane.gate import Strangers
 from p2ptrain.dataplane.tls import tls_context
-from p2ptrain.dataplane.tls_socket import TlsSocket
 from p2ptrain.errors import (
     ConfigError,
+    PeerError,
     PeerLost,
     PeerTooSlow,
     PeerUnreachable,
@@ -67,12 +66,18 @@ def works(client: Credentials, endpoint: Endpoint) -> bool:
     return answer == b"still there?"
 
 
-def works_in_its_own_time(client: Credentials, listener: Listener, endpoint: Endpoint) -> bool:
-    """Use this once the time limits are so short that an honest peer on a busy machine could be too
-    late.
+def works_in_the_end(client: Credentials, endpoint: Endpoint) -> bool:
+    """Use this if the time limits are so short that an honest peer on a busy machine could be too
+    late. It tries again.
     """
-    listener._bounds = replace(listener._bounds, handshake_s=DEADLINE_S)
-    return works(client, endpoint)
+
+    def works_now() -> bool:
+        with suppress(PeerError):
+            return works(client, endpoint)
+        return False
+
+    eventually(works_now)
+    return True
 
 
 def says_after_its_handshake(
@@ -107,9 +112,14 @@ def test_trusted_peer_is_served(
 def test_both_ends_speak_tls_1_3(client: Credentials, listening: ListenerFactory) -> None:
     _, endpoint = listening()
     connection = connect(client, endpoint, ECHO)
-    assert isinstance(connection._sock, TlsSocket)
-    assert connection._sock.version() == "TLSv1.3"
     connection.close()
+    ours = tls_context(client, [endpoint.certificate_der], server=False)
+    assert ours.minimum_version is ssl.TLSVersion.TLSv1_3
+    with (
+        socket.create_connection((endpoint.host, endpoint.port), timeout=DEADLINE_S) as raw,
+        ours.wrap_socket(raw) as secured,
+    ):
+        assert secured.version() == "TLSv1.3"
 
 
 def test_unknown_certificate_is_refused(
@@ -222,7 +232,7 @@ def test_garbage_hello_is_dropped(
 ) -> None:
     listener, endpoint = listening(handshake_s=0.3)
     says_after_its_handshake(client, listener, endpoint, garbage)
-    assert works_in_its_own_time(client, listener, endpoint)
+    assert works_in_the_end(client, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +247,7 @@ def test_connection_that_does_not_speak_tls_is_dropped(
     with socket.create_connection(listener.address, timeout=DEADLINE_S) as raw:
         raw.sendall(garbage)
         eventually(lambda: listener.statistics().refused_handshake == 1)
-    assert works_in_its_own_time(client, listener, endpoint)
+    assert works_in_the_end(client, endpoint)
 
 
 def test_silent_connection_is_dropped_in_time(
@@ -247,7 +257,7 @@ def test_silent_connection_is_dropped_in_time(
     with socket.create_connection(listener.address, timeout=DEADLINE_S) as raw:
         assert raw.recv(1) == b""
     eventually(lambda: listener.statistics().strangers_now == 0)
-    assert works_in_its_own_time(client, listener, endpoint)
+    assert works_in_the_end(client, endpoint)
 
 
 def test_dripping_connection_is_dropped_in_time(
@@ -261,7 +271,7 @@ def test_dripping_connection_is_dropped_in_time(
     ):
         eventually(lambda: listener.statistics().refused_handshake == 1)
     eventually(lambda: listener.statistics().strangers_now == 0)
-    assert works_in_its_own_time(client, listener, endpoint)
+    assert works_in_the_end(client, endpoint)
 
 
 def test_peer_without_a_hello_is_dropped_in_time(
@@ -270,7 +280,7 @@ def test_peer_without_a_hello_is_dropped_in_time(
     listener, endpoint = listening(handshake_s=0.2)
     says_after_its_handshake(client, listener, endpoint, b"")
     eventually(lambda: listener.statistics().connections_now == 0)
-    assert works_in_its_own_time(client, listener, endpoint)
+    assert works_in_the_end(client, endpoint)
 
 
 def test_silent_strangers_make_room_for_an_honest_peer(
@@ -310,7 +320,13 @@ def test_addresses_of_one_customer_share_one_place() -> None:
     for token, (host, (ours, _)) in enumerate(zip(hosts, ends, strict=True)):
         assert not strangers.enter(token, ours, host)
     assert strangers.enter("new", ends[0][0], "192.0.2.1")
-    assert list(strangers._waiting) == [0, 2, 3, "new"]
+    for token, (_, theirs) in enumerate(ends):
+        theirs.setblocking(False)
+        if token == 1:
+            assert theirs.recv(1) == b"", "the oldest of the two at one customer"
+        else:
+            with pytest.raises(BlockingIOError):
+                theirs.recv(1)
     for pair in ends:
         for end in pair:
             end.close()
@@ -391,26 +407,31 @@ def test_stranger_has_to_leave_for_a_member(
 
 
 def test_members_certificate_is_kept_among_many_others(
-    monkeypatch: pytest.MonkeyPatch, client: Credentials, listening: ListenerFactory
+    client: Credentials, listening: ListenerFactory
 ) -> None:
-    monkeypatch.setattr(gate, "TRUSTED_MAX", 3)
-    listener, endpoint = listening()
+    listener, endpoint = listening(trusted_max=3)
     listener.know_members([client.peer])
-    for number in range(50, 55):
-        listener.trust(Credentials.create(identity(number)).certificate_der)
-    assert len(listener._gate._trusted) == 3
+    others = [Credentials.create(identity(number)) for number in range(50, 55)]
+    for other in others:
+        listener.trust(other.certificate_der)
     assert works(client, endpoint)
+    assert [is_known(other, endpoint) for other in others] == [False] * 4 + [True]
 
 
-def test_newest_certificates_and_our_own_are_kept(
-    monkeypatch: pytest.MonkeyPatch, client: Credentials
-) -> None:
-    monkeypatch.setattr(gate, "TRUSTED_MAX", 3)
-    some = gate.Gate(client, lambda peer: True)
-    some.know_members([])
-    for number in (50, 51, 50, 52):
-        some.trust(Credentials.create(identity(number)).certificate_der)
-    assert list(some._trusted) == [client.peer, identity(50).peer, identity(52).peer]
+def test_newest_certificates_are_kept(listening: ListenerFactory) -> None:
+    listener, endpoint = listening(trusted_max=3)  # Our own is one of them.
+    a, b, c = (Credentials.create(identity(number)) for number in (50, 51, 52))
+    a_again = Credentials.create(identity(50))
+    for each in (a, b, a_again, c):
+        listener.trust(each.certificate_der)
+    assert [is_known(each, endpoint) for each in (a, b, a_again, c)] == [False, False, True, True]
+
+
+def is_known(peer: Credentials, endpoint: Endpoint) -> bool:
+    try:
+        return works(peer, endpoint)
+    except PeerError:
+        return False
 
 
 def test_failing_handler_costs_only_its_connection(

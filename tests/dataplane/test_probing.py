@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
-from p2ptrain.dataplane import Probed, ProbeServer, SecureSocket, plain_pair, probe, probing
-from p2ptrain.dataplane.probing import PROBE_BYTES_MAX, SLICE_BYTES, _second_half
+from p2ptrain.dataplane import Probed, ProbeServer, SecureSocket, plain_pair, probe
+from p2ptrain.dataplane.probing import PROBE_BYTES_MAX, SLICE_BYTES, measured
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerLost, RemoteProtocolError
 from p2ptrain.identity import Identity
@@ -17,10 +18,8 @@ from p2ptrain.identity import Identity
 ANN, BOB = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2))
 
 
-@pytest.fixture(autouse=True)
-def _as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are not about how late a busy machine ends three seconds."""
-    monkeypatch.setattr(probing, "PROBE_S", 60.0)
+patient = partial(probe, probe_s=60.0)
+"""These tests are not about how late a busy machine ends three seconds."""
 
 
 @contextmanager
@@ -53,8 +52,8 @@ def counted(limited: list[int]) -> Callable[[int], None]:
 
 def test_half_of_the_bytes_count_and_every_piece_was_allowed() -> None:
     limited: list[int] = []
-    with served(ProbeServer(never, counted(limited))) as sock:
-        found = probe(sock)
+    with served(ProbeServer(never, counted(limited), probe_s=60.0)) as sock:
+        found = patient(sock)
     assert sum(limited) == PROBE_BYTES_MAX
     assert max(limited) == SLICE_BYTES
     assert PROBE_BYTES_MAX / 2 <= found.count_bytes <= PROBE_BYTES_MAX
@@ -65,18 +64,18 @@ def test_half_of_the_bytes_count_and_every_piece_was_allowed() -> None:
 def test_busy_node_refuses_and_serves_no_peer_twice_in_a_row() -> None:
     busy = ProbeServer(lambda: True)
     with served(busy) as sock:
-        assert probe(sock).count_bytes == 0
-    idle = ProbeServer(never)
+        assert patient(sock).count_bytes == 0
+    idle = ProbeServer(never, probe_s=60.0)
     with served(idle) as sock:
-        assert probe(sock, 1000).count_bytes == 1000
+        assert patient(sock, 1000).count_bytes == 1000
     with served(idle) as sock:
-        assert probe(sock, 1000).count_bytes == 0
+        assert patient(sock, 1000).count_bytes == 0
 
 
 def test_interrupted_probe_counts_what_arrived() -> None:
     answers = iter([False, False, False, False, True])
-    with served(ProbeServer(lambda: next(answers))) as sock:
-        found = probe(sock)
+    with served(ProbeServer(lambda: next(answers), probe_s=60.0)) as sock:
+        found = patient(sock)
     assert 0 < found.count_bytes <= 3 * SLICE_BYTES
 
 
@@ -85,7 +84,7 @@ def test_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
     ours, theirs = plain_pair(ANN, BOB)
     ours.send_frame(pack({"bytes": count_bytes}))
     with pytest.raises(RemoteProtocolError, match="too many bytes, or for none"):
-        ProbeServer(never)(theirs, {})
+        ProbeServer(never, probe_s=60.0)(theirs, {})
     ours.close()
     theirs.close()
 
@@ -105,4 +104,4 @@ def test_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
 def test_first_half_of_a_probe_lets_tcp_find_its_rate(
     came: list[tuple[float, int]], found: Probed
 ) -> None:
-    assert _second_half(0.5, came) == found
+    assert measured(0.5, came) == found

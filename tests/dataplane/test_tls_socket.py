@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,33 @@ from .conftest import DEADLINE_S, DRIP_S, HANDSHAKE, SHORT_S, dripping, in_time
 Pair = tuple[TlsSocket, TlsSocket]
 
 
+class RawSocket(socket.socket):
+    """A socket that delivers the bytes in `forged`, one by one, before what arrives."""
+
+    forged = b""
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        if not self.forged:
+            return super().recv_into(buffer, nbytes, flags)
+        buffer[0], self.forged = self.forged[0], self.forged[1:]
+        return 1
+
+
 @pytest.fixture
-def pair(server: Credentials, client: Credentials) -> Iterator[Pair]:
-    """The client's end and the server's end, after the handshake."""
-    at_client, at_server = socket.socketpair()
-    for sock in (at_client, at_server):
+def raws() -> tuple[RawSocket, RawSocket]:
+    """The sockets under `pair`."""
+    one, other = (RawSocket(fileno=sock.detach()) for sock in socket.socketpair())
+    for sock in (one, other):
         sock.settimeout(DEADLINE_S)
+    return one, other
+
+
+@pytest.fixture
+def pair(
+    server: Credentials, client: Credentials, raws: tuple[RawSocket, RawSocket]
+) -> Iterator[Pair]:
+    """The client's end and the server's end, after the handshake."""
+    at_client, at_server = raws
     left = TlsSocket(
         at_client, tls_context(client, [server.certificate_der], server=False), server=False
     )
@@ -111,23 +133,25 @@ def test_dripping_handshake_ends_in_time(client: Credentials, is_server: bool) -
     theirs.close()
 
 
-def test_dripping_record_ends_in_time(pair: Pair) -> None:
-    left, right = pair
+def test_dripping_record_ends_in_time(pair: Pair, raws: tuple[RawSocket, RawSocket]) -> None:
+    _, right = pair
     right.settimeout(SHORT_S)
     record = b"\x17\x03\x03\x40\x00" + bytes(1 << 14)
-    with dripping(left._sock, record), in_time(), pytest.raises(TimeoutError):
+    with dripping(raws[0], record), in_time(), pytest.raises(TimeoutError):
         right.recv_into(memoryview(bytearray(10)))
 
 
-def test_peer_that_reads_in_pieces_does_not_block_a_send(pair: Pair) -> None:
-    left, right = pair
-    left._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+def test_peer_that_reads_in_pieces_does_not_block_a_send(
+    pair: Pair, raws: tuple[RawSocket, RawSocket]
+) -> None:
+    left, _ = pair
+    raws[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     left.settimeout(SHORT_S)
     enough = threading.Event()
 
     def sip() -> None:
         while not enough.wait(DRIP_S):
-            right._sock.recv(1 << 12)
+            raws[1].recv(1 << 12)
 
     thread = threading.Thread(target=sip)
     thread.start()
@@ -140,34 +164,23 @@ def test_peer_that_reads_in_pieces_does_not_block_a_send(pair: Pair) -> None:
         thread.join()
 
 
-def test_nonblocking_receive_looks_once_and_returns(pair: Pair) -> None:
+def test_nonblocking_receive_looks_once_and_returns(
+    pair: Pair, raws: tuple[RawSocket, RawSocket]
+) -> None:
     """Otherwise a peer whose records are empty could hold the caller as long as they arrive."""
     _, right = pair
     right.settimeout(0)
-    looks = 0
-
-    class Dripping:
-        """A socket on which a record has begun. Each look at it finds one byte more."""
-
-        def recv_into(self, view: memoryview) -> int:
-            nonlocal looks
-            view[0] = (b"\x17\x03\x03\x40\x00" + bytes(10))[looks]
-            looks += 1
-            return 1
-
-        def close(self) -> None:
-            pass
-
-    with right._sock:
-        right._sock = Dripping()  # type: ignore[assignment]
-        with pytest.raises(BlockingIOError):
-            right.recv_into(memoryview(bytearray(10)))
-    assert looks == 1
+    raws[1].forged = b"\x17\x03\x03\x40\x00" + bytes(10)
+    with pytest.raises(BlockingIOError):
+        right.recv_into(memoryview(bytearray(10)))
+    assert len(raws[1].forged) == 14
 
 
-def test_bytes_that_are_not_records_end_the_stream(pair: Pair) -> None:
-    left, right = pair
-    left._sock.sendall(os.urandom(100))
+def test_bytes_that_are_not_records_end_the_stream(
+    pair: Pair, raws: tuple[RawSocket, RawSocket]
+) -> None:
+    _, right = pair
+    raws[0].sendall(os.urandom(100))
     with pytest.raises(OSError):
         right.recv_into(memoryview(bytearray(10)))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from p2ptrain.dataplane import PeerShares, Rank, Uplink, uplink
+from p2ptrain.dataplane import PeerShares, Rank, Uplink
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId
 
@@ -58,12 +58,9 @@ class PaperShare:
         self.taken.append(count)
 
 
-def test_peer_has_one_share_for_all_its_connections(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(uplink, "PEERS_MAX", 2)
+def test_peer_has_one_share_for_all_its_connections() -> None:
     paper = PaperUplink()
-    shares = PeerShares(paper, Rank.SWARM)  # type: ignore[arg-type]
+    shares = PeerShares(paper, Rank.SWARM, peers_max=2)  # type: ignore[arg-type]
     for peer, count in (("greedy", 1), ("modest", 2), ("greedy", 4), ("late", 8), ("modest", 16)):
         shares.take(PeerId(peer), count)
     assert [(share.rank, share.taken) for share in paper.shares] == [

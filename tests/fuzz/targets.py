@@ -161,7 +161,7 @@ def _reception() -> Reception:
 
 def _command(line: bytes) -> object:
     """The control socket. A node that has no parts yet answers at once."""
-    answering: Any = control_socket._answer(_reception(), line)
+    answering: Any = control_socket.answer(_reception(), line)
     try:
         answering.send(None)
     except StopIteration as done:
@@ -219,11 +219,11 @@ TARGETS: dict[str, Target] = {
     "certificate": Target(peer_of_certificate),
     "data-hello": Target(_over_socket(tls.receive_hello), FROM_SOCKET),
     "data-hello-answer": Target(
-        _over_socket(lambda sock: tls._introduce(sock, {"purpose": "ring"})), FROM_SOCKET
+        _over_socket(lambda sock: tls.introduce(sock, {"purpose": "ring"})), FROM_SOCKET
     ),
     "chunk-request": Target(_over_socket(swarm_wire.receive_request), FROM_SOCKET),
     "chunk-response": Target(_over_socket(_chunk), FROM_SOCKET),
-    "probe-request": Target(_over_socket(probing._wanted), FROM_SOCKET),
+    "probe-request": Target(_over_socket(probing.wanted_bytes), FROM_SOCKET),
     "ring-header": Target(_ring_header),
     "ring-blame": Target(lambda data: ring_wire.decode_blame(data, MEMBERS)),
     "ring-int8": Target(_codec("int8", 64), (BadScale,)),

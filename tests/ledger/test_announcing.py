@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.ledger import queries
+from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.effects import Accuse, Announce, Effect, Send
 from p2ptrain.ledger.messages.events import Received
 from p2ptrain.ledger.messages.messages import Entries, Outcome, Prepare, Propose
@@ -23,21 +23,24 @@ A, B, C, D = peers("a b c d")
 def gossip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use gossip for any number of voters above one."""
     monkeypatch.setattr(leading, "UNICASTS_MAX", 1)
-    monkeypatch.setattr(queries, "UNICASTS_MAX", 1)
 
 
 def crowd(voters: int) -> Group:
-    names = " ".join(f"v{index:03}" for index in range(voters))
-    some = Group(small_rules(names))
-    some.ready(names)
-    return some
+    """Return a group of so many voters."""
+    return Group(small_rules(" ".join(f"v{index:03}" for index in range(voters))))
 
 
 @pytest.mark.parametrize("others", [UNICASTS_MAX, UNICASTS_MAX + 1])
 def test_messages_to_many_voters_are_announced(others: int) -> None:
+    said: list[type[Effect]] = []
+
+    def watch(name: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Send | Announce) and isinstance(effect.message, Propose):
+            said.append(type(effect))
+
     some = crowd(others + 1)
-    proposer = some["v000"]._instance.electorate.proposer(0)
-    said = [type(effect) for effect in some[proposer]._instance._proposer.to_silent()]
+    some.watch = watch
+    some.ready(" ".join(some.names))
     assert said == ([Send] * others if others == UNICASTS_MAX else [Announce])
     some.deliver()
     assert set(some.heights().values()) == {1}
@@ -45,7 +48,8 @@ def test_messages_to_many_voters_are_announced(others: int) -> None:
 
 def test_voters_that_missed_an_announcement_get_a_unicast() -> None:
     some = crowd(UNICASTS_MAX + 9)
-    proposer = some["v000"]._instance.electorate.proposer(0)
+    some.ready(" ".join(some.names))
+    proposer = some.electorate("v000").proposer(0)
     deaf = [name for name in some.names if name != proposer][:UNICASTS_MAX]
     some.deliver(lambda letter: letter.receiver not in deaf)
     assert some[proposer].state.height == 0

@@ -273,15 +273,14 @@ def test_b3_peer_that_has_signed_is_not_taken_for_silent() -> None:
     state, it = genesis(rules), BranchProposer(rules, A, signer(A), verify, 0.0)
 
     def named(now: float, *here: PeerId) -> tuple[PeerId, ...]:
-        for effect in it.propose(state, Presence((A, *here), ()), now):
+        effects = it.propose(state, Presence((A, *here), ()), now)
+        for effect in effects:
             if isinstance(effect, Send) and effect.peer == B:
                 assert isinstance(effect.message, ProposeBranch)
                 entry = effect.message.entry
                 good = signature_of(B, branch_message(state.line, entry))
                 it.receive(B, SignBranch(1, entry.digest, good), state, now)
-        assert it._entry is not None
-        assert isinstance(it._entry.value, Branch)
-        return it._entry.value.voters
+        return proposed_voters(effects)
 
     assert named(60.0, B, C) == (A, B, C)
     assert named(119.0, B, C, D) == (A, B, C, D)
@@ -296,12 +295,20 @@ NAMES = "a b c d e f g h i"
 def proposal(
     it: BranchProposer, state: LedgerState, here: Presence, now: float
 ) -> tuple[PeerId, ...]:
-    """Return the voters that `it` proposes for a branch at this time."""
+    """Return the voters that `it` proposes for a branch at this time. It signs alone a branch that
+    has no other voter.
+    """
     it.note_presence(state, here, now)
-    it.propose(state, here, now)
-    assert it._entry is not None
-    assert isinstance(it._entry.value, Branch)
-    return it._entry.value.voters
+    effects, alone = it.propose(state, here, now), it.outcome()
+    return proposed_voters(effects) if alone is None else tuple(alone.certificate.voters)
+
+
+def proposed_voters(effects: list[Effect]) -> tuple[PeerId, ...]:
+    """Return the voters of the branch that these effects ask others to sign."""
+    said = [effect.message for effect in effects if isinstance(effect, Send)]
+    (value,) = {message.entry.value for message in said if isinstance(message, ProposeBranch)}
+    assert isinstance(value, Branch)
+    return value.voters
 
 
 def test_b3_returned_peer_is_asked_again() -> None:
@@ -535,15 +542,11 @@ def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
 
 def test_places_of_strangers_are_kept_in_bounded_number() -> None:
     some = group("a")
-    parting = some["a"]._branches
-    assert parting is not None
     for number in range(PEERS_MAX):
         some.tell("a", PeerHeight(PeerId(f"x{number}"), 0, RULES.run))
     last, late = PeerId(f"x{PEERS_MAX - 1}"), PeerId("late")
     some.tell("a", *(PeerHeight(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
-    here = [parting.is_elsewhere(peer, START) for peer in (late, B, last)]
-    assert (here, some["a"].view.down) == ([False, True, True], {B, last})
-    assert len(parting._places) == PEERS_MAX
+    assert some["a"].view.down == {B, last}
 
 
 def test_status_does_not_mention_branches_while_a_quorum_is_up() -> None:
@@ -604,11 +607,15 @@ def test_every_second_question_goes_to_a_member() -> None:
 def test_memory_of_rivals_is_bounded() -> None:
     rivals, state = Rivals(RULES, verify), after(START, LOW)
     rivals.branched(START)
-    line = digest("another line")
-    for n in range(PEERS_MAX + 1):
-        rivals.ask({PeerId(f"x{n}"): (line, 0)}, state, set(), 10.0 * n)
+    there: tuple[RunId | Digest, int] = (digest("another line"), 0)
+    names = [PeerId(f"x{n}") for n in range(PEERS_MAX + 1)]
+    for n, name in enumerate(names):
+        rivals.ask({name: there}, state, set(), 10.0 * n)
         rivals.receive_entries(0, [], state, {1: LOW}.get, 10.0 * n)
-    assert (len(rivals._turns), len(rivals._seen)) == (PEERS_MAX, PEERS_MAX)
+    later, unasked = 10.0 * len(names), PeerId("z")
+    assert rivals.ask({names[1]: there, names[-1]: there}, state, set(), later) == []
+    places = dict.fromkeys((names[0], unasked), there)
+    assert rivals.ask(places, state, set(), later) == [AskEntries(names[0], 1)], "it is forgotten"
 
 
 def test_b5_a_long_chain_is_asked_for_page_by_page() -> None:

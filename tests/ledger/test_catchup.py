@@ -105,7 +105,9 @@ def test_strangers_with_bad_entries_do_not_fill_memory() -> None:
     bad = replace(CHAIN[0], certificate=replace(CHAIN[0].certificate, votes=()))
     for n in range(PEERS_MAX + 10):
         some.tell("d", Received(PeerId(f"x{n}"), Outcome(bad)))
-    assert len(some["d"]._catchup.heights) == PEERS_MAX
+    some.wait(SETTLE_S)
+    assert some.tell("d", PeerHeight(PeerId("late"), 200), Tick()) == []
+    assert some.tell("d", PeerHeight(PeerId("x0"), 200), Tick()) == [AskEntries(PeerId("x0"), 1)]
 
 
 def test_member_is_asked_although_strangers_claimed_first() -> None:

@@ -17,7 +17,7 @@ from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.chain.values import Entry, Roster, Skip, Vote
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate
-from p2ptrain.ledger.messages.effects import Decided, Persist, Send
+from p2ptrain.ledger.messages.effects import AskEntries, Decided, Persist, Send
 from p2ptrain.ledger.messages.events import PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Entries, Prepare, Promise, Refused
 from p2ptrain.ledger.messages.peer_reports import Leaving, Ready, ReduceFailed
@@ -161,12 +161,15 @@ def test_repeated_reports_cause_no_messages() -> None:
     assert (first, again) == ([], [])
 
 
-def test_strangers_messages_about_later_heights_are_not_kept() -> None:
+def test_only_the_last_message_about_later_heights_is_kept_and_no_strangers() -> None:
     some = Group(small_rules())
-    some.tell("a", Received(D, Prepare(9, 0)))
-    assert some["a"]._ahead == {}
-    some.tell("a", Received(B, Prepare(9, 0)), Received(B, Prepare(10, 0)))
-    assert list(some["a"]._ahead) == [B]
+    first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
+    some.tell("a", Received(D, Prepare(2, 2)))
+    some.tell("a", Received(B, Prepare(2, 2)), Received(B, Prepare(2, 5)))
+    some.tell("a", Received(C, Entries(1, (first,))))
+    promise = some.electorate("a").promise(5, None)
+    assert [(it.receiver, it.message) for it in some.mail] == [(B, promise)]
+    assert some.notes == []
 
 
 def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
@@ -176,15 +179,15 @@ def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
     assert some.tell("a", Received(B, Prepare(2, 2))) == []
     effects = some.tell("a", Received(C, Entries(1, (first,))))
     assert [type(it) for it in effects[:3]] == [Decided, Persist, Send]
-    assert effects[2] == Send(B, some["a"]._instance.electorate.promise(2, None))
+    assert effects[2] == Send(B, some.electorate("a").promise(2, None))
 
 
 def test_late_answers_about_decided_heights_are_ignored() -> None:
     some = Group(small_rules())
     some.ready("a b c")
-    accepted = some["b"]._instance.acceptor.accepted
+    accepted = some.acceptor("b").accepted
     assert accepted is not None
-    vote = some["a"]._instance.electorate.vote(0, accepted.entry)
+    vote = some.electorate("a").vote(0, accepted.entry)
     some.deliver()
     assert some.tell("b", Received(A, Accept(vote))) == []
 
@@ -192,14 +195,15 @@ def test_late_answers_about_decided_heights_are_ignored() -> None:
 def test_refusals_of_unreached_or_absurd_rounds_are_ignored() -> None:
     some = Group(small_rules())
     some.tell("a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no")))
-    assert (some.notes, some["a"]._instance.round) == ([], 0)
+    assert (some.notes, some.round("a")) == ([], 0)
 
 
 def test_number_of_remembered_heights_is_bounded() -> None:
     some = Group(small_rules())
-    for n in range(2 * PEERS_MAX):
+    for n in range(PEERS_MAX):
         some.tell("a", PeerHeight(PeerId(f"p{n}"), 0))
-    assert len(some["a"]._catchup.heights) == PEERS_MAX
+    assert some.tell("a", PeerHeight(PeerId("late"), 9), Tick()) == []
+    assert some.tell("a", PeerHeight(PeerId("p1"), 9), Tick()) == [AskEntries(PeerId("p1"), 1)]
 
 
 def test_a_status_or_a_tick_changes_nothing() -> None:
@@ -216,7 +220,7 @@ def test_a_status_or_a_tick_changes_nothing() -> None:
 
 
 def test_votes_and_promises_are_valid_only_for_their_place() -> None:
-    electorate = Group(small_rules())["a"]._instance.electorate
+    electorate = Group(small_rules()).electorate("a")
     entry = Entry(1, digest("a run"), Skip(0))
     vote = electorate.vote(0, entry)
     assert electorate.vote_fault(A, vote) == ""

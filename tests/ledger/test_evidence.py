@@ -262,15 +262,22 @@ def test_only_voters_that_signed_both_of_two_entries_are_accused() -> None:
     assert [each.peer for each in found] == [B]
 
 
-def test_witness_remembers_a_bounded_number_of_statements() -> None:
+def test_witness_remembers_the_last_statements_of_a_voter() -> None:
     log = StatementLog(LINE, verify)
     for round in range(3 * STATEMENTS_MAX):
         log.note(1, B, signed(B, vote(round)))
-    assert len(log._memory[1][B]) == STATEMENTS_MAX
-    for height in range(1, 10):
+    first, last = 2 * STATEMENTS_MAX, 3 * STATEMENTS_MAX - 1
+    found = [log.note(1, B, signed(B, vote(round, "y"))) for round in (last, first - 1)]
+    assert [each is not None for each in found] == [True, False]
+
+
+def test_witness_remembers_statements_about_the_last_heights() -> None:
+    log, heights = StatementLog(LINE, verify), range(1, 10)
+    for height in heights:
         log.note(height, B, signed(B, vote(0), height))
         log.entered(height)
-    assert sorted(log._memory) == list(range(10 - HEIGHTS_KEPT, 10))
+    known = [h for h in heights if log.note(h, B, signed(B, vote(0, "y"), h)) is not None]
+    assert known == list(heights)[-HEIGHTS_KEPT:]
 
 
 # ── among ledgers ────────────────────────────────────────────────────────────────────────────────
@@ -305,7 +312,7 @@ def test_peer_that_breaks_its_promise_is_accused() -> None:
 def test_promises_inside_a_proposal_are_witnessed_too() -> None:
     some = Group(RULES)
     entry = Entry(1, some["a"].state.head, Skip(0))
-    own = some["b"]._instance.electorate.promise(1, accepted(RULES, 0, entry))
+    own = some.electorate("b").promise(1, accepted(RULES, 0, entry))
     some.tell("a", Received(B, own))
     other = signed(B, promise(4))
     proposal = asked(RULES, 4, entry, (PromiseProof(B, None, None, None, other.signature),))
@@ -492,7 +499,7 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     """
     some = Group(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")
-    own = some["b"]._instance.acceptor.accepted
+    own = some.acceptor("b").accepted
     assert own is not None
     first = own.entry
     assert isinstance(first.value, Roster)
@@ -524,4 +531,9 @@ def test_voter_told_of_a_second_process_stops_until_restart() -> None:
     some.deliver()
     assert some["a"].state.height == some["b"].state.height == 1
     some.start("a")
-    assert not some["a"]._silent
+    some.crash("b")
+    some.tell_all(PeerDown(B))
+    some.hold(digest("u"), "a c")
+    some.made(digest("u"), "a c")
+    some.deliver()
+    assert some["a"].state.height == 2

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.chain import founders
 from p2ptrain.ledger.chain.apply import why_invalid
 from p2ptrain.ledger.chain.bounded_table import PEERS_MAX
 from p2ptrain.ledger.chain.founders import founders_of, survives_a_loss
 from p2ptrain.ledger.chain.rules import QuorumPolicy, Rules
 from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
+from p2ptrain.ledger.chain.values import MEMBERS_MAX, Commit, Participant, Roster, Skip, Value
 from p2ptrain.ledger.messages.effects import Announce, Effect, Send
 from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, Statement
@@ -109,13 +108,14 @@ def test_founder_is_never_a_learner() -> None:
     assert fault == "c is a founder and cannot be a learner"
 
 
-def test_strangers_cannot_displace_founders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(founders, "MEMBERS_MAX", 5)
-    full = membership(A, B, C, learners=(S, T))
-    assert wanted(RULES, START, *map(Joining, (S, T, U))) == full
+def test_strangers_cannot_displace_founders() -> None:
+    crowd = tuple(PeerId(f"s{number:04}") for number in range(MEMBERS_MAX - 2))
+    full = membership(A, B, C, learners=crowd[:-1])
+    assert wanted(RULES, START, *map(Joining, crowd)) == full
     assert why_invalid(RULES, START, full) == ""
-    over = replace(full, learners=(S, T, U))
-    assert why_invalid(RULES, START, over) == "it has 3 learners and leaves the founders no place"
+    over = membership(A, B, learners=crowd)
+    too_many = f"it has {len(crowd)} learners and leaves the founders no place"
+    assert why_invalid(RULES, START, over) == too_many
 
 
 def test_many_joiners_do_not_displace_a_founder() -> None:
@@ -320,7 +320,7 @@ def announced(some: Group, effects: list[Effect]) -> list[Letter]:
 
 
 def evidence_against_c(some: Group) -> Evidence:
-    electorate = replace(some["c"]._instance.electorate)
+    electorate = replace(some.electorate("c"))
     said = [
         Statement(None, 0, digest(what), electorate.sign(vote))
         for what in ("one", "another")

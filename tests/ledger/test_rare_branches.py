@@ -8,10 +8,9 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ledger.chain.canonical import canonical
 from p2ptrain.ledger.history.catchup import Catchup
 from p2ptrain.ledger.messages.events import Received, Tick
-from p2ptrain.ledger.messages.messages import Prepare, Promise
+from p2ptrain.ledger.messages.messages import Prepare, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import Leaving, PeerDown, PeerUp, ReduceDone
 from p2ptrain.ledger.messages.wire import decode
-from p2ptrain.ledger.paxos.instance import Stage
 from p2ptrain.ledger.policy.policy import what_to_propose
 from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
 
@@ -47,11 +46,11 @@ def test_repeated_promise_counts_once() -> None:
     some.ready("a b c d e")
     some.mail.clear()
     some.tell("c", PeerDown(B))
-    promise = some["a"]._instance.electorate.promise(1, None)
+    promise = some.electorate("a").promise(1, None)
     assert isinstance(promise, Promise)
     some.tell("c", Received(A, promise), Received(A, promise))
     assert some["c"].state.height == 0
-    assert not some["c"]._instance._proposer.is_promised
+    assert not any(isinstance(letter.message, Propose) for letter in some.mail)
 
 
 def test_leader_without_bytes_or_wish_waits_for_either() -> None:
@@ -71,12 +70,8 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
     some.start("d")
     some.tell("d", PeerDown(C))
     some.deliver()
-    leading = some["d"]._instance
-    assert (leading.round, leading.stage, leading._proposer.is_promised) == (
-        1,
-        Stage.PREPARING,
-        True,
-    )
+    assert [some.acceptor(name).promised for name in "abde"] == [1] * 4
+    assert some.round("d") == 1
     assert set(some.heights().values()) == {1}
     some.hold(U, "a b d e")
     some.tell_all(*results)
@@ -94,7 +89,7 @@ def test_bytes_of_an_unwanted_commit_are_not_waited_for() -> None:
     some.tell("c", PeerDown(A), PeerDown(B))
     some.wait(3, lambda letter: False)
     assert len(some.fetches) == 1
-    assert some["c"]._instance._fetch.due_at is None
+    assert some["c"].next_deadline() is None
 
 
 def test_roster_without_a_voter_is_not_proposed() -> None:

@@ -44,7 +44,7 @@ REDUCING = (*ALL_READY, "deliver")
 
 
 def test_proposer_of_a_round_is_voter_height_plus_round() -> None:
-    electorate = Group(small_rules())["a"]._instance.electorate
+    electorate = Group(small_rules()).electorate("a")
     assert [electorate.proposer(round) for round in range(4)] == [B, C, A, B]
 
 
@@ -60,7 +60,7 @@ def test_the_parent_of_entry_1_is_the_run_id() -> None:
 def test_quorum_is_more_than_half_or_half_with_the_first(
     voters: str, present: str, is_quorum: bool
 ) -> None:
-    electorate = Group(small_rules(voters))["a"]._instance.electorate
+    electorate = Group(small_rules(voters)).electorate("a")
     assert electorate.reached(frozenset(peers(present))) is is_quorum
 
 
@@ -194,8 +194,8 @@ def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
     entry = Entry(2, state.head, rotten)
     claim = accepted(some.rules, 0, entry)
     promises = (
-        proof_of(A, some["a"]._instance.electorate.promise(round, None)),
-        proof_of(C, some["c"]._instance.electorate.promise(round, claim)),
+        proof_of(A, some.electorate("a").promise(round, None)),
+        proof_of(C, some.electorate("c").promise(round, claim)),
     )
     proposal = asked(some.rules, round, entry, promises)
     some.tell("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (A, C)))
@@ -522,7 +522,7 @@ def test_s11_proposer_cannot_drop_live_voters() -> None:
     said = "no vote yet: it drops a, which this node considers present"
     for voter in (c, d):
         assert some.tell(voter, Received(b, fresh)) == [Note(said)]
-    electorate = {name: some[name]._instance.electorate for name in (b, c, e)}
+    electorate = {name: some.electorate(name) for name in (b, c, e)}
     promises = (
         proof_of(b, electorate[b].promise(1, accepted(rules, 0, entry))),
         *(proof_of(name, electorate[name].promise(1, None)) for name in (c, e)),
@@ -552,5 +552,5 @@ def test_proposer_leaves_its_round_only_if_its_quorum_is_lost() -> None:
     rounds = []
     for name, promised in later.items():
         some.tell("b", Received(PeerId(name), Refused(1, 0, promised, "a later one is promised")))
-        rounds.append(some["b"]._instance.round)
+        rounds.append(some.round("b"))
     assert rounds == [0, 0, 9]

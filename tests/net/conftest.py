@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from weakref import WeakKeyDictionary
 
 import pytest
 import trio
+from libp2p.abc import IHost
+from libp2p.pubsub import pubsub as libp2p_pubsub
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.validators import signature_validator
 
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, open_network
 from p2ptrain.net.feed import SharedFeed
+from p2ptrain.net.host.handshakes import HANDSHAKES_MAX
+from p2ptrain.net.host.hardening import build_host
+from p2ptrain.net.room import ROOM, Room
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 DEADLINE_S = 60.0
@@ -33,16 +41,29 @@ async def networks(
     count: int,
     admitted: Sequence[Admitted] | Admitted = everybody,
     listen: Sequence[str] = LOOPBACK,
+    room: Room = ROOM,
+    handshakes_max: int = HANDSHAKES_MAX,
 ) -> AsyncIterator[list[Network]]:
     """Make `count` hosts that do not know each other. Host i has the identity i + 1."""
     gates = [admitted] * count if callable(admitted) else list(admitted)
     async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(
-                open_network(identity(number + 1), listen=listen, admitted=gates[number])
+        made: list[Network] = []
+        for number, gate in enumerate(gates):
+            host = build_host(identity(number + 1), handshakes_max=handshakes_max)
+            opened = open_network(
+                identity(number + 1), listen=listen, admitted=gate, room=room, host=host
             )
-            for number in range(count)
-        ]
+            made.append(await stack.enter_async_context(opened))
+            HOSTS[made[-1]] = host
+        yield made
+
+
+HOSTS: WeakKeyDictionary[Network, IHost] = WeakKeyDictionary()
+
+
+def host_of(network: Network) -> IHost:
+    """Return the libp2p host of one of these `networks`."""
+    return HOSTS[network]
 
 
 async def eventually(holds: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
@@ -79,6 +100,20 @@ async def heard(
 
 async def echo(peer: PeerId, payload: bytes) -> bytes:
     return payload
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[rpc_pb2.Message]:
+    """All gossip messages whose signatures were checked in this process."""
+    messages: list[rpc_pb2.Message] = []
+    validate = signature_validator
+
+    def note(message: rpc_pb2.Message) -> bool:
+        messages.append(message)
+        return bool(validate(message))
+
+    monkeypatch.setattr(libp2p_pubsub, "signature_validator", note)
+    return messages
 
 
 @pytest.fixture(autouse=True)

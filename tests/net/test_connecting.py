@@ -15,6 +15,7 @@ import pytest
 import trio
 from libp2p.custom_types import TProtocol
 from libp2p.network.exceptions import SwarmException
+from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from p2ptrain.errors import (
@@ -27,10 +28,13 @@ from p2ptrain.errors import (
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, open_network
-from p2ptrain.net.addresses import parse
+from p2ptrain.net.addresses import Address, parse
+from p2ptrain.net.book import AddressBook
+from p2ptrain.net.host.hardening import build_host
 from p2ptrain.net.listening import claimed
+from p2ptrain.net.names import Resolver
 
-from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
+from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, host_of, identity, networks
 
 NOBODY = Identity.from_seed(b"n" * 32).peer
 
@@ -256,13 +260,11 @@ async def test_names_told_by_peers_do_not_block_the_users_lookup(
         assert no_dns.count("given.example") == 1
 
 
-async def test_dials_to_addresses_told_by_peers_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_dials_to_addresses_told_by_peers_are_bounded() -> None:
     """In an open run anybody can tell us thousands of addresses that drop packets."""
     at_once = most = 0
 
-    async def silent_probe(*args: object, deadline_s: float) -> str:
+    async def silent_probe(address: Address, resolver: Resolver, *, deadline_s: float) -> str:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -272,14 +274,16 @@ async def test_dials_to_addresses_told_by_peers_are_bounded(
             at_once -= 1
         raise AssertionError
 
-    monkeypatch.setattr(dialling, "probe", silent_probe)
-    member = identity(2).peer
-    async with networks(1) as (network,), trio.open_nursery() as nursery:
-        network.know_members([member])
+    me, member = identity(1), identity(2).peer
+    book = AddressBook(member.__eq__)
+    dialler = dialling.Dialler(
+        build_host(me), me.peer, book, set, member.__eq__, probe=silent_probe
+    )
+    async with trio.open_nursery() as nursery:
         for number in range(2, 62):
-            network.remember(identity(number).peer, [f"/ip4/10.0.0.1/tcp/{n}" for n in range(1, 9)])
+            book.remember(identity(number).peer, [f"/ip4/10.0.0.1/tcp/{n}" for n in range(1, 9)])
         for number in range(61, 1, -1):
-            nursery.start_soon(partial(network.connect_peer, identity(number).peer, deadline_s=60))
+            nursery.start_soon(partial(dialler.connect_peer, identity(number).peer, deadline_s=60))
         await eventually(lambda: at_once == dialling.OTHERS_DIALS + 8)
         nursery.cancel_scope.cancel()
     assert most == dialling.OTHERS_DIALS + 8, "the last addresses are those of a member"
@@ -290,11 +294,11 @@ async def test_libp2p_dials_no_peer_by_itself() -> None:
     claimed.
     """
     async with networks(2) as (left, right):
-        peer = right._host.get_id()
+        peer = ID.from_base58(right.peer)
         address = Multiaddr(parse(right.addresses()[0]).transport)
-        left._host.get_peerstore().add_addrs(peer, [address], 3600)
+        host_of(left).get_peerstore().add_addrs(peer, [address], 3600)
         with pytest.raises(SwarmException):
-            await left._host.new_stream(peer, [TProtocol("/ipfs/ping/1.0.0")])
+            await host_of(left).new_stream(peer, [TProtocol("/ipfs/ping/1.0.0")])
         assert right.connected() == set()
 
 

@@ -18,12 +18,12 @@ from multiaddr import Multiaddr
 
 from p2ptrain.eviction import nobody
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network
+from p2ptrain.net import Network, open_network
 from p2ptrain.net.book import HEARSAY_PER_PEER_MAX
 from p2ptrain.net.discovery import mdns_neighbours
-from p2ptrain.net.kad import PROTOCOL, key_of
+from p2ptrain.net.kad import PROTOCOL
 
-from .conftest import DEADLINE_S, echo, everybody, identity, networks
+from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
 from .hostile import Hostile, hostile_to
 
 RUN = "ab" * 32
@@ -56,8 +56,12 @@ async def test_peer_with_an_old_record_still_asks_others() -> None:
         await old.connect(seed.addresses()[0])
         await old.provide(RUN)
         await found(seed, {old.peer})
+        async with open_network(identity(9), listen=LOOPBACK, admitted=everybody) as leaving:
+            await leaving.connect(new.addresses()[0])
+            await leaving.provide(RUN)
+            await found(new, {gone})
+        await eventually(lambda: new.connected() == set())
         await new.connect(seed.addresses()[0])
-        new._discovery.records.add(key_of(RUN), gone, ["/ip4/127.0.0.1/tcp/9"], trio.current_time())
         await new.provide(RUN)
         assert set(await found(new, {old.peer})) == {old.peer, gone}
 

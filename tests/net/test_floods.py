@@ -11,17 +11,18 @@ import trio.testing
 from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.network.stream.exceptions import StreamError
-from libp2p.pubsub import pubsub as libp2p_pubsub
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX, signature_validator
+from libp2p.pubsub.rpc_queue import DefaultMaxMessageSize
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
 from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
 
 from p2ptrain.eviction import most_dispensable
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, connections
+from p2ptrain.net import Network
 from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.limits import AT_ONCE, FRAMES_AT_ONCE, OTHERS_SHARE
 from p2ptrain.net.gossip.pubsub import FEED_SIZE, PER_AUTHOR_MAX
+from p2ptrain.net.room import Room
 
 from .conftest import eventually, heard, identity, networks
 from .hostile import IDENTITY, Hostile, hostile_to
@@ -49,22 +50,14 @@ def frame(*messages: rpc_pb2.Message) -> bytes:
     return bytes(encode_varint_prefixed(rpc_pb2.RPC(publish=messages).SerializeToString()))
 
 
+def authors(messages: list[rpc_pb2.Message]) -> list[bytes]:
+    return [message.from_id for message in messages]
+
+
 def refused(victim: Network) -> int:
-    return victim._gossip.intake.refused
-
-
-@pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The authors of all messages whose signatures were checked."""
-    authors: list[bytes] = []
-    validate = signature_validator
-
-    def count(message: rpc_pb2.Message) -> bool:
-        authors.append(message.from_id)
-        return bool(validate(message))
-
-    monkeypatch.setattr(libp2p_pubsub, "signature_validator", count)
-    return authors
+    count = victim.statistics()["gossip_refused"]
+    assert isinstance(count, int)
+    return count
 
 
 @asynccontextmanager
@@ -80,7 +73,7 @@ async def attacked() -> AsyncIterator[tuple[Network, SharedFeed[bytes], Network,
 
 
 async def test_messages_over_the_allowance_are_dropped_unchecked(
-    checked: list[bytes],
+    checked: list[rpc_pb2.Message],
 ) -> None:
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
@@ -88,9 +81,9 @@ async def test_messages_over_the_allowance_are_dropped_unchecked(
         await eventually(lambda: refused(victim) > 0)
         await heard(honest, TOPIC, b"amid the flood", channel)
         author = hostile.host.get_id().to_bytes()
-        await eventually(lambda: checked.count(author) + refused(victim) == 900)
+        await eventually(lambda: authors(checked).count(author) + refused(victim) == 900)
         # The allowance grows while the frame is processed.
-        assert OTHERS_AT_ONCE <= checked.count(author) < 1.2 * OTHERS_AT_ONCE
+        assert OTHERS_AT_ONCE <= authors(checked).count(author) < 1.2 * OTHERS_AT_ONCE
         assert victim.take_floods() == {IDENTITY.peer: refused(victim)}
         assert victim.take_floods() == {}
 
@@ -108,7 +101,7 @@ async def test_message_refused_from_one_neighbour_is_taken_from_another() -> Non
                     pass
 
 
-async def test_endless_names_are_not_printed_in_full(checked: list[bytes]) -> None:
+async def test_endless_names_are_not_printed_in_full(checked: list[rpc_pb2.Message]) -> None:
     """libp2p's base58 takes a second for forty kilobytes, and the time grows with the square of the
     length.
     """
@@ -119,7 +112,7 @@ async def test_endless_names_are_not_printed_in_full(checked: list[bytes]) -> No
         await stream.write(frame(*endless))
         await eventually(lambda: refused(victim) == 2)
         await heard(honest, TOPIC, b"at once", channel)
-        assert hostile.host.get_id().to_bytes() not in checked
+        assert hostile.host.get_id().to_bytes() not in authors(checked)
         assert victim.take_floods() == {IDENTITY.peer: 2}
 
 
@@ -133,9 +126,7 @@ async def test_endless_frames_are_left_unread() -> None:
 
 async def test_sender_of_an_oversized_frame_has_its_streams_reset() -> None:
     """Otherwise nobody would read its messages although it stays in the mesh."""
-    async with attacked() as (victim, channel, honest, hostile):
-        pubsub = victim._gossip.pubsub
-        peer = hostile.host.get_id()
+    async with attacked() as (_, channel, honest, hostile):
         at_hostile: list[INetStream] = []
 
         async def keep(stream: INetStream) -> None:
@@ -143,12 +134,12 @@ async def test_sender_of_an_oversized_frame_has_its_streams_reset() -> None:
 
         hostile.host.set_stream_handler(TProtocol(MESHSUB), keep)
         stream = await hostile.open(MESHSUB)
-        await eventually(lambda: peer in pubsub.peers)
-        old = pubsub.peers[peer]
-        await stream.write(encode_uvarint(pubsub.max_inbound_rpc_size + 1))
-        with trio.fail_after(10), pytest.raises(StreamError):
-            await stream.read(1)
-        await eventually(lambda: pubsub.peers.get(peer) is not old)
+        await eventually(lambda: bool(at_hostile))
+        await stream.write(encode_uvarint(DefaultMaxMessageSize + 1))
+        for reset in (stream, at_hostile[0]):
+            with trio.fail_after(10), pytest.raises(StreamError):
+                while True:
+                    await reset.read(1 << 10)
         await heard(honest, TOPIC, b"afterwards", channel)
 
 
@@ -196,11 +187,8 @@ class TestSharedFeed:
             await feed.receive()
 
 
-async def test_members_connect_however_many_others_are_connected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connections, "OTHERS_MAX", 1)
-    async with networks(3) as (victim, first, member):
+async def test_members_connect_however_many_others_are_connected() -> None:
+    async with networks(3, room=Room(others=1)) as (victim, first, member):
         victim.know_members([member.peer])
         await first.connect(victim.addresses()[0])
         async with hostile_to(victim):

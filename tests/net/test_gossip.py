@@ -10,9 +10,9 @@ from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.net import open_network
 from p2ptrain.net.feed import Feed
-from p2ptrain.net.gossip import pubsub as gossip
 from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX
 from p2ptrain.net.gossip.pubsub import FEED_SIZE, PER_AUTHOR_MAX
+from p2ptrain.net.room import Room
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, heard, identity, networks
 
@@ -103,8 +103,7 @@ async def test_all_is_heard_again_after_a_restart_with_the_same_identity() -> No
         for start in range(3):
             async with open_network(identity(5), listen=[], admitted=everybody) as b:
                 await b.connect(a.addresses()[0])
-                pubsub = b._gossip.pubsub
-                await eventually(lambda: TOPIC in pubsub.peer_topics)  # noqa: B023
+                await heard(b, TOPIC, b"ready", channel)
                 payloads = [f"{start} {number}".encode() for number in range(25)]
                 for payload in payloads:
                     await b.publish(TOPIC, payload)
@@ -139,7 +138,7 @@ class TestAdmission:
                 await heard(a, TOPIC, payload, at_b)
             with pytest.raises(trio.WouldBlock):
                 at_stranger.receive_nowait()
-            assert a._gossip.pubsub.peers.keys() == {b._host.get_id()}
+            assert a.statistics()["gossip_peers"] == [b.peer]
 
     async def test_stranger_is_not_heard_through_a_member_either(self) -> None:
         admitted: set[PeerId] = set()
@@ -159,17 +158,15 @@ class TestAdmission:
                 authors.add(author)
             assert authors == {b.peer}
 
-    async def test_number_of_waiting_strangers_is_bounded(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(gossip, "PARKED_MAX", 1)
+    async def test_number_of_waiting_strangers_is_bounded(self) -> None:
         admitted: set[PeerId] = set()
-        async with networks(3, [admitted.__contains__, everybody, everybody]) as (a, b, c):
+        gates = [admitted.__contains__, everybody, everybody]
+        async with networks(3, gates, room=Room(waiting=1)) as (a, b, c):
             at_a = a.subscribe(TOPIC)
-            parked = a._gossip.pubsub._parked
             for other in (b, c):
                 await other.connect(a.addresses()[0])
-                await eventually(lambda: list(parked) == [other._host.get_id()])  # noqa: B023
+                only = [other.peer]
+                await eventually(lambda: a.statistics()["gossip_waiting"] == only)  # noqa: B023
             admitted.update((b.peer, c.peer))
             a.refresh_admission()
             for other in (b, c):  # b has to open its stream again, which it does by itself
@@ -244,12 +241,11 @@ class TestFeed:
             channel = b.subscribe(TOPIC)
             await a.connect(b.addresses()[0])
             await heard(a, TOPIC, b"first", channel)
-            feed, new = b._gossip.feed(TOPIC)
-            assert not new
+            assert b.subscribe(TOPIC) is channel
             for number in range(FEED_SIZE + 5):
-                feed.push(a.peer, str(number).encode())
-            assert feed.lost >= FEED_SIZE + 5 - PER_AUTHOR_MAX
-            assert b.statistics()["gossip_lost"] == {TOPIC: feed.lost}
+                channel.push(a.peer, str(number).encode())
+            assert channel.lost >= FEED_SIZE + 5 - PER_AUTHOR_MAX
+            assert b.statistics()["gossip_lost"] == {TOPIC: channel.lost}
 
     async def test_closed_feed_ends_its_reader(self) -> None:
         feed: Feed[int] = Feed(3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from libp2p.crypto.x25519 import create_new_key_pair as create_x25519_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamError
+from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
@@ -31,10 +33,13 @@ from libp2p.stream_muxer.mplex.mplex import MPLEX_PROTOCOL_ID, Mplex
 from libp2p.utils.varint import encode_varint_prefixed
 from multiaddr import Multiaddr
 
+from p2ptrain.eviction import nobody
+from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network, PeerConnected, PeerDisconnected, connections
+from p2ptrain.net import Network, PeerConnected, connections
+from p2ptrain.net.room import Room
 
-from .conftest import DEADLINE_S, echo, eventually, everybody, heard, networks
+from .conftest import DEADLINE_S, echo, eventually, everybody, heard, host_of, identity, networks
 from .hostile import Hostile, hostile_to
 
 MESHSUB = "/meshsub/1.1.0"
@@ -189,7 +194,7 @@ async def test_exception_in_a_stream_handler_does_no_harm(raised: Exception) -> 
         async def boom(stream: object) -> None:
             raise raised
 
-        here.victim._host.set_stream_handler(TProtocol("/boom"), boom)
+        host_of(here.victim).set_stream_handler(TProtocol("/boom"), boom)
         with suppress(StreamError):
             stream = await here.hostile.open("/boom")
             await stream.write(b"1234")
@@ -199,16 +204,17 @@ async def test_exception_in_a_stream_handler_does_no_harm(raised: Exception) -> 
         await here.serves()
 
 
-async def test_exception_in_a_validator_does_no_harm() -> None:
+async def test_exception_in_a_judge_costs_only_the_message() -> None:
     async with swarm() as here:
 
-        def boom(forwarder: object, message: object) -> bool:
-            raise RuntimeError("bug")
+        def boom(forwarder: PeerId, author: PeerId, payload: bytes) -> bool:
+            if payload == b"x":
+                raise RuntimeError("bug")
+            return True
 
-        here.victim._gossip.pubsub.set_topic_validator(TOPIC, boom, False)
+        here.victim.judge(TOPIC, boom)
         for _ in range(3):
             await here.honest.publish(TOPIC, b"x")
-        here.victim._gossip.pubsub.remove_topic_validator(TOPIC)
         await here.serves()
 
 
@@ -216,7 +222,8 @@ async def test_peer_that_once_sent_garbage_hears_and_is_heard_again() -> None:
     async with networks(2) as (victim, other):
         at_victim, at_other = victim.subscribe(TOPIC), other.subscribe(TOPIC)
         await other.connect(victim.addresses()[0])
-        stream = await other._host.new_stream(victim._host.get_id(), [TProtocol(MESHSUB)])
+        at, to = host_of(other), ID.from_base58(victim.peer)
+        stream = await at.new_stream(to, [TProtocol(MESHSUB)])
         await stream.write(GOSSIP_FRAMES["garbage"])
         await heard(other, TOPIC, b"after", at_victim)
         await heard(victim, TOPIC, b"after", at_other)
@@ -276,7 +283,7 @@ async def test_peer_that_dials_repeatedly_does_not_exhaust_the_node() -> None:
         assert await honest.connect(victim.addresses()[0]) == victim.peer
         victim.handle(P, echo)
         assert await honest.request(victim.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
-        network = victim._host.get_network()
+        network = host_of(victim).get_network()
         hostile_id = hostile.host.get_id()
         await eventually(
             lambda: len(network.get_connections(hostile_id)) <= connections.PER_PEER_MAX
@@ -315,11 +322,10 @@ async def test_peer_with_unsupported_protocols_is_not_let_in(offer: str) -> None
             assert victim.connected() == set()
 
 
-async def test_number_of_strangers_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STRANGERS_MAX", 2)
+async def test_number_of_strangers_connections_is_bounded() -> None:
     admitted: set[PeerId] = set()
     gates = [admitted.__contains__, *[everybody] * 4]
-    async with networks(5, gates) as (victim, *others):
+    async with networks(5, gates, room=Room(strangers=2)) as (victim, *others):
         for other in others:
             await other.connect(victim.addresses()[0])
         await eventually(lambda: len(victim.connected()) == 2)
@@ -333,12 +339,20 @@ async def test_number_of_strangers_connections_is_bounded(monkeypatch: pytest.Mo
 
 
 async def test_flood_of_events_loses_the_oldest_and_stops_nothing() -> None:
-    async with networks(2) as (victim, other):
-        size = 1024
-        feed = victim._connections.feed
-        for _ in range(size + 10):
-            feed.push(PeerDisconnected(other.peer))
-        await other.connect(victim.addresses()[0])
-        assert feed.lost == 11
-        events = [victim.events.receive_nowait() for _ in range(size)]
-        assert events[-1] == PeerConnected(other.peer)
+    def ignore(what: object) -> None:
+        pass
+
+    def connection(of: Identity) -> Any:
+        muxed = {"peer_id": ID.from_base58(of.peer), "get_remote_address": lambda: None}
+        return SimpleNamespace(muxed_conn=SimpleNamespace(**muxed))
+
+    network: Any = None
+    size, one, other = connections.EVENTS_MAX, connection(identity(1)), connection(identity(2))
+    it = connections.Connections(everybody, nobody, drop=ignore, close=ignore, gone=ignore)
+    for _ in range(size // 2 + 5):
+        await it.connected(network, one)
+        await it.disconnected(network, one)
+    await it.connected(network, other)
+    assert it.feed.lost == 11
+    events = [it.feed.receiver.receive_nowait() for _ in range(size)]
+    assert events[-1] == PeerConnected(identity(2).peer)

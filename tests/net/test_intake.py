@@ -6,10 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
-
+from p2ptrain.eviction import nobody
 from p2ptrain.ids import PeerId
-from p2ptrain.net.gossip import limits as module
 from p2ptrain.net.gossip.limits import (
     AT_ONCE,
     AUTHOR_SHARE,
@@ -105,11 +103,8 @@ class TestIntake:
         assert gate.takes_frame(OTHER, 100, 0.0)
         assert gate.take_refused() == {FORWARDER: FRAMES_AT_ONCE}
 
-    def test_list_of_peers_complained_about_is_bounded(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "KEYS_MAX", 3)
-        gate = intake()
+    def test_list_of_peers_complained_about_is_bounded(self) -> None:
+        gate = Intake(nobody, complaints_max=3)
         for stranger in STRANGERS[:10]:
             gate.refuse(stranger)
         assert gate.take_refused() == dict.fromkeys(STRANGERS[7:10], 1)

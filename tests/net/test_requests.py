@@ -28,10 +28,24 @@ from p2ptrain.errors import (
 )
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
-from p2ptrain.net import requests as requests_module
 from p2ptrain.net.host.hardening import build_host, running
+from p2ptrain.net.requests import (
+    IN_FLIGHT_PER_PEER_MAX,
+    STREAMS_PER_PEER_MAX,
+    Requester,
+    Waits,
+)
 
-from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
+from .conftest import (
+    DEADLINE_S,
+    LOOPBACK,
+    echo,
+    eventually,
+    everybody,
+    host_of,
+    identity,
+    networks,
+)
 from .hostile import dial
 
 P = "/test/1"
@@ -69,6 +83,12 @@ async def read_all(stream: INetStream) -> bytes:
             heard += await stream.read(1 << 16)
         except StreamError:
             return heard
+
+
+def streams(answers: Network) -> dict[str, int]:
+    """How many streams peers have opened to its handlers, and how many are open now."""
+    statistics = answers.statistics()
+    return {each: int(str(statistics[f"streams_{each}"])) for each in ("opened", "open")}
 
 
 async def test_reply_comes_back_to_its_request() -> None:
@@ -127,46 +147,32 @@ async def test_requests_beyond_the_bound_are_refused_here() -> None:
                 free.set()
 
         async with trio.open_nursery() as nursery:
-            for _ in range(requests_module.IN_FLIGHT_PER_PEER_MAX + 6):
+            for _ in range(IN_FLIGHT_PER_PEER_MAX + 6):
                 nursery.start_soon(ask)
         assert outcomes[:6] == [PeerTooSlow] * 6
         # Of the streams opened, the other side serves as many as it allows and resets the others.
-        assert outcomes.count(bytes) >= requests_module.STREAMS_PER_PEER_MAX
+        assert outcomes.count(bytes) >= STREAMS_PER_PEER_MAX
         assert await asks.request(answers.peer, P, b"", deadline_s=DEADLINE_S) == b""
 
 
-async def test_streams_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_are_reused() -> None:
     async with connected_pair() as (asks, answers):
         answers.handle(P, echo)
-        opened = 0
-        new_stream = asks._host.new_stream
-
-        async def counted(peer: ID, protocols: list[TProtocol]) -> INetStream:
-            nonlocal opened
-            opened += P in protocols
-            return await new_stream(peer, protocols)
-
-        monkeypatch.setattr(asks._host, "new_stream", counted)
         for _ in range(20):
             await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S)
-        assert opened == 1
+        assert streams(answers) == {"opened": 1, "open": 1}
 
 
-async def test_broken_kept_stream_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broken_kept_stream_is_replaced() -> None:
     async with connected_pair() as (asks, answers):
-
-        async def echo_once(peer: PeerId, payload: bytes) -> bytes:
-            """The next message is too late. A message that a busy machine only sends slowly is
-            not.
-            """
-            monkeypatch.setattr(requests_module, "IDLE_S", 0.05)
-            return payload
-
-        answers.handle(P, echo_once)
-        for _ in range(3):
-            monkeypatch.setattr(requests_module, "IDLE_S", DEADLINE_S)
+        answers.handle(P, echo)
+        for opened in range(1, 4):
             assert await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
-            await eventually(lambda: not answers._responder._streams)
+            assert streams(answers)["opened"] == opened
+            for connection in host_of(answers).get_network().get_connections():
+                for stream in connection.get_streams():
+                    if stream.get_protocol() == P:
+                        await stream.reset()
 
 
 async def test_request_dials_a_remembered_peer() -> None:
@@ -250,15 +256,14 @@ class TestHandlers:
             assert caught.value.peer == answers.peer  # type: ignore[attr-defined]
             assert await asks.request(answers.peer, "/test/2", b"x", deadline_s=DEADLINE_S) == b"x"
 
-    async def test_hanging_handler_is_cancelled(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(requests_module, "HANDLER_S", 0.05)
+    async def test_hanging_handler_is_cancelled(self) -> None:
         async with connected_pair() as (asks, answers):
 
             async def hangs(peer: PeerId, payload: bytes) -> bytes:
                 await trio.sleep_forever()
                 return b""
 
-            answers.handle(P, hangs)
+            answers.handle(P, hangs, waits=Waits(handler_s=0.05))
             with pytest.raises(PeerUnreachable) as caught:
                 await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S)
             assert caught.value.code == "PEER-FAILED"
@@ -316,35 +321,28 @@ class TestHostileClient:
         ],
         ids=["nothing", "a byte", "4 GiB", "half", "http", "much"],
     )
-    async def test_arbitrary_input_does_not_stop_the_node(
-        self, sent: bytes, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for name in ("IDLE_S", "BODY_S"):
-            monkeypatch.setattr(requests_module, name, 0.1)
+    async def test_arbitrary_input_does_not_stop_the_node(self, sent: bytes) -> None:
         async with connected_pair() as (asks, answers), raw_host(answers) as hostile:
-            answers.handle(P, echo, bytes_max=1000)
+            answers.handle(P, echo, bytes_max=1000, waits=Waits(idle_s=0.1, body_s=0.1))
             stream = await open_raw(hostile, answers)
             if sent:
                 with suppress(StreamError):  # If said too late, it ends the stream as well.
                     await stream.write(sent)
             await read_all(stream)
-            for name in ("IDLE_S", "BODY_S"):  # An honest peer may be slow on a busy machine.
-                monkeypatch.setattr(requests_module, name, DEADLINE_S)
+            await eventually(lambda: streams(answers)["open"] == 0)
+            answers.handle(P, echo)  # An honest peer may be slow on a busy machine.
             assert await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
-            await eventually(lambda: identity(99).peer not in answers._responder._streams)
 
     async def test_number_of_streams_of_one_peer_is_bounded(self) -> None:
         async with connected_pair() as (asks, answers), raw_host(answers) as hostile:
             answers.handle(P, echo)
-            streams = []
-            for _ in range(requests_module.STREAMS_PER_PEER_MAX + 10):
+            opened = []
+            for _ in range(STREAMS_PER_PEER_MAX + 10):
                 with suppress(StreamFailure):
-                    streams.append(await open_raw(hostile, answers))
-            assert answers._responder._streams[identity(99).peer] <= (
-                requests_module.STREAMS_PER_PEER_MAX
-            )
+                    opened.append(await open_raw(hostile, answers))
+            assert streams(answers)["open"] <= STREAMS_PER_PEER_MAX
             assert await asks.request(answers.peer, P, b"x", deadline_s=DEADLINE_S) == b"x"
-            for stream in streams:
+            for stream in opened:
                 await stream.reset()
 
 
@@ -401,34 +399,39 @@ class TestHostileServer:
             assert caught.value.peer == peer
             assert "\x1b" not in caught.value.what
 
-    @pytest.mark.parametrize("stuck_in", ["OPEN_S", "WRITE_S"])
-    async def test_frozen_peer_costs_only_its_own_connection(
-        self, stuck_in: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.mark.parametrize("stuck_in", ["open_s", "write_s"])
+    async def test_frozen_peer_costs_only_its_own_connection(self, stuck_in: str) -> None:
         """It stops reading, so our writes block. Cancelling a blocked write spoils the
         connection.
         """
-        monkeypatch.setattr(requests_module, stuck_in, 0.3)
         outcomes: list[str] = []
 
-        async def ask(asks: Network, peer: PeerId) -> None:
+        async def ask(requester: Requester, peer: PeerId) -> None:
             with pytest.raises(PeerError) as caught:
-                await asks.request(peer, P, bytes(1 << 20), deadline_s=DEADLINE_S)
+                payload, limits = bytes(1 << 20), {"deadline_s": DEADLINE_S, "bytes_max": 9}
+                await requester.request(peer, P, payload, **limits)  # type: ignore[arg-type]
             outcomes.append(caught.value.peer)
 
-        async with self.asking(read_all) as (asks, peer):
-            if stuck_in == "WRITE_S":
-                stream = await requests_module.open_stream(asks._host, peer, P)
-                asks._requester._keep_idle(peer, P, stream)
-            [connection] = asks._host.get_network().get_connections(ID.from_base58(peer))
+        async with self.asking(answer_once) as (asks, peer), trio.open_nursery() as nursery:
+            requester = Requester(host_of(asks), nursery, **{stuck_in: 0.3})
+            if stuck_in == "write_s":  # There is a stream already.
+                await requester.request(peer, P, b"", deadline_s=DEADLINE_S, bytes_max=9)
+            [connection] = host_of(asks).get_network().get_connections(ID.from_base58(peer))
             freeze(connection)
-            async with trio.open_nursery() as nursery:
-                for _ in range(3 if stuck_in == "OPEN_S" else 1):
-                    nursery.start_soon(ask, asks, peer)
+            async with trio.open_nursery() as asking:
+                for _ in range(3 if stuck_in == "open_s" else 1):
+                    asking.start_soon(ask, requester, peer)
             assert set(outcomes) == {peer}
             await eventually(lambda: peer not in asks.connected())
             await asks.connect_peer(peer)
             assert asks.connected() == {peer}
+
+
+async def answer_once(stream: INetStream) -> None:
+    """Answer an empty request, then only read."""
+    await stream.read(4)
+    await stream.write(struct.pack(">I", 1) + b"\x00")
+    await read_all(stream)
 
 
 def freeze(connection: Any) -> None:

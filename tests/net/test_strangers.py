@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.io.exceptions import IOException
@@ -20,22 +21,33 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import (
     FLAG_SYN,
     TYPE_DATA,
-    TYPE_PING,
     TYPE_WINDOW_UPDATE,
     YAMUX_HEADER_FORMAT,
     Yamux,
 )
-from libp2p.utils.varint import encode_uvarint, encode_varint_prefixed
+from libp2p.utils.varint import (
+    encode_uvarint,
+    encode_varint_prefixed,
+    read_varint_prefixed_bytes_limited,
+)
 from multiaddr import Multiaddr
 
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, discovery, open_network
-from p2ptrain.net.host import handshakes
 from p2ptrain.net.host.bounds import NAME_BYTES_MAX, STREAMS_MAX, UNREAD_BYTES_MAX
-from p2ptrain.net.kad import key_of
+from p2ptrain.net.kad import ANSWER_BYTES_MAX, key_of, providers_in, question
 from p2ptrain.net.records import Admitted
 
-from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
+from .conftest import (
+    DEADLINE_S,
+    LOOPBACK,
+    echo,
+    eventually,
+    everybody,
+    host_of,
+    identity,
+    networks,
+)
 from .hostile import Hostile, hostile_to
 
 KAD = "/ipfs/kad/1.0.0"
@@ -52,7 +64,7 @@ def nobody(peer: PeerId) -> bool:
 
 def muxed(victim: Network, hostile: Hostile) -> Yamux:
     """The victim's end of the connection."""
-    (connection,) = victim._host.get_network().get_connections(ID.from_base58(hostile.peer))
+    (connection,) = host_of(victim).get_network().get_connections(ID.from_base58(hostile.peer))
     ours = connection.muxed_conn
     assert isinstance(ours, Yamux)
     return ours
@@ -69,27 +81,21 @@ async def send(hostile: Hostile, *frames: bytes) -> None:
     assert isinstance(theirs, Yamux)
     with suppress(IOException):
         for frame in frames:
-            await theirs._write_frame(frame)
+            await theirs.secured_conn.write(frame)
 
 
-async def all_arrived(hostile: Hostile) -> None:
+async def all_arrived(ping: INetStream) -> None:
     """Frames are processed in order, so the answer to a ping follows everything sent before."""
-    (connection,) = hostile.host.get_network().get_connections(hostile.victim)
-    theirs = connection.muxed_conn
-    assert isinstance(theirs, Yamux)
-    answered = trio.Event()
-    while not answered.is_set():  # libp2p measures round trips by the same event
-        theirs._ping_event = answered
-        await send(hostile, struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, 1))
-        with trio.move_on_after(0.5):
-            await answered.wait()
+    with trio.fail_after(DEADLINE_S):
+        await ping.write(bytes(32))
+        await ping.read(32)
 
 
 @pytest.mark.parametrize("flags", [0, FLAG_SYN], ids=["one stream", "many streams"])
 async def test_sender_that_exceeds_its_windows_is_dropped(flags: int) -> None:
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
         stream = await hostile.open(MESHSUB)
-        await eventually(lambda: bool(victim._gossip.pubsub._parked))
+        await eventually(lambda: victim.statistics()["gossip_waiting"] == [hostile.peer])
         connection, most = muxed(victim, hostile), 0
         first = stream.muxed_stream.stream_id  # type: ignore[attr-defined]
         for number in range(1, 5 * UNREAD_BYTES_MAX // FRAME_BYTES):
@@ -108,7 +114,7 @@ async def test_sender_that_keeps_to_its_windows_stays() -> None:
         async def wait(stream: object) -> None:
             await read_not.wait()
 
-        victim._host.set_stream_handler(TProtocol(P), wait)
+        host_of(victim).set_stream_handler(TProtocol(P), wait)
         almost = WINDOW_BYTES - 200  # the name of the protocol went before
         for _ in range(3):
             await (await hostile.open(P)).write(bytes(almost))
@@ -122,11 +128,11 @@ async def test_sender_that_keeps_to_its_windows_stays() -> None:
 
 async def test_number_of_streams_on_a_connection_is_bounded() -> None:
     async with networks(1, nobody) as (victim,), hostile_to(victim) as hostile:
-        connection = muxed(victim, hostile)
+        connection, ping = muxed(victim, hostile), await hostile.open("/ipfs/ping/1.0.0")
         for number in range(3 * STREAMS_MAX):
             syn = (0, TYPE_WINDOW_UPDATE, FLAG_SYN, 1001 + 2 * number, 0)
             await send(hostile, struct.pack(YAMUX_HEADER_FORMAT, *syn))
-        await all_arrived(hostile)
+        await all_arrived(ping)
         await eventually(lambda: len(connection.streams) <= STREAMS_MAX, deadline_s=5)
         assert victim.connected() == {hostile.peer}
 
@@ -159,12 +165,9 @@ async def still_open(raw: trio.SocketStream) -> bool:
     return True
 
 
-async def test_handshakes_are_bounded_and_shared_by_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_handshakes_are_bounded_and_shared_by_address() -> None:
     """A peer that dials repeatedly displaces only itself, and others get in meanwhile."""
-    monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", 8)
-    async with networks(2) as (victim, honest), AsyncExitStack() as stack:
+    async with networks(2, handshakes_max=8) as (victim, honest), AsyncExitStack() as stack:
         port = int(victim.addresses()[0].split("/")[4])
 
         async def dial(source: str) -> trio.SocketStream:
@@ -213,9 +216,14 @@ def provider(hostile: Hostile, addresses: int) -> Message:
     return message
 
 
-def kept(network: Network) -> dict[PeerId, int]:
-    """The peers on record for the run, and how many addresses each has."""
-    found = network._discovery.records.of(key_of(RUN), trio.current_time())
+async def on_record(hostile: Hostile) -> dict[PeerId, int]:
+    """Ask the victim for the peers on record for the run. Return how many addresses each has."""
+    stream = await hostile.open(KAD)
+    with trio.fail_after(DEADLINE_S):
+        await stream.write(encode_varint_prefixed(question(key_of(RUN))))
+        reply = await read_varint_prefixed_bytes_limited(stream, ANSWER_BYTES_MAX)
+    await stream.reset()
+    found = providers_in(reply, key_of(RUN))
     return {peer: len(addresses) for peer, addresses in found.items()}
 
 
@@ -234,11 +242,11 @@ async def test_only_admitted_peers_are_recorded_with_few_addresses() -> None:
     async with networks(1, admitted.__contains__) as (victim,), hostile_to(victim) as hostile:
         assert await tell(hostile, provider(hostile, 3)) == b""
         admitted.add(hostile.peer)
-        assert kept(victim) == {}
+        assert await on_record(hostile) == {}
         assert await tell(hostile, provider(hostile, 100)) == b""
-        assert kept(victim) == {hostile.peer: 8}
+        assert await on_record(hostile) == {hostile.peer: 8}
         await tell(hostile, provider(hostile, 10_000))
-        assert kept(victim) == {hostile.peer: 8}
+        assert await on_record(hostile) == {hostile.peer: 8}
 
 
 async def test_stranger_that_uses_the_dht_is_not_named_to_others() -> None:
@@ -276,7 +284,7 @@ def introduction(hostile: Hostile, *, listened: int, recorded: int, protocols: i
 
 def known_of(victim: Network, hostile: Hostile) -> tuple[int, int]:
     """The number of addresses, and of protocols."""
-    known: Any = victim._host.get_peerstore()
+    known: Any = host_of(victim).get_peerstore()
     data = known.peer_data_map[hostile.host.get_id()]
     return len(data.addrs), len(data.protocols)
 
@@ -324,7 +332,7 @@ async def test_signed_record_in_a_gossip_frame_is_bounded() -> None:
         stream = await hostile.open(MESHSUB)
         frame = rpc_pb2.RPC(senderRecord=told.signedPeerRecord).SerializeToString()
         await stream.write(encode_varint_prefixed(frame))
-        await all_arrived(hostile)
+        await all_arrived(await hostile.open("/ipfs/ping/1.0.0"))
         assert known_of(victim, hostile)[0] <= 16
 
 

@@ -31,6 +31,7 @@ from p2ptrain.ids import PeerId, RunId
 from p2ptrain.kernels import CodecName
 from p2ptrain.kernels import codec as codec_of
 from p2ptrain.ring import Reduce, ReduceRequest, ReduceStatistics, Schedule
+from p2ptrain.ring.attempt import GRACE_S
 
 RUN = RunId("ab" * 32)
 DEADLINE_S = 120.0
@@ -71,6 +72,7 @@ class Ring:
     residuals_out: dict[int, np.ndarray] = field(default_factory=dict)
     limits: dict[int, Uplink] = field(default_factory=dict)
     reduces: dict[int, Reduce] = field(default_factory=dict)
+    grace_s: float = GRACE_S
     took_s: float = 0.0
     """Seconds from the start of the honest peers to the end of the last one."""
 
@@ -105,6 +107,7 @@ class Ring:
                 self.limits.get(me),
                 residual=self.residuals.get(me),
                 residual_out=self.residuals_out.get(me),
+                grace_s=self.grace_s,
             )
         return self.reduces[me]
 

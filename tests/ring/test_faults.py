@@ -17,7 +17,7 @@ from p2ptrain.dataplane import Uplink
 from p2ptrain.encoding import pack
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import SCHEDULES, ReduceStatistics, Schedule, Segment, abort, lane, watch
+from p2ptrain.ring import SCHEDULES, ReduceStatistics, Schedule, Segment, lane, watch
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.wire import HEADER_BYTES, Header, Kind, encode_blame
 from tests.ring.conftest import Build, Outcome, Ring
@@ -289,12 +289,10 @@ def test_abort_from_outside_reaches_all(build: Build, suspects: tuple[int, ...])
     assert ring.took_s < SOON_S
 
 
-def test_leaving_peer_does_not_wait_for_neighbours_not_yet_started(
-    build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaving_peer_does_not_wait_for_neighbours_not_yet_started(build: Build) -> None:
     """They may still be connecting, and are silent while they wait for other peers."""
-    monkeypatch.setattr(abort, "GRACE_S", 30.0)
     ring = build((1, 1, 1), 5000)
+    ring.grace_s = 30.0
     ring.reduce(0).abort("a participant is down", (ring.peers[1],))
     outcomes = ring.run(hostile={1: lambda ring, me: None, 2: lambda ring, me: None})
     assert reason_of(outcomes[0]) == "a participant is down"

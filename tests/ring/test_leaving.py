@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
-
 from p2ptrain.ids import PeerId
-from p2ptrain.ring import abort
 from p2ptrain.ring.abort import tell_neighbours
 from p2ptrain.ring.blame import Blame
 from p2ptrain.ring.link import Link
@@ -40,14 +37,11 @@ class PaperSocket:
         """Keep sending all the same."""
 
 
-def test_flooding_neighbour_is_left_in_time_and_others_are_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(abort, "GRACE_S", 0.05)
+def test_flooding_neighbour_is_left_in_time_and_others_are_told() -> None:
     sockets = {FLOOD: PaperSocket(floods=True), QUIET: PaperSocket(floods=False)}
     request = SimpleNamespace(step=3, attempt=0)
     verdict = SimpleNamespace(blame=Blame((), "the ledger has moved on"))
-    attempt = SimpleNamespace(request=request, verdict=verdict, tag=bytes(8))
+    attempt = SimpleNamespace(request=request, verdict=verdict, tag=bytes(8), grace_s=0.05)
     neighbours = [
         Neighbour(number, peer, [Connection(0, Link(socket))])  # type: ignore[arg-type]
         for number, (peer, socket) in enumerate(sockets.items())

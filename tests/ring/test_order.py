@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ring.order import BETTER_BY, Rates, RingOrder, _exact, _searched, _slowest, best_order
+from p2ptrain.ring.order import (
+    BETTER_BY,
+    Rates,
+    RingOrder,
+    best_order,
+    exact_order,
+    searched_order,
+    slowest_edge,
+)
 
 
 def named(count: int) -> list[PeerId]:
@@ -35,7 +43,7 @@ def random_rates(count: int, seed: int) -> dict[tuple[PeerId, PeerId], float]:
     return rates
 
 
-def slowest_edge(order: tuple[PeerId, ...], rates: Rates, assumed: float = 0.0) -> float:
+def slowest_of(order: tuple[PeerId, ...], rates: Rates, assumed: float = 0.0) -> float:
     return min(rates.get((min(a, b), max(a, b)), assumed) for a, b in pairwise([*order, order[0]]))
 
 
@@ -48,9 +56,9 @@ def matrix_of(names: list[PeerId], rates: Rates) -> list[list[float]]:
 def test_up_to_nine_peers_get_the_order_that_brute_force_finds(count: int, seed: int) -> None:
     names, rates = named(count), random_rates(count, seed)
     found = best_order(names, rates, assumed=0.0)
-    brute = max(slowest_edge((names[0], *rest), rates) for rest in permutations(names[1:]))
+    brute = max(slowest_of((names[0], *rest), rates) for rest in permutations(names[1:]))
     assert sorted(found.peers) == names
-    assert found.slowest == slowest_edge(found.peers, rates) == brute
+    assert found.slowest == slowest_of(found.peers, rates) == brute
 
 
 @pytest.mark.parametrize("count", [8, 9, 10, 11])
@@ -58,7 +66,8 @@ def test_up_to_nine_peers_get_the_order_that_brute_force_finds(count: int, seed:
 def test_heuristic_is_within_a_twentieth_of_the_exact_result(count: int, seed: int) -> None:
     names = named(count)
     matrix = matrix_of(names, random_rates(count, 100 + seed))
-    best, near = _slowest(matrix, _exact(matrix)), _slowest(matrix, _searched(matrix))
+    best = slowest_edge(matrix, exact_order(matrix))
+    near = slowest_edge(matrix, searched_order(matrix))
     assert 0.95 * best <= near <= best
 
 

@@ -235,7 +235,7 @@ async def _raw_frames(stranger: Stranger, victim: Victim, frames: list[bytes]) -
     muxed: Any = connection.muxed_conn
     with suppress(Exception):
         for frame in frames:
-            await muxed._write_frame(frame)
+            await muxed.secured_conn.write(frame)
 
 
 async def namesake_questions(crowd: Crowd) -> None:

@@ -16,6 +16,8 @@ from p2ptrain.errors import P2PTrainError, ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.node.reduce import reduce_task
 from p2ptrain.ring.blame import Blame
+from p2ptrain.ring.reduce import Links
+from p2ptrain.ring.request import ReduceRequest
 from p2ptrain.ring.wire import Header, Kind, encode_blame
 from tests.siege.ground import Tally
 
@@ -25,13 +27,26 @@ LIE_S = 180.0
 COUNTED = "lies in the reduce"
 
 
+Suspects = tuple[PeerId, ...]
+
+
 def lie_in_reduces(tally: Tally) -> None:
     """From now on make every reduce of this process lie."""
     real: Any = vars(reduce_task)["Reduce"]
 
     class LyingReduce(real):  # type: ignore[misc]
+        def __init__(self, request: ReduceRequest, links: Links, *args: Any, **named: Any) -> None:
+            super().__init__(request, links, *args, **named)
+            self.request = request
+            self.links = links
+            self.over = threading.Event()
+
+        def abort(self, reason: str, suspects: Suspects = ()) -> None:
+            super().abort(reason, suspects)
+            self.over.set()
+
         def run(self) -> Any:
-            request = self._request
+            request = self.request
             name, lie = LIES[(request.step + request.attempt) % len(LIES)]
             tally.did(f"reduce: {name}")
             if lie is None:
@@ -40,29 +55,28 @@ def lie_in_reduces(tally: Tally) -> None:
             try:
                 suspects = lie(self)
             finally:
-                self._shut_down()
+                for sockets in self.links.values():
+                    for sock in sockets:
+                        sock.shutdown()
             raise ReduceAborted(request.step, request.attempt, suspects, "a lie")
 
     vars(reduce_task)["Reduce"] = LyingReduce
 
 
-Suspects = tuple[PeerId, ...]
-
-
 def _others(reduce: Any) -> Suspects:
-    request = reduce._request
+    request = reduce.request
     return tuple(peer for peer in request.peers if peer != request.peers[request.me])
 
 
 def silent(reduce: Any) -> Suspects:
-    reduce._ended.wait(LIE_S)
+    reduce.over.wait(LIE_S)
     return ()
 
 
 def a_byte_each_second(reduce: Any) -> Suspects:
     words = _first_segment(reduce, scale=1.0)
     never, at = threading.Event(), 0
-    while not reduce._ended.is_set() and at < len(words):
+    while not reduce.over.is_set() and at < len(words):
         for sock in _sockets(reduce):
             with suppress(P2PTrainError):
                 sock.send_some(memoryview(words[at : at + 1]))
@@ -81,7 +95,7 @@ def accuses_all(reduce: Any) -> Suspects:
 
 def aborts_and_accuses(reduce: Any) -> Suspects:
     """Tell each neighbour that the reduce is over and that another one is to blame."""
-    request, accused = reduce._request, _others(reduce)[-1:]
+    request, accused = reduce.request, _others(reduce)[-1:]
     body = encode_blame(Blame(accused, "a lie"))
     header = Header(Kind.ABORT, 0, 0, 0, len(body), request.step, request.attempt, request.tag())
     for sock in _sockets(reduce):
@@ -103,17 +117,17 @@ def _sends(reduce: Any, scale: float) -> Suspects:
     for sock in _sockets(reduce):
         with suppress(P2PTrainError):
             sock.send_all(words)
-    reduce._ended.wait(LIE_S)
+    reduce.over.wait(LIE_S)
     return ()
 
 
 def _sockets(reduce: Any) -> list[Any]:
-    return [sock for sockets in reduce._links.values() for sock in sockets[:1]]
+    return [sock for sockets in reduce.links.values() for sock in sockets[:1]]
 
 
 def _first_segment(reduce: Any, scale: float) -> bytes:
     """The first segment that this peer owes, with another scale for its first block."""
-    request, plan = reduce._request, reduce._attempt.plan
+    request, plan = reduce.request, reduce.request.plan()
     for part, route in enumerate(plan.routes):
         if not (route.sums_from or route.owned):
             segment = plan.lanes[0][part][0]

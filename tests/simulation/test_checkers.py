@@ -160,7 +160,7 @@ def test_checker_finds_a_vote_for_an_unsigned_proposal() -> None:
 
 
 def test_checker_finds_a_vote_that_the_promises_forbid() -> None:
-    electorate = Group(RULES)["a"]._instance.electorate
+    electorate = Group(RULES).electorate("a")
     one, other = (Entry(1, genesis(RULES).head, Skip(step)) for step in range(2))
 
     def promise(voter: PeerId, had: Accepted | None) -> PromiseProof:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.state import Frozen
+from p2ptrain.state.frozen import Bytes, FrozenStatistics
 
 PIECE = 4
 
@@ -34,11 +33,10 @@ def test_memory_of_finished_copies_is_reused() -> None:
     memory = regions(4 * PIECE + 1)
     with frozen_over(memory) as frozen:
         change(frozen, memory, 0, 0, 2 * PIECE)
-        first = [copy.ctypes.data for copy in frozen._copies.values()]
+        assert frozen.statistics() == FrozenStatistics(copied=2, memory_pieces=2)
         assert taken(frozen, 2 * PIECE) == bytes(range(2 * PIECE))
         change(frozen, memory, 0, 2 * PIECE, 2 * PIECE + 1)
-        again = [copy.ctypes.data for copy in frozen._copies.values()]
-        assert set(first) < set(again)
+        assert frozen.statistics() == FrozenStatistics(copied=3, memory_pieces=3)
         assert taken(frozen, 99) == bytes(range(2 * PIECE, 4 * PIECE + 1))
 
 
@@ -79,37 +77,35 @@ def test_only_pieces_not_yet_read_are_copied() -> None:
     with frozen_over(memory) as frozen:
         assert taken(frozen, 6) == bytes(range(6))
         frozen.before_write(0, 0, 4)
-        assert frozen._copies == {}
+        assert frozen.statistics().copied == 0
         frozen.before_write(0, 8, 9)
-        assert list(frozen._copies) == [2]
+        assert frozen.statistics().copied == 1
         frozen.before_write(0, 4, 5)  # the remaining half of it is still needed
+        assert frozen.statistics().copied == 2
         assert taken(frozen, 6) == bytes(range(6, 12))
-        assert frozen._copies == {}
+        assert frozen.statistics().copied == 0
 
 
-def held_up(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """Make the next copy wait. Return events that say that it has begun and let it continue."""
-    begun, go_on = threading.Event(), threading.Event()
-    copy = np.copyto
+class HeldUpCopy:
+    """Copies; the first copy waits for `go_on`. `begun` says that it has begun."""
 
-    def wait(*words: Any) -> None:
-        if not begun.is_set():
-            begun.set()
-            assert go_on.wait(100)
-        copy(*words)
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
 
-    monkeypatch.setattr(np, "copyto", wait)
-    return begun, go_on
+    def __call__(self, to: Bytes, source: Bytes) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            assert self.go_on.wait(100)
+        np.copyto(to, source)
 
 
-def test_writer_waits_only_for_the_copy_of_its_own_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = regions(12)
-    begun, go_on = held_up(monkeypatch)
+def test_writer_waits_only_for_the_copy_of_its_own_piece() -> None:
+    memory, copy = regions(12), HeldUpCopy()
     view, written = bytearray(4), threading.Event()
-    with frozen_over(memory) as frozen:
+    with Frozen([memoryview(region) for region in memory], PIECE, copy) as frozen:
         reader = threading.Thread(target=frozen.fill, args=(memoryview(view),))
         reader.start()
-        assert begun.wait(100)
+        assert copy.begun.wait(100)
 
         def write() -> None:
             frozen.before_write(0, 1, 2)
@@ -119,12 +115,12 @@ def test_writer_waits_only_for_the_copy_of_its_own_piece(monkeypatch: pytest.Mon
         writer.start()
         frozen.before_write(0, 4, 12)
         assert not written.is_set()
-        go_on.set()
+        copy.go_on.set()
         reader.join(100)
         writer.join(100)
         assert written.is_set()
         assert view == bytes(range(4))
-        assert list(frozen._copies) == [1, 2]
+        assert frozen.statistics().copied == 2
 
 
 def test_stalled_reader_holds_no_writer_up() -> None:
@@ -143,5 +139,5 @@ def test_after_closing_nothing_is_copied_and_nothing_is_left() -> None:
     frozen.before_write(0, 4, 8)
     frozen.close()
     frozen.before_write(0, 0, 8)
-    assert frozen._copies == {}
+    assert frozen.statistics().copied == 0
     assert taken(frozen, 8) == b""

@@ -15,7 +15,7 @@ import pytest
 from p2ptrain import kernels
 from p2ptrain.errors import ChunkCorrupt, ChunkMissing, LocalProtocolError, ManifestInvalid
 from p2ptrain.kernels import CODECS, CodecName, reference
-from p2ptrain.state import Arena, OuterState, SharedVector, outer_state, write_frozen, write_state
+from p2ptrain.state import Arena, OuterState, SharedVector, write_frozen, write_state
 from p2ptrain.store import MemoryDisk, Store
 from p2ptrain.sync.fragments import Fragment
 
@@ -28,10 +28,8 @@ def store() -> Store:
     return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
 
 
-@pytest.fixture(autouse=True)
-def short_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many shares in a small vector, so that threads could interfere with each other."""
-    monkeypatch.setattr(outer_state, "SHARE_ELEMENTS", 256)
+SHARE_ELEMENTS = 256
+"""Many shares in a small vector, so that threads could interfere with each other."""
 
 
 def payload(numel: int, seed: int, codec: kernels.Codec = CODEC) -> bytes:
@@ -42,7 +40,7 @@ def payload(numel: int, seed: int, codec: kernels.Codec = CODEC) -> bytes:
 
 
 def state_of(numel: int, seed: int = 0, threads: int | None = None) -> OuterState:
-    state = OuterState(numel, threads=threads)
+    state = OuterState(numel, threads=threads, share_elements=SHARE_ELEMENTS)
     state.theta[:] = np.random.default_rng(seed).standard_normal(numel, dtype=np.float32)
     return state
 

@@ -20,7 +20,7 @@ class Machine:
         self.now_s = self.idle_s = self.used_s = 0.0
         self.rests: list[float] = []
         self.leisure = Leisure(
-            lambda: self.now_s, lambda: self.idle_s, lambda: self.used_s, self.rest
+            lambda: self.now_s, lambda: self.idle_s, lambda: self.used_s, lambda s: self.rest(s)
         )
 
     def passes(self, seconds: float) -> None:
@@ -70,26 +70,28 @@ def test_time_on_idle_cores_does_not_count_later() -> None:
 
 
 def test_rest_ends_soon_after_the_inner_steps() -> None:
-    machine = Machine(idle_cores=0.0)
+    class Ending(Machine):
+        """The inner steps end during the third pause."""
+
+        def rest(self, seconds: float) -> None:
+            super().rest(seconds)
+            self.idle_cores = 2.0 if len(self.rests) > 2 else 0.0
+
+    machine = Ending(idle_cores=0.0)
     machine.write(1, each_s=LOOK_S)  # for which it would rest for 20 s
-
-    def rest(seconds: float) -> None:
-        machine.rest(seconds)
-        machine.idle_cores = 2.0 if len(machine.rests) > 2 else 0.0
-
-    machine.leisure._sleep = rest
     machine.write(1)
     assert machine.rests == [REST_S_MAX] * 4
 
 
 def test_leaving_node_does_not_wait_for_a_resting_writer() -> None:
-    machine = Machine(idle_cores=0.0)
+    class Leaving(Machine):
+        """The node leaves during the first pause."""
+
+        def rest(self, seconds: float) -> None:
+            super().rest(seconds)
+            self.leisure.end()
+
+    machine = Leaving(idle_cores=0.0)
     machine.write(1, each_s=LOOK_S)
-
-    def rest(seconds: float) -> None:
-        machine.rest(seconds)
-        machine.leisure.end()
-
-    machine.leisure._sleep = rest
     machine.write(100)
     assert machine.rests == [REST_S_MAX]

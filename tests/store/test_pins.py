@@ -11,7 +11,6 @@ import pytest
 
 from p2ptrain.errors import StoreError, TryLater
 from p2ptrain.store import LocalDisk, MemoryDisk, Pins, PowerCut, Store, digest_of
-from p2ptrain.store import pins as module
 
 ROOT = Path("/store")
 ONE, OTHER = digest_of(b"one"), digest_of(b"other")
@@ -58,22 +57,18 @@ def test_damaged_list_of_pins_is_refused(disk: MemoryDisk, content: bytes) -> No
     assert caught.value.code == "STORE-PINS"
 
 
-def test_number_of_pins_is_bounded(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PINS_MAX", 1)
-    pins = Pins(ROOT, disk)
+def test_number_of_pins_is_bounded(disk: MemoryDisk) -> None:
+    pins = Pins(ROOT, disk, pins_max=1)
     pins.change(add=ONE)
     with pytest.raises(StoreError):
         pins.change(add=OTHER)
     assert pins.read() == {ONE}
 
 
-def test_command_that_finds_the_pins_in_use_says_try_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_TRIES", 2)
+def test_command_that_finds_the_pins_in_use_says_try_later(tmp_path: Path) -> None:
     pins = Pins(tmp_path, LocalDisk())
     with pins.held(), pytest.raises(TryLater) as caught:
-        Pins(tmp_path, LocalDisk()).change(add=ONE)
+        Pins(tmp_path, LocalDisk(), tries=2).change(add=ONE)
     assert caught.value.code == "PINS-BUSY"
     assert pins.change(add=ONE)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.errors import LocalProtocolError, StoreError, StoreFull
-from p2ptrain.store import MemoryDisk, PowerCut, RecordLog, record_log
+from p2ptrain.store import MemoryDisk, PowerCut, RecordLog
 
 PATH = Path("/home/votes.log")
 
@@ -127,17 +127,14 @@ def test_rewriting_replaces_everything_at_once(disk: MemoryDisk) -> None:
     assert list(log) == list(RecordLog(PATH, disk=disk)) == [b"c", b"d"]
 
 
-def test_rewritten_long_log_has_no_frame_that_looks_torn(
-    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_log, "FRAME_BYTES", 10)
+def test_rewritten_long_log_has_no_frame_that_looks_torn(disk: MemoryDisk) -> None:
     log = RecordLog(PATH, disk=disk)
     records = [b"%d" % number * (1 + number % 15) for number in range(20)]
-    log.rewrite(iter(records))
+    log.rewrite(iter(records), frame_bytes=10)
     assert list(RecordLog(PATH, disk=disk)) == records
     log.rewrite([])
     assert list(RecordLog(PATH, disk=disk)) == []
-    log.rewrite(records)
+    log.rewrite(records, frame_bytes=10)
     disk.damage(PATH, lambda data: data[:60] + b"?" + data[61:])
     with pytest.raises(StoreError) as caught:
         RecordLog(PATH, disk=disk)

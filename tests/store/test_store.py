@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -307,9 +306,11 @@ def test_threads_may_store_the_same_chunks_at_once(store: Store) -> None:
 
 
 class FailingDisk(MemoryDisk):
-    """Some of its files can no longer be read."""
+    """Some of its files can no longer be read: `failing` has their errors."""
 
-    failing: ClassVar[dict[Path, int]] = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: dict[Path, int] = {}
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
         if path in self.failing:
@@ -317,7 +318,7 @@ class FailingDisk(MemoryDisk):
         return super().read(path, offset, size)
 
 
-def test_survey_counts_damaged_chunks_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_survey_counts_damaged_chunks_as_missing() -> None:
     disk = FailingDisk()
     store = Store(Path("/store"), disk=disk)
     sound, rotten, unreadable = (store.put_chunk(data) for data in (b"one", b"two", b"three"))
@@ -325,7 +326,7 @@ def test_survey_counts_damaged_chunks_as_missing(monkeypatch: pytest.MonkeyPatch
     assert listed == sorted((sound, rotten, unreadable))
     disk.damage(store.chunk_path(rotten), lambda data: b"rot")
     bad_sector = store.chunk_path(unreadable)
-    monkeypatch.setattr(FailingDisk, "failing", {bad_sector: errno.EIO})
+    disk.failing[bad_sector] = errno.EIO
     assert store.examine(sound) == Health(3)
     assert store.examine(digest_of(b"never put")) == Health()
     assert "no longer matches" in store.examine(rotten).why
@@ -339,10 +340,11 @@ def test_survey_counts_damaged_chunks_as_missing(monkeypatch: pytest.MonkeyPatch
     assert list(StoreReader(Path("/store"), disk).set_aside()) == [unreadable]
 
 
-def test_unreadable_disk_does_not_count_as_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(Path("/store"), disk=FailingDisk())
+def test_unreadable_disk_does_not_count_as_corruption() -> None:
+    disk = FailingDisk()
+    store = Store(Path("/store"), disk=disk)
     digest = store.put_chunk(b"one")
-    monkeypatch.setattr(FailingDisk, "failing", {store.chunk_path(digest): errno.EACCES})
+    disk.failing[store.chunk_path(digest)] = errno.EACCES
     with pytest.raises(StoreError) as caught:
         store.examine(digest)
     assert caught.value.code == "STORE-READONLY"
@@ -350,12 +352,11 @@ def test_unreadable_disk_does_not_count_as_corruption(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_machine_short_of_resources_damages_no_chunk(
-    monkeypatch: pytest.MonkeyPatch, shortage: int
-) -> None:
-    store = Store(Path("/store"), disk=FailingDisk())
+def test_machine_short_of_resources_damages_no_chunk(shortage: int) -> None:
+    disk = FailingDisk()
+    store = Store(Path("/store"), disk=disk)
     digest = store.put_chunk(b"one")
-    monkeypatch.setattr(FailingDisk, "failing", {store.chunk_path(digest): shortage})
+    disk.failing[store.chunk_path(digest)] = shortage
     assert store.examine(digest) == Health()
     with pytest.raises(StoreError) as caught:
         store.get_chunk(digest)
@@ -366,7 +367,9 @@ def test_machine_short_of_resources_damages_no_chunk(
 class VanishingDisk(MemoryDisk):
     """The file that is about to be read has been removed by then."""
 
-    vanishing: ClassVar[set[Path]] = set()
+    def __init__(self) -> None:
+        super().__init__()
+        self.vanishing: set[Path] = set()
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
         if path in self.vanishing:
@@ -374,13 +377,11 @@ class VanishingDisk(MemoryDisk):
         return super().read(path, offset, size)
 
 
-def test_chunk_collected_during_a_survey_is_gone_not_damaged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = Store(Path("/store"), disk=VanishingDisk())
+def test_chunk_collected_during_a_survey_is_gone_not_damaged() -> None:
+    disk = VanishingDisk()
+    store = Store(Path("/store"), disk=disk)
     read, examined = store.put_chunk(b"one"), store.put_chunk(b"two")
-    paths = {store.chunk_path(digest) for digest in (read, examined)}
-    monkeypatch.setattr(VanishingDisk, "vanishing", paths)
+    disk.vanishing = {store.chunk_path(digest) for digest in (read, examined)}
     with pytest.raises(ChunkMissing):
         store.get_chunk(read)
     assert store.examine(examined) == Health()

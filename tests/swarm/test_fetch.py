@@ -34,8 +34,8 @@ from p2ptrain.swarm import (
     FetchProgress,
     fetch_blob,
     fetch_chunks,
-    picker,
 )
+from p2ptrain.swarm.picker import Patience
 from p2ptrain.swarm.wire import receive_request, send_response
 
 DEADLINE_S = 100.0
@@ -44,8 +44,8 @@ CHUNKS = 24
 DATA = b"".join(b"%04d" % number * 256 for number in range(CHUNKS))
 
 
-def new_store() -> Store:
-    return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+def new_store(disk: MemoryDisk | None = None) -> Store:
+    return Store(Path("/store"), disk=disk or MemoryDisk(), chunk_bytes=1024)
 
 
 @dataclass
@@ -97,9 +97,14 @@ def dialled() -> Iterator[Dialled]:
 
 
 @pytest.fixture
-def seed() -> Seed:
+def seed_disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+@pytest.fixture
+def seed(seed_disk: MemoryDisk) -> Seed:
     """A store that holds the blob, and the blob's digest."""
-    store = new_store()
+    store = new_store(seed_disk)
     return store, store.put_blob("snapshot", [DATA], {})
 
 
@@ -323,9 +328,8 @@ def test_fetch_survives_garbage_and_a_death_with_two_good_sources(
 
 @pytest.mark.parametrize("behave", [silent, dripping])
 def test_silent_or_dripping_source_is_bypassed_without_waiting(
-    seed: Seed, dialled: Dialled, monkeypatch: pytest.MonkeyPatch, behave: Behave
+    seed: Seed, dialled: Dialled, behave: Behave
 ) -> None:
-    monkeypatch.setattr(picker, "PATIENCE_MIN_S", 0.01)
     store, digest = seed
     mine = new_store()
     mine.put_chunk(store.get_chunk(digest))
@@ -336,7 +340,8 @@ def test_silent_or_dripping_source_is_bypassed_without_waiting(
         good(store)(source, sock)
 
     sources = [mute, fake("good", patient)]
-    report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S)
+    short = Patience(least_s=0.01)
+    report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S, patience=short)
     mute.leaves.set()
     assert mine.read_blob(digest) == DATA
     assert report.bytes_by_peer == {"good": len(DATA)}
@@ -426,10 +431,12 @@ def test_fetch_without_sources_fails_at_once(seed: Seed, dialled: Dialled) -> No
     assert caught.value.evidence == ("no source is known",)
 
 
-def test_one_chunk_that_nobody_has_does_not_stop_the_others(seed: Seed, dialled: Dialled) -> None:
+def test_one_chunk_that_nobody_has_does_not_stop_the_others(
+    seed: Seed, seed_disk: MemoryDisk, dialled: Dialled
+) -> None:
     store, digest = seed
     lost = store.manifest(digest).chunks[3]
-    store._disk.remove(store.chunk_path(lost))
+    seed_disk.remove(store.chunk_path(lost))
     mine = new_store()
     with pytest.raises(StoreError) as caught:
         fetch_blob(mine, digest, [fake("a", good(store))], dialled, deadline_s=DEADLINE_S)
@@ -437,10 +444,7 @@ def test_one_chunk_that_nobody_has_does_not_stop_the_others(seed: Seed, dialled:
     assert mine.missing_chunks(digest) == [lost]
 
 
-def test_slow_manifest_is_soon_requested_from_another_source(
-    seed: Seed, dialled: Dialled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(picker, "PATIENCE_UNKNOWN_S", DEADLINE_S)
+def test_slow_manifest_is_soon_requested_from_another_source(seed: Seed, dialled: Dialled) -> None:
     store, digest = seed
     mute = fake("mute", silent)
 
@@ -452,8 +456,9 @@ def test_slow_manifest_is_soon_requested_from_another_source(
     mine = new_store()
     mine.put_blob("snapshot", [DATA[1024:]], {})  # all chunks but the first
     sources = [mute, fake("good", patient)]
-    fetch_blob(mine, digest, sources, dialled, deadline_s=2 * DEADLINE_S)
-    assert time.monotonic() - started < picker.PATIENCE_UNKNOWN_S
+    long = Patience(unknown_s=DEADLINE_S)
+    fetch_blob(mine, digest, sources, dialled, deadline_s=2 * DEADLINE_S, patience=long)
+    assert time.monotonic() - started < long.unknown_s
     assert mine.holds_blob(digest)
 
 
@@ -658,7 +663,8 @@ def test_garbage_collection_during_a_fetch_removes_nothing(seed: Seed, dialled: 
     collected = []
 
     def collect(progress: FetchProgress) -> None:
-        mine._objects.grow_up(2**62)
+        everything = [digest for fan in range(mine.fans) for digest in mine.chunks_in(fan)]
+        mine.collect_garbage([], keep_chunks=everything)  # The next one spares none as new.
         collected.append(mine.collect_garbage([]).chunks)
 
     source = fake("a", good(store))

@@ -13,7 +13,8 @@ from p2ptrain.dataplane import plain_pair
 from p2ptrain.errors import PeerError, StoreError, StoreFull
 from p2ptrain.ids import PeerId
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
-from p2ptrain.swarm import fetch_chunks, lanes
+from p2ptrain.swarm import fetch_chunks
+from p2ptrain.swarm.lanes import Fetch, FetchPlan
 from p2ptrain.swarm.wire import receive_request, send_response
 from p2ptrain.swarm.write_behind import STORING_MAX, Landing
 
@@ -49,7 +50,7 @@ def test_restarted_lanes_take_no_more_memory() -> None:
     landing.close()
 
 
-def test_ended_lane_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_lane_gives_its_buffer_back() -> None:
     held: list[int] = []
 
     class Counting(Landing):
@@ -61,12 +62,20 @@ def test_ended_lane_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch) -> No
             held.pop()
             super().give_back(buffer)
 
-    monkeypatch.setattr(lanes, "Landing", Counting)
     ours, far = plain_pair(PeerId("joiner"), PeerId("a"), deadline_s=DEADLINE_S)
     far.close()
+    plan = FetchPlan(
+        [digest_of(b"x")],
+        [OneSource()],
+        dial=lambda _: ours,
+        more_after=lambda _: [],
+        deadline_s=DEADLINE_S,
+        stall_s=DEADLINE_S,
+        streams_per_peer=1,
+        progress=lambda _: None,
+    )
     with pytest.raises(StoreError, match="no source has 1 of the missing chunks"):
-        mine = Store(Path("/mine"), disk=MemoryDisk())
-        fetch_chunks(mine, [digest_of(b"x")], [OneSource()], lambda _: ours, deadline_s=DEADLINE_S)
+        Fetch(Store(Path("/mine"), disk=MemoryDisk()), plan, Counting(1)).run()
     assert held == []
 
 

@@ -48,8 +48,13 @@ def buffer() -> bytearray:
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store(Path("/store"), disk=MemoryDisk(), chunk_bytes=1024)
+def disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+@pytest.fixture
+def store(disk: MemoryDisk) -> Store:
+    return Store(Path("/store"), disk=disk, chunk_bytes=1024)
 
 
 @pytest.fixture
@@ -167,11 +172,10 @@ def test_server_asks_the_rate_limit_in_its_clients_name(
 
 
 def test_corrupt_chunk_is_answered_as_missing(
-    pair: Pair, buffer: bytearray, store: Store, served: Serve
+    pair: Pair, buffer: bytearray, disk: MemoryDisk, store: Store, served: Serve
 ) -> None:
     digest = store.put_chunk(b"x" * 100)
-    assert isinstance(store._disk, MemoryDisk)
-    store._disk.damage(store.chunk_path(digest), lambda data: b"y" * 100)
+    disk.damage(store.chunk_path(digest), lambda data: b"y" * 100)
     served()
     send_request(pair[0], digest)
     assert receive_response(pair[0], buffer, 5.0) is None

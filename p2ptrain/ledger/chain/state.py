@@ -138,10 +138,10 @@ def encoded_fields(state: type[LedgerState]) -> set[str]:
     return {each.name for each in fields(state) if each.compare}
 
 
-def encode_state(state: LedgerState) -> bytes:
+def encode_state(state: LedgerState, bytes_max: int = STATE_BYTES_MAX) -> bytes:
     """Encode a state canonically. Raises LocalProtocolError if it is larger than peers accept."""
     data = canonical(plain_state(state))
-    if len(data) > STATE_BYTES_MAX:
+    if len(data) > bytes_max:
         raise LocalProtocolError(f"a state of {len(data)} bytes is more than peers accept")
     return data
 

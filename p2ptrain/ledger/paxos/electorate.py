@@ -13,6 +13,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.signatures import Sign, Verify
+from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import (
     Certificate,
     Certified,
@@ -53,6 +54,22 @@ class Electorate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", frozenset(self.voters))
+
+    @staticmethod
+    def after(
+        state: LedgerState,
+        rules: Rules,
+        me: PeerId,
+        sign: Sign,
+        verify: Verify,
+        *,
+        silent: bool = False,
+    ) -> Electorate:
+        """Return the electorate of the height that follows `state`."""
+        height, head = state.height + 1, state.head
+        return Electorate(
+            rules, state.line, height, head, state.voters, me, sign, verify, silent=silent
+        )
 
     @property
     def votes_here(self) -> bool:

@@ -10,7 +10,7 @@ accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Certified, Entry, Vote
@@ -139,6 +139,11 @@ class Proposer:
         message: Message = self.proposal or Prepare(self._electorate.height, self.round)
         answered = self._promises.keys() if self.proposal is None else self._votes.keys()
         silent = [voter for voter in self._electorate.voters if voter not in answered]
-        if len(silent) > UNICASTS_MAX:
+        if are_many(silent):
             return [Announce(message)]
         return [Send(voter, message) for voter in silent]
+
+
+def are_many(voters: Sequence[PeerId]) -> bool:
+    """Return whether so many voters get a message by gossip instead of by unicast."""
+    return len(voters) > UNICASTS_MAX

@@ -55,10 +55,13 @@ long, and all are kept for some seconds.
 
 
 class Intake:
-    """Admits messages within the limits, and counts refusals by neighbour."""
+    """Admits messages within the limits, and counts refusals by neighbour, of the last
+    `complaints_max` neighbours.
+    """
 
-    def __init__(self, is_member: IsMember) -> None:
+    def __init__(self, is_member: IsMember, complaints_max: int = KEYS_MAX) -> None:
         self._is_member = is_member
+        self._complaints_max = complaints_max
         self._frames = Allowance(FRAMES_AT_ONCE, FRAMES_PER_S)
         self._messages = Allowance(AT_ONCE, PER_S)
         self._by_author = Allowance(AT_ONCE * AUTHOR_SHARE, PER_S * AUTHOR_SHARE)
@@ -97,7 +100,7 @@ class Intake:
         """Count refused items of a neighbour. Return False, for callers to return."""
         self.refused += count
         self._refused[forwarder] += count
-        if len(self._refused) > KEYS_MAX:
+        if len(self._refused) > self._complaints_max:
             del self._refused[next(iter(self._refused))]
         return False
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import trio
@@ -23,6 +23,7 @@ from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
+from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from p2ptrain.errors import LocalProtocolError
@@ -32,7 +33,8 @@ from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.control import bounded
 from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
 from p2ptrain.net.gossip.limits import AT_ONCE, Intake
-from p2ptrain.net.host.hardening import is_open
+from p2ptrain.net.host.hardening import contain_tasks, is_open
+from p2ptrain.net.room import ROOM, Room
 from p2ptrain.rate_limit import Allowance
 
 log = logging.getLogger(__name__)
@@ -52,8 +54,6 @@ REPLAYS_PER_S = 1 / 15
 after two connections in a row, and then once in 15 s. A replay may have a hundred messages. A peer
 can request it with few bytes: it only has to open its stream again and subscribe.
 """
-PARKED_MAX = 64
-"""Strangers whose stream waits. A connection holds at most 1 MiB of unread bytes (bounds.py)."""
 
 Admitted = Callable[[PeerId], bool]
 Judge = Callable[[PeerId, PeerId, bytes], bool]
@@ -128,6 +128,7 @@ class GatedPubsub(Pubsub):
         admitted: Admitted,
         intake: Intake,
         deliver: Callable[[str, Message], None],
+        waiting_max: int,
     ) -> None:
         super().__init__(
             host,
@@ -143,8 +144,13 @@ class GatedPubsub(Pubsub):
         self._intake = intake
         self._kept = router.mcache.get
         self._deliver = deliver
+        self._waiting_max = waiting_max
         self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
         self.judges: dict[str, Judge] = {}
+
+    def waiting(self) -> list[PeerId]:
+        """Return the strangers whose stream waits until they are admitted, the oldest first."""
+        return [PeerId(str(peer)) for peer in self._parked]
 
     def is_admitted(self, peer: ID) -> bool:
         return bool(peer == self.my_id or self._admitted(PeerId(str(peer))))
@@ -288,7 +294,7 @@ class GatedPubsub(Pubsub):
     async def _wait_for_admission(self, peer: ID, stream: INetStream) -> bool:
         """Leave `stream` unread until its peer is admitted; return False if it had to make room."""
         admitted = trio.Event()
-        crowded = len(self._parked) >= PARKED_MAX
+        crowded = len(self._parked) >= self._waiting_max
         replaced = peer if peer in self._parked else next(iter(self._parked)) if crowded else None
         if replaced is not None:
             await self._parked.pop(replaced)[0].reset()
@@ -306,9 +312,11 @@ class GatedPubsub(Pubsub):
 
 
 class Gossip:
-    """Topics to publish to and to follow. `pubsub` and `router` are services to run."""
+    """Topics to publish to and to follow, while `running`."""
 
-    def __init__(self, host: IHost, admitted: Admitted, is_member: IsMember) -> None:
+    def __init__(
+        self, host: IHost, admitted: Admitted, is_member: IsMember, room: Room = ROOM
+    ) -> None:
         self.intake = Intake(is_member)
         self.router = ContainedRouter(
             [PROTOCOL_ID_V11],
@@ -325,9 +333,20 @@ class Gossip:
             prune_back_off=5,
             max_pending_messages_per_peer=PENDING_MAX,
         )
-        self.pubsub = GatedPubsub(host, self.router, admitted, self.intake, self._deliver)
+        self.pubsub = GatedPubsub(
+            host, self.router, admitted, self.intake, self._deliver, room.waiting
+        )
         self._me = PeerId(str(host.get_id()))
         self._feeds: dict[str, SharedFeed[bytes]] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the services while the block lasts. The host must be running."""
+        async with AsyncExitStack() as stack:
+            for service in (self.pubsub, self.router):
+                contain_tasks(await stack.enter_async_context(background_trio_service(service)))
+            await self.pubsub.wait_until_ready()
+            yield
 
     async def publish(self, topic: str, payload: bytes) -> None:
         """Send `payload`, signed, to all peers that follow `topic`. Delivery is not guaranteed.
@@ -360,6 +379,13 @@ class Gossip:
         if feed is not None and message[0] != self._me:
             feed.push(*message)
 
-    def statistics(self) -> dict[str, int]:
-        """Return the number of messages lost by topic because nobody took them in time."""
-        return {topic: feed.lost for topic, feed in self._feeds.items()}
+    def statistics(self) -> dict[str, object]:
+        """Return the peers that gossip goes to, the strangers that wait for it, the messages lost
+        by topic because nobody took them in time, and the number of refused ones.
+        """
+        return {
+            "gossip_peers": [PeerId(str(peer)) for peer in self.pubsub.peers],
+            "gossip_waiting": self.pubsub.waiting(),
+            "gossip_lost": {topic: feed.lost for topic, feed in self._feeds.items()},
+            "gossip_refused": self.intake.refused,
+        }

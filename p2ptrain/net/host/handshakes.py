@@ -20,9 +20,9 @@ HANDSHAKES_MAX = 128
 """A handshake takes milliseconds of work and five round trips."""
 
 
-def bound_handshakes(network: Any) -> None:
+def bound_handshakes(network: Any, handshakes_max: int) -> None:
     """Apply the limits to all peers that dial this network from now on."""
-    places = Places(HANDSHAKES_MAX)
+    places = Places(handshakes_max)
     upgrade = network.upgrade_inbound_raw_conn
 
     async def upgrade_in_a_place(connection: Any, address: Any) -> NoReturn:

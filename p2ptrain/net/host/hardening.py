@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ from multiaddr import Multiaddr
 
 from p2ptrain.identity import Identity, is_peer_id
 from p2ptrain.net.host.bounds import bound_connections, is_crowded
-from p2ptrain.net.host.handshakes import bound_handshakes
+from p2ptrain.net.host.handshakes import HANDSHAKES_MAX, bound_handshakes
 from p2ptrain.net.host.identify_limits import bound_introductions, bound_peerstore
 from p2ptrain.net.host.window_updates import give_credit_by_halves
 
@@ -67,7 +67,13 @@ def quieten() -> None:
         logging.getLogger().addHandler(logging.NullHandler())
 
 
-def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
+def build_host(
+    identity: Identity,
+    *,
+    announce: Sequence[str] = (),
+    mdns: bool = False,
+    handshakes_max: int = HANDSHAKES_MAX,
+) -> IHost:
     """Return a host that is not running yet."""
     quieten()
     bound_connections()
@@ -87,7 +93,7 @@ def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     network: Any = host.get_network()
     # libp2p loses a token with every inbound connection; after 250 it would refuse all peers.
     network._inbound_limiter = trio.CapacityLimiter(10**9)
-    bound_handshakes(network)
+    bound_handshakes(network, handshakes_max)
     network._negative_peer_cache._ttl = 2.0  # instead of not dialling a peer again for 60 s
     network.retry_config = RetryConfig(max_retries=0)  # our callers decide about retries
     network.auto_connector.maybe_connect = _do_nothing  # it would dial all peers ever heard of

@@ -58,8 +58,8 @@ async def _bind(path: Path) -> trio.SocketListener:
 async def _serve(reception: Reception, stream: trio.SocketStream) -> None:
     with trio.move_on_after(ANSWER_S), suppress(trio.BrokenResourceError):
         async with stream:
-            answer = await _answer(reception, await _line(stream))
-            await stream.send_all(json.dumps(answer).encode() + b"\n")
+            reply = await answer(reception, await _line(stream))
+            await stream.send_all(json.dumps(reply).encode() + b"\n")
 
 
 async def _line(stream: trio.SocketStream) -> bytes:
@@ -72,7 +72,8 @@ async def _line(stream: trio.SocketStream) -> bytes:
     return bytes(received).partition(b"\n")[0]
 
 
-async def _answer(reception: Reception, line: bytes) -> Answer:
+async def answer(reception: Reception, line: bytes) -> Answer:
+    """Obey the command in `line`, and return the reply as JSON. It answers any bytes."""
     try:
         name = json.loads(line)["command"]
         command = COMMANDS[name]

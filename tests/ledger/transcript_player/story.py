@@ -53,27 +53,17 @@ def parsed(command: str) -> Line:
     return Line(name, tuple(words), peers(" ".join(rest[at + 1 :])), options)
 
 
-class _Traced(Group):
-    """A group that records the effects of its ledgers in order, for the trace."""
-
-    def _carry_out(self, me: PeerId, effect: Effect) -> None:
-        self.acts.append((self.now, me, effect))
-        super()._carry_out(me, effect)
-
-    @property
-    def acts(self) -> list[tuple[float, PeerId, Effect]]:
-        acts: list[tuple[float, PeerId, Effect]] = self.__dict__.setdefault("_acts", [])
-        return acts
-
-
 @dataclass(slots=True)
 class Story:
-    """A group of ledgers, and the sides of a partition."""
+    """A group of ledgers, the sides of a partition, and the acts of the ledgers since the last
+    command.
+    """
 
     words: Words = field(default_factory=Words)
     sides: tuple[frozenset[PeerId], ...] = ()
     told_at: float = 0.0
-    _group: _Traced | None = None
+    acts: list[tuple[float, PeerId, Effect]] = field(default_factory=list)
+    _group: Group | None = None
 
     def do(self, command: str) -> list[str]:
         """Carry out one line, and return the ledgers' effects in words. Raises StoryFault."""
@@ -86,7 +76,7 @@ class Story:
         return self._told()
 
     @property
-    def group(self) -> _Traced:
+    def group(self) -> Group:
         if self._group is None:
             raise StoryFault("a story begins with its members")
         return self._group
@@ -95,10 +85,8 @@ class Story:
         return not self.sides or any(one in side and other in side for side in self.sides)
 
     def _told(self) -> list[str]:
-        if self._group is None:
-            return []
         lines: list[str] = []
-        acts, self._group.__dict__["_acts"] = self._group.acts, []
+        acts, self.acts = self.acts, []
         for at, me, effects in _runs(acts):
             if at != self.told_at:
                 self.told_at = at
@@ -119,7 +107,10 @@ class Story:
             branch_after_s=float(line.options["branch"]) if "branch" in line.options else None,
             **{_RULES[key]: number for key, number in numbers.items()},
         )
-        self._group = _Traced(rules, (*rules.founders, *line.at))
+        self._group = Group(rules, (*rules.founders, *line.at), watch=self._note_act)
+
+    def _note_act(self, me: PeerId, effect: Effect) -> None:
+        self.acts.append((self.group.now, me, effect))
 
     def crash(self, line: Line) -> None:
         for name in line.words:
