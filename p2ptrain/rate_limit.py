@@ -20,7 +20,8 @@ class Allowance:
     """Allow each key a burst of `at_once`, which refills at `per_s` a second. `now` must never
     decrease."""
 
-    def __init__(self, at_once: float, per_s: float) -> None:
+    def __init__(self, at_once: float, per_s: float, *, keys_max: int = KEYS_MAX) -> None:
+        self._keys_max = keys_max
         self._each_s = 1 / per_s
         self._whole_s = at_once / per_s
         self._whole_at: dict[Hashable, float] = {}
@@ -40,7 +41,7 @@ class Allowance:
             return False
         self._whole_at.pop(key, None)
         self._whole_at[key] = after
-        if len(self._whole_at) > KEYS_MAX:
+        if len(self._whole_at) > self._keys_max:
             del self._whole_at[next(iter(self._whole_at))]
         return True
 

@@ -31,15 +31,6 @@ from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state import OuterState, write_frozen
 from p2ptrain.store import Leisure, Store
 
-WARM_S = 15.0
-"""Seconds to warm up: inner steps take 10 % longer in the first ten seconds."""
-
-SETTLE_S = 3.0
-"""Seconds to wait after a snapshot, while its files are deleted; that is not part of its cost."""
-
-BEFORE_S = 5.0
-"""Shortest measurement before a snapshot. It is longer if the last snapshot took longer, so that
-both count the same."""
 FIRST_STEP_S_MAX = 120.0
 
 TRIES_MAX = 20
@@ -53,6 +44,22 @@ def default_trainer() -> TrainerConfig:
     """Return a model of 4 M parameters on all cores: many of its inner steps fit in a snapshot."""
     sizes = setting(4, 256, 128, 4, "bf16", "cpu")
     return replace(sizes, threads=len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """How long the measurement waits."""
+
+    warm_s: float = 15.0
+    """Time to warm up: inner steps take 10 % longer in the first ten seconds."""
+    settle_s: float = 3.0
+    """Time after a snapshot, while its files are deleted; that is not part of its cost."""
+    before_s: float = 5.0
+    """Shortest measurement before a snapshot. It is longer if the last snapshot took longer, so
+    that both count the same."""
+
+
+USUAL = Pauses()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,50 +130,54 @@ class Ticks:
 
 
 @contextmanager
-def training(config: TrainerConfig) -> Iterator[Ticks]:
+def training(config: TrainerConfig, warm_s: float) -> Iterator[Ticks]:
     """Run a process that trains until the block ends. Raises Failed."""
     command = [sys.executable, "-m", "p2ptrain.trainer.tools.ticking", json.dumps(asdict(config))]
     ticks = Ticks(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:
         ticks.wait_for(1, FIRST_STEP_S_MAX)
-        ticks.wait_s(WARM_S)
+        ticks.wait_s(warm_s)
         yield ticks
     finally:
         ticks.end()
 
 
-def measure(config: TrainerConfig, numel: int, turns: int, folder: Path | None) -> Iterator[Line]:
+def measure(
+    config: TrainerConfig, numel: int, turns: int, folder: Path | None, pauses: Pauses = USUAL
+) -> Iterator[Line]:
     """Measure on the disk of `folder`; by default on that of temporary files. Raises Failed."""
     state = state_of(numel)
     try:
-        with training(config) as ticks:
-            seen = list(_turns(state, ticks, turns, folder))
+        with training(config, pauses.warm_s) as ticks:
+            seen = list(_turns(state, ticks, turns, folder, pauses))
     finally:
         state.close()
     yield from lines(seen, numel)
 
 
-def _turns(state: OuterState, ticks: Ticks, turns: int, folder: Path | None) -> Iterator[Turn]:
-    before = _alone(ticks, BEFORE_S)
+def _turns(
+    state: OuterState, ticks: Ticks, turns: int, folder: Path | None, pauses: Pauses
+) -> Iterator[Turn]:
+    before = _alone(ticks, pauses.before_s, pauses.settle_s)
     for _ in range(turns):
-        (begun, ended), beside = _with_steps(ticks, partial(_write, state, folder))
-        after = _alone(ticks, max(BEFORE_S, ended - begun))
+        (begun, ended), beside = with_steps(ticks, partial(_write, state, folder))
+        after = _alone(ticks, max(pauses.before_s, ended - begun), pauses.settle_s)
         yield Turn(before, beside, after, ended - begun)
         before = after
 
 
-def _alone(ticks: Ticks, seconds: float) -> list[float]:
-    ticks.wait_s(SETTLE_S)
+def _alone(ticks: Ticks, seconds: float, settle_s: float) -> list[float]:
+    ticks.wait_s(settle_s)
 
     def passes() -> Stretch:
         start = time.monotonic()
         ticks.wait_s(seconds)
         return start, time.monotonic()
 
-    return _with_steps(ticks, passes)[1]
+    return with_steps(ticks, passes)[1]
 
 
-def _with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
+def with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
     """Return the first period that contains inner steps, and these. Raises Failed: none does."""
     for _ in range(TRIES_MAX):
         begun, ended = stretch()

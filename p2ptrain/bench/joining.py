@@ -81,10 +81,15 @@ def parts_of(size: int) -> Iterator[bytes]:
         yield random.bytes(min(piece, size - start))
 
 
-class _Chunks:
-    """The chunks of one server: right, wrong, or ending halfway, as the setting says."""
+class Chunks:
+    """The chunks of one server: right, wrong, or ending halfway, as the setting says. `die` ends
+    the process.
+    """
 
-    def __init__(self, setting: Setting, me: int, folder: Path) -> None:
+    def __init__(
+        self, setting: Setting, me: int, folder: Path, die: Callable[[int], object] = os._exit
+    ) -> None:
+        self._die = die
         self._store = StoreReader(folder / "store")
         self._garbage = me <= setting.garbage
         dies = setting.garbage < me <= setting.garbage + setting.dying
@@ -94,7 +99,7 @@ class _Chunks:
         chunk = self._store.get_chunk(digest)
         self._left -= len(chunk)
         if self._left < 0:
-            os._exit(0)
+            self._die(0)
         return chunk[:-1] + bytes([chunk[-1] ^ 1]) if self._garbage else chunk
 
 
@@ -102,7 +107,7 @@ def serve(setting: Setting, me: int, host: str, folder: Path) -> None:
     """Serve chunks until the joiner has ended."""
     credentials = Credentials.create(identity(me))
     with _listening(setting, me, credentials, host, folder) as listener:
-        listener.handle(PURPOSE, ChunkServer(_Chunks(setting, me, folder)))
+        listener.handle(PURPOSE, ChunkServer(Chunks(setting, me, folder)))
         _await(lambda: (folder / "ended").exists(), DEADLINE_S)
 
 

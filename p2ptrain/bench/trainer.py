@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
@@ -63,33 +63,6 @@ def setting(
     )
 
 
-def measure(
-    config: TrainerConfig, steps: int, rounds: int, *, transformers: bool
-) -> Iterator[Line]:
-    """Measure all contenders. Raises Failed: a process failed, or transformers could not be
-    installed."""
-    contenders = ["fsdp2", *others(config, transformers=transformers)]
-    with ExitStack() as stack:
-        python = sys.executable
-        if transformers:
-            python = stack.enter_context(environment_with(TRANSFORMERS))
-        speeds = run(config, contenders, steps, rounds, python)
-    ours = speeds["fsdp2"]
-    name = f"FSDP2 with one rank, {ours['parameters'] / 1e6:.1f} M parameters, {config.precision}"
-    yield Line(name, ours["tokens_per_s"], "tokens/s", details=ours)
-    for other, words in NAMES.items():
-        if other in speeds:
-            ratio = ours["tokens_per_s"] / speeds[other]["tokens_per_s"]
-            yield Line(name, ratio, "× the tokens/s of", words, speeds[other])
-
-
-def others(config: TrainerConfig, *, transformers: bool) -> list[str]:
-    """Return the contenders besides FSDP2: in bf16, each of them in both variants."""
-    loops = ["plain"] + ["transformers"] * transformers
-    ways = ["", "_bf16"] if config.precision == "bf16" else [""]
-    return [loop + way for loop in loops for way in ways]
-
-
 def run(
     config: TrainerConfig,
     contenders: list[str],
@@ -111,3 +84,36 @@ def run(
     # If NCCL_DEBUG is set, NCCL also writes to stdout.
     told_back = (line for line in done.stdout.splitlines() if line.startswith("{"))
     return {each["contender"]: each for each in map(json.loads, told_back)}
+
+
+Run = Callable[..., dict[str, Any]]
+"""Takes the arguments of `run`."""
+
+
+def measure(
+    config: TrainerConfig, steps: int, rounds: int, *, transformers: bool, run: Run = run
+) -> Iterator[Line]:
+    """Measure all contenders with `run`.
+
+    Raises Failed: a process failed, or transformers could not be installed.
+    """
+    contenders = ["fsdp2", *others(config, transformers=transformers)]
+    with ExitStack() as stack:
+        python = sys.executable
+        if transformers:
+            python = stack.enter_context(environment_with(TRANSFORMERS))
+        speeds = run(config, contenders, steps, rounds, python)
+    ours = speeds["fsdp2"]
+    name = f"FSDP2 with one rank, {ours['parameters'] / 1e6:.1f} M parameters, {config.precision}"
+    yield Line(name, ours["tokens_per_s"], "tokens/s", details=ours)
+    for other, words in NAMES.items():
+        if other in speeds:
+            ratio = ours["tokens_per_s"] / speeds[other]["tokens_per_s"]
+            yield Line(name, ratio, "× the tokens/s of", words, speeds[other])
+
+
+def others(config: TrainerConfig, *, transformers: bool) -> list[str]:
+    """Return the contenders besides FSDP2: in bf16, each of them in both variants."""
+    loops = ["plain"] + ["transformers"] * transformers
+    ways = ["", "_bf16"] if config.precision == "bf16" else [""]
+    return [loop + way for loop in loops for way in ways]

@@ -38,6 +38,7 @@ from p2ptrain.cli.commands.simulate import SIMULATE_EXAMPLES, simulate
 from p2ptrain.cli.commands.verify import EXAMPLES as VERIFY_EXAMPLES
 from p2ptrain.cli.commands.verify import verify
 from p2ptrain.cli.output import examples, result, result_json
+from p2ptrain.cli.outside import USUAL, Outside, placed_in
 from p2ptrain.cli.process_limits import refusal
 from p2ptrain.cli.rendering import error_json, show_error
 from p2ptrain.errors import ConfigError, P2PTrainError
@@ -104,10 +105,11 @@ def _options(
     """`verbose` is for the help: `main` has taken it before it comes here."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, around: Outside = USUAL) -> int:
     """Run one command and return the exit code; nothing is raised."""
     try:
-        return _exit_code(arguments)
+        with placed_in(around):
+            return _exit_code(arguments)
     finally:
         give_up_unwritten()
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from p2ptrain.data.blocks import HEADER_BYTES, encode_block
 from p2ptrain.data.piece import Piece
 from p2ptrain.data.shuffle import FILE_BYTES, Rows, Shuffle
-from p2ptrain.data.spool import Spool, Tokens
+from p2ptrain.data.spool import USUAL_PORTION, Portion, Spool, Tokens
 from p2ptrain.data.vocabulary import Vocabulary, learn_text
 from p2ptrain.errors import ConfigError
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
@@ -135,6 +135,7 @@ def pack_stream(
     keep: Callable[[bytes], Kept],
     *,
     file_bytes: int = FILE_BYTES,
+    portion: Portion = USUAL_PORTION,
 ) -> Packed[Kept]:
     """Encode, split, cut and shuffle `pieces`; pass each block to `keep`, training blocks first.
 
@@ -151,7 +152,7 @@ def pack_stream(
             do=f"set model.vocab to {vocabulary.size} or more",
         )
     counts = np.zeros(spec.vocab, dtype=np.int64)
-    with Spool(scratch, spec.token_dtype) as spool:
+    with Spool(scratch, spec.token_dtype, portion) as spool:
         documents, text_bytes = _fill(spool, pieces, vocabulary)
         split = _split(spool, spec)
         train = _side("train", spool, split, spec, scratch, file_bytes)

@@ -7,6 +7,7 @@ a portion of either, or one piece.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -16,8 +17,16 @@ from numpy.typing import NDArray
 
 from p2ptrain.data.splitmix import draws
 
-PORTION_TOKENS = 2**21
-PORTION_PIECES = 2**16
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The most tokens, and the most lengths of pieces, that are in memory at once."""
+
+    tokens: int = 2**21
+    pieces: int = 2**16
+
+
+USUAL_PORTION = Portion()
 
 _LENGTH = np.dtype("<u4")
 
@@ -27,7 +36,8 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 class Spool:
     """Pieces in the order in which they were added."""
 
-    def __init__(self, folder: Path, token_dtype: str) -> None:
+    def __init__(self, folder: Path, token_dtype: str, portion: Portion = USUAL_PORTION) -> None:
+        self._portion = portion
         self._dtype = np.dtype(token_dtype)
         self._tokens = (folder / "tokens").open("w+b")
         self._lengths = (folder / "lengths").open("w+b")
@@ -56,12 +66,12 @@ class Spool:
         """Yield (number of the first piece, lengths, tokens) of some pieces at a time."""
         self._tokens.seek(0)
         first = 0
-        for lengths in _read_all(self._lengths, _LENGTH, PORTION_PIECES):
+        for lengths in _read_all(self._lengths, _LENGTH, self._portion.pieces):
             ends = np.cumsum(lengths, dtype=np.int64)
             start = 0
             while start < len(lengths):
                 before = int(ends[start - 1]) if start else 0
-                fit = int(np.searchsorted(ends, before + PORTION_TOKENS, side="right"))
+                fit = int(np.searchsorted(ends, before + self._portion.tokens, side="right"))
                 stop = max(fit, start + 1)
                 count = int(ends[stop - 1]) - before
                 tokens = np.frombuffer(self._tokens.read(count * self._dtype.itemsize), self._dtype)
@@ -76,7 +86,7 @@ class Spool:
         drawn = np.zeros(0, dtype=np.uint64)
         numbers = lengths = np.zeros(0, dtype=np.int64)
         first = 0
-        for more in _read_all(self._lengths, _LENGTH, PORTION_PIECES):
+        for more in _read_all(self._lengths, _LENGTH, self._portion.pieces):
             drawn = np.concatenate([drawn, draws(seed, "validation", first, len(more))])
             numbers = np.concatenate([numbers, np.arange(first, first + len(more))])
             lengths = np.concatenate([lengths, more.astype(np.int64)])

@@ -81,10 +81,22 @@ def no_look(folder: Path) -> None:
     """Accept every folder: the default `Look`."""
 
 
+def free_bytes(folder: Path) -> int:
+    """Return the free bytes on the disk of `folder`."""
+    return shutil.disk_usage(folder).free
+
+
 def export(
-    plan: Plan, theta: Theta, target: Path, *, force: bool = False, look: Look = no_look
+    plan: Plan,
+    theta: Theta,
+    target: Path,
+    *,
+    force: bool = False,
+    look: Look = no_look,
+    free: Callable[[Path], int] = free_bytes,
 ) -> Exported:
-    """Write `theta` as `plan` says to the folder `target`. `look` may refuse it by raising.
+    """Write `theta` as `plan` says to the folder `target`. `look` may refuse it by raising. `free`
+    returns the free bytes on the disk of a folder.
 
     Raises:
         ConfigError: `target` already exists, or transformers does not have this model.
@@ -92,7 +104,7 @@ def export(
     """
     check_target(target, force=force)
     shards = _shards(plan)
-    _check_room(target.parent, plan)
+    _check_room(target.parent, plan, free)
     with appearing(target) as partial:
         digest = _write_weights(plan, theta, shards, partial)
         if len(shards) > 1:
@@ -129,14 +141,14 @@ def _shards(plan: Plan) -> tuple[Shard, ...]:
     return sharded(tensors, plan.dtype, plan.shard_bytes_max)
 
 
-def _check_room(folder: Path, plan: Plan) -> None:
+def _check_room(folder: Path, plan: Plan, free: Callable[[Path], int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights_bytes = parameter_count(plan.spec) * BYTES[plan.dtype]
     needed = weights_bytes + len(plan.tokenizer.json_bytes) + SPARE_BYTES
-    free = shutil.disk_usage(folder).free
-    if free < needed:
+    left = free(folder)
+    if left < needed:
         raise StoreFull(
-            f"the export takes {size(needed)}, and {folder} has {size(free)} free",
+            f"the export takes {size(needed)}, and {folder} has {size(left)} free",
             do="make room, or choose a folder on another disk",
         )
 

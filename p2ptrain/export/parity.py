@@ -6,7 +6,6 @@ process that exports does not.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import subprocess
@@ -51,20 +50,22 @@ class Parity:
         )
 
 
-def is_wanted(asked: bool | None, parameters: int) -> bool:
-    """Return whether to compare. Raises ConfigError: it was asked for, and transformers is not
-    installed."""
-    if asked and not _installed():
+def is_wanted(asked: bool | None, parameters: int, *, installed: bool) -> bool:
+    """Return whether to compare. `installed`: transformers can be imported.
+
+    Raises ConfigError: it was asked for, and transformers is not installed.
+    """
+    if asked and not installed:
         raise ConfigError(
             "transformers is not installed, so there is nothing to compare with",
             do=f"{install(WANTED)}, or leave out --parity",
         )
-    return asked if asked is not None else not hindrance(parameters)
+    return asked if asked is not None else not hindrance(parameters, installed=installed)
 
 
-def hindrance(parameters: int) -> str:
+def hindrance(parameters: int, *, installed: bool) -> str:
     """Return why a comparison is not made by default, and what to do; "" if it is made."""
-    if not _installed():
+    if not installed:
         return f"not installed ({install(WANTED)})"
     if parameters > PARAMETERS_MAX:
         return (
@@ -74,19 +75,15 @@ def hindrance(parameters: int) -> str:
     return ""
 
 
-def _installed() -> bool:
-    return importlib.util.find_spec("transformers") is not None
-
-
-def compare(folder: Path) -> Parity:
-    """Compare the logits of both models.
+def compare(folder: Path, python: str = sys.executable) -> Parity:
+    """Compare the logits of both models in a program that `python` runs.
 
     Raises:
         P2PTrainError: (EXPORT-PARITY) the logits differ, or transformers cannot read the folder.
         TrainerDiverged: the logits are not finite.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "p2ptrain.trainer.tools.parity", str(folder)],
+        [python, "-m", "p2ptrain.trainer.tools.parity", str(folder)],
         capture_output=True,
         text=True,
     )

@@ -37,8 +37,9 @@ class Channel:
     One thread may send while another receives. Two threads must not do the same.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, ask_every_s: float = ASK_EVERY_S) -> None:
         self._socket = sock
+        self._ask_every_s = ask_every_s
         self._reader = FrameReader()
         self._arrived: deque[Frame] = deque()
         self._unsent = bytearray()
@@ -53,8 +54,8 @@ class Channel:
         """Send the whole frame, waiting until the other side has made room for it. Some hundred
         small frames fit before the other side reads; a lease of 2,000 blocks does not.
 
-        While there is no room, `meanwhile` is called every second. It may raise to end the wait;
-        the rest of the frame is then sent before the next one.
+        While there is no room, `meanwhile` is called every `ask_every_s`. It may raise to end the
+        wait; the rest of the frame is then sent before the next one.
 
         Raises:
             ChannelClosed: the other side is gone, or has not made room within `deadline_s`.
@@ -62,7 +63,8 @@ class Channel:
         self._unsent += encode(frame)
         give_up_at = time.monotonic() + deadline_s
         while self._unsent:
-            if _wait(self._socket, select.POLLOUT, min(give_up_at, time.monotonic() + ASK_EVERY_S)):
+            ask_at = time.monotonic() + self._ask_every_s
+            if _wait(self._socket, select.POLLOUT, min(give_up_at, ask_at)):
                 self._send_some(frame.kind)
             elif time.monotonic() >= give_up_at:
                 raise ChannelClosed(

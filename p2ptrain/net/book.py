@@ -117,8 +117,9 @@ def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
 class PeerCache:
     """A file of peers met before. It may be lost or broken at any time; then it counts as empty."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
         self._path = path
+        self._bytes_max = bytes_max
         self.complaint = ""
         """The reason why `load` ignored the file, for the journal; empty if it did not."""
 
@@ -127,7 +128,7 @@ class PeerCache:
         self.complaint = ""
         try:
             with self._path.open("rb") as file:
-                content = file.read(FILE_BYTES_MAX + 1)
+                content = file.read(self._bytes_max + 1)
         except FileNotFoundError:
             return {}
         except OSError as exc:
@@ -142,7 +143,7 @@ class PeerCache:
         Raises:
             OSError: the disk is full or the folder is not ours.
         """
-        content = _fitting(addresses, is_member)
+        content = _fitting(addresses, is_member, self._bytes_max)
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
         try:
             with os.fdopen(descriptor, "w") as file:
@@ -154,7 +155,7 @@ class PeerCache:
 
     def _checked(self, content: bytes) -> dict[PeerId, list[str]]:
         try:
-            if len(content) > FILE_BYTES_MAX:
+            if len(content) > self._bytes_max:
                 raise ValueError("it is too large")
             value = json.loads(content)
             if not isinstance(value, dict):
@@ -169,10 +170,10 @@ class PeerCache:
         return book.snapshot()
 
 
-def _fitting(addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember) -> str:
+def _fitting(addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember, bytes_max: int) -> str:
     """Return as many of `addresses` as a file may hold, in their order."""
     texts = {peer: _entry(peer, known) for peer, known in addresses.items()}
-    kept, left = set(), FILE_BYTES_MAX - len("{}")
+    kept, left = set(), bytes_max - len("{}")
     newest = list(texts)[::-1]
     for peer in sorted(newest, key=is_member, reverse=True):
         left -= len(texts[peer]) + len(",")

@@ -23,7 +23,6 @@ from p2ptrain.ledger.policy.reduce_order import Arrange
 from p2ptrain.node.consensus import pruning
 from p2ptrain.node.data_plane import open_data_plane, swarm_limit
 from p2ptrain.node.gossip import path_probes
-from p2ptrain.node.gossip.gossip import HEARTBEAT_S
 from p2ptrain.node.reduce import ring_order
 from p2ptrain.node.state.alerts import Alerts
 from p2ptrain.node.state.changes import Changes
@@ -84,7 +83,12 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
         outer, arena = _memory(stack, layout, run, trains=not around.config.seed)
         directory = _directory(around, core)
         identities = Identities.of(
-            around.identity, run.id, around.incarnation, _membership_in(core), Changes()
+            around.identity,
+            run.id,
+            around.incarnation,
+            _membership_in(core),
+            Changes(),
+            around.timing.questions,
         )
         context = Context(
             around=around,
@@ -120,7 +124,7 @@ def _directory(around: Surroundings, ledger: Ledger) -> PeerDirectory:
         ledger,
         around.network,
         PeerTable(_membership_in(ledger)),
-        Detector(HEARTBEAT_S),
+        Detector(around.timing.heartbeat_s),
         PathTable(around.identity.peer),
         MisbehaviourLog(around.journal),
     )

@@ -26,6 +26,7 @@ from p2ptrain.node.startup import opened
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.malloc_limits import limit_malloc
 from p2ptrain.node.state.threads import switch_threads_often
+from p2ptrain.node.state.timing import USUAL, Timing
 from p2ptrain.node.tasks import live
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
@@ -100,6 +101,7 @@ async def lives(
     trainers: MakeTrainers = subprocesses,
     disk: Disk | None = None,
     dress: Dress = _as_it_is,
+    timing: Timing = USUAL,
 ) -> None:
     """Run the node. When its branch is left for another chain, run it again from there.
 
@@ -113,7 +115,7 @@ async def lives(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_commands, home.control, reception)
         while True:
-            async with opened(config, home, reception, say, disk=disk) as made:
+            async with opened(config, home, reception, say, disk=disk, timing=timing) as made:
                 context = dress(made)
                 if config.seed:
                     invite(context, say)

@@ -37,17 +37,23 @@ from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
 from p2ptrain.suggested_command import to_paste
 
-HEAR_S = 60.0
-"""A heartbeat comes every two seconds. A node that hears none in a minute is connected to
-nobody."""
-
-CURRENT_S = 5.0
-"""Two heartbeats: the first ones heard may be older than our connection, passed on late."""
-
-NO_SOURCE_S = 30.0
-"""How long to look for a blob that no peer has announced."""
-
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long an observer waits for its peers. Users cannot change this."""
+
+    hear_s: float = 60.0
+    """A heartbeat comes every two seconds. A node that hears none in a minute is connected to
+    nobody."""
+    current_s: float = 5.0
+    """Two heartbeats: the first ones heard may be older than our connection, passed on late."""
+    no_source_s: float = 30.0
+    """How long to look for a blob that no peer has announced."""
+
+
+USUAL = Patience()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,28 +157,30 @@ async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]
     return done[0]
 
 
-async def _be_current(context: Context, say: Say) -> None:
-    """Return when our ledger has been as long as every counted peer's for `CURRENT_S`.
+async def be_current(context: Context, say: Say, patience: Patience = USUAL) -> None:
+    """Return when our ledger has been as long as every counted peer's for `current_s`.
 
-    Raises NetworkUnreachable, TryLater: for `HEAR_S` no counted peer was heard and no entry came;
+    Raises NetworkUnreachable, TryLater: for `hear_s` no counted peer was heard and no entry came;
     or every peer that is ahead has pruned the entries that are missing here.
     """
-    height, give_up_at, behind_at = 0, context.now() + HEAR_S, context.now()
-    while context.now() < behind_at + CURRENT_S:
-        await context.changes.wait(at_most_s=min(1.0, CURRENT_S))
+    height, give_up_at, behind_at = 0, context.now() + patience.hear_s, context.now()
+    while context.now() < behind_at + patience.current_s:
+        await context.changes.wait(at_most_s=min(1.0, patience.current_s))
         if not context.peers.ledger_is_current():
             behind_at = context.now()
         if context.peers.counted() or context.ledger.snapshot.height > height:
-            height, give_up_at = context.ledger.snapshot.height, context.now() + HEAR_S
+            height, give_up_at = context.ledger.snapshot.height, context.now() + patience.hear_s
         elif context.now() > give_up_at:
-            raise nobody_keeps(context) if context.ledger.core.out_of_reach() else _nobody(context)
+            if context.ledger.core.out_of_reach():
+                raise nobody_keeps(context)
+            raise _nobody(context, patience.hear_s)
     for words in _not_counted(context):
         say(words)
 
 
-def _nobody(context: Context) -> NetworkUnreachable:
+def _nobody(context: Context, hear_s: float) -> NetworkUnreachable:
     return NetworkUnreachable(
-        f"no peer of the run was heard in {HEAR_S:.0f} s"
+        f"no peer of the run was heard in {hear_s:.0f} s"
         + (" that shows the ledger" if len(context.peers.table) else ""),
         evidence=_not_counted(context),
         do="give --bootstrap with the address of a node that is running now",
@@ -195,13 +203,19 @@ def _not_counted(context: Context) -> list[str]:
 
 
 async def fetch_here(
-    context: Context, *, wanted: str, updates: bool, pin: bool, say: Say
+    context: Context,
+    *,
+    wanted: str,
+    updates: bool,
+    pin: bool,
+    say: Say,
+    patience: Patience = USUAL,
 ) -> Fetched:
     """Fetch as `fetch` does, in a network that is already up."""
-    await _be_current(context, say)
+    await be_current(context, say, patience)
     account = account_of(context.manifest, context.ledger.kept.start, context.ledger.kept.entries)
     named = named_by(account, wanted)
-    with trio.move_on_after(NO_SOURCE_S):
+    with trio.move_on_after(patience.no_source_s):
         # Replays need the amendments.
         await context.until_known(context.ledger.snapshot.step)
     say(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
@@ -211,9 +225,8 @@ async def fetch_here(
     later = _updates_since(account, named) if updates else []
     # The tokenizer first: without it nobody can export or use the weights.
     for digest in (context.manifest.tokenizer, named.digest, *later):
-        report = await fetch_blob(
-            context, digest, shown=digest == named.digest, unwanted=after(context, NO_SOURCE_S)
-        )
+        unwanted = after(context, patience.no_source_s)
+        report = await fetch_blob(context, digest, shown=digest == named.digest, unwanted=unwanted)
         count += report.bytes_fetched
         for peer in report.blamed:
             say(f"{label(peer)} sent a wrong chunk and is not asked again")

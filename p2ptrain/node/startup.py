@@ -29,7 +29,7 @@ from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.surroundings import Surroundings
-from p2ptrain.node.state.timing import Timing
+from p2ptrain.node.state.timing import USUAL, Timing
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingAnswer, Checking, Connecting
 from p2ptrain.prepare import machine_check
@@ -45,6 +45,7 @@ async def opened(
     say: find_run.Say,
     *,
     disk: Disk | None = None,
+    timing: Timing = USUAL,
 ) -> AsyncIterator[Context]:
     """Open everything that a node uses, once its run has admitted it; all is closed on exit.
 
@@ -64,10 +65,10 @@ async def opened(
     ) as network:
         for address in network.addresses():
             say(f"listening at {address}")
-        run = await _join(network, config, home, identity, admission, reception, say)
+        run = await _join(network, config, home, identity, admission, reception, say, timing)
         count = partial(start_count.count, home.starts, disk=disk)
         incarnation = await duplicate_identity.start(
-            network, identity, run, count, admission.admits, say
+            network, identity, run, count, admission.admits, say, timing.questions
         )
         await trusted_checkpoint.begin_at_checkpoint(
             network,
@@ -88,7 +89,7 @@ async def opened(
             run,
             admission,
             network,
-            Timing(),
+            timing,
             disk,
             incarnation,
             reception.doubts,
@@ -105,6 +106,7 @@ async def _join(
     admission: Admission,
     reception: Reception,
     say: find_run.Say,
+    timing: Timing,
 ) -> Run:
     """Learn the run, connect to a peer if one is reachable, and wait for admission."""
     met = met_before(network, home, reception.journal)
@@ -141,6 +143,7 @@ async def _join(
         reception,
         say,
         draw=random.SystemRandom(),
+        look_s=timing.approval_look_s,
     )
     network.refresh_admission()
     return run

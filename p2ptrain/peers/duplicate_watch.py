@@ -89,12 +89,20 @@ class Duplicate:
     ends_us: bool
 
 
-def start_wait_s() -> float:
-    """Return for how many seconds a start waits for the proof of another process, if one may be
-    alive. It is the time until that process asks in turn and until its answer is fetched, with one
-    turn to spare.
-    """
-    return LOOK_S + 2 * ALARM_S
+@dataclass(frozen=True, slots=True)
+class QuestionTiming:
+    """How often a process asks, and how long it waits. Users cannot change these."""
+
+    look_s: float = LOOK_S
+    alarm_s: float = ALARM_S
+    linger_s: float = LINGER_S
+    quiet_s: float = QUIET_S
+    start_wait_s: float = LOOK_S + 2 * ALARM_S
+    """How long a start waits for the proof of another process, if one may be alive. It is the time
+    until that process asks in turn and until its answer is fetched, with one turn to spare."""
+
+
+USUAL_TIMING = QuestionTiming()
 
 
 def peers_to_ask(
@@ -131,6 +139,7 @@ class DuplicateWatch:
         random: Random,
         *,
         starting: bool = False,
+        timing: QuestionTiming = USUAL_TIMING,
     ) -> None:
         self.me = me
         self._run = run
@@ -138,6 +147,7 @@ class DuplicateWatch:
         self._verify = verify
         self._random = random
         self.starting = starting
+        self._timing = timing
         self.duplicate: Duplicate | None = None
         self.suspected = False
         self._own: set[int] = set()
@@ -183,9 +193,10 @@ class DuplicateWatch:
         If there is no such member, return no questions and ask again soon.
         """
         if not voters and not others:
-            self._ask_at = now + ALARM_S
+            self._ask_at = now + self._timing.alarm_s
             return []
-        self._ask_at = now + (ALARM_S if self._is_alarmed(now) else LOOK_S)
+        alarmed = self._is_alarmed(now)
+        self._ask_at = now + (self._timing.alarm_s if alarmed else self._timing.look_s)
         nonce = self._random.randbytes(NONCE_BYTES)
         self._nonces = {n: at for n, at in self._nonces.items() if now <= at + FRESH_S}
         self._nonces[nonce] = now
@@ -228,20 +239,20 @@ class DuplicateWatch:
         self.ask_soon(now)
 
     def ask_soon(self, now: float) -> None:
-        """Ask at once, but not more often out of turn than every `ALARM_S`."""
-        due = max(now, self._alarmed_s + ALARM_S)
+        """Ask at once, but not more often out of turn than every `alarm_s`."""
+        due = max(now, self._alarmed_s + self._timing.alarm_s)
         if due < self._ask_at:
             self._ask_at, self._alarmed_s = due, due
 
     def lives_elsewhere(self, now: float) -> bool:
         """Return whether another process has proved lately that it lives."""
-        return now < self._proved_s + QUIET_S
+        return now < self._proved_s + self._timing.quiet_s
 
     def incarnation_to_exceed(self, now: float) -> int:
         """Return the incarnation that ours must exceed for our heartbeats to count. Return 0 if
         ours is the newest that our key vouches for, or if another process may live with that one.
         """
-        wait_s = 0.0 if self.starting else QUIET_S
+        wait_s = 0.0 if self.starting else self._timing.quiet_s
         quiet = now >= self._behind_s + wait_s and not self.lives_elsewhere(now)
         return self._newest if quiet else 0
 

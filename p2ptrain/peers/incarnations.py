@@ -110,6 +110,7 @@ class Incarnations:
     """
 
     is_member: IsMember = nobody
+    peers_max: int = PEERS_MAX
     _newest: dict[PeerId, _Newest] = field(default_factory=dict)
     """Peers in the order in which they were last heard."""
     _older: dict[PeerId, _Older] = field(default_factory=dict)
@@ -187,7 +188,7 @@ class Incarnations:
             self._older[peer] = _Older(known.incarnation, known.heard, known.due_s)
             known = _Newest(incarnation, now, now)
         self._newest[peer] = known
-        if len(self._newest) > PEERS_MAX:
+        if len(self._newest) > self.peers_max:
             gone = most_dispensable(self._newest, self.is_member)
             del self._newest[gone]
             self._older.pop(gone, None)

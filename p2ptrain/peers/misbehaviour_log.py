@@ -38,6 +38,10 @@ class MisbehaviourLog:
         self._lines = Allowance(LINES_BURST, LINES_PER_S)
         self._notes = Allowance(NOTES_BURST, NOTES_PER_S)
 
+    def __len__(self) -> int:
+        """The number of faults, by event and peer, that are remembered."""
+        return len(self._said)
+
     def complain(self, event: str, about: str, fields: dict[str, object], now: float) -> None:
         """Write the event, or count it for the next line about it."""
         count, since = self._said.pop((event, about), (0, -COMPLAINT_S))

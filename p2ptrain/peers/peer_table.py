@@ -40,8 +40,16 @@ class PeerRecord:
 
 
 class PeerTable:
-    def __init__(self, is_member: IsMember = nobody) -> None:
+    def __init__(
+        self,
+        is_member: IsMember = nobody,
+        *,
+        peers_max: int = PEERS_MAX,
+        others_max: int = OTHERS_MAX,
+    ) -> None:
         self._is_member = is_member
+        self._peers_max = peers_max
+        self._others_max = others_max
         self._views: dict[PeerId, PeerRecord] = {}
         self._lacking: dict[PeerId, None] = {}
 
@@ -63,7 +71,7 @@ class PeerTable:
         view = self._views.get(peer)
         if view is not None and view.base is not None and beat.rests_on(view.base.heartbeat):
             return full_heartbeat(view.base, beat)
-        if len(self._lacking) < PEERS_MAX:
+        if len(self._lacking) < self._peers_max:
             self._lacking[peer] = None
         return None
 
@@ -119,7 +127,8 @@ class PeerTable:
         self._lacking.pop(peer, None)
 
     def _is_full_for(self, peer: PeerId) -> bool:
-        return len(self._views) >= (PEERS_MAX if self._is_member(peer) else OTHERS_MAX)
+        most = self._peers_max if self._is_member(peer) else self._others_max
+        return len(self._views) >= most
 
     def endpoint(self, peer: PeerId) -> Endpoint | None:
         view = self._views.get(peer)

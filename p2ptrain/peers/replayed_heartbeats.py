@@ -33,6 +33,10 @@ class ReplayedHeartbeats:
     _counts: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
     """For each peer: how often it was counted, and when last."""
 
+    def __len__(self) -> int:
+        """The number of peers that are counted."""
+        return len(self._counts)
+
     def note_replay(
         self,
         forwarder: PeerId,

@@ -79,8 +79,11 @@ class Finding:
     is_fault: bool = False
 
 
-def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
-    """Return the doubts. Blocks while it looks at every file of the store.
+def check(
+    config: NodeConfig, home: Home, run: Run | None, machine: Machine | None = None
+) -> list[Finding]:
+    """Return the doubts about `machine`, which is this one by default. Blocks while it looks at
+    every file of the store.
 
     Raises:
         MachineUnfit: a fault; MEM-HOST, DISK-LOW, GPU-NONE, EXTRA-MISSING.
@@ -90,7 +93,7 @@ def check(config: NodeConfig, home: Home, run: Run | None) -> list[Finding]:
     try_listening(config.data_host, config.data_port)
     if config.ranks_host and not config.seed:
         open_door(config.ranks_host, config.ranks_port).close()
-    found = list(findings(config, machine_of(home), run))
+    found = list(findings(config, machine or machine_of(home), run))
     _require_none_is_a_fault(found)
     return found
 

@@ -151,18 +151,25 @@ class FakeTrainers:
 
     context: Context
     remote: Remote
+    make: Callable[[Context, Remote], FakeTrainer] = FakeTrainer
 
     def start(self) -> FakeTrainer:
         if self.remote.starts >= self.remote.starts_max:
             raise TrainerError("the trainer was restarted too often", code="TRAINER-RESTARTS")
         self.remote.starts += 1
-        return FakeTrainer(self.context, self.remote)
+        return self.make(self.context, self.remote)
 
 
 class Loop:
     """The trainer's side, in its thread. The states are those of `trainer.rank.loop`."""
 
-    def __init__(self, context: Context, remote: Remote, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        context: Context,
+        remote: Remote,
+        sock: socket.socket,
+        channel: Channel | None = None,
+    ) -> None:
         assert context.trainer.arena is not None
         self.stopping = False
         self._theta, self._local = context.trainer.arena.theta, context.trainer.arena.local
@@ -171,7 +178,7 @@ class Loop:
         self._remote = remote
         self._socket = sock
         self._pause = threading.Event()
-        self._channel = Channel(sock)
+        self._channel = Channel(sock) if channel is None else channel
         self._anchor = np.zeros_like(self._theta)
         self._weights = np.zeros_like(self._theta)
         self._fragments, self._mixing = context.fragments, context.manifest.sync.mixing
@@ -195,6 +202,11 @@ class Loop:
         finally:
             self._socket.close()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a block is left to train."""
+        return bool(self._queue)
+
     def _say(self, frame: frames.ToNode) -> None:
         self._channel.send(frame)
 
@@ -213,12 +225,12 @@ class Loop:
             return False
         if frame is not None:
             self._remote.obeyed.append(frame)
-            self._obey(frame)
+            self.obey(frame)
         elif busy:
-            self._inner_step()
+            self.inner_step()
         return True
 
-    def _obey(self, frame: frames.Frame) -> None:
+    def obey(self, frame: frames.Frame) -> None:
         match frame:
             case frames.Load(step):
                 self._anchor[:] = self._theta
@@ -269,7 +281,7 @@ class Loop:
         self._weights[moved] += self._theta[moved] - self._anchor[moved]
         self._anchor[:] = self._theta
 
-    def _inner_step(self) -> None:
+    def inner_step(self) -> None:
         if self._remote.fault is not None:
             fault, self._remote.fault = self._remote.fault, None
             self._say(fault)

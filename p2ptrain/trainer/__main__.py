@@ -37,7 +37,7 @@ from p2ptrain.trainer.host.micro_batch import (
 )
 from p2ptrain.trainer.rank.arena import Arena, map_vector
 from p2ptrain.trainer.rank.inner_state import InnerState
-from p2ptrain.trainer.rank.loop import Loop, read_file
+from p2ptrain.trainer.rank.loop import Loop, Means, read_file
 from p2ptrain.trainer.rank.node_client import NODE_GONE_EXIT_CODE, Caller, NodeLink, join
 from p2ptrain.trainer.rank.optimizer import make_optimizer
 from p2ptrain.trainer.rank.own_gpu import require_bf16, room_for_the_model
@@ -144,7 +144,7 @@ def _serve(
     if config.state_folder:
         state = InnerState(Path(config.state_folder), model, optimizer, layout, ranks)
     read = link.read_block if link else read_file
-    loop = Loop(config, model, optimizer, arena, ranks, channel, state, read)
+    loop = Loop(config, model, optimizer, arena, ranks, channel, state, Means(read))
     try:
         loop.run()
     except (RuntimeError, MemoryError) as exc:

@@ -39,7 +39,7 @@ from typing import Any
 import psutil
 
 from p2ptrain.bench.processes import Failed
-from p2ptrain.bench.trainer import others, run, setting
+from p2ptrain.bench.trainer import Run, others, run, setting
 from p2ptrain.config.samples import sample
 from p2ptrain.demo.run_file import without_donors
 from p2ptrain.ipc.trainer_config import TrainerConfig
@@ -123,7 +123,7 @@ def without_gpu(why: str, *, shown: bool) -> dict[str, Any]:
     return {"gpu": None, "ok": False, "reason": reason, "torch": why, "do": do}
 
 
-def speed(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
+def speed(config: TrainerConfig, limit_s: float, run: Run = run) -> dict[str, Any]:
     """Measure FSDP2, halving the micro-batch until it fits into memory. Raises Failed."""
     ends_s = time.monotonic() + limit_s
     while True:
@@ -138,17 +138,22 @@ def speed(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
             config = smaller
 
 
-def beside(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
+def beside(
+    config: TrainerConfig, limit_s: float, run: Run = run, *, transformers: bool | None = None
+) -> dict[str, Any]:
     """Measure FSDP2 and the other loops with the same micro-batch.
 
     Each runs in its own process, since together they might not fit into memory. A loop that fails
-    is reported with the reason. Raises Failed if FSDP2 fails.
+    is reported with the reason. `transformers`: whether it is compared too; None means if it is
+    installed. Raises Failed if FSDP2 fails.
     """
     ends_s = time.monotonic() + limit_s
-    ours = speed(config, limit_s)
+    if transformers is None:
+        transformers = find_spec("transformers") is not None
+    ours = speed(config, limit_s, run)
     config = replace(config, micro_batch=ours["micro_batch"])
     told: dict[str, Any] = {"fsdp2": ours}
-    for name in others(config, transformers=find_spec("transformers") is not None):
+    for name in others(config, transformers=transformers):
         left_s = ends_s - time.monotonic()
         try:
             told |= run(config, [name], STEPS, ROUNDS, sys.executable, limit_s=left_s)
@@ -157,7 +162,26 @@ def beside(config: TrainerConfig, limit_s: float) -> dict[str, Any]:
     return told
 
 
-def swarm(limit_s: float) -> dict[str, Any]:
+def command(limit_s: float, *words: str, **environment: str) -> dict[str, Any]:
+    """Run a module of ours, and return its result. Raises Failed if it fails or is too slow."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        said, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        said = f"{_killed(process)}\nnot done after {limit_s:.0f} s"
+        raise Failed(said.strip()[-WORDS_MAX:]) from None
+    if process.returncode:
+        raise Failed(said.strip()[-WORDS_MAX:])
+    return {"ok": True, "said": said.strip().splitlines()[-1:]}
+
+
+def swarm(limit_s: float, command: Callable[..., object] = command) -> dict[str, Any]:
     """Run the demo, and return its verdict and the devices of its nodes.
 
     Raises Failed if the demo has no verdict.
@@ -188,25 +212,6 @@ def longer(run_file: str) -> str:
     assert outer, "the demo has outer steps"
     assert count, "and says how many"
     return before + outer + changed
-
-
-def command(limit_s: float, *words: str, **environment: str) -> dict[str, Any]:
-    """Run a module of ours, and return its result. Raises Failed if it fails or is too slow."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    try:
-        said, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        said = f"{_killed(process)}\nnot done after {limit_s:.0f} s"
-        raise Failed(said.strip()[-WORDS_MAX:]) from None
-    if process.returncode:
-        raise Failed(said.strip()[-WORDS_MAX:])
-    return {"ok": True, "said": said.strip().splitlines()[-1:]}
 
 
 def _killed(process: subprocess.Popen[str]) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.bench import beside_trainer
-from p2ptrain.bench.beside_trainer import Ticks, Turn, _with_steps, lines, measure
+from p2ptrain.bench.beside_trainer import Pauses, Ticks, Turn, lines, measure, with_steps
 from p2ptrain.bench.processes import Failed
 from p2ptrain.bench.trainer import setting
 
@@ -41,12 +40,12 @@ def test_interval_without_a_step_is_repeated_a_few_times() -> None:
         with pytest.raises(Failed, match="the trainer ended"):
             ticks.wait_s(30.0)
         stretches = iter([(1.1, 1.4), (0.0, 0.5), (1.0, 2.0)])
-        assert _with_steps(ticks, lambda: next(stretches)) == ((1.0, 2.0), [0.5])
+        assert with_steps(ticks, lambda: next(stretches)) == ((1.0, 2.0), [0.5])
         with pytest.raises(Failed, match="use a larger snapshot"):
-            _with_steps(ticks, lambda: (1.1, 1.4))
+            with_steps(ticks, lambda: (1.1, 1.4))
 
 
-def test_each_snapshot_is_compared_with_steps_before_and_after() -> None:
+def test_each_snapshot_is_comparedwith_steps_before_and_after() -> None:
     alone = [0.09, 0.11]
     turns = [Turn(alone, [0.125], [0.1], 2.0), Turn([0.15], [0.1, 0.1], [0.05], 4.0)]
     told = {line.measure: line.value for line in lines(turns, 10**6)}
@@ -59,12 +58,9 @@ def test_each_snapshot_is_compared_with_steps_before_and_after() -> None:
     }
 
 
-def test_trainer_trains_while_a_snapshot_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, seconds in (("WARM_S", 0.1), ("SETTLE_S", 0.0), ("BEFORE_S", 0.5)):
-        monkeypatch.setattr(beside_trainer, name, seconds)
+def test_trainer_trains_while_a_snapshot_is_written(tmp_path: Path) -> None:
+    pauses = Pauses(warm_s=0.1, settle_s=0.0, before_s=0.5)
     tiny = setting(1, 64, 16, 2, "fp32", "cpu", vocab=300)
-    told = {line.measure: line.value for line in measure(tiny, 8 * 10**6, 1, tmp_path)}
+    told = {line.measure: line.value for line in measure(tiny, 8 * 10**6, 1, tmp_path, pauses)}
     assert all(value > 0 for name, value in told.items() if name != "its standard error"), told
     assert not list(tmp_path.iterdir())

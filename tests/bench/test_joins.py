@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.bench.disturbance import Seen, lines
-from p2ptrain.bench.joining import Setting, _Chunks, join, make_blob, serve
+from p2ptrain.bench.joining import Chunks, Setting, join, make_blob, serve
 from p2ptrain.cli.main import main
 from p2ptrain.store import StoreReader
 
@@ -43,13 +43,11 @@ def test_join_is_complete_and_names_its_sources(tmp_path: Path, encrypted: bool)
     assert measured.seconds > 0
 
 
-def test_dying_source_serves_half_of_its_share_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dying_source_serves_half_of_its_share_first(tmp_path: Path) -> None:
     setting = Setting(peers=2, bytes=24 * 2**20, dying=1)
     digest = make_blob(tmp_path, setting.bytes)
-    chunks, died = _Chunks(setting, 1, tmp_path), list[int]()
-    monkeypatch.setattr("os._exit", died.append)
+    died = list[int]()
+    chunks = Chunks(setting, 1, tmp_path, died.append)
     served = 0
     for chunk in StoreReader(tmp_path / "store").manifest(digest).chunks:
         chunks.get_chunk(chunk)

@@ -25,9 +25,7 @@ from scripts.research import gpu_check
 ROOT = Path(__file__).parents[2]
 
 
-def test_bench_reports_our_rate_and_its_ratio_to_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bench_reports_our_rate_and_its_ratio_to_others() -> None:
     asked: list[object] = []
 
     def run(config: TrainerConfig, names: list[str], *how: object) -> dict[str, object]:
@@ -38,9 +36,8 @@ def test_bench_reports_our_rate_and_its_ratio_to_others(
             "plain_bf16": {"tokens_per_s": 90.0},
         }
 
-    monkeypatch.setattr(trainer, "run", run)
     chosen = trainer.setting(2, 128, 32, 4, "bf16", "cpu")
-    lines = list(trainer.measure(chosen, 3, 5, transformers=False))
+    lines = list(trainer.measure(chosen, 3, 5, transformers=False, run=run))
     assert asked == [("bf16", ["fsdp2", "plain", "plain_bf16"], 3, 5, sys.executable)]
     assert [str(line) for line in lines] == [
         "FSDP2 with one rank, 4.3 M parameters, bf16: 90 tokens/s",
@@ -118,9 +115,7 @@ def test_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) ->
     assert told.get(int(begun), psutil.STATUS_ZOMBIE) == psutil.STATUS_ZOMBIE
 
 
-def test_gpu_without_memory_halves_the_measured_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gpu_without_memory_halves_the_measured_batch() -> None:
     tried: list[int] = []
 
     def run(config: TrainerConfig, *how: object, limit_s: float) -> dict[str, dict[str, object]]:
@@ -129,25 +124,22 @@ def test_gpu_without_memory_halves_the_measured_batch(
             raise Failed("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")
         return {"fsdp2": {"mfu": 0.5}}
 
-    monkeypatch.setattr(gpu_check, "run", run)
-    found = gpu_check.speed(gpu_check.models()["1B"], 9.0)
+    found = gpu_check.speed(gpu_check.models()["1B"], 9.0, run)
     assert (tried, found) == ([0, 8, 4], {"mfu": 0.5, "micro_batch": 4})
 
 
-def test_contenders_without_fsdp2_say_why_and_use_equal_batches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_contenders_without_fsdp2_say_why_and_use_equal_batches() -> None:
     asked: list[tuple[str | int, ...]] = []
 
-    def run(config: TrainerConfig, names: list[str], *how: object, limit_s: float) -> object:
+    def run(
+        config: TrainerConfig, names: list[str], *how: object, limit_s: float
+    ) -> dict[str, object]:
         asked.append((*names, config.micro_batch))
         if config.micro_batch == 0 or names == ["plain"]:
             raise Failed("CUDA out of memory")
         return {names[0]: {"tokens_per_s": 9.0}}
 
-    monkeypatch.setattr(gpu_check, "run", run)
-    monkeypatch.setattr(gpu_check, "find_spec", lambda name: None)
-    found = gpu_check.beside(gpu_check.models()["1B"], 9.0)
+    found = gpu_check.beside(gpu_check.models()["1B"], 9.0, run, transformers=False)
     assert asked == [("fsdp2", 0), ("fsdp2", 8), ("plain", 8), ("plain_bf16", 8)]
     assert found == {
         "fsdp2": {"tokens_per_s": 9.0, "micro_batch": 8},
@@ -231,9 +223,7 @@ def test_demo_on_a_gpu_differs_only_in_its_outer_steps() -> None:
     assert after == before
 
 
-def test_demo_that_missed_a_claim_says_which_and_names_the_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_demo_that_missed_a_claim_says_which_and_names_the_gpu() -> None:
     facts = {"outer_steps": 48, "val_loss_first": 7.0, "val_loss_last": 5.0, "run_s": 60.0}
 
     def demo(limit_s: float, *words: str) -> dict[str, object]:
@@ -242,6 +232,5 @@ def test_demo_that_missed_a_claim_says_which_and_names_the_gpu(
         Path(words[-1]).write_text(json.dumps(told))
         raise Failed("one claim did not hold")
 
-    monkeypatch.setattr(gpu_check, "command", demo)
-    found = gpu_check.swarm(60.0)
+    found = gpu_check.swarm(60.0, demo)
     assert (found["ok"], found["sharing"], found["missed"]) == (False, 2, ["it went well"])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from p2ptrain.cli.main import main
+from p2ptrain.cli.outside import USUAL, Outside
 from p2ptrain.config.samples import sample
 
 
@@ -41,9 +42,9 @@ def p2ptrain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     """Runs a command in this process, without our variables in the environment."""
     monkeypatch.delenv("P2PTRAIN_HOME", raising=False)
 
-    def run(*words: object) -> Outcome:
+    def run(*words: object, around: Outside = USUAL) -> Outcome:
         capsys.readouterr()
-        code = main([str(word) for word in words])
+        code = main([str(word) for word in words], around)
         written = capsys.readouterr()
         return Outcome(code, written.out, written.err)
 
@@ -70,8 +71,11 @@ def organiser_home(_published: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def fake_node(home: Path, *replies: bytes) -> Iterator[list[dict[str, Any]]]:
-    """A node's control socket in `home` that sends these replies. Yields the requests so far."""
+def fake_node(
+    home: Path, *replies: bytes, first: Callable[[], object] = lambda: None
+) -> Iterator[list[dict[str, Any]]]:
+    """A node's control socket in `home` that sends these replies, and does `first` before each.
+    Yields the requests so far."""
     requests: list[dict[str, Any]] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(home / "control.sock"))
@@ -82,6 +86,7 @@ def fake_node(home: Path, *replies: bytes) -> Iterator[list[dict[str, Any]]]:
                 client, _ = listener.accept()
                 with client, client.makefile("rb") as lines:
                     requests.append(json.loads(lines.readline()))
+                    first()
                     client.sendall(reply)
 
         thread = threading.Thread(target=answer)

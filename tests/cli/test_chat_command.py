@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.cli.commands import chat
 from p2ptrain.cli.commands.chat import visible
-from p2ptrain.prepare import machine_check
+from p2ptrain.cli.outside import Outside
 from tests.cli.conftest import Command
 
 TEXT = "def f(x):\n"
@@ -59,29 +58,23 @@ def test_text_ends_where_another_begins_if_there_is_no_end_token(
 
 
 def test_home_without_room_for_the_weights_suggests_another_place(
-    p2ptrain: Command, organiser_home: Path, monkeypatch: pytest.MonkeyPatch
+    p2ptrain: Command, organiser_home: Path
 ) -> None:
-    usage = shutil.disk_usage(organiser_home)._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    done = p2ptrain("chat", organiser_home, TEXT)
+    full = Outside(disk_free_bytes=lambda folder: 1000)
+    done = p2ptrain("chat", organiser_home, TEXT, around=full)
     assert (done.code, "TMPDIR" in done.err, "--to hf" in done.err) == (4, True, True)
 
 
-def test_model_larger_than_the_free_memory_is_not_loaded(
-    p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine_check, "memory_free_bytes", lambda: 100_000)
-    done = p2ptrain("chat", weights, TEXT)
+def test_model_larger_than_the_free_memory_is_not_loaded(p2ptrain: Command, weights: Path) -> None:
+    done = p2ptrain("chat", weights, TEXT, around=Outside(memory_free_bytes=lambda: 100_000))
     assert (done.code, done.out) == (4, "")
     assert done.err.startswith("loading the model …\nerror[MEM-HOST] the model takes ")
     assert "this machine has 100.0 kB free" in done.err
 
 
-def test_seed_without_torch_says_what_it_lacks(
-    p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chat, "find_spec", lambda name: None)
-    done = p2ptrain("chat", weights, TEXT, "--json")
+def test_seed_without_torch_says_what_it_lacks(p2ptrain: Command, weights: Path) -> None:
+    bare = Outside(is_installed=lambda package: False)
+    done = p2ptrain("chat", weights, TEXT, "--json", around=bare)
     assert (done.code, done.json["error"]["code"]) == (2, "EXTRA-MISSING")
 
 
@@ -104,28 +97,27 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> list[str | BaseException]:
-    """The input or the action of a user at a terminal."""
-    lines: list[str | BaseException] = []
+class User:
+    """Types these lines, or does these things, at a terminal."""
 
-    def read(prompt: str) -> str:
-        line = lines.pop(0)
+    def __init__(self, *lines: str | BaseException) -> None:
+        self.lines = list(lines)
+
+    def __call__(self, prompt: str) -> str:
+        line = self.lines.pop(0)
         if isinstance(line, BaseException):
             raise line
         return line
 
-    monkeypatch.setattr("sys.stdin", Terminal())
-    monkeypatch.setattr("builtins.input", read)
-    return lines
+    @property
+    def terminal(self) -> Outside:
+        return Outside(stdin=Terminal(), ask=self)
 
 
-def test_at_a_terminal_one_text_follows_another(
-    p2ptrain: Command, weights: Path, typed: list[str | BaseException]
-) -> None:
-    typed += ["def ", "", "import ", EOFError()]
-    done = p2ptrain("chat", weights, "--tokens", 3)
-    assert (done.code, typed) == (0, [])
+def test_at_a_terminal_one_text_follows_another(p2ptrain: Command, weights: Path) -> None:
+    user = User("def ", "", "import ", EOFError())
+    done = p2ptrain("chat", weights, "--tokens", 3, around=user.terminal)
+    assert (done.code, user.lines) == (0, [])
     first, second = done.out.index("def "), done.out.index("import ")
     assert first < second
     assert "\033" not in done.out, "no colours unless at a terminal"
@@ -134,35 +126,30 @@ def test_at_a_terminal_one_text_follows_another(
 def test_first_ctrl_c_ends_the_text_and_the_next_one_the_program(
     p2ptrain: Command,
     weights: Path,
-    typed: list[str | BaseException],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(talk: object, prompt: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(chat.Talk, "go_on", interrupted)
-    typed += ["def ", KeyboardInterrupt()]
-    done = p2ptrain("chat", weights)
-    assert (done.code, typed) == (0, [])
+    user = User("def ", KeyboardInterrupt())
+    done = p2ptrain("chat", weights, around=user.terminal)
+    assert (done.code, user.lines) == (0, [])
     assert done.out == "def  …\n\n"
 
 
-def test_text_can_come_from_a_pipe(
-    p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
-    piped = p2ptrain("chat", weights, "--tokens", 4)
+def test_text_can_come_from_a_pipe(p2ptrain: Command, weights: Path) -> None:
+    pipe = Outside(stdin=io.StringIO(TEXT))
+    piped = p2ptrain("chat", weights, "--tokens", 4, around=pipe)
     given = p2ptrain("chat", weights, TEXT, "--tokens", 4, "--json")
     assert piped.out == given.json["text"] + "\n"
 
 
-def test_undecodable_input_gets_replacement_characters(
-    p2ptrain: Command, weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undecodable_input_gets_replacement_characters(p2ptrain: Command, weights: Path) -> None:
     words = ("chat", weights, "--tokens", 2, "--json")
     assert p2ptrain(*words, "\udcffdef").json["prompt"] == "\ufffddef"
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xffdef"), "utf-8"))
-    assert p2ptrain(*words).json["prompt"] == "\ufffddef"
+    pipe = Outside(stdin=io.TextIOWrapper(io.BytesIO(b"\xffdef"), "utf-8"))
+    assert p2ptrain(*words, around=pipe).json["prompt"] == "\ufffddef"
 
 
 def test_special_token_missing_from_the_model_is_refused(p2ptrain: Command, weights: Path) -> None:

@@ -14,9 +14,9 @@ from typing import IO
 import pytest
 
 from p2ptrain import errors
-from p2ptrain.cli.commands import node
 from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.main import main, translated
+from p2ptrain.cli.outside import Outside
 from p2ptrain.cli.rendering import error_lines, printable, show_error
 from p2ptrain.config import samples
 from p2ptrain.config.node import NodeConfig
@@ -91,13 +91,12 @@ def test_every_fault_has_its_code_and_status(
     code: str,
     status: int,
     p2ptrain: Command,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     def fail(config: NodeConfig) -> int:
         raise fault
 
-    monkeypatch.setattr(node, "start", fail)
-    outcome = p2ptrain("node")
+    outcome = p2ptrain("node", "--home", tmp_path, around=Outside(run_node=fail))
     assert outcome.code == status
     assert outcome.err.startswith(f"error[{code}] ")
     assert "Traceback" not in outcome.err
@@ -108,23 +107,19 @@ def test_every_fault_has_its_code_and_status(
 @pytest.mark.parametrize(
     "fault", [KeyboardInterrupt(), BaseExceptionGroup("g", [KeyboardInterrupt()])]
 )
-def test_ctrl_c_is_not_an_error(
-    fault: BaseException, p2ptrain: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_is_not_an_error(fault: BaseException, p2ptrain: Command, tmp_path: Path) -> None:
     def fail(config: NodeConfig) -> int:
         raise fault
 
-    monkeypatch.setattr(node, "start", fail)
-    outcome = p2ptrain("node")
+    outcome = p2ptrain("node", "--home", tmp_path, around=Outside(run_node=fail))
     assert (outcome.code, outcome.out, outcome.err.strip()) == (130, "", "")
 
 
-def test_traceback_is_shown_on_request(p2ptrain: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback_is_shown_on_request(p2ptrain: Command, tmp_path: Path) -> None:
     def fail(config: NodeConfig) -> int:
         raise ZeroDivisionError("x")
 
-    monkeypatch.setattr(node, "start", fail)
-    outcome = p2ptrain("node", "-v")
+    outcome = p2ptrain("node", "--home", tmp_path, "-v", around=Outside(run_node=fail))
     assert "Traceback" in outcome.err
     assert "error[BUG] ZeroDivisionError: x" in outcome.err
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from blake3 import blake3
 
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.archive.update_format import published_formats
+from p2ptrain.cli.outside import Outside
 from p2ptrain.errors import P2PTrainError
 from p2ptrain.export import parity
 from p2ptrain.extras import install
@@ -197,10 +197,8 @@ def test_export_that_transformers_reads_differently_is_refused(
     home: Home,
     history: History,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replaces the comparing program by one with this output."""
-    monkeypatch.setattr(parity, "is_wanted", lambda asked, parameters: True)
     words = ("export", "--to", "hf", tmp_path / "out", "--home", home.root)
 
     def says(difference: float) -> None:
@@ -208,24 +206,23 @@ def test_export_that_transformers_reads_differently_is_refused(
         program = tmp_path / "python"
         program.write_text(f"#!/bin/sh\necho '{json.dumps(facts)}'\n")
         program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
 
+    around = Outside(is_installed=lambda package: True, python=str(tmp_path / "python"))
     says(0.5)
-    done = p2ptrain(*words)
+    done = p2ptrain(*words, around=around)
     assert (done.code, "EXPORT-PARITY" in done.err) == (1, True)
     assert not (tmp_path / "out").exists()
     says(1e-6)
-    done = p2ptrain(*words)
+    done = p2ptrain(*words, around=around)
     assert done.code == 0
     assert "transformers 5.0 computes the same" in done.out
     (tmp_path / "out").rename(tmp_path / "good")
     says(float("nan"))
-    done = p2ptrain(*words)
+    done = p2ptrain(*words, around=around)
     assert (done.code, "error[NAN]" in done.err) == (4, True)
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(P2PTrainError):
-        parity.compare(tmp_path / "good")
+        parity.compare(tmp_path / "good", "/bin/false")
 
 
 @pytest.mark.parametrize(
@@ -252,9 +249,11 @@ def test_export_without_a_comparison_says_so_and_why(
     words: tuple[str, ...],
     why: str,
 ) -> None:
-    monkeypatch.setattr(parity, "_installed", lambda: installed)
+    around = Outside(is_installed=lambda package: installed)
     monkeypatch.setattr(parity, "PARAMETERS_MAX", parameters_max)
-    done = p2ptrain("export", "--to", "hf", tmp_path / "out", "--home", home.root, *words)
+    done = p2ptrain(
+        "export", "--to", "hf", tmp_path / "out", "--home", home.root, *words, around=around
+    )
     assert done.code == 0
     told = [line for line in done.out.splitlines() if "compared" in line]
     assert told == [f"the logits were not compared with transformers: {why}"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.cli.commands import node
 from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.outside import Outside
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import TryLater
 from p2ptrain.ids import RunId
@@ -18,16 +19,20 @@ from tests.cli.conftest import Command, fake_node
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
-    """Records the nodes that commands would have started. Each ends with status 3."""
-    configs: list[NodeConfig] = []
+def started() -> list[NodeConfig]:
+    """The nodes that commands have started."""
+    return []
 
-    def start(config: NodeConfig) -> int:
-        configs.append(config)
+
+@pytest.fixture
+def p2ptrain(p2ptrain: Command, started: list[NodeConfig]) -> Command:
+    """Runs a command. A node that it starts ends at once with status 3."""
+
+    def run_node(config: NodeConfig) -> int:
+        started.append(config)
         return 3
 
-    monkeypatch.setattr(node, "start", start)
-    return configs
+    return partial(p2ptrain, around=Outside(run_node=run_node))
 
 
 def test_plain_node_has_the_usual_options(

@@ -85,21 +85,16 @@ def test_intact_store_needs_no_repair(home: Home, capsys: pytest.CaptureFixture[
     assert (code, json.loads(out)["damaged"], json.loads(out)["repaired"]) == (0, [], [])
 
 
-def test_running_node_is_asked_to_repair(
-    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_node_is_asked_to_repair(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     victim = damaged(home)
     with Store(home.store) as store:
         path = store.chunk_path(victim)
 
-    def look(reader: StoreReader, digest: Digest) -> bool:
-        path.write_bytes(b"sound")  # as the node does meanwhile
-        return is_sound(reader, digest)
+    def mend() -> None:
+        path.write_bytes(b"sound")
 
-    is_sound = store_command._is_sound
-    monkeypatch.setattr(store_command, "LOOK_S", 0.0)
-    monkeypatch.setattr(store_command, "_is_sound", look)
-    with sole_use(home), fake_node(home.root, b'{"asked": true}\n') as asked:
+    answer = b'{"asked": true}\n'
+    with sole_use(home), fake_node(home.root, answer, first=mend) as asked:
         code, out, err = run(capsys, home, "check", "--repair")
     assert (code, asked) == (0, [{"command": "scrub"}])
     assert "repaired from peers" in out

@@ -8,16 +8,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from blake3 import blake3
 from tokenizers import Tokenizer
 
-from p2ptrain.data import spool
 from p2ptrain.data.blocks import decode_block
 from p2ptrain.data.pack import Packed, PackSpec, entropy_nats, pack, pack_stream
 from p2ptrain.data.piece import Piece
+from p2ptrain.data.spool import Portion
 from p2ptrain.data.synthesis import LETTERS, SynthesisSpec, reads
 from p2ptrain.data.text import standard_library_text
 from p2ptrain.data.vocabulary import END_OF_TEXT, learn_reads, learn_text
@@ -121,18 +122,17 @@ def test_vocabulary_without_room_for_all_bytes_is_refused(documents: list[str]) 
         pack(documents, replace(SPEC, vocab=256))
 
 
-def stream(documents: list[str], scratch: Path, **settings: int) -> Packed[bytes]:
+def stream(documents: list[str], scratch: Path, **settings: Any) -> Packed[bytes]:
     scratch.mkdir()
     vocabulary = learn_text(documents, SPEC.vocab)
     return pack_stream(map(Piece, documents), vocabulary, SPEC, scratch, bytes, **settings)
 
 
 def test_order_does_not_depend_on_the_memory_that_was_used(
-    documents: list[str], packed: Packed[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    documents: list[str], packed: Packed[bytes], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(spool, "PORTION_TOKENS", 1000)
-    monkeypatch.setattr(spool, "PORTION_PIECES", 3)
-    assert stream(documents, tmp_path / "small", file_bytes=4096) == packed
+    small = Portion(tokens=1000, pieces=3)
+    assert stream(documents, tmp_path / "small", file_bytes=4096, portion=small) == packed
 
 
 def test_every_training_token_is_in_one_block_but_the_last_ones(

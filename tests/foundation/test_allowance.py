@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from p2ptrain import rate_limit as module
 from p2ptrain.rate_limit import Allowance
 
 
@@ -31,9 +28,8 @@ class TestAllowance:
         assert allowance.covers("a", 4, 0.0)
         assert allowance.take("a", 4, 0.0)
 
-    def test_keys_are_bounded_and_the_idle_ones_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "KEYS_MAX", 3)
-        allowance = Allowance(1, 1.0)
+    def test_keys_are_bounded_and_the_idle_ones_go(self) -> None:
+        allowance = Allowance(1, 1.0, keys_max=3)
         for number in range(10):
             allowance.take(number, 1, float(number))
         assert len(allowance) == 3

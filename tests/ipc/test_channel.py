@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from p2ptrain.errors import RemoteProtocolError
-from p2ptrain.ipc import channel
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Load, Stop, Train
 from p2ptrain.ipc.wire import FrameReader, encode
@@ -85,13 +84,10 @@ LEASE = Train(1, ("/" + 128 * "x",) * 2000, 0)
 """More than a socket's buffer holds."""
 
 
-def test_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(pair: Pair) -> None:
     """For example a trainer that restores its optimizer for five seconds, with a check each
     second.
     """
-    monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
     reader, arrived, looks = FrameReader(), [], 0
 
     def look() -> None:
@@ -100,24 +96,21 @@ def test_long_frame_waits_for_a_busy_reader_and_checks_meanwhile(
         if looks >= 5:
             arrived.extend(reader.feed(pair[1].recv(1 << 20)))
 
-    Channel(pair[0]).send(LEASE, meanwhile=look)
+    Channel(pair[0], ask_every_s=0.001).send(LEASE, meanwhile=look)
     while not arrived:
         arrived.extend(reader.feed(pair[1].recv(1 << 20)))
     assert looks >= 5
     assert arrived == [LEASE]
 
 
-def test_rest_of_an_interrupted_frame_goes_before_the_next_one(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rest_of_an_interrupted_frame_goes_before_the_next_one(pair: Pair) -> None:
     class Ended(Exception):
         pass
 
     def end() -> None:
         raise Ended
 
-    monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
-    sender, reader = Channel(pair[0]), FrameReader()
+    sender, reader = Channel(pair[0], ask_every_s=0.001), FrameReader()
     with pytest.raises(Ended):
         sender.send(LEASE, meanwhile=end)
     assert reader.feed(pair[1].recv(1 << 20)) == []

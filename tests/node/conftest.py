@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.peers import duplicate_watch
 from tests.node.rig import NewRig, Rig, rig
-
-
-@pytest.fixture(autouse=True)
-def quick_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time that a restarted node waits for the answer of a possible duplicate."""
-    monkeypatch.setattr(duplicate_watch, "LOOK_S", 1.0)
-    monkeypatch.setattr(duplicate_watch, "ALARM_S", 0.5)
 
 
 @pytest.fixture(autouse=True)

@@ -36,10 +36,12 @@ from p2ptrain.ledger.chain.values import (
 )
 from p2ptrain.ledger.history.kept_chain import KeptChain
 from p2ptrain.ledger.messages.events import Event
+from p2ptrain.net import PeerDisconnected
 from p2ptrain.node.assembly import assembled
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.surroundings import Surroundings
-from p2ptrain.node.state.timing import Timing
+from p2ptrain.node.state.timing import RepairTiming, Timing
+from p2ptrain.peers.duplicate_watch import QuestionTiming
 from p2ptrain.peers.heartbeat import Heartbeat
 from p2ptrain.run import Run
 from p2ptrain.store import Disk
@@ -54,6 +56,8 @@ QUICK = Timing(
     probe_every_s=0.01,
     revocation_look_s=0.01,
     amendment_ask_s=0.01,
+    repair=RepairTiming(look_s=0.0),
+    questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0),
 )
 """The pauses of a node in a test: nobody waits for peers that the test does not have."""
 
@@ -74,6 +78,7 @@ class PaperNetwork:
     """The part of `Network` that tasks use. `answer` makes the reply to a request, or raises."""
 
     peers: set[PeerId] = field(default_factory=set)
+    listens: list[str] = field(default_factory=lambda: [OWN_ADDRESS])
     addresses_by_peer: dict[PeerId, list[str]] = field(default_factory=dict)
     published: list[tuple[str, bytes]] = field(default_factory=list)
     requested: list[tuple[PeerId, bytes]] = field(default_factory=list)
@@ -84,11 +89,12 @@ class PaperNetwork:
     floods: dict[PeerId, int] = field(default_factory=dict)
     sites: dict[PeerId, str] = field(default_factory=dict)
     refreshed: int = 0
+    events: trio.MemoryReceiveChannel[PeerDisconnected] | None = None
     answer: Callable[[PeerId, bytes], Awaitable[bytes]] | None = None
     refuses_to_publish: P2PTrainError | None = None
 
     def addresses(self) -> list[str]:
-        return [OWN_ADDRESS]
+        return list(self.listens)
 
     def connected(self) -> set[PeerId]:
         return self.peers
@@ -167,9 +173,9 @@ class Rig:
         config = replace(self.context.config, **changes)  # type: ignore[arg-type]
         self.surround(config=config)
 
-    def wait_for(self, **seconds: float) -> None:
+    def wait_for(self, **seconds: object) -> None:
         """Let tasks that start from now on wait for so long."""
-        self.surround(timing=replace(self.context.timing, **seconds))
+        self.surround(timing=replace(self.context.timing, **seconds))  # type: ignore[arg-type]
 
     def surround(self, **changes: object) -> None:
         """Go on with other surroundings: another identity, or another run."""
@@ -192,13 +198,14 @@ class Rig:
         ledger = self.context.ledger.core
         for value in values:
             state = ledger.state
-            sealed = sealing(state, value)
-            ledger._append(
-                certified(state, sealed),
-                apply(ledger.rules, state, entry_of(state, sealed)),
-                self.context.now(),
-            )
+            self.append(certified(state, sealing(state, value)))
         return ledger.state
+
+    def append(self, certified: Certified) -> None:
+        """Append an entry whose certificate nobody checks here."""
+        ledger = self.context.ledger.core
+        state = apply(ledger.rules, ledger.state, certified.entry)
+        ledger._append(certified, state, self.context.now())
 
 
 def entry_of(state: LedgerState, value: Value) -> Entry:
@@ -254,6 +261,7 @@ async def rig(
     disk: Disk | None = None,
     timing: Timing = QUICK,
     welcoming: bool = False,
+    clock: Callable[[], float] = trio.current_time,
     **settings: object,
 ) -> AsyncIterator[Rig]:
     """The context of the organiser's own node. It is the only founder by default."""
@@ -275,6 +283,7 @@ async def rig(
             network,  # type: ignore[arg-type]
             timing,
             disk,
+            clock=clock,
         )
         async with assembled(around) as context:
             yield Rig(context, run, network, diary)

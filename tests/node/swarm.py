@@ -34,6 +34,7 @@ from p2ptrain.node.main import lives
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.journal import Journal
+from p2ptrain.peers.duplicate_watch import QuestionTiming
 from p2ptrain.run import (
     Allowlist,
     Run,
@@ -53,6 +54,9 @@ DEADLINE_S = 200.0
 """Many times what anything takes on two cores, since tests share their machine."""
 
 LOOK_S = 0.1
+
+QUICK_TO_ASK = Timing(questions=QuestionTiming(look_s=1.0, alarm_s=0.5, start_wait_s=2.0))
+"""A restarted node does not wait long for the answer of a possible duplicate."""
 
 Found = TypeVar("Found")
 
@@ -85,7 +89,7 @@ class SwarmNode:
     records: list[dict[str, object]] = field(default_factory=list)
     life: trio.CancelScope | None = None
     ended: trio.Event = field(default_factory=trio.Event)
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = QUICK_TO_ASK
     inbox: Deaf = field(init=False)
     """The ring connections of the present life."""
 
@@ -141,6 +145,7 @@ class SwarmNode:
                 lambda context: FakeTrainers(context, self.remote),
                 self.disk,
                 self._dress,
+                self.timing,
             )
 
     def _begin(self, context: Context | None) -> None:
@@ -153,8 +158,7 @@ class SwarmNode:
     def _dress(self, context: Context) -> Context:
         self.inbox = Deaf(context.plane.ring_inbox)
         plane = replace(context.plane, ring_inbox=self.inbox)
-        around = replace(context.around, timing=self.timing)
-        return replace(context, plane=plane, around=around)
+        return replace(context, plane=plane)
 
     async def stop(self) -> None:
         """End it without a goodbye. Return when all of it has ended."""

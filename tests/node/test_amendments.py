@@ -18,7 +18,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
 from p2ptrain.ledger.messages.peer_reports import KnownAmendments
-from p2ptrain.node.control.control_socket import _reload_amendments
+from p2ptrain.node.control.control_socket import COMMANDS
 from p2ptrain.node.gossip import amendment_gossip
 from p2ptrain.node.gossip.amendment_gossip import in_words, keep_amended, take_amendments
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
@@ -159,13 +159,21 @@ async def test_received_amendment_is_stored_noted_and_forwarded(tmp_path: Path) 
 async def test_organisers_command_tells_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99) as r:
         save_amendments(r.context.home.amendments, [of(r)])
-        assert await _reload_amendments(r.context) == {"newer": True, "step": 0, "agreed": []}
-        assert await _reload_amendments(r.context) == {"newer": False, "step": 0, "agreed": []}
+        assert await COMMANDS["reload-amendments"](r.context) == {
+            "newer": True,
+            "step": 0,
+            "agreed": [],
+        }
+        assert await COMMANDS["reload-amendments"](r.context) == {
+            "newer": False,
+            "step": 0,
+            "agreed": [],
+        }
         assert r.heard() == [KnownAmendments(frozenset({of(r).terms}))]
 
 
 async def test_agreed_amendment_is_requested_until_a_peer_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, steps=99, rules=ALONE)
     one, told = of(r, 1, 1), list[bytes]()

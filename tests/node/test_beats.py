@@ -12,7 +12,6 @@ from p2ptrain.dataplane import Credentials, Endpoint
 from p2ptrain.encoding import pack, unpack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId, RunId
-from p2ptrain.peers import peer_table as module
 from p2ptrain.peers.heartbeat import (
     COUNT_MAX,
     HEARTBEAT_BYTES_MAX,
@@ -223,11 +222,8 @@ def test_late_full_beat_does_not_become_the_base() -> None:
     assert hear(table, payloads[-1]) == picture(table) == beats[-1]
 
 
-def test_few_peers_are_asked_at_a_time_and_the_others_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "PEERS_MAX", LACKS_MAX + 2)
-    table, beat = PeerTable(), HeartbeatDelta(1, 9, 8, {})
+def test_few_peers_are_asked_at_a_time_and_the_others_later() -> None:
+    table, beat = PeerTable(peers_max=LACKS_MAX + 2), HeartbeatDelta(1, 9, 8, {})
     crowd = [somebody(number).peer for number in range(LACKS_MAX + 9)]
     for peer in crowd:
         assert table.restore(peer, beat) is None

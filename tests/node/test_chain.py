@@ -15,7 +15,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Entry, Participant, Roster
 from p2ptrain.ledger.paxos.acceptor import Acceptor
-from p2ptrain.node.consensus import ledger_task
+from p2ptrain.node.consensus.ledger_task import VOTE_RECORDS_MAX, shorten_votes
 from p2ptrain.run import Run
 from p2ptrain.store import RecordLog
 from p2ptrain.store.disk import LocalDisk
@@ -182,16 +182,16 @@ async def test_node_starts_on_a_full_disk_and_shortens_its_log_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(tmp_path) as r:
-        records, acceptor = promised(r.context.identity, r.run, ledger_task.VOTE_RECORDS_MAX + 9)
+        records, acceptor = promised(r.context.identity, r.run, VOTE_RECORDS_MAX + 9)
         r.context.ledger.votes.append(records)
     monkeypatch.setattr(rig_module, "publish", lambda home, **_: r.run)
     async with rig(tmp_path, disk=Full()) as again:
         context = again.context
         assert context.ledger.vote_records == len(records)
-        await ledger_task._compact(context)
+        await shorten_votes(context)
         assert context.ledger.vote_records == len(records)
         context.ledger.votes._disk = LocalDisk()
-        await ledger_task._compact(context)
+        await shorten_votes(context)
         assert (context.ledger.vote_records, list(context.ledger.votes)) == (2, acceptor.records())
 
 

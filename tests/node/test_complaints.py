@@ -41,7 +41,7 @@ def test_number_of_peers_whose_faults_are_told_is_bounded(diary: Diary) -> None:
             complaints.complain("rude", f"peer {number}", {}, 0.0)
         complaints.complain("late", ANN, {}, 0.0)
     assert len(diary.records) == LINES_BURST + 1
-    assert len(complaints._said) == COMPLAINTS_MAX
+    assert len(complaints) == COMPLAINTS_MAX
 
 
 def test_notes_caused_by_peers_are_limited_and_our_own_are_not(diary: Diary) -> None:

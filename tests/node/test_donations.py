@@ -6,6 +6,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +27,14 @@ from p2ptrain.node.optimizer_sharing.donor import (
     KEPT_MAX,
     LATER,
     NOTHING,
+    NOTHING_S,
     OFFER_S,
     ask_of,
     donate,
 )
 from p2ptrain.node.optimizer_sharing.optimizer_offer import AGE_STEPS_MAX, KIND, Offer, put_newest
-from p2ptrain.node.optimizer_sharing.recipient import donors, take_inner_state
-from p2ptrain.node.outer_state.retention import _collect
+from p2ptrain.node.optimizer_sharing.recipient import LATER_MAX, donors, take_inner_state
+from p2ptrain.node.outer_state.retention import collect
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.status import status_lines
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
@@ -98,9 +100,7 @@ def states_in(r: Rig) -> list[int]:
     return steps_in(folder)
 
 
-async def test_joiner_adopts_a_donors_bytes_and_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_joiner_adopts_a_donors_bytes_and_names_it(tmp_path: Path) -> None:
     async with (
         rig(tmp_path / "joiner", admission="open", **OPTION) as r,
         rig(tmp_path / "donor", **OPTION, welcoming=True) as other,
@@ -347,11 +347,10 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
 
 @pytest.mark.parametrize("answer", [None, NOTHING, LATER, b"\xc1", "of no use"])
 async def test_useless_donor_does_not_spoil_the_states_of_others(
-    answer: bytes | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer: bytes | str | None, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(recipient, "LATER_MAX", 3)
     async with rig(tmp_path, allowed=[ANN.peer, BOB.peer, CAI.peer], **SEVERAL) as r:
-        r.wait_for(donor_answer_s=60.0)
+        r.wait_for(donor_answer_s=60.0, donor_again_s=0.01)
         commit(r, r.context.me, ANN.peer, BOB.peer, CAI.peer)
         commit(r, r.context.me, BOB.peer)
         hear_of(r, ANN.peer, BOB.peer, CAI.peer)
@@ -401,19 +400,16 @@ async def test_disk_that_fails_at_the_second_state_leaves_the_first(
         assert ours.tobytes() == given[PeerId(str(taken["peer"]))].tobytes()
 
 
-async def test_donor_that_delays_for_ever_does_not_block_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recipient, "LATER_MAX", 3)
+async def test_donor_that_delays_for_ever_does_not_block_others(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
-        r.wait_for(donor_answer_s=10.0)
+        r.wait_for(donor_answer_s=60.0, donor_again_s=0.01)
         commit(r, r.context.me, ANN.peer, BOB.peer)
         commit(r, ANN.peer)
         keep_state(r, 2)
         hear_of(r, ANN.peer, BOB.peer)
         answering(r, {ANN.peer: LATER, BOB.peer: offer_of(r).signed(BOB)})
         await take_inner_state(r.context)
-        assert asked(r) == [ANN.peer, ANN.peer, ANN.peer, BOB.peer]
+        assert asked(r) == [*LATER_MAX * [ANN.peer], BOB.peer]
         assert states_in(r) == [2]
 
 
@@ -438,9 +434,7 @@ async def test_joiner_that_hears_nobody_does_not_wait(tmp_path: Path) -> None:
         assert asked(r) == []
 
 
-async def test_states_that_are_too_old_or_ahead_are_not_adopted_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_states_that_are_too_old_or_ahead_are_not_adopted_yet(tmp_path: Path) -> None:
     async with rig(tmp_path, **OPTION) as r:
         r.wait_for(donor_answer_s=100.0)
         for _ in range(AGE_STEPS_MAX + 2):
@@ -513,8 +507,10 @@ async def test_nobody_with_a_state_or_at_the_start_of_a_run_asks(
 Ask = Callable[[], Awaitable[bytes]]
 
 
-async def asking(r: Rig, nursery: trio.Nursery) -> Ask:
-    nursery.start_soon(donate, r.context)
+async def asking(
+    r: Rig, nursery: trio.Nursery, *, offer_s: float = OFFER_S, nothing_s: float = NOTHING_S
+) -> Ask:
+    nursery.start_soon(partial(donate, r.context, offer_s=offer_s, nothing_s=nothing_s))
     await settled(lambda: INNER_PROTOCOL in r.network.handlers)
 
     async def ask() -> bytes:
@@ -541,12 +537,11 @@ async def test_donor_makes_offers_on_request_and_at_a_limited_rate(
 
 
 async def test_trainer_that_warms_up_itself_has_nothing_to_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """A joiner that adopts a state trains at the full rate from its first inner step on."""
-    monkeypatch.setattr(donor, "NOTHING_S", 0.0)
     r = await new_rig(tmp_path, **OPTION, join_warmup_steps=20)
-    ask = await asking(r, nursery)
+    ask = await asking(r, nursery, nothing_s=0.0)
     keep_state(r, 1, warmed=19)
     assert await ask() == LATER
     assert r.said("inner-state-offered") == []
@@ -556,11 +551,10 @@ async def test_trainer_that_warms_up_itself_has_nothing_to_give(
 
 
 async def test_newer_state_is_offered_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(donor, "OFFER_S", 0.0)
     r = await new_rig(tmp_path, **OPTION)
-    ask = await asking(r, nursery)
+    ask = await asking(r, nursery, offer_s=0.0)
     for step in (1, 2):
         keep_state(r, step)
         assert await ask() == LATER
@@ -572,9 +566,8 @@ async def test_newer_state_is_offered_after_a_while(
 async def test_repeated_requests_do_not_fill_the_donors_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(donor, "OFFER_S", 0.0)
     r = await new_rig(tmp_path, **OPTION)
-    ask = await asking(r, nursery)
+    ask = await asking(r, nursery, offer_s=0.0)
     for step in range(1, KEPT_MAX + 1):
         keep_state(r, step)
         assert await ask() == LATER
@@ -645,7 +638,7 @@ async def test_only_runs_with_the_option_have_donors(
 
 
 async def test_offered_state_is_not_collected_during_the_offer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, **OPTION)
     know_data(r)
@@ -655,9 +648,9 @@ async def test_offered_state_is_not_collected_during_the_offer(
     await settled(lambda: bool(r.said("inner-state-offered")))
     offer = Offer.read(await ask(), r.context.me)
     for _ in range(2):  # A new chunk is spared once.
-        await _collect(r.context)
+        await collect(r.context)
     assert r.context.store.holds_blob(offer.digest)
     assert OFFER_S < donor.KEPT_S
     r.context.sharing.offered[offer.digest] = r.context.now() - 1.0
-    await _collect(r.context)
+    await collect(r.context)
     assert not r.context.store.holds_blob(offer.digest)

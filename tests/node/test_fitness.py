@@ -189,13 +189,10 @@ def test_ranks_on_gpus_need_shared_memory(config: NodeConfig) -> None:
     assert said(replace(four, device="cuda"), small, None) == [("SHM-SMALL", False)]
 
 
-def test_fault_is_raised_together_with_the_doubts(
-    home: Home, config: NodeConfig, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fault_is_raised_together_with_the_doubts(home: Home, config: NodeConfig, run: Run) -> None:
     tight = replace(AMPLE, memory_free=0, disk_free=0)
-    monkeypatch.setattr(machine_check, "machine_of", lambda home: tight)
     with pytest.raises(MachineUnfit) as caught:
-        check(config, home, run)
+        check(config, home, run, tight)
     assert (caught.value.code, caught.value.exit_code) == ("DISK-LOW", 4)
     assert len(caught.value.evidence) == 1
     assert "0 bytes were free when the node started" in caught.value.evidence[0]

@@ -12,7 +12,6 @@ import pytest
 from p2ptrain.archive import start_count
 from p2ptrain.ledger.chain.values import Skip
 from p2ptrain.node.gossip.outdated_heartbeats import is_older_than_chain, is_outdated, is_wanted
-from p2ptrain.peers import incarnations as module
 from p2ptrain.peers.heartbeat import encode
 from p2ptrain.peers.heartbeat_delta import FullHeartbeat, HeartbeatDelta
 from p2ptrain.peers.incarnations import (
@@ -86,11 +85,8 @@ def test_only_the_newest_mark_is_kept() -> None:
     assert found.mark(BOB.peer) is None
 
 
-def test_old_heartbeats_of_a_member_stay_old_among_many_peers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "PEERS_MAX", 3)
-    found = Incarnations({ANN.peer}.__contains__)
+def test_old_heartbeats_of_a_member_stay_old_among_many_peers() -> None:
+    found = Incarnations({ANN.peer}.__contains__, peers_max=3)
     assert found.note_decoded(ANN.peer, NEW, 5, 0.0)
     for number in range(10):
         assert found.note_decoded(somebody(number).peer, OLD, 1, 0.0)
@@ -175,7 +171,7 @@ def test_invented_forwarders_use_no_memory() -> None:
     replays = ReplayedHeartbeats()
     for number in range(FORWARDERS_MAX + 5):
         replays.note_replay(f"peer {number}", ANN.peer, IncarnationSpan(0.0, 99.0), 0.0, 99.0)  # type: ignore[arg-type]
-    assert len(replays._counts) == FORWARDERS_MAX
+    assert len(replays) == FORWARDERS_MAX
 
 
 # older than the chain
@@ -217,7 +213,10 @@ async def test_outdated_heartbeat_is_dropped_and_its_forwarder_named(
         small = HeartbeatDelta(OLD, 6, 5, {})
         assert is_outdated(context, ANN.peer, FullHeartbeat(old, wire))
         assert is_outdated(context, ANN.peer, small)
-        context.identities.replays._counts[CAI.peer] = (TIMES - 1, -100.0)
+        for number in range(TIMES - 1):
+            now = context.now() + (number - TIMES) * APART_S
+            span = IncarnationSpan(-1000.0, now)
+            context.identities.replays.note_replay(CAI.peer, ANN.peer, span, -1000.0, now)
         assert not is_wanted(context, CAI.peer, ANN.peer, wire)
         (said,) = r.said("outdated-heartbeats")
         assert (said["peer"], said["author"]) == (CAI.peer, ANN.peer)

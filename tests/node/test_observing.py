@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from p2ptrain.names import label
 from p2ptrain.node import data_plane, observer
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.joining.startup_status import Reception
-from p2ptrain.node.observer import Fetched, fetch, fetch_here, observe
+from p2ptrain.node.observer import Fetched, Patience, be_current, fetch, fetch_here, observe
 from p2ptrain.node.startup import opened
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import Timing
@@ -36,10 +37,10 @@ STEPS = 5
 ALONE = policy(participants_min=1, snapshot_every=2)
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slightly longer than a heartbeat interval, on a network without delays."""
-    monkeypatch.setattr(observer, "CURRENT_S", 2.2)
+SOON = Patience(current_s=2.2)
+"""Slightly longer than a heartbeat interval, on a network without delays."""
+AT_ONCE = replace(SOON, no_source_s=0.0)
+HASTY = Patience(hear_s=0.4, current_s=0.1)
 
 
 @asynccontextmanager
@@ -76,9 +77,14 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
 
         async def work(context: Context) -> Fetched:
             fetched = await fetch_here(
-                context, wanted="newest", updates=True, pin=True, say=eve.said.append
+                context,
+                wanted="newest",
+                updates=True,
+                pin=True,
+                say=eve.said.append,
+                patience=SOON,
             )
-            await _expect_word_of_what_is_gone(s, context, monkeypatch)
+            await _expect_word_of_what_is_gone(s, context)
             return fetched
 
         async with watching(s, eve) as context:
@@ -107,10 +113,8 @@ async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
     assert len(store.get_chunk(victim)) > len(b"rotten")
 
 
-async def _expect_word_of_what_is_gone(
-    s: Swarm, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(observer, "NO_SOURCE_S", 0.0)
+async def _expect_word_of_what_is_gone(s: Swarm, context: Context) -> None:
+    look = partial(fetch_here, updates=True, pin=False, say=print, patience=AT_ONCE)
     around = replace(context.around, timing=Timing(fetch_retry_s=0.05))
     context = replace(context, around=around)
     first = s["ann"].context.ledger.history.closing(0).entry.value
@@ -118,19 +122,17 @@ async def _expect_word_of_what_is_gone(
     for name in ("ann", "seed"):
         s[name].context.store.chunk_path(first.update).unlink()
     with pytest.raises(StoreError, match="no source has") as caught:
-        await fetch_here(context, wanted="genesis", updates=True, pin=False, say=print)
+        await look(context, wanted="genesis")
     assert caught.value.code == "CKPT-NO-SOURCE"
     with pytest.raises(ConfigError, match="no certified snapshot"):
-        await fetch_here(context, wanted="9999", updates=True, pin=False, say=print)
+        await look(context, wanted="9999")
 
 
-async def test_observer_that_hears_nobody_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(observer, "HEAR_S", 0.1)
+async def test_observer_that_hears_nobody_says_so(tmp_path: Path) -> None:
+    soon = Patience(hear_s=0.1, current_s=2.2)
     async with rig(tmp_path) as r:
         with pytest.raises(NetworkUnreachable, match="no peer of the run was heard"):
-            await fetch_here(r.context, wanted="newest", updates=True, pin=False, say=print)
+            await be_current(r.context, print, soon)
 
 
 LIAR, HONEST = ANN.peer, BOB.peer
@@ -149,13 +151,8 @@ async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, seconds in (
-        (catchup, "ANSWER_S", 0.02),
-        (catchup, "SHOW_S", 0.2),
-        (observer, "CURRENT_S", 0.1),
-        (observer, "HEAR_S", 0.4),
-    ):
-        monkeypatch.setattr(module, name, seconds)
+    for name, seconds in (("ANSWER_S", 0.02), ("SHOW_S", 0.2)):
+        monkeypatch.setattr(catchup, name, seconds)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -164,7 +161,7 @@ async def test_peer_that_never_shows_what_it_claims_delays_nobody(tmp_path: Path
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         await heard(r, nursery, liar=2**53, honest=0)
         with trio.fail_after(10):
-            await observer._be_current(r.context, said.append)
+            await be_current(r.context, said.append, HASTY)
         nursery.cancel_scope.cancel()
     assert said == [
         f"{label(LIAR)} claims {2**53} entries of the ledger and shows none after entry 0: "
@@ -178,7 +175,7 @@ async def test_observer_that_hears_only_such_a_peer_says_so(tmp_path: Path) -> N
         await heard(r, nursery, liar=2**53)
         with trio.fail_after(10):
             with pytest.raises(NetworkUnreachable, match="that shows the ledger") as caught:
-                await observer._be_current(r.context, print)
+                await be_current(r.context, print, HASTY)
         nursery.cancel_scope.cancel()
     assert len(caught.value.evidence) == 1
 
@@ -193,11 +190,11 @@ async def test_observer_with_only_pruned_peers_says_what_to_do(
     await r.context.ledger.submit(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
     with trio.fail_after(10):
         with pytest.raises(TryLater, match="keeps entry 1 of the ledger"):
-            await observer._be_current(r.context, print)
+            await be_current(r.context, print, HASTY)
 
 
 class LongCatchUp:
-    """The context of a node, as `_be_current` uses it. Each wait takes one second. The only source
+    """The context of a node, as `be_current` uses it. Each wait takes one second. The only source
     falls silent twice: in the middle, and at the end.
     """
 
@@ -239,7 +236,7 @@ async def test_source_that_is_silent_in_a_long_catch_up_is_waited_for(
 ) -> None:
     monkeypatch.setattr(observer, "nobody_keeps", lambda context: TryLater("nobody keeps it"))
     with pytest.raises(TryLater):
-        await observer._be_current(catch_up, print)  # type: ignore[arg-type]
+        await be_current(catch_up, print)  # type: ignore[arg-type]
     assert catch_up.time == gives_up_at + 1
 
 

@@ -8,7 +8,6 @@ from p2ptrain.dataplane import Credentials, Endpoint
 from p2ptrain.encoding import pack
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.peers import peer_table as module
 from p2ptrain.peers.peer_table import PeerTable
 from tests.node.rig import ANN, BOB, heartbeat, somebody
 
@@ -57,11 +56,8 @@ def test_peer_cannot_give_another_peers_endpoint() -> None:
     assert table.endpoint(BOB.peer) is None
 
 
-def test_table_is_bounded_and_its_entries_stay_up_to_date(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "OTHERS_MAX", 3)
-    table = PeerTable()
+def test_table_is_bounded_and_its_entries_stay_up_to_date() -> None:
+    table = PeerTable(others_max=3)
     taken = [
         table.note_heartbeat(somebody(n).peer, heartbeat(RUN), 1.0) is not None for n in range(5)
     ]
@@ -74,12 +70,8 @@ def test_table_is_bounded_and_its_entries_stay_up_to_date(
     assert {view.peer for view in table} == {somebody(n).peer for n in (0, 2, 4)}
 
 
-def test_members_have_room_however_many_others_speak(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "OTHERS_MAX", 3)
-    monkeypatch.setattr(module, "PEERS_MAX", 4)
-    table = PeerTable({ANN.peer, BOB.peer}.__contains__)
+def test_members_have_room_however_many_others_speak() -> None:
+    table = PeerTable({ANN.peer, BOB.peer}.__contains__, peers_max=4, others_max=3)
     for number in range(5):
         table.note_heartbeat(somebody(number).peer, heartbeat(RUN), 1.0)
     assert len(table) == 3

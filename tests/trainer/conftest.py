@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
 from p2ptrain.trainer.rank.arena import Arena, map_vector
 from p2ptrain.trainer.rank.inner_state import InnerState
-from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.loop import USUAL_MEANS, Loop, Means
 from p2ptrain.trainer.rank.model import Llama
 from p2ptrain.trainer.rank.optimizer import InnerOptimizer, make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
@@ -109,7 +109,7 @@ class Script:
     At the end of the script, send Stop.
     """
 
-    frames: list[Frame]
+    frames: list[Frame] = field(default_factory=list)
     after: dict[int, Frame] = field(default_factory=dict)
     heard: list[Frame] = field(default_factory=list)
 
@@ -130,15 +130,15 @@ class Desk:
     """A trainer in this process: `tell` it frames and get its answers."""
 
     loop: Loop
+    script: Script
     arena: Arena
     model: Llama
     optimizer: InnerOptimizer
 
     def tell(self, *frames: Frame, after: dict[int, Frame] | None = None) -> list[Frame]:
-        script = Script(list(frames), after or {})
-        self.loop._channel = script  # type: ignore[assignment]
+        self.script.frames, self.script.after, self.script.heard = list(frames), after or {}, []
         self.loop.run()
-        return script.heard
+        return self.script.heard
 
     def last(self, kind: type[AnyFrame], *frames: Frame) -> AnyFrame:
         """Tell it frames, and return its last answer, which must be of this kind."""
@@ -147,13 +147,24 @@ class Desk:
         return answer
 
 
-MakeDesk = Callable[[TrainerConfig], Desk]
+class MakeDesk(Protocol):
+    """The fixture `make_desk`: a trainer with these settings. `ranks` are those it works with, once
+    its model is built."""
+
+    def __call__(
+        self, config: TrainerConfig, *, ranks: Ranks | None = None, means: Means = USUAL_MEANS
+    ) -> Desk: ...
 
 
 @pytest.fixture
 def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
-    def make(config: TrainerConfig) -> Desk:
-        model = build(config, ranks)
+    usual = ranks
+
+    def make(
+        config: TrainerConfig, *, ranks: Ranks | None = None, means: Means = USUAL_MEANS
+    ) -> Desk:
+        ranks = usual if ranks is None else ranks
+        model = build(config, usual)
         numel = vectors.layout.numel
         theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
         count, eager = config.fragments, config.eager
@@ -162,8 +173,9 @@ def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
         folder, layout, state = config.state_folder, vectors.layout, None
         if folder:
             state = InnerState(Path(folder), model, optimizer, layout, ranks)
-        loop = Loop(config, model, optimizer, arena, ranks, None, state)
-        return Desk(loop, arena, model, optimizer)
+        script = Script()
+        loop = Loop(config, model, optimizer, arena, ranks, script, state, means)  # type: ignore[arg-type]
+        return Desk(loop, script, arena, model, optimizer)
 
     return make
 

@@ -16,7 +16,6 @@ from p2ptrain.errors import TrainerError, TrainerExited, TrainerOutOfMemory
 from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.ipc.wire import encode
-from p2ptrain.trainer.host import supervisor as supervising
 from p2ptrain.trainer.host.cost import trainer_memory
 from p2ptrain.trainer.host.launch import Launched, StderrTail
 from p2ptrain.trainer.host.micro_batch import (
@@ -87,14 +86,15 @@ def test_out_of_memory_errors_are_recognised() -> None:
     assert is_out_of_memory(caught.value)
 
 
-@pytest.fixture
-def every_start_ends(monkeypatch: pytest.MonkeyPatch) -> list[TrainerConfig]:
+class EveryStartEnds:
     """In place of ranks, processes that print torch's error message and end as a rank does then."""
-    configs: list[TrainerConfig] = []
-    words = f"import sys; print('CUDA out of memory.'); sys.exit({OUT_OF_MEMORY_EXIT_CODE})"
 
-    def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
-        configs.append(config)
+    def __init__(self) -> None:
+        self.configs: list[TrainerConfig] = []
+
+    def __call__(self, config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
+        words = f"import sys; print('CUDA out of memory.'); sys.exit({OUT_OF_MEMORY_EXIT_CODE})"
+        self.configs.append(config)
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe()
         lifeline_read, lifeline = os.pipe()
@@ -106,15 +106,13 @@ def every_start_ends(monkeypatch: pytest.MonkeyPatch) -> list[TrainerConfig]:
         theirs.close()
         return Launched((process,) * ranks, ours, lifeline, StderrTail(out_read))
 
-    monkeypatch.setattr(supervising, "launch", launch)
-    return configs
 
-
-def test_next_start_uses_half_and_costs_no_restart(
-    every_start_ends: list[TrainerConfig], config: TrainerConfig, vectors: Vectors
-) -> None:
+def test_next_start_uses_half_and_costs_no_restart(config: TrainerConfig, vectors: Vectors) -> None:
+    launch = EveryStartEnds()
     budget = RestartBudget(restarts_max=1)
-    supervisor = Supervisor(config, vectors.theta_fd, vectors.local_fd, budget=budget)
+    supervisor = Supervisor(
+        config, vectors.theta_fd, vectors.local_fd, budget=budget, launch=launch
+    )
     said: list[TrainerExited] = []
     while len(said) < 5:
         trainer = supervisor.start()
@@ -124,7 +122,7 @@ def test_next_start_uses_half_and_costs_no_restart(
         trainer.kill()
     with pytest.raises(TrainerError) as ended:
         supervisor.start()
-    assert [each.micro_batch for each in every_start_ends] == [0, 3, 2, 1, 1]
+    assert [each.micro_batch for each in launch.configs] == [0, 3, 2, 1, 1]
     assert [each.what.removeprefix("memory ran out with ") for each in said] == [
         "5 sequences at once; trying 3",
         "3 sequences at once; trying 2",
@@ -139,10 +137,13 @@ def test_next_start_uses_half_and_costs_no_restart(
 
 
 def test_half_is_taken_of_what_the_ranks_found_to_fit(
-    every_start_ends: list[TrainerConfig], config: TrainerConfig, vectors: Vectors
+    config: TrainerConfig, vectors: Vectors
 ) -> None:
+    launch = EveryStartEnds()
     told: list[Halving] = []
-    supervisor = Supervisor(config, vectors.theta_fd, vectors.local_fd, found=told.append)
+    supervisor = Supervisor(
+        config, vectors.theta_fd, vectors.local_fd, found=told.append, launch=launch
+    )
     trainer = supervisor.start()
     hello = Hello(0, 1, vectors.layout.digest, 9, "A GPU", 2, 700)
     assert trainer.feed(encode(hello)) == [hello]
@@ -150,7 +151,7 @@ def test_half_is_taken_of_what_the_ranks_found_to_fit(
         trainer.receive(timeout_s=120.0)
     trainer.kill()
     supervisor.start().kill()
-    assert [each.micro_batch for each in every_start_ends] == [0, 1]
+    assert [each.micro_batch for each in launch.configs] == [0, 1]
     assert told == [Halving("A GPU", 700, 1)]
 
 

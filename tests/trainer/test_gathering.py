@@ -25,10 +25,9 @@ from p2ptrain.ipc.admission import Purpose
 from p2ptrain.ipc.frames import Hello, Load, Progress, Stop, Train
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.state.layout import Layout
-from p2ptrain.trainer.host import rank_server, torchrun_trainer
 from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE
 from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget
-from p2ptrain.trainer.host.torchrun_trainer import AWAY, ExternalRanks, ExternalTrainers
+from p2ptrain.trainer.host.torchrun_trainer import AWAY, ExternalRanks, ExternalTrainers, open_door
 from p2ptrain.trainer.rank.node_client import Caller, NodeLink, join
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
@@ -387,17 +386,13 @@ class Deaf:
         return getattr(self._door, name)
 
 
-def test_listener_survives_a_temporary_failure_of_accept(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rank_server, "DEAF_S", 0.001)
-    door = torchrun_trainer.open_door
-    monkeypatch.setattr(torchrun_trainer, "open_door", lambda host, port: Deaf(door(host, port), 3))
+def test_listener_survives_a_temporary_failure_of_accept(node: Node) -> None:
+    node.trainers.listen = lambda host, port: Deaf(open_door(host, port), 1)  # type: ignore[return-value,assignment]
     running = node.start()
     assert len(node.gathered()) == 2
     assert running.waits_for == ""
     deaf = [fields["reason"] for event, fields in node.told if event == "rank-not-heard"]
-    assert deaf == ["Too many open files"] * 3
+    assert deaf == ["Too many open files"]
 
 
 def test_frames_are_sent_once_and_to_rank_0_only(node: Node) -> None:

@@ -25,10 +25,9 @@ from p2ptrain.sync.fragments import fragments
 from p2ptrain.sync.trainer_orders import Pace
 from p2ptrain.testing import fake_trainer
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank import loop as module
 from p2ptrain.trainer.rank.arena import Arena, map_vector, own_share
 from p2ptrain.trainer.rank.batch import InnerStep
-from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.loop import Loop, Means
 from p2ptrain.trainer.rank.optimizer import make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks
@@ -99,51 +98,24 @@ class Traces(dict[str, Vector]):
 
 
 @dataclass
-class Real:
-    """The trainer's own loop. The test holds its channel."""
+class Held:
+    """A trainer's loop whose channel the test holds."""
 
-    loop: Loop
+    loop: Loop | fake_trainer.Loop = field(init=False)
     said: list[Frame] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.loop._channel = self  # type: ignore[assignment]
 
     def send(self, frame: Frame) -> None:
         self.said.append(frame)
 
     @property
     def busy(self) -> bool:
-        return self.loop._busy
+        return self.loop.busy
 
     def obey(self, frame: Frame) -> None:
-        self.loop._obey(frame)
+        self.loop.obey(frame)
 
     def inner_step(self) -> None:
-        self.loop._inner_step()
-
-
-@dataclass
-class Fake:
-    """The simulated trainer from the tests of nodes, controlled by the same test."""
-
-    loop: fake_trainer.Loop
-    said: list[Frame] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.loop._say = self.said_by  # type: ignore[method-assign]
-
-    def said_by(self, frame: Frame) -> None:
-        self.said.append(frame)
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.loop._queue)
-
-    def obey(self, frame: Frame) -> None:
-        self.loop._obey(frame)
-
-    def inner_step(self) -> None:
-        self.loop._inner_step()
+        self.loop.inner_step()
 
 
 @pytest.fixture
@@ -158,8 +130,15 @@ def shared() -> Iterator[Shared]:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
-    """Training on a block only leaves its trace."""
+    """The simulated trainer leaves these in the weights, one for each block."""
     traces = Traces()
+    monkeypatch.setattr(fake_trainer, "trace", lambda block, _: traces[block].astype(np.float32))
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    return traces
+
+
+def training_with(traces: Traces) -> Callable[..., InnerStep]:
+    """Training on a block only leaves its trace."""
 
     def train_on(rows: np.ndarray, model: torch.nn.Module, *_: Any) -> InnerStep:
         parameters = dict(model.named_parameters())
@@ -169,17 +148,14 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
             shard.sub_(trace[entry.offset : entry.end].view(shard.shape).to(shard.device))
         return InnerStep(1.0, 1.0)
 
-    monkeypatch.setattr(module, "train_on", train_on)
-    monkeypatch.setattr(fake_trainer, "trace", lambda block, _: traces[block].astype(np.float32))
-    monkeypatch.setattr(Path, "exists", lambda _: True)
-    return traces
+    return train_on
 
 
 def read(path: str, *, vocab: int, sequence: int) -> np.ndarray:
     return np.full((INNER.batch_sequences, sequence + 1), int(path))
 
 
-def real(mode: Mode, shared: Shared, ranks: Ranks) -> Real:
+def real(mode: Mode, shared: Shared, ranks: Ranks, traces: Traces) -> Held:
     config = TrainerConfig(
         MODEL,
         INNER,
@@ -192,10 +168,12 @@ def real(mode: Mode, shared: Shared, ranks: Ranks) -> Real:
     vectors = (map_vector(fd, LAYOUT.numel) for fd, _ in shared)
     arena = Arena(model, LAYOUT, *vectors, count=mode.fragments, eager=mode.eager)
     optimizer = make_optimizer(model, INNER)
-    return Real(Loop(config, model, optimizer, arena, ranks, None, read=read))
+    held, means = Held(), Means(read, training_with(traces))
+    held.loop = Loop(config, model, optimizer, arena, ranks, held, means=means)  # type: ignore[arg-type]
+    return held
 
 
-def fake(mode: Mode, shared: Shared, _: Ranks) -> Fake:
+def fake(mode: Mode, shared: Shared, _: Ranks, __: Traces) -> Held:
     """The fields of a node that it reads."""
     theta, local = (vector for _, vector in shared)
     context = SimpleNamespace(
@@ -209,8 +187,10 @@ def fake(mode: Mode, shared: Shared, _: Ranks) -> Fake:
         ),
     )
     ours, theirs = socket.socketpair()
+    held = Held()
     with ours, theirs:
-        return Fake(fake_trainer.Loop(context, fake_trainer.Remote(), theirs))  # type: ignore[arg-type]
+        held.loop = fake_trainer.Loop(context, fake_trainer.Remote(), theirs, held)  # type: ignore[arg-type]
+    return held
 
 
 def late_node(
@@ -247,7 +227,7 @@ def late_node(
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("trainer", [real, fake])
 def test_every_report_is_about_the_work_in_the_arena(
-    trainer: Callable[[Mode, Shared, Ranks], Trainer],
+    trainer: Callable[[Mode, Shared, Ranks, Traces], Trainer],
     name: str,
     shared: Shared,
     traces: Traces,
@@ -256,7 +236,7 @@ def test_every_report_is_about_the_work_in_the_arena(
     mode = MODES[name]
     first = int(os.environ.get("P2PTRAIN_TEST_SEED", "0"))
     for seed in range(first, first + int(os.environ.get("P2PTRAIN_TEST_SEEDS", SEEDS))):
-        node = late_node(partial(trainer, mode, shared, ranks), mode, seed, shared, traces)
+        node = late_node(partial(trainer, mode, shared, ranks, traces), mode, seed, shared, traces)
         try:
             for _ in range(EVENTS):
                 node.happen(ODDS)

@@ -33,7 +33,7 @@ from scripts.research.learning.corpus import Corpus
 from scripts.research.learning.settings import Settings
 from scripts.research.learning.swarm import Swarm
 from tests.rounding import assert_rounded_alike, nudged
-from tests.trainer.conftest import Desk
+from tests.trainer.conftest import Desk, Script
 
 MODEL = ModelSpec(vocab=61, layers=2, width=16, heads=2, kv_heads=1, ffn=20, sequence=8)
 H, STEPS = 3, 5
@@ -77,7 +77,9 @@ def trainer(of: Settings, theta_fd: int, local_fd: int, ranks: Ranks) -> Desk:
     theta, local = (map_vector(fd, LAYOUT.numel) for fd in (theta_fd, local_fd))
     arena = Arena(model, LAYOUT, theta, local, eager=config.eager)
     optimizer = make_optimizer(model, config.inner)
-    return Desk(Loop(config, model, optimizer, arena, ranks, None), arena, model, optimizer)
+    script = Script()
+    loop = Loop(config, model, optimizer, arena, ranks, script)  # type: ignore[arg-type]
+    return Desk(loop, script, arena, model, optimizer)
 
 
 def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) -> tuple[str, ...]:

@@ -263,12 +263,12 @@ class WithAnother(Ranks):
 
 
 def test_block_that_another_rank_cannot_read_ends_the_lease_here(
-    desk: Desk, ranks: Ranks, block_paths: tuple[str, ...]
+    make_desk: MakeDesk, config: TrainerConfig, ranks: Ranks, block_paths: tuple[str, ...]
 ) -> None:
     """Otherwise each rank would wait for the other in different collectives."""
     parts = {each.name: getattr(ranks, each.name) for each in fields(Ranks)}
     lacks = iter([False, False, True, False, True])
-    desk.loop._ranks = WithAnother(**parts, lacks=lacks)
+    desk = make_desk(config, ranks=WithAnother(**parts, lacks=lacks))
     answers = desk.tell(Load(0), Train(0, block_paths[:4], 0))
     assert [type(each) for each in answers] == [Progress, Progress, Failed]
     said = "another rank reports: it has rotted"

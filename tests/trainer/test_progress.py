@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,8 @@ from p2ptrain.data.blocks import read_block
 from p2ptrain.ipc.frames import Load, Progress, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.flops import flops_per_token
-from p2ptrain.trainer.rank import loop as module
-from p2ptrain.trainer.rank.batch import accumulate, train_on
+from p2ptrain.trainer.rank.batch import InnerStep, accumulate, train_on
+from p2ptrain.trainer.rank.loop import Means
 from p2ptrain.trainer.rank.ranks import Ranks
 from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.rounding import of_sum
@@ -30,27 +30,40 @@ READING_S, COMPUTING_S = 2.0, 6.0
 class Clock:
     now_s: float = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now_s
 
 
 @pytest.fixture
-def desk(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A trainer whose clock advances only while it reads and computes."""
+def means() -> Means:
+    """For a trainer whose clock advances only while it reads and computes."""
     clock = Clock()
 
     def read(path: str, *, vocab: int, sequence: int) -> np.ndarray:
         clock.now_s += READING_S
         return read_block(Path(path), vocab=vocab, sequence=sequence)
 
-    def compute(*given: Any) -> object:
+    def compute(*given: Any) -> InnerStep:
         clock.now_s += COMPUTING_S
         return train_on(*given)
 
-    monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "train_on", compute)
-    monkeypatch.setattr(desk.loop, "_read_block", read)
-    return desk
+    return Means(read, compute, clock)
+
+
+@pytest.fixture
+def desk(make_desk: MakeDesk, config: TrainerConfig, means: Means) -> Desk:
+    return make_desk(config, means=means)
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice(Ranks):
+    """The same ranks on another device, as far as its name shows."""
+
+    named: str
+
+    @property
+    def device_name(self) -> str:
+        return self.named
 
 
 def progress_of(desk: Desk, *orders: Load | Train) -> list[Progress]:
@@ -71,12 +84,14 @@ def test_wait_for_data_is_reported_and_part_of_the_step_time(
 def test_mfu_is_reported_where_the_devices_peak_is_known(
     device: str,
     peak: float | None,
-    desk: Desk,
+    make_desk: MakeDesk,
+    means: Means,
+    ranks: Ranks,
     config: TrainerConfig,
     block_paths: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Ranks, "device_name", property(lambda _: device))
+    parts = {each.name: getattr(ranks, each.name) for each in fields(Ranks)}
+    desk = make_desk(config, ranks=OnDevice(**parts, named=device), means=means)
     (told,) = progress_of(desk, Load(0), Train(0, block_paths[:1], 0))
     flops_per_s = told.tokens_per_s * flops_per_token(config.model)
     assert told.mfu == (None if peak is None else pytest.approx(flops_per_s / peak))

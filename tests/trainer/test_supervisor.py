@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -42,7 +41,6 @@ from p2ptrain.ipc.frames import (
 from p2ptrain.ipc.trainer_config import Halving, Optimizer, TrainerConfig
 from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer.formats.shapes import parameter_count
-from p2ptrain.trainer.host import supervisor
 from p2ptrain.trainer.host.launch import Launched, StderrTail
 from p2ptrain.trainer.host.micro_batch import UNFIT_EXIT_CODE
 from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch
@@ -226,18 +224,16 @@ def test_frozen_trainer_counts_as_stalled_and_can_be_killed(
     assert trainer.stop(deadline_s=1.0) == -signal.SIGKILL
 
 
-def test_suspended_node_does_not_take_its_trainer_for_stalled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_suspended_node_does_not_take_its_trainer_for_stalled() -> None:
     """The node checks before it reads. Frames sent during the pause are still unread."""
     now = 100.0
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(supervisor, "time", clock)
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(["sleep", "600"])
     nothing, lifeline = os.pipe()
     launched = Launched((process,), ours, lifeline, StderrTail(nothing))
-    trainer = RunningTrainer(launched, StallWatch(now, Patience(start_limit_s=10.0)), 1)
+    trainer = RunningTrainer(
+        launched, StallWatch(now, Patience(start_limit_s=10.0)), 1, lambda: now
+    )
     trainer.check()
     now = 130.0
     theirs.sendall(encode(Hello(0, 1, Digest("0" * 64), 100, "cpu", 1)))
@@ -249,12 +245,9 @@ def test_suspended_node_does_not_take_its_trainer_for_stalled(
 
 
 @pytest.mark.parametrize("useful", [False, True])
-def test_trainers_that_hang_at_every_start_are_given_up(
-    monkeypatch: pytest.MonkeyPatch, supervise: Supervise, useful: bool
-) -> None:
+def test_trainers_that_hang_at_every_start_are_given_up(supervise: Supervise, useful: bool) -> None:
     """A hang is noticed only after three minutes, so the hangs are never close together."""
     now, starts, theirs = 0.0, 0, []
-    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now))
 
     def launch(*_: object) -> Launched:
         ours, other = socket.socketpair()
@@ -262,8 +255,7 @@ def test_trainers_that_hang_at_every_start_are_given_up(
         nothing, lifeline = os.pipe()
         return Launched((), ours, lifeline, StderrTail(nothing))
 
-    monkeypatch.setattr(supervisor, "launch", launch)
-    supervising = supervise()
+    supervising = supervise(launch=launch, clock=lambda: now)
     with ExitStack() as ended:
         if not useful:
             ended.enter_context(pytest.raises(TrainerError, match="TRAINER-RESTARTS"))

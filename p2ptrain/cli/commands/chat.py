@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from p2ptrain.cli.output import JsonOption, examples, progress, result_json
+from p2ptrain.cli.outside import outside
 from p2ptrain.cli.rendering import coloured
 from p2ptrain.errors import ConfigError, MachineUnfit, StoreFull
 from p2ptrain.observe.states import size
@@ -82,12 +82,13 @@ def chat(
         if prompt is not None:
             talk.go_on(_text(prompt))
             return
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="surrogateescape")
-        if sys.stdin.isatty() and not as_json:
+        typed = outside().typed
+        if isinstance(typed, io.TextIOWrapper):
+            typed.reconfigure(errors="surrogateescape")
+        if typed.isatty() and not as_json:
             _converse(talk)
         else:
-            talk.go_on(_text(sys.stdin.read(PROMPT_CHARACTERS_MAX)))
+            talk.go_on(_text(typed.read(PROMPT_CHARACTERS_MAX)))
 
 
 def _text(typed: str) -> str:
@@ -133,7 +134,7 @@ def _loaded(folder: Path) -> Speaker:
         from p2ptrain.trainer.formats.huggingface import lacks
 
         raise lacks(folder / "config.json")  # Check before torch, which takes seconds to load.
-    if find_spec("torch") is None:
+    if not outside().is_installed("torch"):
         raise ConfigError(
             "torch is not installed, and the model cannot run without it",
             code="EXTRA-MISSING",
@@ -166,11 +167,10 @@ def _check_memory(folder: Path) -> None:
 
     Raises MachineUnfit (MEM-HOST).
     """
-    from p2ptrain.prepare.machine_check import memory_free_bytes
     from p2ptrain.trainer.formats.shapes import parameter_count
     from p2ptrain.trainer.tools.exported import load_spec
 
-    needed, free = 4 * parameter_count(load_spec(folder)), memory_free_bytes()
+    needed, free = 4 * parameter_count(load_spec(folder)), outside().memory_free_bytes()
     if needed > free:
         raise MachineUnfit(
             f"the model takes {size(needed)} of memory, and this machine has {size(free)} free",
@@ -248,7 +248,7 @@ def _converse(talk: Talk) -> None:
     progress("type a text and press Enter; Ctrl-C stops the answer, Ctrl-D leaves")
     try:
         while True:
-            _answer(talk, _text(input("> ")))
+            _answer(talk, _text(outside().ask("> ")))
     except (EOFError, KeyboardInterrupt):
         print()
 

@@ -13,6 +13,7 @@ import typer
 
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
+from p2ptrain.cli.outside import outside
 
 if TYPE_CHECKING:
     from p2ptrain.archive.chain_reader import Walk
@@ -109,17 +110,19 @@ def export(
     where = open_home(home, to_write=False)
     run, store = run_of(where), StoreReader(where.store)
     parameters = parameter_count(run.manifest.model)
-    compared = is_wanted(parity, parameters)
+    installed = outside().is_installed("transformers")
+    compared = is_wanted(parity, parameters, installed=installed)
     found = find(run, _chain(where, run), store, snapshot, progress)
     tokenizer = _tokenizer(run, store)
     plan = Plan(run.manifest.model, found.origin, tokenizer, dtype.value, shard_mb * 1_000_000)
     seen: list[Parity] = []
-    exported = export(plan, found.theta, folder, force=force, look=_looking(compared, seen))
+    look, free = _looking(compared, seen), outside().disk_free_bytes
+    exported = export(plan, found.theta, folder, force=force, look=look, free=free)
     if as_json:
         more = {"dtype": plan.dtype, "updates_after": found.updates_after}
         result_json(_facts(found.origin, exported, seen) | more)
     else:
-        lacking = hindrance(parameters) if parity is None else "--no-parity"
+        lacking = hindrance(parameters, installed=installed) if parity is None else "--no-parity"
         for line in _lines(found.origin, exported, seen, lacking):
             result(line)
     if found.updates_after:
@@ -136,7 +139,7 @@ def _looking(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
 
     def look(written: Path) -> None:
         if compared:
-            seen.append(compare(written))
+            seen.append(compare(written, outside().python))
 
     return look
 
@@ -152,7 +155,8 @@ def export_newest(home: Path, folder: Path) -> Path:
     found = find(run, _chain(where, run), store, "newest", progress)
     tokenizer = _tokenizer(run, store)
     progress(f"the newest snapshot held here is that of outer step {found.origin.step}")
-    return export(Plan(run.manifest.model, found.origin, tokenizer), found.theta, folder).folder
+    plan = Plan(run.manifest.model, found.origin, tokenizer)
+    return export(plan, found.theta, folder, free=outside().disk_free_bytes).folder
 
 
 def _tokenizer(run: Run, store: StoreReader) -> Tokenizer:

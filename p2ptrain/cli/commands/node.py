@@ -10,6 +10,7 @@ from p2ptrain.cli.commands.node_options import Joining, Limits, Reach, Telling, 
 from p2ptrain.cli.homes import HomeOption, home_path, open_home
 from p2ptrain.cli.option_groups import grouped
 from p2ptrain.cli.output import examples
+from p2ptrain.cli.outside import outside
 from p2ptrain.cli.process_limits import allow_open_files
 from p2ptrain.config.node import (
     LISTEN,
@@ -93,9 +94,7 @@ def _config(
 
 
 def start(config: NodeConfig) -> int:
-    """Import the slow packages and run the node. All cheap checks come first."""
+    """Run the node, which imports the slow packages. All cheap checks come first."""
     open_home(config.home, to_make=True)
     allow_open_files()
-    from p2ptrain.node.main import run_node
-
-    return run_node(config)
+    return outside().run_node(config)

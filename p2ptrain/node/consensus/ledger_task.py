@@ -41,7 +41,7 @@ from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.ledger_port import EventQueue
 from p2ptrain.node.state.threads import durably
-from p2ptrain.peers.protocol_names import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, Handler, ledger_topic
+from p2ptrain.peers.protocol_names import LEDGER_BYTES_MAX, LEDGER_PROTOCOL, ledger_topic
 
 BATCH_EVENTS = 64
 """How many waiting events are taken together, so that a burst of reports wakes the tasks once."""
@@ -55,9 +55,24 @@ LAST_WORDS_S = 1.0
 """How long the node waits for the entry that healed a branch to reach the others on it."""
 
 
-async def agree(context: Context) -> Rejoin:
+def hear_messages(context: Context) -> None:
+    """Take the ledger's messages that peers send to us, from now on."""
+
+    async def receive(peer: PeerId, payload: bytes) -> bytes:
+        inbox.receive(context, peer, decode(payload))
+        return b""
+
+    context.network.handle(LEDGER_PROTOCOL, receive, bytes_max=LEDGER_BYTES_MAX)
+
+
+async def agree(
+    context: Context,
+    *,
+    vote_records_max: int = VOTE_RECORDS_MAX,
+    last_words_s: float = LAST_WORDS_S,
+) -> Rejoin:
     """Own the ledger until it ends. Return the chain that is to replace ours."""
-    context.network.handle(LEDGER_PROTOCOL, _listener(context), bytes_max=LEDGER_BYTES_MAX)
+    hear_messages(context)
     due: list[Event] = [
         AllowedPeers(context.admission.members_allowed()),
         KnownAmendments(context.amendments.terms),
@@ -69,14 +84,15 @@ async def agree(context: Context) -> Rejoin:
         while True:
             for event in due:
                 effects = context.ledger.core.handle(event, context.now())
-                for alike in _in_runs(effects):
+                for alike in in_runs(effects):
                     await _carry_out(context, alike, author_of(event), outboxes, nursery)
                 if effects and isinstance(effects[-1], Rejoin):
                     await _speak_last(context, effects[-1])
+                    await trio.sleep(last_words_s)
                     nursery.cancel_scope.cancel()
                     return effects[-1]
             context.changes.ring()
-            await _compact(context)
+            await shorten_votes(context, records_max=vote_records_max)
             if context.ledger.snapshot.height > height:
                 height = context.ledger.snapshot.height
                 branch_warning.warn(context)
@@ -106,7 +122,7 @@ def _waiting(queue: EventQueue) -> list[Event]:
     return taken
 
 
-def _in_runs(effects: list[Effect]) -> list[list[Effect]]:
+def in_runs(effects: list[Effect]) -> list[list[Effect]]:
     """Group neighbouring effects of one type, so that votes and entries share a write."""
     return [list(run) for _, run in groupby(effects, key=type)]
 
@@ -156,16 +172,15 @@ async def _speak_last(context: Context, rejoin: Rejoin) -> None:
         "rejoining", parted_at=rejoin.height, height=last.height, head=last.digest
     )
     context.changes.ring()
-    await trio.sleep(LAST_WORDS_S)
 
 
-async def _compact(context: Context) -> None:
+async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX) -> None:
     """Keep the vote log short. The ledger itself holds the records that still bind us.
 
     Call this only between events: a vote may be forgotten once the entry that it led to is durable.
     If the rewrite fails, the log grows; if the log may be damaged, it refuses the next vote.
     """
-    if context.ledger.vote_records <= VOTE_RECORDS_MAX:
+    if context.ledger.vote_records <= records_max:
         return
     binding = context.ledger.core.records()
     try:
@@ -207,14 +222,6 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
         context.journal.write("bad-update", digest=update, reason=exc.what)
     finally:
         context.ledger.updates_awaited.discard(update)
-
-
-def _listener(context: Context) -> Handler:
-    async def receive(peer: PeerId, payload: bytes) -> bytes:
-        inbox.receive(context, peer, decode(payload))
-        return b""
-
-    return receive
 
 
 def _account(certified: Certified) -> dict[str, object]:

@@ -28,20 +28,22 @@ ALONE = Caution(
 )
 
 
-async def notice_isolation(context: Context) -> None:
+async def notice_isolation(
+    context: Context, *, patience_s: float = PATIENCE_S, look_s: float = LOOK_S
+) -> None:
     """Keep `state.isolated` up to date until cancelled."""
     alone_since: float | None = None
     while True:
         missing = unheard(context)
         alone_since = None if not missing else context.now() if alone_since is None else alone_since
-        isolated = alone_since is not None and context.now() >= alone_since + PATIENCE_S
+        isolated = alone_since is not None and context.now() >= alone_since + patience_s
         reason = in_words(context, missing) if isolated else ""
         if reason != context.state.isolated:
             context.state.isolated = reason
             _warn(context)
             context.journal.write("isolated", reason=reason)
             context.changes.ring()
-        await context.changes.wait(at_most_s=LOOK_S)
+        await context.changes.wait(at_most_s=look_s)
 
 
 def _warn(context: Context) -> None:

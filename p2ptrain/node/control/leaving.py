@@ -46,17 +46,19 @@ class Exit:
         node.cancel()
 
 
-async def leave(context: Context) -> None:
-    """Return when the run can do without this node, or after `LEAVE_S`."""
+async def leave(
+    context: Context, *, limit_s: float = LEAVE_S, goodbye_s: float = GOODBYE_S
+) -> None:
+    """Return when the run can do without this node, or after `limit_s`."""
     context.state.leaving = True
     context.state.enter(states.Leaving())
     await context.ledger.submit(Leaving(context.me))
     context.own_heartbeat.send_now()
-    with trio.move_on_after(LEAVE_S):
+    with trio.move_on_after(limit_s):
         while _is_needed(context):
             await context.changes.wait(at_most_s=1.0)
     context.own_heartbeat.send_now()
-    await trio.sleep(GOODBYE_S)
+    await trio.sleep(goodbye_s)
     context.journal.write("left", member=context.ledger.snapshot.is_member(context.me))
 
 

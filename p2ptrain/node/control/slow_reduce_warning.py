@@ -35,6 +35,7 @@ class Exchanges:
     """Durations of the newest successful exchanges from their rosters on, and the start of the
     current one."""
 
+    patience_s: float = PATIENCE_S
     known_s: deque[float] = field(default_factory=lambda: deque(maxlen=KNOWN_MAX))
     since: float | None = None
 
@@ -52,16 +53,18 @@ class Exchanges:
         if len(self.known_s) < KNOWN_MIN:
             return None
         lasts_s = now - self.since
-        return lasts_s if lasts_s > max(PATIENCE_S, 2 * self.usual_s) else None
+        return lasts_s if lasts_s > max(self.patience_s, 2 * self.usual_s) else None
 
     @property
     def usual_s(self) -> float:
         return median(self.known_s)
 
 
-async def notice_slow_exchange(context: Context) -> None:
+async def notice_slow_exchange(
+    context: Context, *, patience_s: float = PATIENCE_S, look_s: float = LOOK_S
+) -> None:
     """Keep the warning up to date until cancelled. It stays as long as the slow exchange."""
-    exchanges, last = Exchanges(), context.reduce.last_ring
+    exchanges, last = Exchanges(patience_s), context.reduce.last_ring
     while True:
         done, last = context.reduce.last_ring is not last, context.reduce.last_ring
         under_way = context.reduce.averaging is not None
@@ -73,7 +76,7 @@ async def notice_slow_exchange(context: Context) -> None:
             context.alerts.show(WARNING, caution)
             context.journal.write("exchange-slow", step=context.reduce.averaging, what=caution.what)
             context.changes.ring()
-        await context.changes.wait(at_most_s=LOOK_S)
+        await context.changes.wait(at_most_s=look_s)
 
 
 def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:

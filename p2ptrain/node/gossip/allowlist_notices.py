@@ -25,11 +25,6 @@ NOTICE_BYTES_MAX = 64
 ASKED_MAX = 16
 """The most peers that are being asked, or about to be."""
 
-NEXT_S = 1.0
-"""How long one peer may take before the next one is asked too: usually the first shows the list
-that all of them announce.
-"""
-
 SILENT_S = 60.0
 """How long a peer that did not answer is left alone; it may have been busy. Some fifty peers that
 never answer could keep all places taken.
@@ -46,6 +41,9 @@ Question = Callable[[], Awaitable[bool]]
 class Notices:
     """The peers to ask. It does not know how they are asked. `now` must never decrease."""
 
+    next_s: float = 1.0
+    """How long one peer may take before the next one is asked too: usually the first shows the list
+    that all of them announce."""
     asked: set[PeerId] = field(default_factory=set)
     resting: dict[PeerId, float] = field(default_factory=dict)
     """Until when each peer that showed no list is left alone."""
@@ -86,7 +84,7 @@ async def _ask(
     context: Context, notices: Notices, peer: PeerId, sequence: int, before: int
 ) -> bool:
     try:
-        await trio.sleep(NEXT_S * before)
+        await trio.sleep(notices.next_s * before)
         return _lacks(context, sequence) and await _is_shown(context, notices, peer, sequence)
     finally:
         notices.done(peer)

@@ -24,13 +24,13 @@ ANSWER_S = 5.0
 """A person waits for the answer."""
 
 
-async def newest_allowlist(context: Context) -> dict[str, object]:
+async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> dict[str, object]:
     """Adopt the newest list that the neighbours show. Return its number, how many neighbours showed
     a list, the other members of the run, and its voters.
 
     Raises StoreError: a newer list cannot be kept.
     """
-    newer, shown = context.admission.reload(), await _shown(context)
+    newer, shown = context.admission.reload(), await _shown(context, answer_s)
     heard = 0
     for peer, data in shown.items():
         try:
@@ -49,7 +49,7 @@ async def newest_allowlist(context: Context) -> dict[str, object]:
     }
 
 
-async def _shown(context: Context) -> dict[PeerId, bytes]:
+async def _shown(context: Context, answer_s: float) -> dict[PeerId, bytes]:
     """Return the lists that some connected peers of the run show, unchecked. Voters come first.
 
     All answers are waited for, up to the deadline: the newest list counts, not the first one.
@@ -65,7 +65,7 @@ async def _shown(context: Context) -> dict[PeerId, bytes]:
         if reply.allowlist:
             shown[peer] = reply.allowlist
 
-    with trio.move_on_after(ANSWER_S):
+    with trio.move_on_after(answer_s):
         async with trio.open_nursery() as nursery:
             for peer in whom_to_ask(context, worst=ADMITTED)[:ASKED_MAX]:
                 nursery.start_soon(ask_one, peer)

@@ -79,7 +79,7 @@ async def bootstrap_again(context: Context) -> None:
     """Dial the configured bootstrap addresses whenever the run is out of reach, until cancelled."""
     while True:
         await trio.sleep(10 * context.timing.connection_look_s)
-        ways = _ways_back(context)
+        ways = ways_back(context)
         if not ways:
             continue
         try:
@@ -90,7 +90,7 @@ async def bootstrap_again(context: Context) -> None:
             )
 
 
-def _ways_back(context: Context) -> list[str]:
+def ways_back(context: Context) -> list[str]:
     """Return the bootstrap addresses to dial now; none while the run is in reach.
 
     The run is in reach if a member is connected and a quorum is heard. Connected strangers do not
@@ -105,9 +105,10 @@ def _ways_back(context: Context) -> list[str]:
     return [way for way in given if not any(peer in way for peer in connected)]
 
 
-async def find_peers(context: Context) -> None:
-    """Register in the DHT, look for peers there, and save addresses to disk, until cancelled."""
-    cache = PeerCache(context.home.peers)
+async def find_peers(context: Context, cache: PeerCache | None = None) -> None:
+    """Register in the DHT, look for peers there, and save addresses to `cache`, until cancelled. By
+    default it is the file in our home."""
+    cache = PeerCache(context.home.peers) if cache is None else cache
     try:
         while True:
             if context.network.connected():
@@ -148,11 +149,11 @@ async def notice_lost_connections(context: Context) -> None:
             await _judge(context, ended=event.peer)
 
 
-async def watch_peers(context: Context) -> None:
+async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
     """Let the failure detector judge whenever a colour may have changed, until cancelled."""
     while True:
         _keep_room_for_members(context)
-        await _expect_members(context)
+        await _expect_members(context, forget_s)
         await _judge(context)
         deadline = context.peers.detector.next_deadline()
         until_s = context.timing.connection_look_s if deadline is None else deadline - context.now()
@@ -168,7 +169,7 @@ def _keep_room_for_members(context: Context) -> None:
     context.plane.listener.know_members(members)
 
 
-async def _expect_members(context: Context) -> None:
+async def _expect_members(context: Context, forget_s: float) -> None:
     """Watch all members, and forget peers that are not members and were silent for long.
 
     A member that was never heard here is missed like any other. Otherwise, after a restart of all
@@ -179,7 +180,7 @@ async def _expect_members(context: Context) -> None:
         if member != context.me:
             context.peers.detector.watch(member, now)
     for view in context.peers.table:
-        if now > view.heard_s + FORGET_S and not state.is_member(view.peer):
+        if now > view.heard_s + forget_s and not state.is_member(view.peer):
             context.peers.table.forget(view.peer)
             context.peers.detector.forget(view.peer)
             # If it comes back, the detector will not remember that it was ever down.

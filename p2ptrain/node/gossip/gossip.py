@@ -46,7 +46,6 @@ from p2ptrain.peers.protocol_names import (
     ledger_topic,
 )
 
-HEARTBEAT_S = 2.0
 PEERS_AT_FULL_RATE = 20
 """A message costs every host about 3.5 ms of CPU: twenty peers every 2 s take 3.5 % of a core."""
 
@@ -84,7 +83,7 @@ async def speak(context: Context) -> None:
             heartbeat_topic(context.run), context.own_heartbeat.saying.encode_next(heartbeat)
         )
         await trio.sleep(HASTE_S)
-        with trio.move_on_after(interval_s(speakers(context))):
+        with trio.move_on_after(_own_interval_s(context)):
             await context.own_heartbeat.due.wait()
 
 
@@ -98,9 +97,13 @@ def speakers(context: Context) -> int:
     )
 
 
-def interval_s(peers: int) -> float:
+def interval_s(peers: int, heartbeat_s: float) -> float:
     """Return the seconds between two heartbeats of one node, in a run of this many peers."""
-    return HEARTBEAT_S * max(1.0, peers / PEERS_AT_FULL_RATE)
+    return heartbeat_s * max(1.0, peers / PEERS_AT_FULL_RATE)
+
+
+def _own_interval_s(context: Context) -> float:
+    return interval_s(speakers(context), context.timing.heartbeat_s)
 
 
 def describe(
@@ -143,16 +146,20 @@ def _newest_snapshot(context: Context) -> SnapshotReport | None:
     return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
-async def listen(context: Context, others: Mapping[str, Take] | None = None) -> None:
+async def listen(
+    context: Context,
+    others: Mapping[str, Take] | None = None,
+    notices: Notices | None = None,
+) -> None:
     """Receive what other peers publish, until cancelled. `others` takes the messages of topics that
-    this module does not know."""
+    this module does not know; `notices` has the peers to ask for long allowlists."""
     network, run = context.network, context.run
     network.judge(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, context))
     async with trio.open_nursery() as nursery:
         for topic, take in (
-            (heartbeat_topic(run), _take_heartbeat),
+            (heartbeat_topic(run), take_heartbeat),
             (ledger_topic(run), _take_entry),
-            (allowlist_topic(run), partial(take_allowlist, nursery, Notices())),
+            (allowlist_topic(run), partial(take_allowlist, nursery, notices or Notices())),
             (amendments_topic(run), take_amendments),
             *(others or {}).items(),
         ):
@@ -182,7 +189,11 @@ async def _complain_of_floods(context: Context) -> None:
         await trio.sleep(COMPLAINT_S)
 
 
-async def _take_heartbeat(context: Context, peer: PeerId, payload: bytes) -> None:
+async def take_heartbeat(context: Context, peer: PeerId, payload: bytes) -> None:
+    """Handle a heartbeat of `peer`.
+
+    Raises RemoteProtocolError: it is malformed.
+    """
     beat = decode_beat(payload)
     if outdated_heartbeats.is_outdated(context, peer, beat):
         return
@@ -229,7 +240,7 @@ def _take_in(
 
 def _is_alive(context: Context, peer: PeerId, incarnation: int, serial: int) -> None:
     now = context.now()
-    again_s = PATIENCE * interval_s(speakers(context))
+    again_s = PATIENCE * _own_interval_s(context)
     if context.identities.incarnations.note_arrival(peer, incarnation, serial, now, again_s):
         context.peers.detector.note_arrival(peer, now)
 
@@ -239,7 +250,7 @@ def _ask_for_full(context: Context) -> None:
     but not more often than our regular heartbeats.
     """
     now = context.now()
-    if now >= context.own_heartbeat.saying.asked_s + interval_s(speakers(context)):
+    if now >= context.own_heartbeat.saying.asked_s + _own_interval_s(context):
         context.own_heartbeat.saying.asked_s = now
         context.own_heartbeat.send_now()
 
@@ -250,7 +261,7 @@ def _answer_in_full(context: Context) -> None:
     """
     now, saying = context.now(), context.own_heartbeat.saying
     saying.full_next = True
-    if now >= saying.answered_s + interval_s(speakers(context)):
+    if now >= saying.answered_s + _own_interval_s(context):
         saying.answered_s = now
         context.own_heartbeat.send_now()
 

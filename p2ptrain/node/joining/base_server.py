@@ -22,7 +22,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified
-from p2ptrain.ledger.history.base import Checkpoint, encode_base
+from p2ptrain.ledger.history.base import Base, Checkpoint, encode_base
 from p2ptrain.ledger.history.pruning import base_after, entries_up_to
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
@@ -60,9 +60,15 @@ LATER = (
 )
 
 
-def serve_bases(context: Context) -> None:
-    """Serve admitted peers the base that a checkpoint of our chain names, from now on."""
-    context.network.handle(BASE_PROTOCOL, _bases(context), bytes_max=REQUEST_BYTES_MAX)
+def serve_bases(
+    context: Context,
+    maker: Maker | None = None,
+    allowed: Allowances | None = None,
+) -> None:
+    """Serve admitted peers the base that a checkpoint of our chain names, from now on. By default
+    `maker` and `allowed` have the limits above."""
+    handler = _bases(context, maker or Maker(context), allowed or Allowances())
+    context.network.handle(BASE_PROTOCOL, handler, bytes_max=REQUEST_BYTES_MAX)
 
 
 def encode_named(named: Checkpoint) -> bytes:
@@ -79,10 +85,17 @@ def decode_named(payload: bytes) -> Checkpoint:
         raise RemoteProtocolError(str(exc)) from exc
 
 
+Replay = Callable[
+    [Rules, LedgerState, Sequence[Certified], Certified, Callable[[], bool]], Base | None
+]
+
+
 @dataclass(slots=True)
 class Kept:
     """Encoded bases by checkpoint, the least recently requested first."""
 
+    number_max: int = KEPT_MAX
+    bytes_max: int = KEPT_BYTES_MAX
     bases: dict[Checkpoint, bytes] = field(default_factory=dict)
 
     def get(self, named: Checkpoint) -> bytes | None:
@@ -93,7 +106,7 @@ class Kept:
 
     def put(self, named: Checkpoint, base: bytes) -> None:
         self.bases[named] = base
-        while len(self.bases) > KEPT_MAX or self._bytes() > KEPT_BYTES_MAX:
+        while len(self.bases) > self.number_max or self._bytes() > self.bytes_max:
             del self.bases[next(iter(self.bases))]
 
     def _bytes(self) -> int:
@@ -104,10 +117,16 @@ class Kept:
 class Allowances:
     """Rate limits on the time and bandwidth that peers may use."""
 
+    entries_burst: int = ENTRIES_BURST
+    bytes_burst: int = BYTES_BURST
     by_peer: Allowance = field(default_factory=lambda: Allowance(PEER_BURST, PEER_PER_S))
     by_site: Allowance = field(default_factory=lambda: Allowance(SITE_BURST, SITE_PER_S))
-    entries: Allowance = field(default_factory=lambda: Allowance(ENTRIES_BURST, ENTRIES_PER_S))
-    bytes: Allowance = field(default_factory=lambda: Allowance(BYTES_BURST, BYTES_PER_S))
+    entries: Allowance = field(init=False)
+    bytes: Allowance = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.entries = Allowance(self.entries_burst, ENTRIES_PER_S)
+        self.bytes = Allowance(self.bytes_burst, BYTES_PER_S)
 
     def asks(self, peer: PeerId, site: str | None, now: float) -> None:
         """Count a request of `peer`. Raises TryLater: it has asked too often."""
@@ -118,18 +137,16 @@ class Allowances:
 
     def replays(self, count: int, now: float) -> None:
         """Count entries to be replayed. Raises TryLater: too many were replayed of late."""
-        if not self.entries.take("", min(count, ENTRIES_BURST), now):
+        if not self.entries.take("", min(count, self.entries_burst), now):
             raise TryLater(LATER)
 
     def sends(self, count: int, now: float) -> None:
         """Count bytes to be sent. Raises TryLater: too many were sent of late."""
-        if not self.bytes.take("", min(count, BYTES_BURST), now):
+        if not self.bytes.take("", min(count, self.bytes_burst), now):
             raise TryLater(LATER)
 
 
-def _bases(context: Context) -> Handler:
-    maker, allowed = Maker(context), Allowances()
-
+def _bases(context: Context, maker: Maker, allowed: Allowances) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         named = decode_named(payload)
         site = context.network.site_of(peer) if context.admission.is_open else None
@@ -147,11 +164,16 @@ def _bases(context: Context) -> Handler:
 class Maker:
     """Makes one base at a time, in a thread of its own.
 
-    Replays take none of the threads that the node's other work shares.
+    Replays take none of the threads that the node's other work shares. `replay` makes a base from
+    a start and the entries after it; it runs in the thread.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(
+        self, context: Context, *, replay: Replay = base_after, waiting_max: int = WAITING_MAX
+    ) -> None:
         self.kept = Kept()
+        self._replay = replay
+        self._waiting_max = waiting_max
         self._ledger = context.ledger.core
         self._now = context.now
         self._turn = trio.Lock()
@@ -162,7 +184,7 @@ class Maker:
 
         Raises TryLater: too many requests wait, or too much was replayed of late.
         """
-        if self._turn.statistics().tasks_waiting >= WAITING_MAX:
+        if self._turn.statistics().tasks_waiting >= self._waiting_max:
             raise TryLater(LATER)
         async with self._turn:
             if (base := self.kept.get(named)) is not None:
@@ -171,20 +193,14 @@ class Maker:
                 return b""
             allowed.replays(len(found[0]), self._now())
             stopped = threading.Event()
-            work = partial(
-                _replayed, self._ledger.rules, self._ledger.kept.start, *found, stopped.is_set
-            )
+            kept = self._ledger.kept
+            replay = partial(self._replay, self._ledger.rules, kept.start, *found, stopped.is_set)
+            work = partial(_encoded, replay)
             base = await in_thread(work, stop=stopped.set, limiter=self._thread)
             self.kept.put(named, base)
             return base
 
 
-def _replayed(
-    rules: Rules,
-    start: LedgerState,
-    entries: Sequence[Certified],
-    commit: Certified,
-    stopped: Callable[[], bool],
-) -> bytes:
-    base = base_after(rules, start, entries, commit, stopped)
+def _encoded(replay: Callable[[], Base | None]) -> bytes:
+    base = replay()
     return b"" if base is None else encode_base(base)

@@ -24,11 +24,11 @@ from p2ptrain.node.joining.find_run import Say
 from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.duplicate_watch import (
-    LINGER_S,
+    USUAL_TIMING,
     Duplicate,
     DuplicateWatch,
+    QuestionTiming,
     peers_to_ask,
-    start_wait_s,
 )
 from p2ptrain.peers.identity_messages import (
     QUESTION_BYTES_MAX,
@@ -97,10 +97,11 @@ async def be_alone(
     admitted: Admitted,
     founders: Collection[PeerId],
     say: Say,
+    wait_s: float = USUAL_TIMING.start_wait_s,
 ) -> None:
     """Return once no other process with our identity is known to live. This takes no time if no
-    admitted member is connected, little if none has heard another process lately, and
-    `start_wait_s` otherwise.
+    admitted member is connected, little if none has heard another process lately, and `wait_s`
+    otherwise.
 
     A proof must be signed by our own key, so a peer that merely claims that another process lives
     cannot keep this one from starting.
@@ -109,7 +110,7 @@ async def be_alone(
         IdentityInUse: another process with this identity has answered.
     """
     told = False
-    with trio.move_on_after(start_wait_s()):
+    with trio.move_on_after(wait_s):
         async with trio.open_nursery() as nursery:
             asking = Asking(network, watch, admitted, nursery)
             asking.ask(founders)
@@ -147,7 +148,7 @@ async def keep_alone(context: Context) -> None:
         await _tell(context, watch.duplicate)
         while not watch.duplicate.ends_us:
             await _take_turn(context, asking)
-        ends = context.now() + LINGER_S
+        ends = context.now() + context.timing.questions.linger_s
         while context.now() < ends:
             await _take_turn(context, asking)
         raise in_use(context.me, watch.duplicate)
@@ -191,6 +192,7 @@ async def start(
     count: Callable[[int], int],
     admitted: Admitted,
     say: Say,
+    timing: QuestionTiming = USUAL_TIMING,
 ) -> int:
     """Return the incarnation of this start, once no other process with its identity is known to
     live. `count` durably counts a start after the given number of earlier ones, and returns the new
@@ -204,9 +206,16 @@ async def start(
     draw = random.getrandbits(DRAW_BITS)
     incarnation = incarnation_of(await trio.to_thread.run_sync(count, 0), draw)
     watch = DuplicateWatch(
-        identity.peer, run.id, incarnation, identity.sign, verify, random, starting=True
+        identity.peer,
+        run.id,
+        incarnation,
+        identity.sign,
+        verify,
+        random,
+        starting=True,
+        timing=timing,
     )
-    await be_alone(network, watch, admitted, run.manifest.founders, say)
+    await be_alone(network, watch, admitted, run.manifest.founders, say, timing.start_wait_s)
     behind = starts_of(watch.incarnation_to_exceed(trio.current_time()))
     if not behind:
         return incarnation

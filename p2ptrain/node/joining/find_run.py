@@ -41,6 +41,7 @@ from p2ptrain.node.gossip.ask_peers import (
 )
 from p2ptrain.node.gossip.hello_client import ask
 from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.state.timing import USUAL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
 from p2ptrain.peers.hello_messages import HelloRequest
@@ -48,8 +49,6 @@ from p2ptrain.run import JoinRequest, Run, load_run
 from p2ptrain.suggested_command import to_paste
 
 CONNECT_S = 10.0
-ASK_AGAIN_S = 15.0
-"""Pause between two checks whether the organiser has admitted us."""
 
 Say = Callable[[str], None]
 
@@ -245,8 +244,9 @@ async def be_admitted(
     say: Say,
     *,
     draw: random.Random,
+    look_s: float = USUAL.approval_look_s,
 ) -> None:
-    """Return once this node is admitted; until then ask, wait, and ask again.
+    """Return once this node is admitted; until then ask, wait for `look_s`, and ask again.
 
     The answer is the organiser's word: only an allowlist with the organiser's signature counts. Any
     connected peer may show it, since this node may not know any member yet.
@@ -267,9 +267,9 @@ async def be_admitted(
             reception.enter(AwaitingApproval(), refusal.do)
             say(f"{AwaitingApproval.name}: {refusal.what}")
             say(refusal.do)
-            say(f"the node then continues by itself; it checks every {ASK_AGAIN_S:.0f} s")
+            say(f"the node then continues by itself; it checks every {look_s:.0f} s")
             asked = True
-        await trio.sleep(ASK_AGAIN_S)
+        await trio.sleep(look_s)
         if away := _to_dial_again(network, admission, ways_in):
             await reconnect(network, config, away, say)
 

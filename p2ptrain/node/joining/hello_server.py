@@ -122,7 +122,7 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
     return is_passed_on
 
 
-async def pass_requests_on(context: Context) -> None:
+async def pass_requests_on(context: Context, *, pause_s: float = PASS_ON_S) -> None:
     """Pass requests to join on to the organiser's node whenever it is connected, until cancelled.
 
     One request at a time, with pauses, so that strangers cannot make members flood the organiser.
@@ -147,7 +147,7 @@ async def pass_requests_on(context: Context) -> None:
             )
         except (PeerError, RemoteProtocolError) as exc:
             context.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
-        await trio.sleep(PASS_ON_S)
+        await trio.sleep(pause_s)
 
 
 def _to_pass_on(context: Context, told_s: Mapping[PeerId, float]) -> PeerId | None:

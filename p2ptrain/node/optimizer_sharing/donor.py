@@ -43,12 +43,14 @@ def keeps_state_here(context: Context) -> bool:
     return context.config.keep_inner and not context.config.ranks_host
 
 
-async def donate(context: Context) -> None:
+async def donate(
+    context: Context, *, offer_s: float = OFFER_S, nothing_s: float = NOTHING_S
+) -> None:
     """Answer requests until cancelled. A node that keeps no state answers `NOTHING`."""
     if not context.manifest.inner.donors_max:
         return
     asked = trio.Event()
-    offer, made_s = NOTHING, -OFFER_S
+    offer, made_s = NOTHING, -offer_s
     making, kept = False, list[Offer]()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
@@ -57,7 +59,7 @@ async def donate(context: Context) -> None:
             raise RemoteProtocolError("the request is for a state of another run", peer=peer)
         if not (context.trains and keeps_state_here(context)):
             return NOTHING
-        is_over = context.now() >= made_s + (OFFER_S if offer else NOTHING_S)
+        is_over = context.now() >= made_s + (offer_s if offer else nothing_s)
         if making or (is_over and _has_room(context, kept)):
             asked.set()
             return LATER

@@ -173,7 +173,7 @@ async def _until_here(
         while True:
             tries += 1
             handle: FetchHandle[Endpoint] = FetchHandle()
-            fit = partial(_fit, context, blamed, set())
+            fit = partial(usable_sources, context, blamed, set())
             work = partial(attempt, fit(), handle)
             try:
                 report = await _run_beside_newcomers(context, work, handle, fit)
@@ -215,7 +215,9 @@ def _why_again(
     return exc
 
 
-def _fit(context: Context, blamed: Mapping[PeerId, float], others: set[PeerId]) -> list[Endpoint]:
+def usable_sources(
+    context: Context, blamed: Mapping[PeerId, float], others: set[PeerId]
+) -> list[Endpoint]:
     """Return the sources to use: all that are vouched for first, then a few others.
 
     `others` are those used in this try already. They are drawn at random, so that no peer can make

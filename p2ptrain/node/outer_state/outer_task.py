@@ -8,7 +8,6 @@ here trusts the sending peer; the ledger named the bytes.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -46,7 +45,7 @@ async def keep_outer_state(context: Context) -> None:
         # Perhaps only our report is missing for its certificate (SPEC.md S8).
         await context.ledger.submit(SnapshotTaken(context.me, own.step, own.digest))
     await _load(context)
-    started_s, replayed = time.monotonic(), 0
+    started_s, replayed = context.now(), 0
     async with trio.open_nursery() as nursery:
         while not context.at_head():
             replayed += await _go_on(context, nursery)
@@ -54,7 +53,7 @@ async def keep_outer_state(context: Context) -> None:
             "caught-up",
             step=context.outer.step,
             updates=replayed,
-            seconds=time.monotonic() - started_s,
+            seconds=context.now() - started_s,
         )
         context.own_heartbeat.send_now()
         while True:
@@ -95,7 +94,7 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
         if start is not None:
             others = bool(passed) or or_log or pick(useless | {start.digest}) is not None
             superseded = partial(_is_superseded, partial(pick, useless | passed), start)
-            patience = _Patience(context, superseded, bounded=others)
+            patience = Patience(context, superseded, bounded=others)
             fault = await _loaded_or_why_not(context, start, patience.is_over)
             if fault is None:
                 return True
@@ -114,7 +113,7 @@ def _is_superseded(pick: Callable[[], SnapshotRef | None], start: SnapshotRef) -
     return pick() != start
 
 
-class _Patience:
+class Patience:
     """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
     It ends once there was a peer to ask for `lost_s` and nothing came, since a transfer may pause
     for a while.
@@ -357,7 +356,7 @@ async def _write(context: Context, closing: Certified, frozen: Frozen, held: Exi
 
 def _note_utilisation(context: Context) -> None:
     """Record the fraction of the time since the last outer step spent in inner steps."""
-    last, now = context.outer.advanced, Advance(time.monotonic(), context.trainer.inner_s)
+    last, now = context.outer.advanced, Advance(context.now(), context.trainer.inner_s)
     if last is not None:
         wall_s = max(1e-9, now.at_s - last.at_s)
         context.outer.utilisation = min(1.0, (now.inner_s - last.inner_s) / wall_s)

@@ -37,7 +37,7 @@ AGAIN_S = 60.0
 kept blob. A user who has just unpinned the damaged blob may be waiting for it."""
 
 
-async def keep_store_small(context: Context) -> None:
+async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> None:
     """Collect garbage whenever a newer snapshot has been certified, for ever.
 
     Raises StoreError: this store cannot take a repaired chunk.
@@ -49,14 +49,15 @@ async def keep_store_small(context: Context) -> None:
         newest = context.ledger.snapshot.snapshot
         if newest is None or newest == collected_at or not context.at_head():
             await context.changes.wait()
-        elif damaged := await _collect(context):
+        elif damaged := await collect(context):
             await _see_to(context, damaged)
+            await trio.sleep(again_s)
         else:
             collected_at = newest
 
 
-async def _collect(context: Context) -> RootsDamaged | None:
-    """Collect garbage. Return the damaged roots, if any: nothing was removed then."""
+async def collect(context: Context) -> RootsDamaged | None:
+    """Collect garbage once. Return the damaged roots, if any: nothing was removed then."""
     assert context.blobs.data is not None, "the data index arrives before the head is reached"
     starts = all_starts(
         context.store, context.ledger.core, context.ledger.origin, context.manifest.genesis
@@ -67,9 +68,9 @@ async def _collect(context: Context) -> RootsDamaged | None:
         context.manifest, context.ledger.core, context.blobs.data, context.config, held, history
     )
     keep = (*needed.blobs, *context.blobs.in_flight, *context.sharing.kept(context.now()))
-    collect = partial(context.store.collect_garbage, keep, keep_chunks=needed.chunks)
+    work = partial(context.store.collect_garbage, keep, keep_chunks=needed.chunks)
     try:
-        collected = await trio.to_thread.run_sync(collect)
+        collected = await trio.to_thread.run_sync(work)
     except (ChunkCorrupt, TryLater) as exc:
         # Nothing was removed. A damaged chunk is fetched again before the next collection.
         if isinstance(exc, ChunkCorrupt) and WARNING not in context.alerts:
@@ -110,4 +111,3 @@ async def _see_to(context: Context, damaged: RootsDamaged) -> None:
     if left is not None:
         context.alerts.show(WARNING, Caution(left.code, left.what, left.remedy(context.home.root)))
         context.changes.ring()
-    await trio.sleep(AGAIN_S)

@@ -29,13 +29,6 @@ FIRST_S = 300.0
 PAUSE_S = 3600.0
 """Pause between two passes: a store that is read in a minute need not be read all day long."""
 
-REPAIR_S = 30.0
-"""How long peers are asked for damaged chunks before the scrub goes on."""
-
-TRY_S = 300.0
-"""Limit for one try, so that a slow source does not stop the scrub. A line of 112 kbit/s brings one
-chunk in this time. Received chunks are kept, and the others are tried in the next pass."""
-
 WARNING = "rot"
 
 
@@ -66,13 +59,13 @@ class Pass:
         return Caution("CKPT-HASH", whole, "move the home to a sound disk soon")
 
 
-async def scrub(context: Context) -> None:
+async def scrub(context: Context, *, first_s: float = FIRST_S) -> None:
     """Run pass after pass until cancelled; at once and at full speed when a user asks for a pass.
 
     Raises StoreError: this store cannot take a repaired chunk.
     """
     rate = context.config.scrub_bytes_per_s
-    await _asked_or_after(context, FIRST_S if rate else float("inf"))
+    await _asked_or_after(context, first_s if rate else float("inf"))
     while True:
         asked = context.blobs.scrub_asked.is_set()
         context.blobs.scrub_asked = trio.Event()
@@ -120,8 +113,8 @@ async def repair(context: Context, damaged: Sequence[Digest]) -> list[Digest]:
     Raises StoreError: this store cannot take them.
     """
     try:
-        unwanted = after(context, REPAIR_S)
-        await fetch.fetch_loose(context, damaged, unwanted=unwanted, patient=False, try_s=TRY_S)
+        unwanted, try_s = after(context, context.timing.repair.look_s), context.timing.repair.try_s
+        await fetch.fetch_loose(context, damaged, unwanted=unwanted, patient=False, try_s=try_s)
     except StoreError as exc:
         if exc.code != "CKPT-NO-SOURCE":
             raise

@@ -19,10 +19,6 @@ from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Context
 
-LAG_S = 5.0
-"""Participants finish a reduce within a few seconds of each other. After this time something is
-wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
-
 
 def payload_bytes_about(context: Context) -> int:
     """Estimate the mean length of current updates, in bytes, from the terms known here."""
@@ -49,8 +45,8 @@ async def obtain(
 
 
 async def own_result(context: Context, step: int) -> None:
-    """Wait, up to `LAG_S`, for a reduce of `step` in which this node makes the update itself."""
-    with trio.move_on_after(LAG_S):
+    """Wait, up to `lag_s`, for a reduce of `step` in which this node makes the update itself."""
+    with trio.move_on_after(context.timing.reduce.lag_s):
         while context.reduce.averaging == step:
             await context.changes.wait()
 

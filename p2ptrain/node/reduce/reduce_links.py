@@ -11,7 +11,7 @@ like our fault to the neighbour.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,9 +28,6 @@ from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.ring import NEIGHBOURS_MAX, Links, ReduceRequest
 
-DIAL_S = 4.0
-"""Limit for one dial: several times what a busy machine on the other side of the world needs."""
-
 AGAIN_S = 0.3
 
 LATE_S = 0.5
@@ -38,8 +35,6 @@ LATE_S = 0.5
 
 THREADS_MAX = 128
 """One thread for each connection being made: with NEIGHBOURS_MAX neighbours, all of them."""
-
-Opener = Callable[["Context", PeerId, RingKey, "Edges"], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -73,11 +68,11 @@ async def connect(context: Context, request: ReduceRequest, edges: Edges) -> Lin
     if count > NEIGHBOURS_MAX:
         what = f"with the schedule {request.schedule} this node would have {count} neighbours"
         raise ReduceAborted(request.step, request.attempt, (), what)
-    openers = {peer: _opener(context, request, peer) for peer in request.neighbours}
+    dialled = {peer: dials(context, request, peer) for peer in request.neighbours}
     faults: list[ReduceAborted] = []
 
-    async def have(open_one: Opener, peer: PeerId, stream: int) -> None:
-        dialler = me if open_one is _reach else peer
+    async def have(peer: PeerId, stream: int) -> None:
+        open_one, dialler = (reach, me) if dialled[peer] else (_accept, peer)
         key = RingKey(request.run, request.step, request.attempt, stream, dialler)
         try:
             await open_one(context, peer, key, edges)
@@ -89,14 +84,15 @@ async def connect(context: Context, request: ReduceRequest, edges: Edges) -> Lin
 
     async with trio.open_nursery() as nursery:
         for peer, stream in product(request.neighbours, range(request.streams)):
-            nursery.start_soon(have, openers[peer], peer, stream)
+            nursery.start_soon(have, peer, stream)
     if faults:
         raise faults[0]  # The cause; the other attempts were only cancelled because of it.
     return edges.links(request)
 
 
-def _opener(context: Context, request: ReduceRequest, peer: PeerId) -> Opener:
-    """Return whether we dial `peer` or accept its connection, by the newest heartbeats of both.
+def dials(context: Context, request: ReduceRequest, peer: PeerId) -> bool:
+    """Return whether we dial `peer` rather than accept its connection, by the newest heartbeats of
+    both.
 
     Raises:
         ReduceAborted: neither can be dialled. Both know this at once and blame the same one of the
@@ -112,7 +108,7 @@ def _opener(context: Context, request: ReduceRequest, peer: PeerId) -> Opener:
         other = (peer,) if pair[request.step % 2] == peer else ()
         what = f"neither {me} nor {peer} can be dialled, and they are neighbours"
         raise ReduceAborted(request.step, request.attempt, other, what)
-    return _reach if first else _accept
+    return first
 
 
 async def _accept(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
@@ -130,7 +126,7 @@ async def _accept(context: Context, peer: PeerId, key: RingKey, edges: Edges) ->
         await in_thread(take, stop=give_up, limiter=edges.threads)
 
 
-async def _reach(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
+async def reach(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
     """Dial until the neighbour answers. If it was restarted, we may not know its new endpoint, or
     it may not know our new certificate: then both are exchanged. All of this takes at most `edge_s`
     and one last try; a longer wait would make us fail without naming the neighbour."""
@@ -139,7 +135,7 @@ async def _reach(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> 
     with _told_if_late(context, peer, key) as met:
         for wait_s in chain([0.0], repeat(AGAIN_S)):
             dialling = Dialling()
-            deadline_s = min(DIAL_S, max(ends - context.now(), AGAIN_S))
+            deadline_s = min(context.timing.reduce.dial_s, max(ends - context.now(), AGAIN_S))
             work = partial(_dial, context, peer, endpoint, key, edges, dialling, deadline_s)
             try:
                 if endpoint is not None and not context.peers.may_be_at(endpoint):

@@ -24,7 +24,6 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
-from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.reduce.reduce_links import Edges, connect
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
@@ -86,7 +85,7 @@ async def exchange(context: Context) -> None:
     """Take part in every reduce that the ledger opens with us in it, or report that we cannot."""
     tried: tuple[int, int] | None = None
     while True:
-        _settle(context)
+        settle(context)
         ledger, work, held = context.ledger.core, context.trainer.work, context.outer.step
         roster = reduce_due(ledger.state, held, context.me, work)
         said = ledger.view.ready.get(context.me)
@@ -116,7 +115,7 @@ async def _decline(context: Context, roster: Roster) -> None:
     lease = context.ledger.snapshot.leases.get(context.me, ())
     if work is None or work.step != roster.step or lease[: len(work.blocks)] != work.blocks:
         context.trainer.discard_work()
-    await _give_up(
+    await give_up(
         context,
         ReduceAborted(*where, (context.me,), "this node has lost its work for this exchange"),
     )
@@ -137,7 +136,7 @@ async def _attempt(context: Context, outer_step: OuterStep, roster: Roster, edge
     except ReduceAborted as exc:
         if context.me in exc.suspects:
             context.trainer.discard_work()  # Its numbers are not finite.
-        await _give_up(context, exc)
+        await give_up(context, exc)
         with trio.move_on_after(LINGER_S):
             while context.ledger.snapshot.roster == roster:
                 await context.changes.wait()
@@ -149,7 +148,7 @@ async def _attempt(context: Context, outer_step: OuterStep, roster: Roster, edge
         context.own_heartbeat.send_now()
 
 
-async def _give_up(context: Context, why: ReduceAborted) -> None:
+async def give_up(context: Context, why: ReduceAborted) -> None:
     """Report that this attempt has failed here, and the peers that this node itself found at fault.
 
     A neighbour's accusation of others is not repeated. The neighbour reports it too, and otherwise
@@ -194,13 +193,13 @@ async def _reduce(context: Context, outer_step: OuterStep, roster: Roster, edges
         ReduceAborted: the reduce failed.
     """
     assert context.trainer.arena is not None, "a seed is never a participant"
-    request = _request(context, outer_step, roster)
+    request = request_of(context, outer_step, roster)
     payload = bytearray(outer_step.update.payload_bytes)
     async with context.outer.lock:
         # The previous holder of the lock may have advanced θ.
-        if reason := _why_moot(context, roster):
+        if reason := why_moot(context, roster):
             raise reason
-        links = await _while_it_matters(context, roster, partial(connect, context, request, edges))
+        links = await while_it_matters(context, roster, partial(connect, context, request, edges))
         residual = _residual(context, outer_step)
         if residual is not None:
             begun = partial(residual.begun, roster.step, roster.attempt, len(roster.peers))
@@ -258,7 +257,7 @@ async def _run(
     context.reduce.ring = reduce
     try:
         run = partial(in_thread, reduce.run, stop=partial(reduce.abort, "it was given up"))
-        return await _while_it_matters(context, roster, run, update_blobs.LAG_S)
+        return await while_it_matters(context, roster, run, context.timing.reduce.lag_s)
     except ReduceAborted:
         if residual is not None:
             lost_max = residual_max(request.codec, len(request.peers), request.influence_max)
@@ -279,7 +278,7 @@ def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Floa
     return theta, local
 
 
-def _settle(context: Context) -> None:
+def settle(context: Context) -> None:
     """Account for the rounding errors of reduces that were committed, whatever their end was here.
 
     The chain decides this, not the updates that were applied: a node that leaps over an update with
@@ -297,7 +296,8 @@ def _settle(context: Context) -> None:
         residual.ended(value.attempt if isinstance(value, Commit) else None)
 
 
-def _request(context: Context, outer_step: OuterStep, roster: Roster) -> ReduceRequest:
+def request_of(context: Context, outer_step: OuterStep, roster: Roster) -> ReduceRequest:
+    """Return the terms of the reduce that `roster` opens, as this participant sees it."""
     update, payload_bytes = outer_step.update, outer_step.update.payload_bytes
     return ReduceRequest(
         # Each branch has a line of its own, so attempts of different branches cannot be confused.
@@ -318,7 +318,7 @@ def _request(context: Context, outer_step: OuterStep, roster: Roster) -> ReduceR
     )
 
 
-async def _while_it_matters(
+async def while_it_matters(
     context: Context, roster: Roster, work: Callable[[], Awaitable[Result]], lag_s: float = 0.0
 ) -> Result:
     """Return the result of `work`, which is cancelled as soon as the attempt is moot. If the others
@@ -331,7 +331,7 @@ async def _while_it_matters(
     results: list[Result] = []
 
     async def watch() -> None:
-        while (reason := _why_moot(context, roster)) is None:
+        while (reason := why_moot(context, roster)) is None:
             await context.changes.wait()
         if roster.step in context.ledger.core.updates:
             await trio.sleep(lag_s)
@@ -350,7 +350,7 @@ async def _while_it_matters(
     raise moot[0]
 
 
-def _why_moot(context: Context, roster: Roster) -> ReduceAborted | None:
+def why_moot(context: Context, roster: Roster) -> ReduceAborted | None:
     """Return why nobody needs this attempt any more; None while it is needed."""
     where = roster.step, roster.attempt
     if context.ledger.snapshot.roster != roster:

@@ -12,8 +12,6 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import trio
-
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.home import Home
@@ -159,7 +157,7 @@ class Context:
 
     def now(self) -> float:
         """Return the local monotonic clock, in seconds. No other clock is used for decisions."""
-        return trio.current_time()
+        return self.around.clock()
 
     def at_head(self) -> bool:
         """Return whether θ contains every outer step that the ledger has decided."""

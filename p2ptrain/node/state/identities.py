@@ -11,7 +11,7 @@ import trio
 from p2ptrain.eviction import IsMember
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import RunId
-from p2ptrain.peers.duplicate_watch import DuplicateWatch
+from p2ptrain.peers.duplicate_watch import USUAL_TIMING, DuplicateWatch, QuestionTiming
 from p2ptrain.peers.identity_mailboxes import IdentityMailboxes
 from p2ptrain.peers.incarnations import Incarnations
 from p2ptrain.peers.replayed_heartbeats import ReplayedHeartbeats
@@ -46,10 +46,13 @@ class Identities:
         incarnation: int,
         is_member: IsMember,
         news: Changes,
+        timing: QuestionTiming = USUAL_TIMING,
     ) -> Identities:
         """Return the state of a node that has just taken this incarnation."""
         random = SystemRandom()
-        watch = DuplicateWatch(identity.peer, run, incarnation, identity.sign, verify, random)
+        watch = DuplicateWatch(
+            identity.peer, run, incarnation, identity.sign, verify, random, timing=timing
+        )
         incarnations = Incarnations(is_member)
         return cls(watch, incarnations, IdentityMailboxes(incarnations, is_member), news)
 

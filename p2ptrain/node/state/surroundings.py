@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import trio
 
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
@@ -38,3 +41,5 @@ class Surroundings:
     """The number of this process among all processes that ever had this identity."""
     doubts: tuple[Caution, ...] = ()
     """Cautions found in this machine before the start."""
+    clock: Callable[[], float] = trio.current_time
+    """The local monotonic clock, in seconds."""

@@ -9,11 +9,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from p2ptrain.peers.duplicate_watch import USUAL_TIMING, QuestionTiming
 from p2ptrain.ring import SILENCE_S
 
 
 @dataclass(frozen=True, slots=True)
+class ReduceTiming:
+    dial_s: float = 4.0
+    """Limit for one dial of a neighbour: several times what a busy machine on the other side of the
+    world needs."""
+    lag_s: float = 5.0
+    """Participants finish a reduce within a few seconds of each other. After this time something is
+    wrong, and the update is fetched, which over a slow line takes as long as the reduce did."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairTiming:
+    look_s: float = 30.0
+    """How long peers are asked for damaged chunks before the scrub goes on."""
+    try_s: float = 300.0
+    """Limit for one try, so that a slow source does not stop the scrub. A line of 112 kbit/s brings
+    one chunk in this time. Received chunks are kept, and the others are tried in the next pass."""
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
+    heartbeat_s: float = 2.0
+    """Time between two heartbeats of a node, in a run of a few peers."""
     hear_first_s: float = 10.0
     """Five heartbeats: a node that has heard nobody by then is alone, and goes on with what it
     has."""
@@ -52,3 +74,12 @@ class Timing:
     """Pause between two looks at whether the newest allowlist still names us."""
     amendment_ask_s: float = 2.0
     """Pause between two requests for a missing amendment."""
+    approval_look_s: float = 15.0
+    """Pause between two questions whether the organiser has admitted us."""
+    reduce: ReduceTiming = ReduceTiming()
+    repair: RepairTiming = RepairTiming()
+    questions: QuestionTiming = USUAL_TIMING
+    """How often members are asked whether another process has our identity."""
+
+
+USUAL = Timing()

@@ -50,7 +50,7 @@ async def fetch_ahead(context: Context) -> None:
             await context.changes.wait()
 
 
-def ahead(context: Context) -> list[Digest]:
+def ahead(context: Context, *, bytes_max: int = AHEAD_BYTES_MAX) -> list[Digest]:
     """Return the blocks to fetch, most urgent first: validation, our lease, others', returned ones,
     later ones.
 
@@ -66,7 +66,7 @@ def ahead(context: Context) -> list[Digest]:
     leased = sum(map(len, book.held.values())) + len(book.returned)
     lease = lease_blocks(state.terms, rules.outer_steps, rules.blocks_per_lease)
     needed = leased + (rules.outer_steps - state.step) * lease * members
-    most = min(needed, AHEAD_BYTES_MAX // (TOKEN_BYTES_MAX * context.manifest.data.block_tokens))
+    most = min(needed, bytes_max // (TOKEN_BYTES_MAX * context.manifest.data.block_tokens))
     cached = cached_blocks_max(context.config, context.manifest)
     if cached is not None:
         most = min(most, cached)

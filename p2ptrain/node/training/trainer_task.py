@@ -22,7 +22,7 @@ from p2ptrain.observe.cautions import Caution
 STOP_S = 5.0
 
 
-async def train(context: Context, trainers: Trainers) -> None:
+async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S) -> None:
     """Run trainers one after another, until cancelled.
 
     Raises:
@@ -49,7 +49,7 @@ async def train(context: Context, trainers: Trainers) -> None:
         finally:
             _forget_trainer(context)
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(partial(running.stop, STOP_S, again=again))
+                await trio.to_thread.run_sync(partial(running.stop, stop_s, again=again))
 
 
 async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTrainer:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from p2ptrain.ids import PeerId
-from p2ptrain.peers.duplicate_watch import FRESH_S, LINGER_S, QUIET_S, start_wait_s
+from p2ptrain.peers.duplicate_watch import FRESH_S, LINGER_S, QUIET_S, USUAL_TIMING
 from p2ptrain.peers.incarnations import starts_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Checkers:
 
     def started(self, process: Process) -> None:
         now = self._world.clock.now
-        if now > process.began_s + start_wait_s() + 0.01:
+        if now > process.began_s + USUAL_TIMING.start_wait_s + 0.01:
             self._object("StartsAreQuick", f"{process.me} took {now - process.began_s:.1f} s")
 
     def spoken(self, process: Process, beat: Beat) -> None:

@@ -66,7 +66,7 @@ class Process:
         self._seen: dict[Beat, float] = {}
         draw = world.random.getrandbits(DRAW_BITS)
         self.watch = self._watch_as(incarnation_of(home.count(0), draw), starting=True)
-        self._over_s = self.began_s + watching.start_wait_s()
+        self._over_s = self.began_s + watching.USUAL_TIMING.start_wait_s
         if lone:
             self._run()
         else:

@@ -62,8 +62,15 @@ class RunningTrainer:
     Use either `feed` or `receive`, not both: each buffers partial frames separately.
     """
 
-    def __init__(self, launched: Launched, watch: StallWatch, micro_batch: int) -> None:
+    def __init__(
+        self,
+        launched: Launched,
+        watch: StallWatch,
+        micro_batch: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.micro_batch = micro_batch
+        self._clock = clock
         self.hello: Hello | None = None
         self.socket = launched.socket
         self._processes = launched.processes
@@ -99,7 +106,7 @@ class RunningTrainer:
         Raises:
             TrainerExited: the trainer is gone.
         """
-        self._watch.sent(frame, time.monotonic())
+        self._watch.sent(frame, self._clock())
         try:
             self._channel.send(frame, meanwhile=meanwhile)
         except ChannelClosed as exc:
@@ -120,7 +127,7 @@ class RunningTrainer:
         except RemoteProtocolError as exc:
             raise TrainerError(f"the trainer sent an invalid message: {exc.what}") from exc
         if frame is None:
-            self._judge(self._watch.overdue(time.monotonic()))
+            self._judge(self._watch.overdue(self._clock()))
         else:
             self._hear(frame)
         return frame
@@ -146,7 +153,7 @@ class RunningTrainer:
         return arrived
 
     def _hear(self, frame: Frame) -> None:
-        self._watch.received(frame, time.monotonic())
+        self._watch.received(frame, self._clock())
         if isinstance(frame, Hello):
             self.hello = frame
             self.micro_batch = frame.micro_batch  # On a GPU it may be less than in the settings.
@@ -159,7 +166,7 @@ class RunningTrainer:
         ranks are gone, or for KILL_LIMIT_S."""
         if self.poll() is not None:
             raise self._exited()
-        self._judge(self._watch.look(time.monotonic()))
+        self._judge(self._watch.look(self._clock()))
 
     def _judge(self, reason: str | None) -> None:
         if reason:
@@ -253,6 +260,9 @@ class Supervisor:
     budget: RestartBudget = field(default_factory=RestartBudget)
     patience: Patience = field(default_factory=Patience)
     found: Found = unheard
+    launch: Callable[[TrainerConfig, int, int, int], Launched] = launch
+    """Starts the ranks: `launch`, except in tests."""
+    clock: Callable[[], float] = time.monotonic
     _last: RunningTrainer | None = field(default=None, init=False)
 
     def start(self) -> RunningTrainer:
@@ -262,10 +272,10 @@ class Supervisor:
             TrainerError: the trainer has ended too often; the restart budget is spent.
         """
         if self._last is not None and not self._fits_better():
-            spend(self.budget, useful=self._last.useful)
-        launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
-        watch = StallWatch(time.monotonic(), self.patience, StepCost.of(self.config))
-        self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
+            spend(self.budget, self.clock(), useful=self._last.useful)
+        launched = self.launch(self.config, self.theta_fd, self.local_fd, self.ranks)
+        watch = StallWatch(self.clock(), self.patience, StepCost.of(self.config))
+        self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks), self.clock)
         return self._last
 
     def _fits_better(self) -> bool:
@@ -280,12 +290,12 @@ class Supervisor:
         return True
 
 
-def spend(budget: RestartBudget, *, useful: bool) -> None:
+def spend(budget: RestartBudget, now: float, *, useful: bool) -> None:
     """Take a restart from `budget`. `useful`: work of the last trainer was offered.
 
     Raises TrainerError: no restart is left.
     """
-    if budget.spend(time.monotonic(), useful=useful):
+    if budget.spend(now, useful=useful):
         return
     how_often = f"within {budget.window_s:.0f} s"
     if budget.in_vain > budget.restarts_max:

@@ -183,6 +183,20 @@ class ExternalRanks:
         return self._gathering.error
 
 
+def open_door(host: str, port: int) -> socket.socket:
+    """Return a listening socket for ranks. Raises TrainerError: the address cannot be bound."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as exc:
+        raise TrainerError(
+            f"the node cannot listen for ranks at {host}:{port}: {exc.strerror}",
+            code="RANKS-LISTEN",
+            likely="the address is not this machine's, or another program has the port",
+            do="give --ranks-listen an address of this machine and a free port",
+        ) from exc
+
+
 @dataclass(slots=True)
 class ExternalTrainers:
     """Waits for `ranks` ranks at `host` and `port`, once per start.
@@ -202,6 +216,8 @@ class ExternalTrainers:
     patience: Patience = field(default_factory=Patience)
     return_limit_s: float = RETURN_LIMIT_S
     found: Found = unheard
+    listen: Callable[[str, int], socket.socket] = open_door
+    """Returns a listening socket for a host and a port."""
     _were_here: bool = field(default=False, init=False)
     _last: ExternalRanks | None = field(default=None, init=False)
 
@@ -248,23 +264,9 @@ class ExternalTrainers:
             self.config = smaller
             tell(self.found, last.hello, smaller)
         else:
-            spend(self.budget, useful=last.useful)
+            spend(self.budget, time.monotonic(), useful=last.useful)
 
     def _open_door(self) -> socket.socket:
-        door = open_door(self.host, self.port)
+        door = self.listen(self.host, self.port)
         self.port = door.getsockname()[1]
         return door
-
-
-def open_door(host: str, port: int) -> socket.socket:
-    """Return a listening socket for ranks. Raises TrainerError: the address cannot be bound."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=128)
-    except OSError as exc:
-        raise TrainerError(
-            f"the node cannot listen for ranks at {host}:{port}: {exc.strerror}",
-            code="RANKS-LISTEN",
-            likely="the address is not this machine's, or another program has the port",
-            do="give --ranks-listen an address of this machine and a free port",
-        ) from exc

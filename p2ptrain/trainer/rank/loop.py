@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -33,7 +33,7 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.flops import mfu
 from p2ptrain.trainer.rank.arena import Arena
-from p2ptrain.trainer.rank.batch import loss_on, predicted_tokens, train_on
+from p2ptrain.trainer.rank.batch import InnerStep, loss_on, predicted_tokens, train_on
 from p2ptrain.trainer.rank.deviation import Pull
 from p2ptrain.trainer.rank.inner_state import InnerState
 from p2ptrain.trainer.rank.model import Llama
@@ -83,6 +83,19 @@ class Work:
         return Work(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How a loop reads a block, trains on it, and measures time."""
+
+    read: Read = read_file
+    train: Callable[..., InnerStep] = train_on
+    """Takes the arguments of `train_on`."""
+    clock: Callable[[], float] = time.monotonic
+
+
+USUAL_MEANS = Means()
+
+
 class Loop:
     """Serves one node over `channel` (None on every rank but the first)."""
 
@@ -95,10 +108,12 @@ class Loop:
         ranks: Ranks,
         channel: Channel | None,
         state: InnerState | None = None,
-        read: Read = read_file,
+        means: Means = USUAL_MEANS,
     ) -> None:
         self._config = config
-        self._read_block = read
+        self._read_block = means.read
+        self._train_on = means.train
+        self._clock = means.clock
         self._model = model
         self._optimizer = optimizer
         self._arena = arena
@@ -119,12 +134,13 @@ class Loop:
             if isinstance(frame, frames.Stop):
                 return
             if frame is not None:
-                self._obey(frame)
-            elif self._busy:
-                self._inner_step()
+                self.obey(frame)
+            elif self.busy:
+                self.inner_step()
 
     @property
-    def _busy(self) -> bool:
+    def busy(self) -> bool:
+        """Whether a block is left to train now."""
         return self._work is not None and bool(self._work.queue) and not self._paused
 
     def _next_frame(self) -> frames.Frame | None:
@@ -133,7 +149,7 @@ class Loop:
         frame: frames.Frame | None = None
         if self._channel is not None:
             try:
-                frame = self._channel.receive(0.0 if self._busy else IDLE_PULSE_S)
+                frame = self._channel.receive(0.0 if self.busy else IDLE_PULSE_S)
             except ChannelClosed:
                 frame = frames.Stop()
         return self._ranks.share(frame)
@@ -142,7 +158,8 @@ class Loop:
         if self._channel is not None:
             self._channel.send(frame)
 
-    def _obey(self, frame: frames.Frame) -> None:
+    def obey(self, frame: frames.Frame) -> None:
+        """Carry out one order. Training on its blocks is left to `inner_step`."""
         match frame:
             case frames.Load(step):
                 self._arena.load()
@@ -223,15 +240,16 @@ class Loop:
             self._arena.take_back()
             work.set_aside = False
 
-    def _inner_step(self) -> None:
-        work, started_s = self._work, time.monotonic()
+    def inner_step(self) -> None:
+        """Train on the next block and report it. Call this only while `busy`."""
+        work, started_s = self._work, self._clock()
         assert work is not None
         inner_step, path = work.queue.popleft()
         try:
             rows = self._read(path)
-            data_wait_s = time.monotonic() - started_s
+            data_wait_s = self._clock() - started_s
             lr = self._set_rate(inner_step)
-            done = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
+            done = self._train_on(rows, self._model, self._optimizer, self._ranks, self._config)
         except StoreError as exc:
             return self._fail("DATA", exc.what)
         except TrainerDiverged as exc:
@@ -241,7 +259,7 @@ class Loop:
         work.tokens += tokens
         work.trained.append(path)
         work.loss_sum += done.loss * tokens
-        tokens_per_s = tokens / max(1e-9, time.monotonic() - started_s)
+        tokens_per_s = tokens / max(1e-9, self._clock() - started_s)
         ranks = self._ranks
         progress = frames.Progress(
             work.step,

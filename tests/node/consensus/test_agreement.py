@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,17 @@ from p2ptrain.errors import RemoteProtocolError, StoreError, StoreFull
 from p2ptrain.ledger.messages.effects import Note, Persist, Rejoin, Send
 from p2ptrain.ledger.messages.events import PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.messages import EntriesRequest, Prepare, Refused
-from p2ptrain.ledger.messages.peer_reports import AllowedPeers, Joining, PeerUp, Ready
+from p2ptrain.ledger.messages.peer_reports import Joining, PeerUp, Ready
 from p2ptrain.ledger.messages.wire import decode, encode
-from p2ptrain.node.consensus import ledger_task
-from p2ptrain.node.consensus.ledger_task import _in_runs, agree, due_events
-from p2ptrain.node.gossip import gossip
+from p2ptrain.node.consensus import inbox
+from p2ptrain.node.consensus.ledger_task import (
+    VOTE_RECORDS_MAX,
+    agree,
+    due_events,
+    hear_messages,
+    in_runs,
+    shorten_votes,
+)
 from p2ptrain.node.state.ledger_port import EVENTS_MAX, PAGES_BURST, EventQueue
 from p2ptrain.peers.misbehaviour_log import NOTES_BURST
 from p2ptrain.peers.protocol_names import LEDGER_PROTOCOL
@@ -29,7 +36,7 @@ from tests.node.rig import ANN, BOB, CAI, NewRig, opening, rig, settled, signed,
 def test_adjacent_effects_of_a_kind_share_a_write_in_order() -> None:
     first, second, third = Persist(b"1"), Persist(b"2"), Persist(b"3")
     note, send = Note("a"), Send(ANN.peer, EntriesRequest(1))
-    assert _in_runs([first, second, send, third, note]) == [
+    assert in_runs([first, second, send, third, note]) == [
         [first, second],
         [send],
         [third],
@@ -61,17 +68,12 @@ async def test_single_founder_decides_and_everything_is_on_disk(tmp_path: Path) 
     assert ledger.state == r.context.ledger.snapshot
 
 
-async def test_log_of_votes_is_shortened_while_the_node_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_task, "VOTE_RECORDS_MAX", 4)
-    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+async def test_log_of_votes_is_shortened_while_the_node_runs(tmp_path: Path) -> None:
+    joiners = [somebody(number).peer for number in range(12)]
+    async with rig(tmp_path, allowed=joiners) as r, trio.open_nursery() as nursery:
         context = r.context
-        nursery.start_soon(agree, context)
-        for number in range(12):
-            peer = somebody(number).peer
-            context.admission._listed |= {peer}
-            await context.ledger.submit(AllowedPeers(context.admission.members_allowed()))
+        nursery.start_soon(partial(agree, context, vote_records_max=4))
+        for peer in joiners:
             await context.ledger.submit(Joining(peer))
             await settled(lambda peer=peer: context.ledger.snapshot.is_member(peer))  # type: ignore[misc]
         await settled(
@@ -92,13 +94,13 @@ async def test_node_continues_if_its_log_cannot_be_shortened_now(
 
     async with rig(tmp_path) as r:
         context, binding = r.context, r.context.ledger.core.records()
-        context.ledger.vote_records = ledger_task.VOTE_RECORDS_MAX + 1
+        context.ledger.vote_records = VOTE_RECORDS_MAX + 1
         with monkeypatch.context() as patch:
             patch.setattr(RecordLog, "rewrite", refused)
-            await ledger_task._compact(context)
-        assert context.ledger.vote_records == ledger_task.VOTE_RECORDS_MAX + 1
+            await shorten_votes(context)
+        assert context.ledger.vote_records == VOTE_RECORDS_MAX + 1
         assert [said["code"] for said in r.said("not-shortened")] == ["FD-LIMIT"]
-        await ledger_task._compact(context)
+        await shorten_votes(context)
         assert context.ledger.vote_records == len(binding)
 
 
@@ -180,10 +182,11 @@ async def test_pages_for_one_peer_are_rate_limited(
 ) -> None:
     async with rig(tmp_path) as r:
         r.decide(opening(r.context.ledger.snapshot, learners=[ANN.peer]))
-        listener = ledger_task._listener(r.context)
+        hear_messages(r.context)
+        listener = r.network.handlers[LEDGER_PROTOCOL]
         for _ in range(PAGES_BURST):
             await listener(CAI.peer, encode(question))
-            await gossip._take_entry(r.context, CAI.peer, encode(question))
+            inbox.receive(r.context, CAI.peer, question)
         assert PAGES_BURST <= len(r.heard()) < 1.5 * PAGES_BURST
         await listener(BOB.peer, encode(question))
         await listener(CAI.peer, encode(Prepare(2, 0)))
@@ -224,13 +227,12 @@ async def test_vote_that_cannot_be_written_is_never_sent(tmp_path: Path) -> None
 async def test_healed_ledger_ends_the_task_with_the_chain_to_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_task, "LAST_WORDS_S", 0.0)
     async with rig(tmp_path) as r:
         state = r.context.ledger.snapshot
         rejoin = Rejoin(0, (signed(r.run.id, state, opening(state), ANN),))
         monkeypatch.setattr(r.context.ledger.core, "handle", lambda *_: [Note("outranked"), rejoin])
         with trio.fail_after(30):
-            assert await agree(r.context) == rejoin
+            assert await agree(r.context, last_words_s=0.0) == rejoin
         (said,) = r.said("rejoining")
         assert (said["parted_at"], said["height"]) == (0, 1)
         assert r.said("note") != []

@@ -265,10 +265,8 @@ def test_kill_at_any_write_leaves_the_old_chain_or_the_pruned_one(
 
 def grown(r: Rig, me: Identity, steps: int) -> None:
     for certified in history(r.run, me, steps):
-        ledger = r.context.ledger.core
         r.context.ledger.chain_log.append([entry_bytes(certified)])
-        state = apply(ledger.rules, ledger.state, certified.entry)
-        ledger._append(certified, state, r.context.now())
+        r.append(certified)
 
 
 async def test_running_node_prunes_when_it_may_and_continues(tmp_path: Path) -> None:
@@ -320,9 +318,7 @@ async def test_measurement_of_a_step_pruned_meanwhile_is_dropped(
         assert r.said("share-evaluated") == []
 
 
-async def test_node_ends_if_all_peers_have_pruned_what_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_ends_if_all_peers_have_pruned_what_it_lacks(tmp_path: Path) -> None:
     async with rig(tmp_path, founders=(BOB.peer,), **ALONE) as r:
         r.wait_for(pruned_s=0.05)
         context = r.context
@@ -352,7 +348,7 @@ async def test_peer_that_keeps_everything_may_still_come(
 
 
 async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """Ann claims to be far ahead, and to have pruned everything that would prove it."""
     r = await new_rig(tmp_path, **ALONE)
@@ -372,7 +368,7 @@ async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
 
 @pytest.mark.parametrize("who_says_it", [(ANN,), (ANN, CAI), (BOB,), (ANN, BOB)])
 async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who_says_it: tuple[Identity, ...]
+    tmp_path: Path, who_says_it: tuple[Identity, ...]
 ) -> None:
     """It hears nobody else, so no peer is seen at its own height. Cai is not a voter."""
     me = load_or_create(Home(tmp_path / "home").identity)
@@ -400,9 +396,7 @@ async def test_only_a_quorum_of_the_other_voters_can_end_a_voter(
             assert told in context.alerts.warnings["pruned"].what
 
 
-async def test_node_without_a_vote_is_not_ended_by_others_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_without_a_vote_is_not_ended_by_others_claims(tmp_path: Path) -> None:
     """It began at a checkpoint that its user trusts, and others have left it behind."""
     async with rig(tmp_path, founders=(BOB.peer, CAI.peer), **ALONE) as r:
         r.wait_for(pruned_s=0.05)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.names import label
-from p2ptrain.node.control import isolation_warning
 from p2ptrain.node.control.isolation_warning import in_words, notice_isolation, unheard
 from p2ptrain.node.control.status import status
 from p2ptrain.observe.states import Serving, StandingBy, Training
@@ -37,13 +36,11 @@ async def test_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
 
 
 async def test_waiting_node_warns_until_a_quorum_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(isolation_warning, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(isolation_warning, "LOOK_S", 0.01)
     r = await new_rig(tmp_path, **THREE)
     hear(r, ANN.peer)
-    nursery.start_soon(notice_isolation, r.context)
+    nursery.start_soon(partial(notice_isolation, r.context, patience_s=0.01, look_s=0.01))
     await settled(lambda: r.context.state.isolated != "")
     words = f"2 of 3 voters cannot be heard: {label(BOB.peer)}, {label(CAI.peer)}"
     shown = {}

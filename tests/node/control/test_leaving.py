@@ -10,22 +10,16 @@ import trio
 
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.ledger.messages.peer_reports import Leaving
-from p2ptrain.node.control import leaving
 from p2ptrain.node.control.leaving import farewell, leave
 from p2ptrain.sync.trainer_orders import Work
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "GOODBYE_S", 0.01)
-
-
-async def left_at_once(r: Rig) -> bool:
+async def left_at_once(r: Rig, limit_s: float = 20.0) -> bool:
     """Whether `leave` returns without waiting."""
     with trio.move_on_after(10.0) as scope:
-        await leave(r.context)
+        await leave(r.context, limit_s=limit_s, goodbye_s=0.01)
     return not scope.cancelled_caught
 
 
@@ -63,14 +57,11 @@ async def test_member_waits_until_the_others_agree_to_go_on_without_it(
         await settled(lambda: r.said("left") == [{"event": "left", "member": False}])
 
 
-async def test_leaving_ends_after_a_time_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leaving, "LEAVE_S", 0.05)
+async def test_leaving_ends_after_a_time_limit(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         two_voters(r)
         r.context.peers.detector.note_arrival(ANN.peer, r.context.now())
-        assert await left_at_once(r)
+        assert await left_at_once(r, limit_s=0.05)
 
 
 Change = Callable[[Rig], None]

@@ -5,6 +5,7 @@ longest.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ import trio.testing
 
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.names import label
-from p2ptrain.node.control import slow_reduce_warning
 from p2ptrain.node.control.slow_reduce_warning import (
+    KNOWN_MIN,
     WARNING,
     Exchanges,
     caution_about,
@@ -89,24 +90,22 @@ async def test_silent_peer_is_named(tmp_path: Path) -> None:
 
 
 async def test_warning_lasts_as_long_as_the_reduce(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(slow_reduce_warning, "LOOK_S", 0.01)
-    monkeypatch.setattr(slow_reduce_warning, "PATIENCE_S", 0.1)
     r = await new_rig(tmp_path)
     context = r.context
-    monkeypatch.setattr(slow_reduce_warning, "KNOWN_MIN", 1)
-    nursery.start_soon(notice_slow_exchange, context)
-    r.context.reduce.averaging = 0
-    context.changes.ring()
-    await trio.testing.wait_all_tasks_blocked()
-    r.context.reduce.averaging, r.context.reduce.last_ring = None, REPORT
-    context.changes.ring()
-    await trio.testing.wait_all_tasks_blocked()
-    r.context.reduce.averaging = 1
+    nursery.start_soon(partial(notice_slow_exchange, context, patience_s=0.1, look_s=0.01))
+    for step in range(KNOWN_MIN):
+        r.context.reduce.averaging = step
+        context.changes.ring()
+        await trio.testing.wait_all_tasks_blocked()
+        r.context.reduce.averaging, r.context.reduce.last_ring = None, replace(REPORT)
+        context.changes.ring()
+        await trio.testing.wait_all_tasks_blocked()
+    r.context.reduce.averaging = KNOWN_MIN
     context.changes.ring()
     await settled(lambda: WARNING in r.context.alerts.warnings)
-    assert [each["step"] for each in r.said("exchange-slow")] == [1]
+    assert [each["step"] for each in r.said("exchange-slow")] == [KNOWN_MIN]
     r.context.reduce.averaging = None
     context.changes.ring()
     await settled(lambda: WARNING not in r.context.alerts.warnings)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 import trio.testing
 
-from p2ptrain.eviction import IsMember
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.ledger.messages.events import PeerHeight
 from p2ptrain.ledger.messages.peer_reports import PeerDown, PeerUp
-from p2ptrain.net import PeerCache, book
-from p2ptrain.node.gossip import connections
+from p2ptrain.net import PeerCache, PeerDisconnected
 from p2ptrain.node.gossip.connections import (
-    _expect_members,
-    _judge,
     find_peers,
     known_peers,
     met_before,
+    notice_lost_connections,
     stay_connected,
     watch_peers,
 )
@@ -36,8 +32,10 @@ async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: P
         context = r.context
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
         assert context.peers.is_down(ANN.peer)
-        await _expect_members(context)
-        assert not context.peers.is_down(ANN.peer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_peers, context)
+            await settled(lambda: not context.peers.is_down(ANN.peer))
+            nursery.cancel_scope.cancel()
         at = context.now()
         # Time passes as for a node that looks every second.
         for second in range(1, 12):
@@ -69,27 +67,32 @@ async def test_lost_connection_reaches_the_ledger_even_under_a_flood(tmp_path: P
         for _ in range(EVENTS_MAX):
             await context.ledger.submit(PeerHeight(BOB.peer, 1))
         context.peers.detector.hint_lost(ANN.peer, context.now())
-        nursery.start_soon(_judge, context)
+        nursery.start_soon(watch_peers, context)
         await trio.testing.wait_all_tasks_blocked()
         queue = r.context.ledger.queue
         told = [await queue.next_event() for _ in range(queue.waiting + 1)]
         assert PeerDown(ANN.peer) in told
+        nursery.cancel_scope.cancel()
 
 
 async def test_loss_of_a_peer_ends_waits_but_not_its_new_connection(
     tmp_path: Path,
 ) -> None:
-    async with rig(tmp_path) as r:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         for peer in (ANN.peer, BOB.peer):
             r.context.peers.detector.note_arrival(peer, r.context.now())
             r.context.peers.detector.hint_lost(peer, r.context.now())
-        await _judge(r.context, ended=BOB.peer)
+        ended, r.network.events = trio.open_memory_channel[PeerDisconnected](1)
+        nursery.start_soon(notice_lost_connections, r.context)
+        await ended.send(PeerDisconnected(BOB.peer))
+        await settled(lambda: r.context.ledger.queue.waiting == 2)
+        nursery.cancel_scope.cancel()
         assert r.network.dropped == [ANN.peer]
         assert r.heard() == [PeerDown(ANN.peer), PeerDown(BOB.peer)]
 
 
 async def test_node_that_was_cut_off_dials_all_when_one_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
     r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
@@ -108,20 +111,19 @@ async def test_node_that_was_cut_off_dials_all_when_one_is_back(
     assert dialled[2] == BOB.peer
 
 
-async def test_peer_unheard_for_long_is_forgotten_unless_a_member(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "FORGET_S", -1.0)
-    async with rig(tmp_path) as r:
+async def test_peer_unheard_for_long_is_forgotten_unless_a_member(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         context = r.context
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer,)))
         for peer in (ANN.peer, BOB.peer):
             context.peers.table.note_heartbeat(peer, heartbeat(r.run.id), context.now())
             context.peers.detector.note_arrival(peer, context.now())
-        await _expect_members(context)
-        assert [view.peer for view in context.peers.table] == [ANN.peer]
+        nursery.start_soon(partial(watch_peers, context, forget_s=-1.0))
+        await settled(lambda: [view.peer for view in context.peers.table] == [ANN.peer])
+        await trio.testing.wait_all_tasks_blocked()
         # The detector has forgotten that it was down, so the ledger must forget that too.
-        assert r.heard() == [PeerUp(BOB.peer)]
+        assert PeerUp(BOB.peer) in r.heard()
+        nursery.cancel_scope.cancel()
 
 
 async def test_only_admitted_peers_are_dialled_and_never_ourselves(tmp_path: Path) -> None:
@@ -161,14 +163,14 @@ async def test_addresses_are_saved_when_the_node_ends(tmp_path: Path) -> None:
 
 
 async def test_members_have_priority_in_a_full_address_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(book, "FILE_BYTES_MAX", 150)
     r = await new_rig(tmp_path)
     r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
     for peer in (ANN.peer, BOB.peer, CAI.peer):
         r.network.remember(peer, [f"/ip4/127.0.0.1/tcp/1/p2p/{peer}"])
-    nursery.start_soon(find_peers, r.context)
+    cache = PeerCache(r.context.home.peers, bytes_max=150)
+    nursery.start_soon(find_peers, r.context, cache)
     await settled(r.context.home.peers.exists)
     assert set(PeerCache(r.context.home.peers).load()) == {ANN.peer}
 
@@ -188,14 +190,12 @@ async def test_met_peers_are_remembered_and_a_broken_file_is_reported(
 
 
 async def test_full_disk_costs_only_the_saved_addresses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    def full(
-        cache: PeerCache, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember
-    ) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(PeerCache):
+        def save(self, *_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(PeerCache, "save", full)
     r = await new_rig(tmp_path)
-    nursery.start_soon(find_peers, r.context)
+    nursery.start_soon(find_peers, r.context, Full(r.context.home.peers))
     await settled(lambda: bool(r.said("peers-not-saved")))

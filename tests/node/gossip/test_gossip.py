@@ -23,9 +23,9 @@ from p2ptrain.ledger.messages.peer_reports import (
     SnapshotTaken,
     Staying,
 )
-from p2ptrain.node.gossip import allowlist_gossip, allowlist_notices, gossip
+from p2ptrain.node.gossip.allowlist_gossip import ALLOWLIST_BYTES_MAX
+from p2ptrain.node.gossip.allowlist_notices import Notices
 from p2ptrain.node.gossip.gossip import (
-    HEARTBEAT_S,
     describe,
     interval_s,
     listen,
@@ -33,6 +33,7 @@ from p2ptrain.node.gossip.gossip import (
     speak,
     speakers,
 )
+from p2ptrain.node.state.timing import USUAL
 from p2ptrain.peers.heartbeat import (
     SUSPECTS_MAX,
     ReadyReport,
@@ -122,10 +123,10 @@ async def test_node_describes_itself_within_bounds(tmp_path: Path) -> None:
 
 
 async def test_heartbeat_is_sent_at_once_when_something_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
     r = await new_rig(tmp_path)
+    r.wait_for(heartbeat_s=1000.0)
     nursery.start_soon(speak, r.context)
     await settled(lambda: len(r.network.published) == 1)
     r.context.own_heartbeat.send_now()
@@ -136,13 +137,12 @@ async def test_heartbeat_is_sent_at_once_when_something_changed(
 
 @pytest.mark.parametrize(("peers", "seconds"), [(0, 2.0), (20, 2.0), (40, 4.0), (100, 10.0)])
 def test_heartbeats_are_rarer_in_a_large_run(peers: int, seconds: float) -> None:
-    assert interval_s(peers) == seconds
+    assert interval_s(peers, 2.0) == seconds
 
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
 async def test_nonmembers_of_an_open_run_count_as_twenty_at_most(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     admission: str,
     new_rig: NewRig,
     nursery: trio.Nursery,
@@ -158,7 +158,10 @@ async def test_nonmembers_of_an_open_run_count_as_twenty_at_most(
     await settled(lambda: len(context.peers.table) == 101)
     expected = {"open": len(context.ledger.snapshot.members) + 20, "allowlist": 101}[admission]
     assert speakers(context) == expected
-    incarnations, again_s = context.identities.incarnations, 1.25 * interval_s(expected)
+    incarnations, again_s = (
+        context.identities.incarnations,
+        1.25 * interval_s(expected, USUAL.heartbeat_s),
+    )
     assert incarnations.is_other_due(ANN.peer, 2, context.now() + 0.8 * again_s)
     assert not incarnations.is_other_due(ANN.peer, 2, context.now() + again_s)
 
@@ -246,16 +249,16 @@ async def test_small_heartbeats_have_the_effect_of_full_ones(
 
 
 async def test_unreadable_beat_shows_a_live_sender_and_requests_a_full_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
     r = await new_rig(tmp_path)
+    r.wait_for(heartbeat_s=1000.0)
     context, topics, topic = r.context, Topics(r), heartbeat_topic(r.run.id)
     nursery.start_soon(listen, context)
     _, unknown, again = beats_of(r, 20, {}, {})
     await topics.say(ANN.peer, topic, encode(heartbeat(r.run.id)))
     await settled(lambda: len(context.peers.table) == 1)
-    context.peers.detector.hint_lost(ANN.peer, context.now() - HEARTBEAT_S)
+    context.peers.detector.hint_lost(ANN.peer, context.now() - USUAL.heartbeat_s)
     assert context.peers.is_down(ANN.peer)
     r.heard()
     await topics.say(BOB.peer, topic, unknown)
@@ -293,11 +296,9 @@ async def test_heartbeats_from_before_a_restart_cannot_be_replayed(
     assert view.heartbeat == after
 
 
-async def test_asked_node_sends_a_full_heartbeat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
+async def test_asked_node_sends_a_full_heartbeat(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
+        r.wait_for(heartbeat_s=1000.0)
         context, topics, topic = r.context, Topics(r), heartbeat_topic(r.run.id)
         nursery.start_soon(listen, context)
 
@@ -369,12 +370,12 @@ async def test_newer_allowlist_takes_effect_and_is_forwarded(
 
 
 async def test_list_too_long_for_gossip_is_announced_and_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(allowlist_gossip, "ALLOWLIST_BYTES_MAX", 100)
-    r = await new_rig(tmp_path)
+    many = [somebody(3000 + number).peer for number in range(ALLOWLIST_BYTES_MAX // 50)]
+    r = await new_rig(tmp_path, allowed=[*many, ANN.peer, BOB.peer, CAI.peer])
     topics, topic = Topics(r), allowlist_topic(r.run.id)
-    list_ = newer(r, 7, ANN.peer, CAI.peer).to_bytes()
+    list_ = newer(r, 7, *many, ANN.peer, CAI.peer).to_bytes()
 
     async def hello(peer: PeerId, payload: bytes) -> bytes:
         return encode_reply(HelloReply(b"", list_, b"", True, {}))
@@ -393,9 +394,8 @@ async def test_list_too_long_for_gossip_is_announced_and_fetched(
 
 
 async def test_false_announcements_do_not_hide_a_real_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(allowlist_notices, "NEXT_S", 0.01)
     r = await new_rig(tmp_path)
     topics, topic = Topics(r), allowlist_topic(r.run.id)
 
@@ -406,7 +406,7 @@ async def test_false_announcements_do_not_hide_a_real_list(
         return encode_reply(HelloReply(b"", list_, b"", True, {}))
 
     r.network.answer = hello
-    nursery.start_soon(listen, r.context)
+    nursery.start_soon(listen, r.context, None, Notices(next_s=0.01))
     for sequence in (2**40, 2**41, 2**42):
         await topics.say(BOB.peer, topic, pack({"sequence": sequence}))
     await topics.say(CAI.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())

@@ -23,16 +23,15 @@ from p2ptrain.errors import IdentityInUse, PeerUnreachable, TryLater
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import PeerId, RunId
 from p2ptrain.ledger.messages.events import CloneFound
-from p2ptrain.node.gossip.gossip import _take_heartbeat
-from p2ptrain.node.joining import duplicate_identity
+from p2ptrain.node.gossip.gossip import take_heartbeat
 from p2ptrain.node.joining.duplicate_identity import (
     answer_questions,
     keep_alone,
     start,
     take_notice,
 )
-from p2ptrain.peers import duplicate_watch
-from p2ptrain.peers.duplicate_watch import DuplicateWatch
+from p2ptrain.node.state.context import Context
+from p2ptrain.peers.duplicate_watch import DuplicateWatch, QuestionTiming
 from p2ptrain.peers.heartbeat import encode
 from p2ptrain.peers.identity_mailboxes import QUESTIONS_BURST
 from p2ptrain.peers.identity_messages import (
@@ -52,7 +51,7 @@ from p2ptrain.peers.identity_messages import (
 )
 from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark, incarnation_of, starts_of
 from p2ptrain.peers.protocol_names import IDENTITY_PROTOCOL, identity_topic
-from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, settled, somebody
+from tests.node.rig import ANN, BOB, CAI, QUICK, NewRig, Rig, heartbeat, opening, settled, somebody
 
 STRANGERS = [somebody(number).peer for number in range(1, 21)]
 TURNS = 6
@@ -60,10 +59,13 @@ TURNS = 6
 Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 
-@pytest.fixture(autouse=True)
-def very_quick_questions(monkeypatch: pytest.MonkeyPatch, quick_questions: None) -> None:
-    monkeypatch.setattr(duplicate_watch, "LOOK_S", 0.05)
-    monkeypatch.setattr(duplicate_watch, "ALARM_S", 0.02)
+QUESTIONS = QuestionTiming(look_s=0.05, alarm_s=0.02, linger_s=0.1, quiet_s=0.3, start_wait_s=0.09)
+
+
+@pytest.fixture
+def new_rig(new_rig: NewRig) -> NewRig:
+    """Make rigs that ask very often."""
+    return partial(new_rig, timing=replace(QUICK, questions=QUESTIONS))
 
 
 def lying() -> Answer:
@@ -93,11 +95,16 @@ def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
     return answer
 
 
+def nonces_of(r: Rig) -> set[bytes]:
+    """One for each time that the node asked."""
+    return {decode_question(payload).nonce for _, payload in r.network.requested}
+
+
 async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
     """It asks `TURNS` more times and keeps voting."""
     nursery.start_soon(keep_alone, r.context)
     watch = r.context.identities.watch
-    await settled(lambda: len(watch._nonces) >= TURNS)
+    await settled(lambda: len(nonces_of(r)) >= TURNS)
     assert watch.duplicate is None
     assert not any(isinstance(event, CloneFound) for event in r.heard())
 
@@ -108,7 +115,7 @@ async def test_stranger_cannot_stop_a_seed_without_other_peers(
     r = await new_rig(tmp_path, seed=True)
     r.network.peers, r.network.answer = {STRANGERS[0]}, lying()
     nursery.start_soon(keep_alone, r.context)
-    ends_s = r.context.now() + TURNS * duplicate_watch.LOOK_S
+    ends_s = r.context.now() + TURNS * QUESTIONS.look_s
     await settled(lambda: r.context.identities.watch.next_ask_s() > ends_s)
     assert r.network.requested == []
     assert r.heard() == []
@@ -171,7 +178,7 @@ async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
         for watch in watches:
             for incarnation in (watch.incarnation, incarnation_of(1, 9999)):
                 beat = heartbeat(witness.run.id, incarnation=incarnation, serial=turn)
-                await _take_heartbeat(context, watch.me, encode(beat))
+                await take_heartbeat(context, watch.me, encode(beat))
             ((_, question),) = watch.ask({context.me}, (), now + turn)
             reply = context.identities.desk.answer(watch.me, question, now + turn)
             assert reply is not None
@@ -202,10 +209,7 @@ def signing(r: Rig, incarnation: int) -> Answer:
     return answer
 
 
-async def test_earlier_duplicate_ends_this_node(
-    new_rig: NewRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(duplicate_identity, "LINGER_S", 0.1)
+async def test_earlier_duplicate_ends_this_node(new_rig: NewRig, tmp_path: Path) -> None:
     r = await new_rig(tmp_path)
     r.context.identities.watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(2, 1))
@@ -224,9 +228,8 @@ async def test_earlier_duplicate_ends_this_node(
 
 
 async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
-    new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+    new_rig: NewRig, tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(duplicate_watch, "QUIET_S", 0.3)
     r = await new_rig(tmp_path)
     watch = r.context.identities.watch
     watch.use_incarnation(incarnation_of(3, 1))
@@ -263,18 +266,24 @@ async def test_restored_home_counts_on_above_the_numbers_it_signed(
     assert starts_of(incarnation) == start_count.counted(r.context.home.starts) == 41
 
 
+def proofs(context: Context) -> dict[PeerId, tuple[IdentityProof, ...]]:
+    """The proofs that the node sends to Ann and Bob when it asks them next."""
+    questions = context.identities.watch.ask((ANN.peer, BOB.peer), (), context.now())
+    return {peer: question.proofs for peer, question in questions if question.proofs}
+
+
 async def test_only_members_announce_challenges_and_at_a_limited_rate(
     new_rig: NewRig, tmp_path: Path
 ) -> None:
     r = await new_rig(tmp_path)
-    context, watch = r.context, r.context.identities.watch
+    context = r.context
     notice = encode_notice(IdentityNotice(context.me, b"n" * NONCE_BYTES))
     await take_notice(context, ANN.peer, notice)
-    assert watch._challengers == {}, "it is admitted but not a member"
+    assert proofs(context) == {}, "it is admitted but not a member"
     state = context.ledger.snapshot
     r.decide(replace(opening(state), learners=(ANN.peer,)))
     await take_notice(context, ANN.peer, notice)
-    assert set(watch._challengers) == {ANN.peer}
+    assert len(proofs(context)[ANN.peer]) == 1
     answer_questions(context)
     handler = r.network.handlers[IDENTITY_PROTOCOL]
     question = encode_question(IdentityQuestion(b"q" * NONCE_BYTES, 5, starting=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ from p2ptrain.errors import PeerError, PeerTooSlow, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions, introduced
-from p2ptrain.node.reduce import reduce_links
-from p2ptrain.node.reduce.reduce_links import Edges, _reach
+from p2ptrain.node.reduce.reduce_links import LATE_S, Edges, reach
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import USUAL
 from p2ptrain.peers.protocol_names import ENDPOINT_PROTOCOL
 from tests.node.rig import ANN, BOB, heartbeat, rig, settled
 
@@ -90,11 +91,8 @@ async def test_peer_that_does_not_answer_costs_a_journal_line(tmp_path: Path) ->
         assert [each["peer"] for each in r.said("not-introduced")] == [ANN.peer]
 
 
-async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(tmp_path: Path) -> None:
     """We know its old address and certificate, and it knows nothing about us."""
-    monkeypatch.setattr(reduce_links, "LATE_S", 0.0)
     async with rig(tmp_path) as r:
         with neighbour(ANN) as before:
             old = pack(before.endpoint.to_wire())
@@ -103,8 +101,11 @@ async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(
         )
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
+            slow = count(step=2 * LATE_S)
+            r.wait_for(edge_s=60.0)
+            r.surround(clock=lambda: next(slow))
             edge, mine = Edges(), key(r.context, r.context.me)
-            await _reach(r.context, ANN.peer, mine, edge)
+            await reach(r.context, ANN.peer, mine, edge)
             await settled(lambda: len(ann.inbox) == 1)
             edge.close()
         (told,) = r.said("edge-late")
@@ -122,16 +123,14 @@ async def test_unknown_neighbour_is_asked_before_it_is_dialled(
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
             edge = Edges()
-            await _reach(r.context, ANN.peer, key(r.context, r.context.me), edge)
+            await reach(r.context, ANN.peer, key(r.context, r.context.me), edge)
             assert list(edge.open) == [(ANN.peer, 1)]
             edge.close()
         assert [peer for peer, _ in r.network.requested] == [ANN.peer]
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["it stalls the dial", "it never answers"])
-async def test_reaching_a_neighbour_has_one_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
-) -> None:
+async def test_reaching_a_neighbour_has_one_deadline(tmp_path: Path, answers: bool) -> None:
     async with rig(tmp_path) as r:
         r.wait_for(edge_s=0.5)
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -144,5 +143,5 @@ async def test_reaching_a_neighbour_has_one_deadline(
                 return pack(place.to_wire())
 
             r.network.answer = introduce
-            with trio.fail_after(reduce_links.DIAL_S - 1.0), pytest.raises(PeerError):
-                await _reach(r.context, ANN.peer, key(r.context, r.context.me), Edges())
+            with trio.fail_after(USUAL.reduce.dial_s - 1.0), pytest.raises(PeerError):
+                await reach(r.context, ANN.peer, key(r.context, r.context.me), Edges())

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
 import trio
 
 from p2ptrain.errors import PeerLost
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip import allowlist_survey
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Allowlist, SignedAllowlist, load_allowlist
@@ -63,10 +61,7 @@ async def test_neighbour_with_an_invalid_list_does_not_count(tmp_path: Path) -> 
         assert len(r.said("bad-hello")) == 2
 
 
-async def test_silent_neighbour_delays_nobody_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(allowlist_survey, "ANSWER_S", 0.01)
+async def test_silent_neighbour_delays_nobody_for_long(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         shown = showing(r, {ANN.peer: listing(r, 2, ANN.peer), BOB.peer: None})
 
@@ -76,4 +71,4 @@ async def test_silent_neighbour_delays_nobody_for_long(
             return await shown(peer, question)
 
         r.network.answer = answer
-        assert (await newest_allowlist(r.context))["sequence"] == 2
+        assert (await newest_allowlist(r.context, answer_s=0.01))["sequence"] == 2

@@ -94,9 +94,7 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
         yield Endpoint(ANN.peer, *listener.address, credentials.certificate_der)
 
 
-async def test_probe_measures_rate_and_delay(
-    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_probe_measures_rate_and_delay(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         context, ann = r.context, ANN.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann,)))
@@ -145,7 +143,7 @@ async def test_probe_is_cancelled_when_a_reduce_begins(
 
 
 async def test_peer_that_cannot_be_probed_costs_a_journal_line(
-    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: FilePath, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
     r.decide(opening(r.context.ledger.snapshot, learners=(ANN.peer,)))

@@ -30,7 +30,6 @@ from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.connections import bootstrap_again, stay_connected
 from p2ptrain.node.gossip.revocation import notice_revocation
-from p2ptrain.node.joining import find_run as learning_module
 from p2ptrain.node.joining.find_run import be_admitted
 from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.joining.trusted_checkpoint import begin_at_checkpoint
@@ -123,7 +122,7 @@ class Volunteer:
         told = {BOB.peer: ("/ip4/192.0.2.7/tcp/1",)}
         return encode_reply(HelloReply(self.run.to_bytes(), signed, b"", True, told))
 
-    async def waits(self, bootstrap: Sequence[str] = ()) -> None:
+    async def waits(self, bootstrap: Sequence[str] = (), look_s: float = 15.0) -> None:
         config = NodeConfig(self.home.root, bootstrap=tuple(bootstrap))
         with Diary(self.home.journal) as diary:
             await be_admitted(
@@ -136,6 +135,7 @@ class Volunteer:
                 Reception(self.me.peer, diary),
                 lambda _: None,
                 draw=Random(7),
+                look_s=look_s,
             )
 
 
@@ -160,16 +160,13 @@ async def test_volunteer_learns_addresses_from_members_not_strangers(tmp_path: P
     assert volunteer.network.addresses_by_peer == {BOB.peer: ["/ip4/192.0.2.7/tcp/1"]}
 
 
-async def test_volunteer_dials_bootstrap_peers_despite_a_stranger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(learning_module, "ASK_AGAIN_S", 0.01)
+async def test_volunteer_dials_bootstrap_peers_despite_a_stranger(tmp_path: Path) -> None:
     volunteer = Volunteer(tmp_path)
     beset(volunteer.network, rubbish, volunteer.approved)
     volunteer.network.peers = set(STRANGERS)
     ways = [f"/ip4/192.0.2.1/tcp/1/p2p/{peer}" for peer in (STRANGERS[0], FRIEND.peer)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(volunteer.waits, ways))
+        nursery.start_soon(partial(volunteer.waits, ways, look_s=0.01))
         await settled(lambda: len(volunteer.dialled) > 2)
         assert volunteer.dialled[0] == [ways[1]], "the stranger's own address is left out"
         volunteer.network.peers.add(FRIEND.peer)
@@ -205,15 +202,12 @@ async def test_strangers_do_not_delay_a_newcomer_at_its_checkpoint(
 
 
 @attacks
-async def test_strangers_do_not_delay_the_news_of_a_removal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Answer
-) -> None:
+async def test_strangers_do_not_delay_the_news_of_a_removal(tmp_path: Path, attack: Answer) -> None:
     async with rig(tmp_path, allowed=[FRIEND.peer, CAI.peer]) as r:
         organiser = load_or_create(r.context.home.identity)
         newer = Allowlist.of(r.run.id, 2, [FRIEND.peer])
         shown = SignedAllowlist.publish(organiser, newer).to_bytes()
         r.surround(identity=CAI)
-        r.context.admission._always = frozenset({organiser.peer})
 
         async def honest(peer: PeerId, payload: bytes) -> bytes:
             return encode_reply(HelloReply(b"", shown, b"", True, {}))
@@ -254,9 +248,7 @@ async def test_strangers_are_not_asked_for_an_agreed_amendment(
         assert {peer for peer, _ in r.network.requested} == {FRIEND.peer}
 
 
-async def test_other_amendment_does_not_end_the_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_amendment_does_not_end_the_question(tmp_path: Path) -> None:
     """It is genuine and new, so it is kept and forwarded. But the peer that showed it is not asked
     again at once, as if it had helped.
     """
@@ -307,7 +299,7 @@ def bootstrapped(r: Rig, *peers: PeerId) -> list[Sequence[str]]:
 
 @pytest.mark.parametrize("admission", ["open", "allowlist"])
 async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admission: str
+    tmp_path: Path, admission: str
 ) -> None:
     """In an open run everybody is admitted, and still counts as a stranger here."""
     async with rig(tmp_path, admission=admission) as r, trio.open_nursery() as nursery:
@@ -320,24 +312,20 @@ async def test_stranger_does_not_keep_a_node_from_bootstrapping_again(
         nursery.cancel_scope.cancel()
 
 
-async def test_connected_member_is_company_if_a_quorum_is_heard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connected_member_is_company_if_a_quorum_is_heard(tmp_path: Path) -> None:
     """One lying member is not enough to isolate a node."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         dialled = bootstrapped(r, FRIEND.peer)
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         r.network.peers = {ANN.peer}
-        assert connections._ways_back(r.context) == []
+        assert connections.ways_back(r.context) == []
         r.context.state.isolated = "2 of 3 voters cannot be heard"
         nursery.start_soon(bootstrap_again, r.context)
         await settled(lambda: len(dialled) > 0)
         nursery.cancel_scope.cancel()
 
 
-async def test_stranger_does_not_hide_the_loss_of_all_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stranger_does_not_hide_the_loss_of_all_others(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         r.wait_for(connection_retry_s=1000.0, others_turn_s=0.0)
         dialled: list[PeerId] = []
@@ -383,22 +371,24 @@ def offering(r: Rig, peer: Identity) -> None:
     r.context.peers.detector.note_arrival(peer.peer, r.context.now())
 
 
-async def test_many_names_in_an_open_run_take_no_lane_from_a_member(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch, "OTHERS_MAX", 4)
+async def test_many_names_in_an_open_run_take_no_lane_from_a_member(tmp_path: Path) -> None:
     async with rig(tmp_path, admission="open") as r:
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
         offering(r, ANN)
         used, tried = set[PeerId](), set[PeerId]()
-        for number in range(10):
+        for number in range(40):
             offering(r, somebody(3000 + number))
-            fit = fetch._fit(r.context, {}, used)
+            fit = fetch.usable_sources(r.context, {}, used)
             assert fit[0].peer == ANN.peer
             tried.update(each.peer for each in fit)
         assert len(tried) == 1 + fetch.OTHERS_MAX
-        assert len(fetch._fit(r.context, {ANN.peer: r.context.now()}, set())) == 4
+        assert (
+            len(fetch.usable_sources(r.context, {ANN.peer: r.context.now()}, set()))
+            == fetch.OTHERS_MAX
+        )
     async with rig(tmp_path / "listed", allowed=[each.peer for each in (ANN, BOB)]) as r:
         offering(r, ANN)
         offering(r, BOB)
-        assert len(fetch._fit(r.context, {}, set())) == 2, "the organiser vouches for them"
+        assert len(fetch.usable_sources(r.context, {}, set())) == 2, (
+            "the organiser vouches for them"
+        )

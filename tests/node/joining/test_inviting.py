@@ -14,11 +14,9 @@ LOOP, LAN, PUBLIC = "/ip4/127.0.0.1/tcp/4201", "/ip4/10.0.0.5/tcp/4201", "/ip4/9
 NAME = "/dns/seed.example/tcp/4201"
 
 
-async def test_seed_in_a_private_network_says_so_and_names_what_helps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_seed_in_a_private_network_says_so_and_names_what_helps(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        monkeypatch.setattr(r.network, "addresses", lambda: [LAN, LOOP])
+        r.network.listens = [LAN, LOOP]
         said: list[str] = []
         invite(r.context, said.append)
         assert said == [f"others can take part with: p2ptrain node --bootstrap {LAN}"]
@@ -28,11 +26,9 @@ async def test_seed_in_a_private_network_says_so_and_names_what_helps(
         assert "--announce /ip4/PUBLIC-ADDRESS/tcp/4201" in caution.do
 
 
-async def test_node_that_does_not_listen_invites_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_that_does_not_listen_invites_nobody(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        monkeypatch.setattr(r.network, "addresses", list)
+        r.network.listens = []
         said: list[str] = []
         invite(r.context, said.append)
         assert (said, r.context.alerts.warnings) == ([], {})

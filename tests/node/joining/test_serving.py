@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from p2ptrain.names import label
 from p2ptrain.node.control.status import status
 from p2ptrain.node.joining import hello_server as module
 from p2ptrain.node.joining.hello_server import PEER_BURST, SITE_BURST, answer_hellos
-from p2ptrain.node.state.context import Context
 from p2ptrain.node.tasks import narrate
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
@@ -29,7 +29,7 @@ from p2ptrain.peers.hello_messages import (
     encode_request,
 )
 from p2ptrain.peers.protocol_names import HELLO_PROTOCOL
-from p2ptrain.run import JoinRequest, Run
+from p2ptrain.run import Allowlist, JoinRequest, Run, SignedAllowlist
 from tests.node.rig import ANN, BOB, CAI, OWN_ADDRESS, NewRig, Rig, rig, settled, somebody
 
 DAN = somebody(104)
@@ -66,6 +66,14 @@ async def test_admitted_peer_is_told_who_is_connected_here(tmp_path: Path) -> No
         assert reply.peers == {r.context.me: (OWN_ADDRESS,), ANN.peer: ("/ip4/127.0.0.1/tcp/1",)}
 
 
+def admit(r: Rig, *peers: PeerId) -> None:
+    """The organiser publishes a newer list."""
+    newer = Allowlist.of(r.run.id, 2, peers)
+    assert r.context.admission.consider(
+        SignedAllowlist.publish(r.context.identity, newer).to_bytes()
+    )
+
+
 async def test_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[]) as r:
         for _ in range(3):
@@ -75,16 +83,15 @@ async def test_signed_request_waits_for_the_organiser(tmp_path: Path) -> None:
 
 
 async def test_request_to_another_node_is_forwarded_to_the_organisers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(module, "PASS_ON_S", 0.0)
     r = await new_rig(tmp_path, allowed=[ANN.peer, BOB.peer])
     organiser = r.run.manifest.organiser
     r.surround(identity=ANN)
     request = request_of(CAI, r.run.id)
     await hello(r, CAI.peer, request)
     await hello(r, BOB.peer, request_of(DAN, r.run.id))  # It is forwarded to nobody else.
-    nursery.start_soon(module.pass_requests_on, r.context)
+    nursery.start_soon(partial(module.pass_requests_on, r.context, pause_s=0.0))
     await trio.testing.wait_all_tasks_blocked()
     assert r.network.requested == [], "the organiser is not connected"
     r.network.peers = {organiser, BOB.peer}
@@ -188,7 +195,7 @@ async def test_requests_are_bounded_and_settled_ones_make_room(
         for each in (first, second, third, fourth):
             await hello(r, each.peer, request_of(each, r.run.id))
         assert list(r.context.join_requests.pending) == [first.peer, second.peer, third.peer]
-        r.context.admission._listed = frozenset({second.peer})
+        admit(r, second.peer)
         await hello(r, fourth.peer, request_of(fourth, r.run.id))
         assert list(r.context.join_requests.pending) == [first.peer, third.peer, fourth.peer]
 
@@ -221,11 +228,11 @@ async def test_requests_from_one_address_leave_room_for_others(
         assert list(r.context.join_requests.pending) == [many[1].peer, many[2].peer, other.peer]
 
 
-async def test_repeated_requests_are_delayed_but_newcomers_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_repeated_requests_are_delayed_but_newcomers_are_not(tmp_path: Path) -> None:
     async with rig(tmp_path, allowed=[ANN.peer]) as r:
-        now = count(0, 15)
+        later = count(1_000_000, 15)
+        clock = [0.0]
+        r.surround(clock=lambda: clock[0])
         answer_hellos(r.context)
         answer, request = r.network.handlers[HELLO_PROTOCOL], encode_request(HelloRequest("", b""))
         for peer in (CAI.peer, ANN.peer):
@@ -233,8 +240,8 @@ async def test_repeated_requests_are_delayed_but_newcomers_are_not(
                 await answer(peer, request)
             with pytest.raises(TryLater):
                 await answer(peer, request)
-        monkeypatch.setattr(Context, "now", lambda _: 1e6 + next(now))
         for _ in range(10 * PEER_BURST):
+            clock[0] = next(later)
             await answer(BOB.peer, request)
         await answer(CAI.peer, request)
 

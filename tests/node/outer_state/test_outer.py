@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,10 +27,8 @@ from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.outer_state import fetch, update_blobs
-from p2ptrain.node.outer_state import outer_task as module
-from p2ptrain.node.outer_state.outer_task import keep_outer_state
+from p2ptrain.node.outer_state.outer_task import Patience, keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
-from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.peers.heartbeat import SnapshotReport
@@ -43,17 +41,22 @@ ALONE = policy(participants_min=1, snapshot_every=2)
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone() -> None:
     """No other peer is heard."""
 
 
 @asynccontextmanager
 async def following(
-    folder: Path, *, steps: int = 0, skip: bool = False, timing: Timing = QUICK
+    folder: Path,
+    *,
+    steps: int = 0,
+    skip: bool = False,
+    timing: Timing = QUICK,
+    clock: Callable[[], float] = trio.current_time,
 ) -> AsyncIterator[Rig]:
     """A node that follows a ledger with `steps` outer steps behind it."""
     async with (
-        rig(folder, rules=ALONE, steps=99, timing=timing) as r,
+        rig(folder, rules=ALONE, steps=99, timing=timing, clock=clock) as r,
         trio.open_nursery() as nursery,
     ):
         for _ in range(steps):
@@ -103,19 +106,16 @@ async def test_newcomer_starts_from_genesis_and_replays_the_commits(
 class Clock:
     now_s: float = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now_s
 
 
-async def test_share_of_computing_time_of_an_outer_step_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_share_of_computing_time_of_an_outer_step_is_reported(tmp_path: Path) -> None:
     """The first has no beginning. A step that computed for more than its whole time includes
     earlier computing.
     """
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    async with following(tmp_path) as r:
+    async with following(tmp_path, clock=clock) as r:
         for step, computed_s in enumerate((3.0, 4.0, 7.5, 0.0, 11.0)):
             await settled(lambda step=step: len(r.said("committed")) == step)  # type: ignore[misc]
             clock.now_s += 10.0
@@ -268,7 +268,7 @@ async def test_certified_blob_that_is_no_update_ends_the_node(tmp_path: Path) ->
 
 
 async def test_certified_blob_that_is_no_snapshot_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=ALONE)
     genesis, lie = r.context.manifest.genesis, SnapshotRef(1, r.context.manifest.data.index)
@@ -311,7 +311,7 @@ async def test_only_the_manifest_of_a_wrong_sized_snapshot_is_fetched(
 
 
 async def test_snapshot_that_nobody_has_is_replaced_by_a_newer_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=ALONE)
     await commit(r)
@@ -326,9 +326,7 @@ async def test_snapshot_that_nobody_has_is_replaced_by_a_newer_one(
     assert r.said("caught-up")[0]["updates"] == 1
 
 
-async def test_node_away_for_too_long_jumps_to_a_newer_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_away_for_too_long_jumps_to_a_newer_snapshot(tmp_path: Path) -> None:
     async with following(tmp_path, steps=2, timing=replace(QUICK, lost_s=0.1)) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
         assert best_start(r.context, await look(r.context)).step == 2
@@ -345,9 +343,7 @@ async def test_node_away_for_too_long_jumps_to_a_newer_snapshot(
 
 
 @asynccontextmanager
-async def restarted(
-    folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Rig]:
+async def restarted(folder: Path, steps: int) -> AsyncIterator[Rig]:
     """A node about to start beside a peer that has nothing, with `steps` outer steps to follow."""
     async with rig(folder, rules=ALONE, steps=99) as r, trio.open_nursery() as nursery:
         r.wait_for(lost_s=0.1)
@@ -376,13 +372,11 @@ def update_of(r: Rig, step: int) -> Digest:
     return r.context.ledger.core.updates[step].update
 
 
-async def test_restart_uses_what_it_has_before_a_snapshot_nobody_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_restart_uses_what_it_has_before_a_snapshot_nobody_has(tmp_path: Path) -> None:
     """Only one peer had finished the newest certified snapshot when the power failed, and it stays
     away.
     """
-    async with restarted(tmp_path, 12, monkeypatch) as r, trio.open_nursery() as nursery:
+    async with restarted(tmp_path, 12) as r, trio.open_nursery() as nursery:
         await commit(r, snapshot=SnapshotRef(12, digest_of(b"gone")))
         assert update_blobs.payload_bytes_about(r.context) * 12 > 8 * r.context.layout.numel
         nursery.start_soon(keep_outer_state, r.context)
@@ -392,11 +386,9 @@ async def test_restart_uses_what_it_has_before_a_snapshot_nobody_has(
         nursery.cancel_scope.cancel()
 
 
-async def test_unavailable_start_gives_way_to_the_next_best_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unavailable_start_gives_way_to_the_next_best_in_turn(tmp_path: Path) -> None:
     gone = (SnapshotRef(3, digest_of(b"gone")), SnapshotRef(4, digest_of(b"gone, too")))
-    async with restarted(tmp_path, 3, monkeypatch) as r, trio.open_nursery() as nursery:
+    async with restarted(tmp_path, 3) as r, trio.open_nursery() as nursery:
         for snapshot in gone:
             await commit(r, snapshot=snapshot)
         genesis, lost = r.context.manifest.genesis, update_of(r, 1)
@@ -410,13 +402,11 @@ async def test_unavailable_start_gives_way_to_the_next_best_in_turn(
         nursery.cancel_scope.cancel()
 
 
-async def test_advancing_transfer_is_not_given_up_for_the_next_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with restarted(tmp_path, 0, monkeypatch) as r:
+async def test_advancing_transfer_is_not_given_up_for_the_next_best(tmp_path: Path) -> None:
+    async with restarted(tmp_path, 0) as r:
         now = r.context.now()
-        monkeypatch.setattr(Context, "now", lambda context: now)
-        patience = module._Patience(r.context, lambda: False, bounded=True)
+        r.surround(clock=lambda: now)
+        patience = Patience(r.context, lambda: False, bounded=True)
         for so_far in range(4):
             now += 0.6 * r.context.timing.lost_s
             r.context.outer.fetching = FetchingSnapshot(so_far, 9)
@@ -427,10 +417,8 @@ async def test_advancing_transfer_is_not_given_up_for_the_next_best(
         assert not patience.is_over()
 
 
-async def test_missing_update_is_requested_again_without_newer_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with restarted(tmp_path, 3, monkeypatch) as r, trio.open_nursery() as nursery:
+async def test_missing_update_is_requested_again_without_newer_snapshot(tmp_path: Path) -> None:
+    async with restarted(tmp_path, 3) as r, trio.open_nursery() as nursery:
         await commit(r, snapshot=SnapshotRef(3, digest_of(b"gone")))
         away = taken_away(r, update_of(r, 1))
         nursery.start_soon(keep_outer_state, r.context)
@@ -472,7 +460,7 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
 
 @pytest.mark.parametrize("away", [12, 6])
 async def test_node_that_fell_behind_takes_the_way_with_fewer_bytes(
-    tmp_path: Path, away: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, away: int
 ) -> None:
     async with following(tmp_path) as r:
         by_log = (
@@ -528,7 +516,7 @@ async def test_log_is_followed_if_nobody_has_the_newer_snapshot(
 
 
 async def test_node_that_hears_of_a_longer_chain_waits_before_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path, rules=ALONE)
     r.wait_for(hear_first_s=10.0)

@@ -16,7 +16,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.ledger.chain.state import LedgerState, digest_state
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
-from p2ptrain.node.outer_state import retention, scrub
+from p2ptrain.node.outer_state import retention
 from p2ptrain.node.outer_state.kept import cached_blocks_max, kept_blobs, kept_data, roots
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.state.context import Context
@@ -271,14 +271,9 @@ def rot(r: Rig, digest: Digest) -> bytes:
 
 @pytest.mark.parametrize("how", ["fetched again", "unpinned"])
 async def test_damaged_pin_is_named_until_it_is_repaired_or_released(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, how: str
 ) -> None:
     """Others have dropped that old snapshot, so nothing could ever be removed here again."""
-    for module, name, seconds in (
-        (retention, "AGAIN_S", 0.02),
-        (scrub, "REPAIR_S", 0.0),
-    ):
-        monkeypatch.setattr(module, name, seconds)
     async with rig(tmp_path, steps=9, rules=policy(participants_min=1)) as r:
         know_data(r)
         store, warnings = r.context.store, r.context.alerts.warnings
@@ -286,7 +281,7 @@ async def test_damaged_pin_is_named_until_it_is_repaired_or_released(
         store.lasting.change(add=old)
         was = rot(r, old)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_store_small, r.context)
+            nursery.start_soon(partial(keep_store_small, r.context, again_s=0.02))
             r.context.outer.step = 1
             committed(r, 0, snapshot(r.context, 0))
             r.context.changes.ring()

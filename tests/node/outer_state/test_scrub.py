@@ -6,27 +6,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 import trio.testing
 
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ids import Digest
-from p2ptrain.node.control.control_socket import _scrub
-from p2ptrain.node.outer_state import scrub as module
-from p2ptrain.node.outer_state.retention import _collect
+from p2ptrain.node.control.control_socket import COMMANDS
+from p2ptrain.node.outer_state.retention import collect
 from p2ptrain.node.outer_state.scrub import WARNING, one_pass, scrub
+from p2ptrain.node.state.timing import RepairTiming
 from p2ptrain.run import DataIndex
 from p2ptrain.swarm import PURPOSE
 from p2ptrain.swarm.wire import receive_request
 from tests.node.rig import Neighbour, NewRig, Rig, rig, settled
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPAIR_S", 0.0)
 
 
 @asynccontextmanager
@@ -81,11 +76,7 @@ async def test_unrepairable_chunk_is_reported_and_retried_next_pass(
         assert r.context.store.get_chunk(ours) == b"of us alone"
 
 
-async def test_silent_source_delays_no_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TRY_S", 0.3)
-
+async def test_silent_source_delays_no_pass(tmp_path: Path) -> None:
     def stands_still(sock: SecureSocket, hello: Mapping[str, object]) -> None:
         while True:
             sock.set_deadline(30)
@@ -95,21 +86,21 @@ async def test_silent_source_delays_no_pass(
         other.context.plane.listener.handle(PURPOSE, stands_still)
         rotten = chunks_of(r, r.context.manifest.genesis)[0]
         rot(r, rotten)
+        r.wait_for(repair=RepairTiming(look_s=0.0, try_s=0.3))
         with trio.fail_after(60):
             done = await one_pass(r.context, None)
         assert done.lost == [rotten]
 
 
 async def test_scrub_reads_slowly_unless_requested_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    monkeypatch.setattr(module, "FIRST_S", 0.0)
     r = await new_rig(tmp_path)
     object.__setattr__(r.context.config, "scrub_bytes_per_s", 1000)
-    nursery.start_soon(scrub, r.context)
+    nursery.start_soon(partial(scrub, r.context, first_s=0.0))
     await trio.testing.wait_all_tasks_blocked(0.05)
     assert r.said("scrubbed") == []
-    assert await _scrub(r.context) == {"asked": True}
+    assert await COMMANDS["scrub"](r.context) == {"asked": True}
     await settled(lambda: len(r.said("scrubbed")) == 2)
     assert [each["asked"] for each in r.said("scrubbed")] == [False, True]
     await trio.testing.wait_all_tasks_blocked(0.05)
@@ -128,7 +119,7 @@ async def test_disabled_scrub_still_runs_on_request(
     await settled(lambda: len(r.said("scrubbed")) == 1)
 
 
-async def test_damage_met_by_a_collection_is_repaired(tmp_path: Path) -> None:
+async def test_damage_met_by_acollection_is_repaired(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as (r, _):
         spec = r.context.manifest.data
         r.context.blobs.data = DataIndex.from_bytes(
@@ -137,9 +128,9 @@ async def test_damage_met_by_a_collection_is_repaired(tmp_path: Path) -> None:
             validation_blocks=spec.validation_blocks,
         )
         rot(r, r.context.manifest.genesis)
-        await _collect(r.context)
+        await collect(r.context)
         assert [each["code"] for each in r.said("not-collected")] == ["CKPT-HASH"]
         assert r.context.blobs.scrub_asked.is_set()
         await one_pass(r.context, None)
-        await _collect(r.context)
+        await collect(r.context)
         assert len(r.said("collected")) == 1

@@ -48,9 +48,7 @@ async def test_state_before_a_fetch_is_restored_afterwards(
         assert r.context.shown == Loading()
 
 
-async def test_peer_heard_during_a_fetch_is_asked_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_peer_heard_during_a_fetch_is_asked_too(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def takes_requests_and_never_answers(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -75,9 +73,7 @@ async def test_peer_heard_during_a_fetch_is_asked_too(
         assert r.context.store.read_blob(blob) == b"x" * 5000
 
 
-async def test_source_of_garbage_is_reported_and_avoided_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_source_of_garbage_is_reported_and_avoided_afterwards(tmp_path: Path) -> None:
     lies: list[str] = []
 
     def lies_whatever_it_is_asked(sock: SecureSocket, hello: Mapping[str, object]) -> None:
@@ -134,9 +130,7 @@ async def beside_one_that(
         yield r, [other.context.store.put_chunk(b"%d" % number) for number in range(4)]
 
 
-async def test_fetch_from_a_stalled_source_may_be_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fetch_from_a_stalled_source_may_be_given_up(tmp_path: Path) -> None:
     async with beside_one_that(tmp_path, chunks_max=0, try_s=0.1) as (r, chunks):
         with trio.fail_after(20), pytest.raises(StoreError) as caught:
             await fetch.fetch(r.context, chunks[0], unwanted=lambda: True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 import pytest
@@ -13,11 +13,12 @@ from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node.gossip import reachability
-from p2ptrain.node.gossip.gossip import _take_in, describe
+from p2ptrain.node.gossip.gossip import describe, take_heartbeat
 from p2ptrain.node.gossip.reachability import DOUBT_S, judged_reach, undialable
-from p2ptrain.node.reduce import reduce_links, ring_order
-from p2ptrain.node.reduce.reduce_links import Edges, connect
-from p2ptrain.node.reduce.reduce_task import _request
+from p2ptrain.node.reduce import ring_order
+from p2ptrain.node.reduce.reduce_links import Edges, connect, dials
+from p2ptrain.node.reduce.reduce_task import request_of
+from p2ptrain.peers.heartbeat import encode
 from p2ptrain.peers.path_table import Path
 from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
 from p2ptrain.run.manifest import CodecSpec
@@ -30,11 +31,21 @@ def hear(r: Rig, peer: PeerId, **changes: object) -> None:
     r.context.peers.table.note_heartbeat(peer, heartbeat(r.run.id, **changes), r.context.now())
 
 
+@dataclass
+class Counting:
+    """A listener that has served these connections."""
+
+    counts: ListenerStatistics
+
+    def statistics(self) -> ListenerStatistics:
+        return self.counts
+
+
 def requested(r: Rig, *others: PeerId, step: int = 0) -> ReduceRequest:
     """A reduce of these peers and us. We stand first."""
     context = [Participant(peer, 16, 1) for peer in (r.context.me, *others)]
     roster = opening(r.context.ledger.snapshot, *context, learners=others)
-    request = _request(r.context, r.context.outer_step(roster.step), roster)
+    request = request_of(r.context, r.context.outer_step(roster.step), roster)
     return replace(request, step=step)
 
 
@@ -110,17 +121,16 @@ async def test_peers_report_only_their_own_paths(tmp_path: FilePath) -> None:
         context.peers.paths.choose_page(0.0)
         told = describe(context, 1, 1)
         assert (told.paths, told.dialled, told.dialable) == (((ann, FAST),), False, True)
-        _take_in(context, ann, heartbeat(r.run.id, paths=((context.me, SLOW), (bob, SLOW))))
-        _take_in(context, bob, heartbeat(r.run.id, paths=((context.me, SLOW),)))
+        reports = ((ann, ((context.me, SLOW), (bob, SLOW))), (bob, ((context.me, SLOW),)))
+        for peer, paths in reports:
+            await take_heartbeat(context, peer, encode(heartbeat(r.run.id, paths=paths)))
         assert context.peers.paths.heard == {ann: {context.me: SLOW}}
 
 
 # ── who can be dialled ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_node_not_dialled_for_long_doubts_that_it_can_be(
-    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_not_dialled_for_long_doubts_that_it_can_be(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
         context = r.context
         assert judged_reach(context) == (False, True)
@@ -132,12 +142,12 @@ async def test_node_not_dialled_for_long_doubts_that_it_can_be(
         r.decide(replace(opening(context.ledger.snapshot), learners=(ANN.peer, BOB.peer)))
         assert judged_reach(context) == (False, False)
         for counts in (ListenerStatistics(served=1), ListenerStatistics(connections_now=1)):
-            monkeypatch.setattr(context.plane.listener, "statistics", lambda counts=counts: counts)
-            assert judged_reach(context) == (True, True)
-        monkeypatch.setattr(context.plane.listener, "statistics", ListenerStatistics)
-        monkeypatch.setattr(r.network, "addresses", list)
+            r.plug(listener=Counting(counts))
+            assert judged_reach(r.context) == (True, True)
+        r.plug(listener=Counting(ListenerStatistics()))
+        r.network.listens = []
         context.state.started_s = time.monotonic()
-        assert judged_reach(context) == (False, False)  # It does not listen.
+        assert judged_reach(r.context) == (False, False)  # It does not listen.
 
 
 async def test_node_that_cannot_be_dialled_is_warned_while_it_lasts(tmp_path: FilePath) -> None:
@@ -172,8 +182,7 @@ async def test_first_peer_dials_unless_only_it_can_be_dialled(
     async with rig(tmp_path) as r:
         r.context.own_heartbeat.dialable = mine
         hear(r, ANN.peer, dialable=theirs)
-        opener = reduce_links._opener(r.context, requested(r, ANN.peer), ANN.peer)
-        assert (opener is reduce_links._reach) is we_dial
+        assert dials(r.context, requested(r, ANN.peer), ANN.peer) is we_dial
 
 
 async def test_pair_that_cannot_connect_gives_up_and_sits_out_in_turn(

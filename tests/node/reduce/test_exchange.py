@@ -29,15 +29,15 @@ from p2ptrain.node.gossip import gossip
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.reduce import reduce_links
 from p2ptrain.node.reduce.reduce_task import (
-    _give_up,
-    _request,
-    _while_it_matters,
-    _why_moot,
     exchange,
+    give_up,
     reduce_due,
+    request_of,
+    while_it_matters,
+    why_moot,
 )
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.state.timing import Timing
+from p2ptrain.node.state.timing import ReduceTiming, Timing
 from p2ptrain.peers.heartbeat import ReduceReport
 from p2ptrain.peers.heartbeat_delta import FullHeartbeat, decode_beat
 from p2ptrain.ring import SILENCE_S
@@ -86,18 +86,18 @@ async def test_attempt_is_void_if_the_ledger_moved_or_a_peer_is_down(
         context = r.context
         roster = opening(context.ledger.snapshot, Participant(context.me, 16, 1))
         r.decide(roster)
-        assert _why_moot(context, roster) is None
+        assert why_moot(context, roster) is None
         ann = Participant(ANN.peer, 16, 1)
         with_ann = replace(roster, learners=(ANN.peer,), participants=(*roster.participants, ann))
         r.set_chain(roster=with_ann)
         context.peers.detector.watch(ANN.peer, context.now())
-        assert _why_moot(context, with_ann) is None
+        assert why_moot(context, with_ann) is None
         context.peers.detector.hint_lost(ANN.peer, context.now())
-        reason = _why_moot(context, with_ann)
+        reason = why_moot(context, with_ann)
         assert reason is not None
         assert reason.suspects == (ANN.peer,)
         r.set_chain(roster=None)
-        reason = _why_moot(context, with_ann)
+        reason = why_moot(context, with_ann)
         assert reason is not None
         assert reason.suspects == ()
 
@@ -105,7 +105,7 @@ async def test_attempt_is_void_if_the_ledger_moved_or_a_peer_is_down(
 async def test_request_follows_from_roster_and_manifest_alone(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1)) as r:
         roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1))
-        request = _request(r.context, r.context.outer_step(roster.step), roster)
+        request = request_of(r.context, r.context.outer_step(roster.step), roster)
         assert (request.peers, request.weights, request.me) == ((r.context.me,), (16,), 0)
         assert request.deadline_s >= REDUCE_S_MIN
 
@@ -149,7 +149,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
 
 
 async def test_unreachable_peer_is_suspected_and_theta_is_released(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
     r.wait_for(edge_s=0.5)
@@ -170,12 +170,11 @@ async def test_unreachable_peer_is_suspected_and_theta_is_released(
 
 @pytest.mark.parametrize("they_dial", [True, False])
 async def test_neighbour_that_never_opens_its_streams_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, they_dial: bool
+    tmp_path: Path, they_dial: bool
 ) -> None:
     """It should dial and does not, or it is dialled and does not answer our hello."""
-    monkeypatch.setattr(reduce_links, "DIAL_S", 0.4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
-        r.wait_for(edge_s=0.4)
+        r.wait_for(edge_s=0.4, reduce=ReduceTiming(dial_s=0.4))
         context = r.context
         with socket.create_server(("127.0.0.1", 0)) as silent:
             place = Endpoint(
@@ -232,7 +231,7 @@ def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
 
 @pytest.mark.parametrize("answer", [b"\0\0\0\1\1", b"\0\0\0\1\x80", b"\xff\xff\xff\xff", None])
 async def test_neighbour_with_a_bad_answer_or_certificate_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
+    tmp_path: Path, answer: bytes | None
 ) -> None:
     """A certificate may contain the name of a peer that has nothing to do with it."""
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
@@ -359,9 +358,9 @@ async def test_attempt_is_void_when_a_participant_lost_its_work(
         roster = opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer])
         r.set_chain(roster=roster)
         context.ledger.core.view.note(ReduceFailed(ANN.peer, 0, 0, (context.me,)))
-        assert _why_moot(context, roster) is None
+        assert why_moot(context, roster) is None
         context.ledger.core.view.note(ReduceFailed(ANN.peer, 0, 0, (ANN.peer,)))
-        reason = _why_moot(context, roster)
+        reason = why_moot(context, roster)
         assert reason is not None
         assert reason.suspects == (ANN.peer,)
 
@@ -398,7 +397,7 @@ async def test_slightly_later_node_makes_the_committed_update_itself(
             return "the update"
 
         async def late() -> None:
-            made.append(await _while_it_matters(context, roster, reduce, 60.0))
+            made.append(await while_it_matters(context, roster, reduce, 60.0))
 
         nursery.start_soon(late)
         r.decide(Commit(0, 0, digest_of(b"update")))
@@ -408,7 +407,7 @@ async def test_slightly_later_node_makes_the_committed_update_itself(
         last_bytes.set()
         await settled(lambda: made == ["the update"])
         with pytest.raises(ReduceAborted, match="without it"):
-            await _while_it_matters(context, roster, trio.sleep_forever)
+            await while_it_matters(context, roster, trio.sleep_forever)
 
 
 async def test_update_that_a_reduce_is_about_to_make_is_not_fetched(
@@ -437,7 +436,7 @@ async def test_neighbours_accusation_is_not_repeated_as_our_own(
 ) -> None:
     """Otherwise a liar that sends ABORT would accuse with the voices of all participants."""
     async with rig(tmp_path) as r:
-        await _give_up(r.context, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
+        await give_up(r.context, ReduceAborted(0, 0, (ANN.peer,), "it was silent", heard=heard))
         assert r.context.reduce.report == ReduceReport(0, 0, None, reported)
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
 

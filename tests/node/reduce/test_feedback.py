@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 from p2ptrain.errors import ReduceAborted
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
-from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce import reduce_task as exchanging
-from p2ptrain.node.reduce.reduce_task import _settle, exchange
+from p2ptrain.node.reduce.reduce_task import exchange, settle
+from p2ptrain.node.state.timing import ReduceTiming
 from p2ptrain.ring import Reduce, ReduceStatistics
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.sync import SyncSpec
@@ -71,9 +72,7 @@ def owed(r: Rig) -> list[NDArray[np.float32]]:
     return [residual.owed.copy() for residual in r.context.outer.residuals]
 
 
-async def test_each_fragment_owes_what_its_own_updates_have_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path) -> None:
     settings = {
         "rules": policy(participants_min=1, snapshot_every=100),
         "codec": CodecSpec("int4", 32, feedback=True),
@@ -116,10 +115,14 @@ class Late(Reduce):
 
     lost: NDArray[np.float32] | None = None
 
+    def __init__(self, *terms: Any, residual_out: NDArray[np.float32] | None, **more: Any) -> None:
+        super().__init__(*terms, residual_out=residual_out, **more)
+        assert residual_out is not None
+        self.aside = residual_out
+
     def run(self) -> ReduceStatistics:
         super().run()
-        assert self._arithmetic._residual_out is not None
-        Late.lost = self._arithmetic._residual_out.copy()
+        Late.lost = self.aside.copy()
         self._verdict.wait(30.0)
         raise ReduceAborted(self._request.step, self._request.attempt, (), "it was given up")
 
@@ -131,8 +134,7 @@ class Spoilt(Late):
         try:
             return super().run()
         finally:
-            assert self._arithmetic._residual_out is not None
-            self._arithmetic._residual_out[-1] = 1e30
+            self.aside[-1] = 1e30
 
 
 @asynccontextmanager
@@ -140,14 +142,14 @@ async def owing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, late: type[Late]
 ) -> AsyncIterator[Rig]:
     """A node alone in its run that owes a residual from step 0 and is `late` in step 1."""
-    monkeypatch.setattr(update_blobs, "LAG_S", 0.02)
-    monkeypatch.setattr(Late, "lost", None)
+    Late.lost = None
     rules = policy(participants_min=1, snapshot_every=100)
     codec = CodecSpec("int4", 32, feedback=True)
     async with (
         rig(folder, rules=rules, codec=codec, steps=99) as r,
         trio.open_nursery() as nursery,
     ):
+        r.wait_for(reduce=ReduceTiming(lag_s=0.02))
         nursery.start_soon(keep_outer_state, r.context)
         nursery.start_soon(exchange, r.context)
         _, update = await offer(r, 0)
@@ -212,10 +214,10 @@ async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
         assert residual is not None
         residual.owed[:] = 1.0
         residual.begun(0, 0, 1)
-        _settle(r.context)
+        settle(r.context)
         assert residual.open_step == 0
         ledger.state = ledger.kept.start = replace(ledger.state, step=1)
-        _settle(r.context)
+        settle(r.context)
         assert (residual.open_step, residual.owed.any()) == (None, False)
 
 

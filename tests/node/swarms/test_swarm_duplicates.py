@@ -8,15 +8,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from p2ptrain.archive.home import Home
 from p2ptrain.errors import IdentityInUse
 from p2ptrain.ids import PeerId
-from p2ptrain.node.joining import duplicate_identity
-from p2ptrain.peers import duplicate_watch
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.peers.incarnations import starts_of
-from tests.node.swarm import Swarm, SwarmNode, swarm
+from tests.node.swarm import QUICK_TO_ASK, Swarm, SwarmNode, swarm
 
 ENDLESS = 10_000
 
@@ -40,15 +37,13 @@ def is_told(node: SwarmNode) -> bool:
     return "identity" in node.context.alerts
 
 
-async def test_copy_does_not_start_while_the_original_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The original answers within two seconds. This leaves it time on a crowded machine.
-    monkeypatch.setattr(duplicate_identity, "start_wait_s", lambda: 30.0)
+async def test_copy_does_not_start_while_the_original_lives(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: len(s.credits("ann")) >= 1)
         copy = copied(s, "ann")
         copy.config = replace(copy.config, listen=("/ip4/127.0.0.1/tcp/0",))
+        # The original answers within two seconds. This leaves it time on a crowded machine.
+        copy.timing = asking(start_wait_s=30.0)
         await s.start("ann-copy")
         assert copy.error is not None
         assert (copy.error.code, copy.error.exit_code) == ("ID-IN-USE", 8)
@@ -58,14 +53,12 @@ async def test_copy_does_not_start_while_the_original_lives(
         assert not is_told(s["ann"])
 
 
-async def test_of_two_that_start_together_one_stays_without_a_vote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_two_that_start_together_one_stays_without_a_vote(tmp_path: Path) -> None:
     async with swarm(tmp_path, nodes=("ann",), later=("cai",), steps=ENDLESS) as s:
         twins = [s["cai"], copied(s, "cai", all_of_it=False)]
-        monkeypatch.setattr(duplicate_identity, "be_alone", alone_for_all_it_knows)
-        monkeypatch.setattr(duplicate_watch, "QUIET_S", 3.0)
-        monkeypatch.setattr(duplicate_identity, "LINGER_S", 3.0)
+        for twin in twins:
+            # Neither waits for an answer at its start, as if no member was connected then.
+            twin.timing = asking(start_wait_s=0.0, quiet_s=3.0, linger_s=3.0)
         await s.start("cai", "cai-copy")
         await s.until(lambda: all(is_told(node) for node in twins) and any(n.up for n in twins))
         await s.until(lambda: len([node for node in twins if node.up]) == 1)
@@ -80,8 +73,9 @@ async def test_of_two_that_start_together_one_stays_without_a_vote(
         await s.until(lambda: s.seed.context.identities.incarnations.is_known(*heard_as(left)))
 
 
-async def alone_for_all_it_knows(*arguments: object) -> None:
-    """Replaces the question at the start, as if no member was connected then."""
+def asking(**seconds: float) -> Timing:
+    """The timing of a node that asks like this whether it has a duplicate."""
+    return replace(QUICK_TO_ASK, questions=replace(QUICK_TO_ASK.questions, **seconds))
 
 
 def heard_as(node: SwarmNode) -> tuple[PeerId, int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pytest
 import trio
 
 from p2ptrain.ids import Digest
-from p2ptrain.node.joining import find_run
 from p2ptrain.node.state.timing import Timing
 from tests.node.swarm import SwarmNode, swarm
 
@@ -105,9 +104,7 @@ def is_member(node: SwarmNode, other: SwarmNode) -> bool:
     return node.context.ledger.snapshot.is_member(other.peer)
 
 
-async def test_peer_taken_off_the_allowlist_is_evicted_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_peer_taken_off_the_allowlist_is_evicted_and_told(tmp_path: Path) -> None:
     timing = Timing(revocation_look_s=0.3)
     async with swarm(tmp_path, steps=ENDLESS, timing=timing) as s:
         cai = s["cai"]
@@ -129,14 +126,12 @@ def states(node: SwarmNode) -> list[object]:
     return [event["state"] for event in node.events("state")]
 
 
-async def test_waiting_peer_takes_part_once_the_organiser_approves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_peer_takes_part_once_the_organiser_approves(tmp_path: Path) -> None:
     """It has found another node than the organiser's."""
-    monkeypatch.setattr(find_run, "ASK_AGAIN_S", 0.5)
     async with swarm(tmp_path, nodes=("ann", "bob"), steps=ENDLESS) as s:
         await s.until(lambda: s.at_step(1))
         eve = s.add("eve")
+        eve.timing = replace(eve.timing, approval_look_s=0.5)
         s.nursery.start_soon(partial(s.start, "eve", bootstrap="ann"))
         await s.until(lambda: eve.peer in s.seed.context.join_requests.pending)
         assert eve.peer not in s.seed.context.network.connected()

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from p2ptrain.node.outer_state.kept import roots
-from p2ptrain.node.training import lease_data as module
 from p2ptrain.node.training.lease_data import NEWCOMERS, ahead, paths_of
 from p2ptrain.run import DataIndex
 from p2ptrain.testing.published import BLOCK_TOKENS, BLOCKS, block_file
@@ -49,15 +46,12 @@ async def test_blocks_that_a_member_gave_back_are_wanted_again(tmp_path: Path) -
         assert len(wanted) == len(set(wanted))
 
 
-async def test_no_more_is_kept_ahead_than_exists_or_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_more_is_kept_ahead_than_exists_or_fits(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=10_000) as r:
         know_data(r)
         assert len(ahead(r.context)) == 2 + BLOCKS
         block_bytes = 4 * BLOCK_TOKENS
-        monkeypatch.setattr(module, "AHEAD_BYTES_MAX", 10 * block_bytes)
-        assert len(ahead(r.context)) == 2 + 10
+        assert len(ahead(r.context, bytes_max=10 * block_bytes)) == 2 + 10
         r.configure(data_cache_bytes=7 * block_bytes)
         assert len(ahead(r.context)) == 2 + 7
 

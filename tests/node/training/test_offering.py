@@ -45,16 +45,16 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
         assert goes_on.wait(30.0)
         return own_peak(theta, local)
 
-    def lose_a_rank(trainer: FakeTrainer) -> None:
-        if measures.is_set() and not noticed.is_set():
-            noticed.set()
-            raise TrainerError("a rank has gone", code="TRAINER-RANKS")
+    class Losing(FakeTrainer):
+        def check(self) -> None:
+            if measures.is_set() and not noticed.is_set():
+                noticed.set()
+                raise TrainerError("a rank has gone", code="TRAINER-RANKS")
 
     monkeypatch.setattr(ready_work, "contribution_peak", slow_peak)
-    monkeypatch.setattr(FakeTrainer, "check", lose_a_rank)
     remote = Remote()
     timing: Any = SimpleNamespace(**asdict(replace(QUICK, trainer_look_s=0.01)))
-    async with training(tmp_path, remote, timing=timing) as r:
+    async with training(tmp_path, remote, Losing, timing=timing) as r:
         await settled(noticed.is_set)
         timing.trainer_look_s = 60.0
         await trio.testing.wait_all_tasks_blocked(0.05)

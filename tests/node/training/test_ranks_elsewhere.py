@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 import trio
 
 import p2ptrain
@@ -126,9 +125,7 @@ def rank_of_torchrun(address: str, secret: Path) -> Iterator[None]:
         rank.wait()
 
 
-async def test_remote_ranks_make_the_same_state_as_local_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_remote_ranks_make_the_same_state_as_local_ones(tmp_path: Path) -> None:
     """Both use one identity, so they have the same run, lease and bytes."""
     async with training(tmp_path / "local") as r:
         local = await stepped(r)

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ from p2ptrain.archive.home import Home
 from p2ptrain.encoding import pack
 from p2ptrain.errors import TrainerError, TrainerExited, TrainerUnfit
 from p2ptrain.identity import load_or_create
-from p2ptrain.ipc import channel, frames
+from p2ptrain.ipc import frames
+from p2ptrain.ipc.channel import Channel
 from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.control.status import status
@@ -30,14 +32,12 @@ from p2ptrain.node.outer_state import state_mismatch
 from p2ptrain.node.outer_state.state_mismatch import Contradiction
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import trainer_link as module
-from p2ptrain.node.training import trainer_task
 from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Amendment, DataIndex, SignedAmendment
 from p2ptrain.store import digest_of
 from p2ptrain.sync import SyncSpec
 from p2ptrain.sync.trainer_orders import Work
-from p2ptrain.testing import fake_trainer
 from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote, block_of
 from p2ptrain.testing.published import policy
 from p2ptrain.trainer.host import supervisor
@@ -59,12 +59,18 @@ def know_data(r: Rig) -> None:
 
 
 @asynccontextmanager
-async def training(folder: Path, remote: Remote, **settings: object) -> AsyncIterator[Rig]:
+async def training(
+    folder: Path,
+    remote: Remote,
+    make: Callable[[Context, Remote], FakeTrainer] = FakeTrainer,
+    **settings: object,
+) -> AsyncIterator[Rig]:
     """A founder whose trainer is started, with θ at the ledger's head."""
     async with rig(folder, rules=ALONE, steps=9, **settings) as r, trio.open_nursery() as nursery:
         know_data(r)
         r.context.outer.step = 0
-        nursery.start_soon(train, r.context, FakeTrainers(r.context, remote))
+        trainers = FakeTrainers(r.context, remote, make)
+        nursery.start_soon(partial(train, r.context, trainers, stop_s=0.05))
         yield r
         nursery.cancel_scope.cancel()
 
@@ -289,7 +295,7 @@ async def test_theta_is_in_use_from_the_order_until_the_answer(
 
 
 async def test_theta_is_not_in_use_while_due_data_are_awaited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """It may be long until a peer has them, and θ could not move meanwhile."""
     remote = Remote()
@@ -383,45 +389,50 @@ async def test_failing_trainer_is_restarted_until_the_budget_is_spent(
         assert not r.context.trainer.theta_in_use
 
 
-async def test_trainer_that_cannot_run_here_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def ends(_: module.Conversation) -> None:
-        raise TrainerUnfit(78, "[GPU-OLD] A GPU does not compute in bf16\n--precision fp32")
+async def test_trainer_that_cannot_run_here_is_not_tried_again(tmp_path: Path) -> None:
+    class Unfit(FakeTrainer):
+        def check(self) -> None:
+            raise TrainerUnfit(78, "[GPU-OLD] A GPU does not compute in bf16\n--precision fp32")
 
-    monkeypatch.setattr(module.Conversation, "hold", ends)
     async with rig(tmp_path, rules=ALONE) as r:
         with pytest.raises(TrainerUnfit) as caught:
-            await train(r.context, FakeTrainers(r.context, Remote()))
+            await train(r.context, FakeTrainers(r.context, Remote(), Unfit))
         assert caught.value.evidence[-1] == "--precision fp32"
         assert [each["code"] for each in r.said("trainer-ended")] == ["TRAINER-UNFIT"]
 
 
-@pytest.fixture
-def useful(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each ended trainer, whether it offered work."""
-    ended, stop = list[bool](), FakeTrainer.stop
+class Noting(FakeTrainer):
+    """Notes, for each ended trainer, whether it offered work."""
 
-    def noted(trainer: FakeTrainer, deadline_s: float, *, again: bool = False) -> int:
-        ended.append(trainer.useful)
-        return stop(trainer, deadline_s, again=again)
+    def __init__(self, context: Context, remote: Remote, useful: list[bool]) -> None:
+        super().__init__(context, remote)
+        self._useful = useful
 
-    monkeypatch.setattr(FakeTrainer, "stop", noted)
-    return ended
+    def stop(self, deadline_s: float, *, again: bool = False) -> int:
+        self._useful.append(self.useful)
+        return super().stop(deadline_s, again=again)
 
 
 async def test_restart_is_shown_until_the_next_trainer_offers_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, useful: list[bool]
+    tmp_path: Path,
 ) -> None:
     """Until then it may fail at the same block as the last one, and so may the next one."""
-    told, note = list[bool](), module.Conversation._note_progress
+    told, useful = list[bool](), list[bool]()
 
-    def noted(conversation: module.Conversation, progress: frames.Progress) -> None:
-        note(conversation, progress)
-        told.append(module.RESTARTED in conversation._context.alerts.warnings)
+    class Telling(Noting):
+        """Notes at each report of an inner step whether the restart is shown."""
 
-    monkeypatch.setattr(module.Conversation, "_note_progress", noted)
-    async with training(tmp_path, Remote(dies_in_mid_lease=True)) as r:
+        def __init__(self, context: Context, remote: Remote) -> None:
+            super().__init__(context, remote, useful)
+            self._context = context
+
+        def feed(self, data: bytes) -> list[frames.Frame]:
+            arrived = super().feed(data)
+            reports = [each for each in arrived if isinstance(each, frames.Progress)]
+            told.extend(module.RESTARTED in self._context.alerts.warnings for _ in reports)
+            return arrived
+
+    async with training(tmp_path, Remote(dies_in_mid_lease=True), Telling) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert len(r.said("trainer-ended")) == 1
         assert told == [False, True, True]
@@ -429,28 +440,31 @@ async def test_restart_is_shown_until_the_next_trainer_offers_work(
     assert useful == [False, True]
 
 
-async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(tmp_path: Path) -> None:
     """For example the trainer restores its optimizer and reads nothing, so its socket is full."""
-    monkeypatch.setattr(channel, "ASK_EVERY_S", 0.001)
-    monkeypatch.setattr(trainer_task, "STOP_S", 0.05)
-    asked, check = 0, trio.from_thread.check_cancelled
-
-    def count_and_check() -> None:
-        nonlocal asked
-        asked += 1
-        check()
+    asked = 0
 
     class Narrow(FakeTrainer):
+        """Its socket is soon full. It counts how often a waiting order asks whether to go on."""
+
         def __init__(self, context: Context, remote: Remote) -> None:
             super().__init__(context, remote)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+            self._channel = Channel(self.socket, ask_every_s=0.001)
 
-    monkeypatch.setattr(trio.from_thread, "check_cancelled", count_and_check)
-    monkeypatch.setattr(fake_trainer, "FakeTrainer", Narrow)
+        def send(
+            self, frame: frames.ToTrainer, meanwhile: Callable[[], None] | None = None
+        ) -> None:
+            def count_and_ask() -> None:
+                nonlocal asked
+                asked += 1
+                assert meanwhile is not None
+                meanwhile()
+
+            super().send(frame, count_and_ask)
+
     remote = Remote(stuck=True)
-    async with training(tmp_path, remote, inner_steps=90) as r:
+    async with training(tmp_path, remote, Narrow, inner_steps=90) as r:
         await settled(lambda: asked >= 5)
         assert r.said("trainer-ended") == []
         remote.stuck = False
@@ -479,11 +493,8 @@ class Process:
         pass
 
 
-async def test_rank_that_ends_slowly_does_not_stop_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rank_that_ends_slowly_does_not_stop_the_node(tmp_path: Path) -> None:
     """Releasing a GPU may take seconds, and others give up a peer that is silent for eight."""
-    monkeypatch.setattr(module, "LAST_WORDS_LOOK_S", 0.0)
     dead, slow = threading.Event(), threading.Event()
     dead.set()
     ours, theirs = socket.socketpair()
@@ -510,56 +521,51 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(
 
 
 @pytest.mark.parametrize("by", ["a look", "an order that does not arrive"])
-async def test_last_report_of_a_trainer_is_read_after_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
+async def test_last_report_of_a_trainer_is_read_after_its_end(tmp_path: Path, by: str) -> None:
     noticed = threading.Event()
-    feed, check, send = FakeTrainer.feed, FakeTrainer.check, FakeTrainer.send
 
-    def feed_late(trainer: FakeTrainer, data: bytes) -> list[frames.Frame]:
-        if b"finite" in data:
-            assert noticed.wait(30.0)
-        return feed(trainer, data)
+    class Late(FakeTrainer):
+        """Its last report is read only after its end was noticed."""
 
-    def check_and_tell(trainer: FakeTrainer) -> None:
-        try:
-            check(trainer)
-        except TrainerExited:
-            noticed.set()
-            raise
+        def feed(self, data: bytes) -> list[frames.Frame]:
+            if b"finite" in data:
+                assert noticed.wait(30.0)
+            return super().feed(data)
 
-    def send_and_fail(
-        trainer: FakeTrainer, frame: frames.ToTrainer, meanwhile: Callable[[], None]
-    ) -> None:
-        send(trainer, frame, meanwhile)
-        if isinstance(frame, frames.Train) and not noticed.is_set():
-            trainer.await_end(30.0)
-            noticed.set()
-            raise TrainerExited(-9, "")
+        def check(self) -> None:
+            try:
+                super().check()
+            except TrainerExited:
+                noticed.set()
+                raise
 
-    monkeypatch.setattr(FakeTrainer, "feed", feed_late)
-    monkeypatch.setattr(FakeTrainer, "check", check_and_tell)
-    if by != "a look":
-        monkeypatch.setattr(FakeTrainer, "send", send_and_fail)
+        def send(
+            self, frame: frames.ToTrainer, meanwhile: Callable[[], None] | None = None
+        ) -> None:
+            super().send(frame, meanwhile)
+            ends = by != "a look" and isinstance(frame, frames.Train) and not noticed.is_set()
+            if ends:
+                self.await_end(30.0)
+                noticed.set()
+                raise TrainerExited(-9, "")
+
     remote = Remote(fault=frames.Failed("NAN", "the loss is not finite"))
     look_s = 0.01 if by == "a look" else 3600.0
-    async with training(tmp_path, remote, timing=replace(QUICK, trainer_look_s=look_s)) as r:
+    async with training(tmp_path, remote, Late, timing=replace(QUICK, trainer_look_s=look_s)) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"]
 
 
-async def test_trainer_that_ends_with_its_node_is_not_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_trainer_that_ends_with_its_node_is_not_an_error(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=ALONE) as r:
         with trio.CancelScope() as node:
 
-            async def ends(_: module.Conversation) -> None:
-                node.cancel()
-                raise TrainerError("it has ended")
+            class Ending(FakeTrainer):
+                def feed(self, data: bytes) -> list[frames.Frame]:
+                    trio.from_thread.run_sync(node.cancel)
+                    raise TrainerError("it has ended")
 
-            monkeypatch.setattr(module.Conversation, "_listen", ends)
-            await train(r.context, FakeTrainers(r.context, Remote()))
+            await train(r.context, FakeTrainers(r.context, Remote(), Ending))
         assert node.cancelled_caught
 
 
@@ -567,10 +573,10 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(
     ("poison", "code"), [(float("nan"), "NAN"), (-float("inf"), "NAN"), (1e3, "DIVERGED")]
 )
 async def test_weights_over_the_bound_are_trained_anew(
-    tmp_path: Path, poison: float, code: str, useful: list[bool]
+    tmp_path: Path, poison: float, code: str
 ) -> None:
-    remote = Remote(poison=poison)
-    async with training(tmp_path, remote) as r:
+    remote, useful = Remote(poison=poison), list[bool]()
+    async with training(tmp_path, remote, partial(Noting, useful=useful)) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert [ended["code"] for ended in r.said("trainer-ended")] == [code]
         assert remote.starts == 2
