@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 
 
-class Dialling:
+class DialHandle:
     """Pass it to `dial`, which raises soon after `give_up`. Thread-safe."""
 
     def __init__(self) -> None:

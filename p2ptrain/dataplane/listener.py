@@ -34,7 +34,7 @@ Handler = Callable[[PeerSocket, Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ListenerLimits:
     """The limits of a listener."""
 
     strangers_max: int = 64
@@ -83,10 +83,10 @@ class Listener:
         *,
         allowed: Callable[[PeerId], bool],
         encrypted: bool = True,
-        bounds: Bounds | None = None,
+        bounds: ListenerLimits | None = None,
     ) -> None:
         self._encrypted = encrypted
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or ListenerLimits()
         self._gate = Gate(credentials, allowed)
         self._strangers = Strangers(self._bounds.strangers_max)
         self._lock = threading.Lock()

@@ -39,7 +39,7 @@ Limit = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeResult:
     """`count_bytes` came in `seconds`, both after the halfway point; 0 if the peer was busy."""
 
     round_trip_s: float
@@ -47,7 +47,7 @@ class Probed:
     seconds: float
 
 
-def probe(sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX) -> Probed:
+def probe(sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX) -> ProbeResult:
     """Measure the path from the peer to here, on a connection with purpose PURPOSE. Blocks.
 
     Raises:
@@ -60,7 +60,7 @@ def probe(sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX) -> Probed:
     sock.receive_into(answer)
     began = time.monotonic()
     if not answer[0]:
-        return Probed(began - asked, 0, 0.0)
+        return ProbeResult(began - asked, 0, 0.0)
     view = memoryview(bytearray(SLICE_BYTES))
     came: list[tuple[float, int]] = [(began, 0)]
     while (total := came[-1][1]) < count_bytes and came[-1][0] < began + PROBE_S:
@@ -73,14 +73,14 @@ def probe(sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX) -> Probed:
     return _second_half(asked, came)
 
 
-def _second_half(asked: float, came: list[tuple[float, int]]) -> Probed:
+def _second_half(asked: float, came: list[tuple[float, int]]) -> ProbeResult:
     (began, _), (ended, total) = came[0], came[-1]
     since, before = next(
         (at, so_far)
         for at, so_far in reversed(came)
         if 2 * so_far <= total and 2 * (at - began) <= ended - began
     )
-    return Probed(began - asked, total - before, max(ended - since, 1e-6))
+    return ProbeResult(began - asked, total - before, max(ended - since, 1e-6))
 
 
 class ProbeServer:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from p2ptrain.dataplane.pacing import Flow, Pacer, Rank, Ticket
+from p2ptrain.dataplane.pacing import Flow, Pacer, SendPriority, Ticket
 from p2ptrain.ids import PeerId
 
 PEERS_MAX = 1024
@@ -38,9 +38,9 @@ class Uplink:
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def share(self, rank: Rank) -> Share:
+    def share(self, rank: SendPriority) -> UplinkShare:
         """Return a new share, equal to the others of its rank. `close` it when nothing follows."""
-        return Share(self, Flow(rank))
+        return UplinkShare(self, Flow(rank))
 
     def close(self) -> None:
         """Release all waiting threads: the sockets that they send to are closed anyway."""
@@ -64,7 +64,7 @@ class Uplink:
             self._pacer.close(flow)
 
 
-class Share:
+class UplinkShare:
     """Ask before you send, and send when there is nothing left to wait for. Thread-safe."""
 
     def __init__(self, uplink: Uplink, flow: Flow) -> None:
@@ -93,11 +93,11 @@ class Share:
 class PeerShares:
     """One share of a rank for each peer, so that more connections get no more bytes."""
 
-    def __init__(self, uplink: Uplink, rank: Rank) -> None:
+    def __init__(self, uplink: Uplink, rank: SendPriority) -> None:
         self._uplink = uplink
         self._rank = rank
         self._lock = threading.Lock()
-        self._shares: dict[PeerId, Share] = {}
+        self._shares: dict[PeerId, UplinkShare] = {}
 
     def take(self, peer: PeerId, count: int) -> None:
         """Block until `count` bytes may go to this peer."""

@@ -54,7 +54,7 @@ SPARE_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExportPlan:
     """The export to write."""
 
     spec: ModelSpec
@@ -82,7 +82,7 @@ def no_look(folder: Path) -> None:
 
 
 def export(
-    plan: Plan, theta: Theta, target: Path, *, force: bool = False, look: Look = no_look
+    plan: ExportPlan, theta: Theta, target: Path, *, force: bool = False, look: Look = no_look
 ) -> Exported:
     """Write `theta` as `plan` says to the folder `target`. `look` may refuse it by raising.
 
@@ -121,7 +121,7 @@ def check_target(target: Path, *, force: bool) -> None:
     )
 
 
-def _shards(plan: Plan) -> tuple[Shard, ...]:
+def _shards(plan: ExportPlan) -> tuple[Shard, ...]:
     tensors = [
         Tensor(name_of(entry.name), entry.name, entry.shape, entry.numel)
         for entry in layout_of(plan.spec).entries
@@ -129,7 +129,7 @@ def _shards(plan: Plan) -> tuple[Shard, ...]:
     return sharded(tensors, plan.dtype, plan.shard_bytes_max)
 
 
-def _check_room(folder: Path, plan: Plan) -> None:
+def _check_room(folder: Path, plan: ExportPlan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights_bytes = parameter_count(plan.spec) * BYTES[plan.dtype]
     needed = weights_bytes + len(plan.tokenizer.json_bytes) + SPARE_BYTES
@@ -141,7 +141,9 @@ def _check_room(folder: Path, plan: Plan) -> None:
         )
 
 
-def _write_weights(plan: Plan, theta: Theta, shards: tuple[Shard, ...], folder: Path) -> Digest:
+def _write_weights(
+    plan: ExportPlan, theta: Theta, shards: tuple[Shard, ...], folder: Path
+) -> Digest:
     """Write all files of weights in one pass over θ; return θ's digest, padding included."""
     about = {"run": plan.origin.run, "step": str(plan.origin.step), "source": "p2ptrain"}
     layout = layout_of(plan.spec)
@@ -162,7 +164,7 @@ def _paddings(layout: Layout) -> Iterator[tuple[str, int]]:
         yield entry.name, aligned(entry.end) - entry.end
 
 
-def _write_rest(plan: Plan, theta: Digest, folder: Path) -> None:
+def _write_rest(plan: ExportPlan, theta: Digest, folder: Path) -> None:
     tokenizer, sequence = plan.tokenizer, plan.spec.sequence
     ends = {f"{role}_token_id": number for role, number in sorted(tokenizer.numbers.items())}
     config = config_of(plan.spec, TORCH_NAMES[plan.dtype], tokenizer.numbers)

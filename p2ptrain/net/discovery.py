@@ -28,16 +28,16 @@ from p2ptrain.net.kad import (
     ANSWER_BYTES_MAX,
     PROTOCOL,
     REQUEST_BYTES_MAX,
-    Answerer,
+    KadServer,
     announcement,
     key_of,
     nearest,
     providers_in,
     question,
 )
-from p2ptrain.net.records import Admitted, Records
+from p2ptrain.net.records import Admitted, ProviderRecords
 from p2ptrain.net.requests import open_stream, write_all
-from p2ptrain.net.stranger_slots import Places
+from p2ptrain.net.stranger_slots import StrangerSlots
 from p2ptrain.rate_limit import Allowance
 
 log = logging.getLogger(__name__)
@@ -74,9 +74,9 @@ class Discovery:
         self._connected = connected
         self._admitted = admitted
         self._is_member = is_member
-        self.records = Records(admitted)
-        self._answerer = Answerer(self._me, self.records, self._neighbours)
-        self._places = Places(SERVED_MAX)
+        self.records = ProviderRecords(admitted)
+        self._answerer = KadServer(self._me, self.records, self._neighbours)
+        self._places = StrangerSlots(SERVED_MAX)
         self._queries = Allowance(QUERIES_AT_ONCE, QUERIES_PER_S)
         host.set_stream_handler(TProtocol(PROTOCOL), self._serve)
 
@@ -151,7 +151,7 @@ class Discovery:
         """Answer the requests of one stream until it ends. Reset a stream that has been open for
         STREAM_S, or that must make room for another.
         """
-        asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _Turn()
+        asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _StreamTurn()
         with self._places.taken(asker, turn.give_up):
             while (request := await turn.read(stream)) is not None:
                 if not await self._answer(stream, asker, request):
@@ -169,7 +169,7 @@ class Discovery:
         return await write_all(self._host, stream, asker, encode_varint_prefixed(answer))
 
 
-class _Turn:
+class _StreamTurn:
     """Limits how long a stream is read. A cancelled write would break the connection."""
 
     def __init__(self) -> None:

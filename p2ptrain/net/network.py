@@ -218,7 +218,7 @@ class Network:
 
     def take_floods(self) -> dict[PeerId, int]:
         """Return the refused gossip by neighbour since the last call."""
-        return self._gossip.intake.take_refused()
+        return self._gossip.limits.take_refused()
 
     def refresh_admission(self) -> None:
         """Call this when `admitted` may give another answer than before for any peer."""
@@ -240,7 +240,7 @@ class Network:
             "connected": len(self._connections.peers()),
             "events_lost": self._connections.feed.lost,
             "gossip_lost": self._gossip.statistics(),
-            "gossip_refused": self._gossip.intake.refused,
+            "gossip_refused": self._gossip.limits.refused,
         }
 
     def _is_member(self, peer: PeerId) -> bool:

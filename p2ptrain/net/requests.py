@@ -66,7 +66,7 @@ _GONE = (StreamFailure, SwarmException, StreamError, StreamEOF)
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 
-class Status(enum.IntEnum):
+class ReplyStatus(enum.IntEnum):
     """The first byte of a reply."""
 
     OK = 0
@@ -214,14 +214,14 @@ class Requester:
     async def _judge(self, stream: INetStream, exchange: _Exchange, frame: bytes) -> bytes:
         """Return the reply in `frame`, or raise the error that it stands for."""
         peer = exchange.peer
-        if frame[:1] == bytes([Status.OK]):
+        if frame[:1] == bytes([ReplyStatus.OK]):
             self._keep_idle(peer, exchange.protocol, stream)
             return frame[1:]
         await _reset(stream)
         reason = ascii(frame[1 : 1 + REASON_BYTES_MAX].decode("utf-8", "replace"))
-        if frame[:1] == bytes([Status.REFUSED]):
+        if frame[:1] == bytes([ReplyStatus.REFUSED]):
             raise PeerUnreachable(f"it refused: {reason}", peer=peer, code="PEER-REFUSED")
-        if frame[:1] == bytes([Status.FAILED]):
+        if frame[:1] == bytes([ReplyStatus.FAILED]):
             raise PeerUnreachable(f"it could not answer: {reason}", peer=peer, code="PEER-FAILED")
         raise RemoteProtocolError(f"it reports that our request is malformed: {reason}", peer=peer)
 
@@ -284,7 +284,7 @@ class Responder:
         (length,) = _LENGTH.unpack(header)
         if length > service.bytes_max:
             words = f"{length} bytes; at most {service.bytes_max} are accepted"
-            await self._reply(stream, peer, Status.MALFORMED, words.encode())
+            await self._reply(stream, peer, ReplyStatus.MALFORMED, words.encode())
             return False
         with trio.move_on_after(BODY_S) as late:
             payload = await _read_exactly(stream, length)
@@ -293,26 +293,28 @@ class Responder:
         status, reply = await self._answer(peer, service, payload)
         return await self._reply(stream, peer, status, reply)
 
-    async def _answer(self, peer: PeerId, service: Service, payload: bytes) -> tuple[Status, bytes]:
+    async def _answer(
+        self, peer: PeerId, service: Service, payload: bytes
+    ) -> tuple[ReplyStatus, bytes]:
         if not (service.anyone or self._admitted(peer)):
-            return Status.REFUSED, b"you are not admitted to this run"
+            return ReplyStatus.REFUSED, b"you are not admitted to this run"
         try:
             with trio.fail_after(HANDLER_S):
-                return Status.OK, await service.handler(peer, payload)
+                return ReplyStatus.OK, await service.handler(peer, payload)
         except RemoteProtocolError as exc:
-            return Status.MALFORMED, exc.what.encode()
+            return ReplyStatus.MALFORMED, exc.what.encode()
         except NotAuthorised as exc:
-            return Status.REFUSED, exc.what.encode()
+            return ReplyStatus.REFUSED, exc.what.encode()
         except P2PTrainError as exc:
-            return Status.FAILED, exc.what.encode()
+            return ReplyStatus.FAILED, exc.what.encode()
         except Exception as exc:
             log.exception("a handler failed on a request of %s", peer)
-            return Status.FAILED, type(exc).__name__.encode()
+            return ReplyStatus.FAILED, type(exc).__name__.encode()
 
     async def _reply(
-        self, stream: INetStream, peer: PeerId, status: Status, payload: bytes
+        self, stream: INetStream, peer: PeerId, status: ReplyStatus, payload: bytes
     ) -> bool:
-        body = payload if status is Status.OK else payload[:REASON_BYTES_MAX]
+        body = payload if status is ReplyStatus.OK else payload[:REASON_BYTES_MAX]
         frame = _LENGTH.pack(1 + len(body)) + bytes([status]) + body
         return await write_all(self._host, stream, peer, frame)
 

@@ -45,7 +45,7 @@ PLAINTEXT = Caution(
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NodeAssembly:
     """The parts, the run that they serve, and the receiving end of the ledger's inbox."""
 
     parts: Parts
@@ -54,7 +54,7 @@ class Made:
 
 
 @asynccontextmanager
-async def assembled(around: Surroundings) -> AsyncIterator[Made]:
+async def assembled(around: Surroundings) -> AsyncIterator[NodeAssembly]:
     """Open the parts of a node for a run; they are closed when the block is left.
 
     Raises:
@@ -110,7 +110,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Made]:
         )
         _serve_probes(parts)
         _say_how_it_sends(parts)
-        yield Made(parts, run, receive)
+        yield NodeAssembly(parts, run, receive)
 
 
 def _store(stack: ExitStack, around: Surroundings) -> Store:

@@ -25,15 +25,15 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network, open_network
-from p2ptrain.node.assembly import Made, assembled
+from p2ptrain.node.assembly import NodeAssembly, assembled
 from p2ptrain.node.consensus.adopt_chain import take_over
 from p2ptrain.node.control.control_socket import serve_commands
-from p2ptrain.node.control.leaving import Exit
+from p2ptrain.node.control.leaving import ExitSignals
 from p2ptrain.node.gossip.ask_peers import ADMITTED, STRANGER
 from p2ptrain.node.gossip.connections import met_before
 from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted_checkpoint
 from p2ptrain.node.joining.invitation import invite
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.malloc_limits import limit_malloc
 from p2ptrain.node.state.surroundings import Surroundings
@@ -93,7 +93,7 @@ async def _main(
     dress: Callable[[Parts], None],
 ) -> None:
     say = partial(_say, config.quiet)
-    exit_ = Exit(say)
+    exit_ = ExitSignals(say)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
 
@@ -123,7 +123,7 @@ async def lives(
     Raises:
         P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
     """
-    reception = Reception(load_or_create(home.identity).peer, journal)
+    reception = StartupStatus(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_commands, home.control, reception)
         while True:
@@ -148,11 +148,11 @@ async def lives(
 async def opened(
     config: NodeConfig,
     home: Home,
-    reception: Reception,
+    reception: StartupStatus,
     say: find_run.Say,
     *,
     disk: Disk | None = None,
-) -> AsyncIterator[Made]:
+) -> AsyncIterator[NodeAssembly]:
     """Open all parts of a node that its run has admitted, for `live`; they are closed on exit.
 
     Raises:
@@ -200,7 +200,7 @@ async def _join(
     home: Home,
     identity: Identity,
     admission: Admission,
-    reception: Reception,
+    reception: StartupStatus,
     say: find_run.Say,
 ) -> Run:
     """Learn the run, connect to a peer if one is reachable, and wait for admission."""
@@ -249,7 +249,7 @@ def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
 
 
 async def _check(
-    config: NodeConfig, home: Home, run: Run | None, reception: Reception, say: find_run.Say
+    config: NodeConfig, home: Home, run: Run | None, reception: StartupStatus, say: find_run.Say
 ) -> None:
     """Check that this machine can run the node; warn of resources that may run short.
 

@@ -18,17 +18,17 @@ from typing import TypeVar
 import trio
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.archive.replay import Account, Named, account_of, named_by
+from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, account_of, named_by
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater, first_error
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.names import label
-from p2ptrain.node.assembly import Made
+from p2ptrain.node.assembly import NodeAssembly
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.consensus.pruning import nobody_keeps
 from p2ptrain.node.joining.find_run import Say
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.main import opened
 from p2ptrain.node.outer_state.fetch import fetch as fetch_blob
 from p2ptrain.node.outer_state.scrub import after, repair
@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedSnapshot:
     """A fetched snapshot, and the number of later updates that were fetched with it."""
 
     step: int
@@ -63,7 +63,9 @@ class Fetched:
     seconds: float
 
 
-def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say) -> Fetched:
+def fetch(
+    config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say
+) -> FetchedSnapshot:
     """Fetch a certified snapshot into the home: "newest", "genesis", a step, or a digest's
     beginning. `updates` fetches all later updates too.
 
@@ -124,12 +126,12 @@ async def _observe(
     say: Say,
     work: Callable[[Parts], Awaitable[Result]],
 ) -> Result:
-    reception = Reception(load_or_create(home.identity).peer, journal)
+    reception = StartupStatus(load_or_create(home.identity).peer, journal)
     async with opened(config, home, reception, say) as made:
         return await observe(made, work)
 
 
-async def observe(made: Made, work: Callable[[Parts], Awaitable[Result]]) -> Result:
+async def observe(made: NodeAssembly, work: Callable[[Parts], Awaitable[Result]]) -> Result:
     """Run `work` while this process follows the ledger, and return its result.
 
     Raises what `work` raises.
@@ -181,18 +183,20 @@ def _nobody(parts: Parts) -> NetworkUnreachable:
 
 
 def _not_counted(parts: Parts) -> list[str]:
-    believed, height = {view.peer for view in parts.believed()}, parts.ledger.state.height
+    believed, height = {record.peer for record in parts.believed()}, parts.ledger.state.height
     return [
         (
-            f"{label(view.peer)} claims {view.heartbeat.height} entries of the ledger and shows "
+            f"{label(record.peer)} claims {record.heartbeat.height} entries of the ledger and shows "
             f"none after entry {height}: its claim is ignored"
         )
-        for view in parts.peers
-        if view.peer not in believed
+        for record in parts.peers
+        if record.peer not in believed
     ]
 
 
-async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say) -> Fetched:
+async def fetch_here(
+    parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say
+) -> FetchedSnapshot:
     """Fetch as `fetch` does, in a network that is already up."""
     await _be_current(parts, say)
     account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
@@ -213,7 +217,7 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
         count += report.bytes_fetched
         for peer in report.blamed:
             say(f"{label(peer)} sent a wrong chunk and is not asked again")
-    return Fetched(
+    return FetchedSnapshot(
         step=named.step,
         digest=named.digest,
         height=named.source.height,
@@ -223,7 +227,7 @@ async def fetch_here(parts: Parts, *, wanted: str, updates: bool, pin: bool, say
     )
 
 
-def _updates_since(account: Account, named: Named) -> list[Digest]:
+def _updates_since(account: ChainFacts, named: CertifiedSnapshot) -> list[Digest]:
     later = (account.steps[step].update for step in range(named.step, account.end))
     return [update for update in later if update is not None]
 

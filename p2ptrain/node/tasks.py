@@ -14,7 +14,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
-from p2ptrain.node.assembly import Made
+from p2ptrain.node.assembly import NodeAssembly
 from p2ptrain.node.consensus.ledger_task import agree
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
@@ -42,7 +42,7 @@ from p2ptrain.run import DataIndex
 from p2ptrain.suggested_command import to_paste
 
 
-async def live(made: Made, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
+async def live(made: NodeAssembly, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
     """Run until cancelled, or until this node leaves its branch. Return the chain to adopt then.
     `trainers` starts the trainers; a seed does not call it.
 

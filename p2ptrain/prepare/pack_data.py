@@ -21,7 +21,7 @@ from pathlib import Path
 
 from p2ptrain.config.run_file import DataSection, RunFile
 from p2ptrain.data.pack import PackSpec, pack_stream
-from p2ptrain.data.sources import Source, find_source
+from p2ptrain.data.sources import DataSource, find_source
 from p2ptrain.data.tokenizer_file import read_tokenizer
 from p2ptrain.data.vocabulary import (
     READS_SAMPLE_CHARACTERS_MAX,
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class DataMade:
+class PackedData:
     """Packed data and its digests in the store.
 
     `sequence` and `block_sequences` are the run's context and inner batch. The token `begin` stands
@@ -79,7 +79,7 @@ class DataMade:
         )
 
 
-def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> DataMade:
+def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> PackedData:
     """Put the data of this run file into `store`: pack it, or copy a folder made by `data pack`.
 
     Raises:
@@ -97,7 +97,7 @@ def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say:
     return made
 
 
-def _say_what_counts(section: DataSection, made: DataMade, say: Say) -> None:
+def _say_what_counts(section: DataSection, made: PackedData, say: Say) -> None:
     """Warn of settings in the run file that were already fixed when the folder was packed."""
     asked, wanted = section.model_fields_set, section.validation_blocks
     if "validation_blocks" in asked and wanted != made.validation_blocks:
@@ -110,7 +110,7 @@ def _say_what_counts(section: DataSection, made: DataMade, say: Say) -> None:
         say(f"{names}: the packed data's values are used, not those of the run file")
 
 
-def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMade:
+def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> PackedData:
     """Pack the data into a new folder `out`, which appears only when it is whole.
 
     Raises ConfigError: see `make_data`; or `out` exists already.
@@ -139,7 +139,7 @@ def _empty_folder(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> DataMade:
+def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> PackedData:
     spec = PackSpec(
         vocab=run_file.model.vocab,
         sequence=run_file.model.sequence,
@@ -161,7 +161,7 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
     index = DataIndex(packed.train, packed.validation)
     masked = section.mask_documents
     apart = source.holds_records if masked is None else masked
-    return DataMade(
+    return PackedData(
         store.put_blob(data_index.KIND, [index.to_bytes()], {}),
         store.put_blob(TOKENIZER_KIND, [packed.tokenizer_json], {}),
         len(packed.train),
@@ -178,7 +178,9 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
     )
 
 
-def _vocabulary(section: DataSection, source: Source, spec: PackSpec, beside: Path) -> Vocabulary:
+def _vocabulary(
+    section: DataSection, source: DataSource, spec: PackSpec, beside: Path
+) -> Vocabulary:
     """Return the tokenizer that the run file names, or learn one."""
     if section.tokenizer is not None:
         return _named(section, section.tokenizer, beside)
@@ -196,7 +198,7 @@ def _named(section: DataSection, path: str, beside: Path) -> Vocabulary:
 # ── a folder that was packed before ──────────────────────────────────────────────────────────────
 
 
-def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> DataMade:
+def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> PackedData:
     made = _facts(folder)
     _require_same("model.sequence", run_file.model.sequence, made.sequence, folder)
     batch = run_file.inner.batch_sequences
@@ -220,7 +222,7 @@ def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> 
 
 
 def _require_tokenizer(
-    section: DataSection, beside: Path, folder: Path, made: DataMade, packed: bytes
+    section: DataSection, beside: Path, folder: Path, made: PackedData, packed: bytes
 ) -> None:
     """Check that the tokenizer in the run file, if any, is the one that the data were packed with.
     `packed` is its JSON.
@@ -236,7 +238,7 @@ def _require_tokenizer(
         )
 
 
-def _copy(theirs: StoreReader, store: Store, made: DataMade) -> None:
+def _copy(theirs: StoreReader, store: Store, made: PackedData) -> None:
     """Copy every chunk. Each is checked against its digest when it is read."""
     index = DataIndex.from_bytes(
         theirs.read_blob(made.index),
@@ -250,11 +252,11 @@ def _copy(theirs: StoreReader, store: Store, made: DataMade) -> None:
     store.settle()
 
 
-def _facts(folder: Path) -> DataMade:
+def _facts(folder: Path) -> PackedData:
     path = folder / FACTS_FILE
     try:
         with path.open("rb") as file:
-            made = DataMade(**json.loads(file.read(FACTS_BYTES_MAX)))
+            made = PackedData(**json.loads(file.read(FACTS_BYTES_MAX)))
         counts = (made.train_blocks, made.validation_blocks, made.documents, made.tokens)
         good = all(type(count) is int and count >= 0 for count in counts)
         good = good and is_digest(made.index) and is_digest(made.tokenizer)

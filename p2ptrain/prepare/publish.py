@@ -28,7 +28,7 @@ from p2ptrain.run import (
     save_allowlist,
     save_run,
 )
-from p2ptrain.run.draft import Made, draft_manifest, model_spec
+from p2ptrain.run.draft import DraftedRun, draft_manifest, model_spec
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
 from p2ptrain.trainer.formats.genesis import genesis
@@ -81,13 +81,13 @@ def publish_run(
     return run
 
 
-def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -> Made:
+def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -> DraftedRun:
     """Make and store the data and the first weights. Return their digests."""
     check_publishing(home, layout_of(model_spec(run_file)).numel)  # Packing may take hours.
     data = make_data(run_file, folder, store, home.root / "packing", say)
     say(data.words)
     genesis_digest, layout_digest = _store_genesis(run_file, store, say)
-    return Made(
+    return DraftedRun(
         data.tokenizer,
         data.index,
         data.train_blocks,

@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CampaignPlan:
     """`steps` outer steps for each of the `seeds`, from `first_seed` on."""
 
     seeds: int
@@ -50,13 +50,13 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SeedFailure:
     seed: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class CampaignSums:
     """The summed results of some seeds. `violations` and `stuck` count seeds; `failures` lists the
     first of them. `forks` counts forks by liars whose guilt was proved.
     """
@@ -71,10 +71,10 @@ class Sums:
     forks: int = 0
     virtual_s: float = 0.0
     cpu_s: float = 0.0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[SeedFailure, ...] = ()
 
-    def __add__(self, more: Sums) -> Sums:
-        return Sums(
+    def __add__(self, more: CampaignSums) -> CampaignSums:
+        return CampaignSums(
             self.seeds + more.seeds,
             self.outer_steps + more.outer_steps,
             self.commits + more.commits,
@@ -98,21 +98,21 @@ class Sums:
         return round(self.outer_steps / max(self.cpu_s, 1e-9), 1)
 
 
-Known = Mapping[range, Sums]
+Known = Mapping[range, CampaignSums]
 """Results of batches that have already been run."""
 
-Keep = Callable[[range, Sums], None]
+Keep = Callable[[range, CampaignSums], None]
 """Called as keep(seeds, sums) when a batch is done."""
 
 
 def run_campaign(
-    plan: Plan,
+    plan: CampaignPlan,
     *,
     processes: int = 1,
     say: Say = lambda text: None,
     known: Known | None = None,
     keep: Keep = lambda seeds, sums: None,
-) -> Sums:
+) -> CampaignSums:
     """Run all batches that are not `known`, and return the sum of all results. `say` is called with
     the progress, and with each failing seed and its replay command. The sums do not depend on
     `processes`, except for CPU time.
@@ -121,7 +121,7 @@ def run_campaign(
         KeyboardInterrupt: after `say` was called with the progress; no process is left behind.
     """
     assert processes >= 1
-    total = Sums()
+    total = CampaignSums()
     spoken = time.monotonic()
     try:
         for sums in _outcomes(plan, processes, known or {}, keep):
@@ -138,11 +138,13 @@ def run_campaign(
     return total
 
 
-def _so_far(plan: Plan, total: Sums) -> str:
+def _so_far(plan: CampaignPlan, total: CampaignSums) -> str:
     return f"{total.seeds} of {plan.seeds} seeds, {total.violations + total.stuck} failed"
 
 
-def _outcomes(plan: Plan, processes: int, done: Known, keep: Keep) -> Iterator[Sums]:
+def _outcomes(
+    plan: CampaignPlan, processes: int, done: Known, keep: Keep
+) -> Iterator[CampaignSums]:
     """Yield the results of the batches in their order, each as soon as it is known."""
     missing = [seeds for seeds in plan.batches() if seeds not in done]
     with _mapping(processes) as map_in_order:
@@ -155,7 +157,7 @@ def _outcomes(plan: Plan, processes: int, done: Known, keep: Keep) -> Iterator[S
             yield sums
 
 
-Mapper = Callable[[Callable[[range], Sums], list[range]], Iterable[Sums]]
+Mapper = Callable[[Callable[[range], CampaignSums], list[range]], Iterable[CampaignSums]]
 
 
 @contextmanager
@@ -173,14 +175,14 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run_batch(plan: Plan, seeds: range) -> Sums:
+def run_batch(plan: CampaignPlan, seeds: range) -> CampaignSums:
     """Run these seeds one after another in this process, and return the sum of their results."""
-    total = Sums()
+    total = CampaignSums()
     began = time.process_time()
     for seed in seeds:
         it = simulate(seed, peers=plan.peers, steps=plan.steps, profile=plan.profile)
         why = "; ".join(it.violations[:3]) or it.stuck
-        total += Sums(
+        total += CampaignSums(
             seeds=1,
             outer_steps=it.outer_steps,
             commits=it.commits,
@@ -190,6 +192,6 @@ def run_batch(plan: Plan, seeds: range) -> Sums:
             stuck=bool(it.stuck),
             forks=len(it.forks),
             virtual_s=it.virtual_s,
-            failures=() if it.good else (Failure(seed, why),),
+            failures=() if it.good else (SeedFailure(seed, why),),
         )
-    return total + Sums(cpu_s=time.process_time() - began)
+    return total + CampaignSums(cpu_s=time.process_time() - began)

@@ -24,17 +24,17 @@ from p2ptrain.simulation.checkers.spec_rules import all_checkers
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Action, Clock, NodeClock
-from p2ptrain.simulation.disk import Disk
+from p2ptrain.simulation.disk import SimDisk
 from p2ptrain.simulation.faults import Faults
-from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.liars.liar import Liar
 from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, Spoiler, SpoilersCostLittleTime
 from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
-from p2ptrain.simulation.network import Network
+from p2ptrain.simulation.network import SimNetwork
 from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
-from p2ptrain.simulation.rings import Rings
+from p2ptrain.simulation.rings import SimRings
 from p2ptrain.simulation.trace import Trace, spelled_value
 
 TRAIN_S = (0.8, 1.6)
@@ -67,8 +67,8 @@ class SimWorld:
         self.profile = profile
         self.clock = Clock()
         self.troubles = Troubles(self.clock)
-        self.network = Network(self.clock, random, profile, self._deliver)
-        self.rings = Rings(self.clock, random, profile, self.network)
+        self.network = SimNetwork(self.clock, random, profile, self._deliver)
+        self.rings = SimRings(self.clock, random, profile, self.network)
         self.latest = genesis(rules)
         self.lines = Lines(self.latest)
         self.sybils = crowd_of(random, profile.sybils)
@@ -88,7 +88,7 @@ class SimWorld:
         self.trained_by = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
-        self._disks: dict[PeerId, Disk] = {}
+        self._disks: dict[PeerId, SimDisk] = {}
         self.faults = Faults(self)
         self.amending = Amending(self)
         for index, name in enumerate(rules.founders):
@@ -279,8 +279,8 @@ class SimWorld:
         gone = self.faults.gone
         return [peer for peer in self.nodes if peer != me and peer not in gone]
 
-    def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
-        if not isinstance(payload, Heartbeat):
+    def send(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
+        if not isinstance(payload, SimHeartbeat):
             if isinstance(payload, Accept | Promise | Propose):
                 for checker in self.checkers:
                     checker.on_vote(sender, payload, self.nodes[sender].disk)
@@ -295,7 +295,7 @@ class SimWorld:
         if self.trace is not None:
             self.trace.note(self.clock.now, peer, what)
 
-    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
+    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
         node = self.nodes[receiver]
         if node.alive:
             self.let(node, partial(node.receive, sender, payload))

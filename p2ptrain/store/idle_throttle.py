@@ -47,7 +47,7 @@ def _idle_s() -> float:
     return float(times.idle + getattr(times, "iowait", 0.0))
 
 
-class Leisure:
+class IdleThrottle:
     """The accounting that one blob's writer and its lanes share. Tests pass their own clocks."""
 
     def __init__(

@@ -40,7 +40,7 @@ _OWN = re.compile(r"[0-9]+-[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ChunkHealth:
     """The result of examining one chunk. `bytes` is the number of bytes read. `why` is empty if the
     chunk is sound, or was removed legitimately.
     """
@@ -165,7 +165,7 @@ class Objects:
         if count != len(view) or digest_of(view) != digest:
             raise self._set_aside(digest)
 
-    def examine(self, digest: Digest) -> Health:
+    def examine(self, digest: Digest) -> ChunkHealth:
         """Read a chunk; set it aside if it is damaged or if the disk can no longer read it.
 
         A chunk that was set aside earlier counts as damaged. A removed chunk is no fault, and
@@ -173,18 +173,18 @@ class Objects:
         next check will tell.
         """
         try:
-            return Health(len(self.read(digest)))
+            return ChunkHealth(len(self.read(digest)))
         except ChunkMissing:
-            return Health(why="it was set aside before" if self.is_set_aside(digest) else "")
+            return ChunkHealth(why="it was set aside before" if self.is_set_aside(digest) else "")
         except ChunkCorrupt as exc:
-            return Health(CHUNK_BYTES_MAX, exc.what)
+            return ChunkHealth(CHUNK_BYTES_MAX, exc.what)
         except StoreError as exc:
             if exc.code in ("FD-LIMIT", "MEM-HOST"):
-                return Health()
+                return ChunkHealth()
             if exc.code != "STORE-IO":
                 raise
             self._set_aside(digest)
-            return Health(why=exc.what)
+            return ChunkHealth(why=exc.what)
 
     def start(self, digest: Digest, size_max: int) -> bytes:
         """Return the first bytes of a chunk, unchecked; empty if it is not held."""

@@ -44,9 +44,9 @@ from p2ptrain.store.blob import (
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
-from p2ptrain.store.idle_throttle import Leisure
+from p2ptrain.store.idle_throttle import IdleThrottle
 from p2ptrain.store.lanes import Fill, Lanes, filling, patient_threads, put_all, threads
-from p2ptrain.store.objects import FANS, Health, Objects
+from p2ptrain.store.objects import FANS, ChunkHealth, Objects
 from p2ptrain.store.pins import Pins
 
 
@@ -163,7 +163,7 @@ class Store:
     def fans(self) -> int:
         return FANS
 
-    def examine(self, digest: Digest) -> Health:
+    def examine(self, digest: Digest) -> ChunkHealth:
         """Read a chunk. A damaged or unreadable chunk counts as missing from then on."""
         return self._objects.examine(digest)
 
@@ -181,20 +181,25 @@ class Store:
         return self.put_stream(kind, filling(parts), meta)
 
     def put_stream(
-        self, kind: str, fill: Fill, meta: Mapping[str, object], *, leisure: Leisure | None = None
+        self,
+        kind: str,
+        fill: Fill,
+        meta: Mapping[str, object],
+        *,
+        throttle: IdleThrottle | None = None,
     ) -> Digest:
         """Store a blob, as `put_blob` does, of bytes that `fill` copies to where the store wants
         them.
 
         `fill` is called in one thread, and only when its bytes can be taken at once. So an owner
-        that must keep the bytes unchanged until then does not wait for the disk. With `leisure`,
+        that must keep the bytes unchanged until then does not wait for the disk. With `throttle`,
         the writing threads have a low priority and pause while all cores are busy.
         """
-        if leisure is None:
+        if throttle is None:
             return self._put_stream(kind, fill, meta, self._lanes)
         lanes = self._patient_lanes
         with lanes() as apart:
-            return apart.submit(self._put_stream, kind, fill, meta, lanes, leisure).result()
+            return apart.submit(self._put_stream, kind, fill, meta, lanes, throttle).result()
 
     def _put_stream(
         self,
@@ -202,11 +207,11 @@ class Store:
         fill: Fill,
         meta: Mapping[str, object],
         lanes: Lanes,
-        leisure: Leisure | None = None,
+        throttle: IdleThrottle | None = None,
     ) -> Digest:
         put = partial(self.put_chunk, settle=False)
         with self._writing_blob():
-            chunks, size = put_all(fill, self.chunk_bytes, put, lanes, leisure)
+            chunks, size = put_all(fill, self.chunk_bytes, put, lanes, throttle)
             manifest = BlobManifest(kind, size, self.chunk_bytes, tuple(chunks), dict(meta))
             self._objects.settle()
             return self.put_chunk(manifest.to_wire())

@@ -33,7 +33,7 @@ from p2ptrain.store import CheckedChunk, Store, checked
 from p2ptrain.swarm.picker import Picker
 from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
 from p2ptrain.swarm.wire import receive_response, send_request
-from p2ptrain.swarm.write_behind import Landing
+from p2ptrain.swarm.write_behind import WriteBehind
 
 LANES_MAX = 64
 """More connections bring nothing, and each has a thread and a buffer of one chunk."""
@@ -45,14 +45,14 @@ RECONSIDER_S = 0.01
 """The shortest wait before asking the picker again, so that rounding makes no thread spin."""
 
 
-class Source(Protocol):
+class FetchSource(Protocol):
     """Anything that the caller's `dial` understands, such as a dataplane Endpoint."""
 
     @property
     def peer(self) -> PeerId: ...
 
 
-SourceT = TypeVar("SourceT", bound=Source)
+SourceT = TypeVar("SourceT", bound=FetchSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Fetch(Generic[SourceT]):
         self._sockets: dict[Lane, SecureSocket] = {}
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()
-        self._landing = Landing(len(self._lanes))
+        self._landing = WriteBehind(len(self._lanes))
         self._pool: ThreadPoolExecutor | None = None
         """Runs the lanes' threads; set while the fetch runs."""
         self._telling = threading.Lock()
@@ -303,7 +303,7 @@ class Fetch(Generic[SourceT]):
         return is_first
 
     def _put(self, lane: Lane, chunk: CheckedChunk) -> None:
-        """Store a chunk. Runs in a thread of `Landing`."""
+        """Store a chunk. Runs in a thread of `WriteBehind`."""
         self._store.put_checked(chunk)
         more = self._plan.more_after(chunk.digest)
         with self._telling:  # so that progress never seems to go back

@@ -51,7 +51,7 @@ def block_of(path: str) -> Digest:
 
 
 @dataclass(slots=True)
-class Remote:
+class TrainerRemote:
     """A test's control over the trainers of one node, across all their starts.
 
     `held` stops them before the next inner step, and `stops_at` before the first inner step of that
@@ -94,20 +94,20 @@ class Remote:
         return True
 
 
-class Died(Exception):
+class TrainerKilled(Exception):
     """The trainer has been killed."""
 
 
 class FakeTrainer:
     """The node's side; implements `p2ptrain.node.training.trainer_processes.RunningTrainer`."""
 
-    def __init__(self, parts: Parts, remote: Remote) -> None:
+    def __init__(self, parts: Parts, remote: TrainerRemote) -> None:
         self.socket, theirs = socket.socketpair()
         self.pids = (os.getpid(),)
         self.useful = False
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
-        self._loop = Loop(parts, remote, theirs)
+        self._loop = FakeTrainerLoop(parts, remote, theirs)
         self._thread = threading.Thread(target=self._loop.run, name="fake-trainer")
         self._thread.start()
 
@@ -150,7 +150,7 @@ class FakeTrainers:
     """Starts fake trainers within a budget, as the real supervisor does."""
 
     parts: Parts
-    remote: Remote
+    remote: TrainerRemote
 
     def start(self) -> FakeTrainer:
         if self.remote.starts >= self.remote.starts_max:
@@ -159,10 +159,10 @@ class FakeTrainers:
         return FakeTrainer(self.parts, self.remote)
 
 
-class Loop:
+class FakeTrainerLoop:
     """The trainer's side, in its thread. The states are those of `trainer.rank.loop`."""
 
-    def __init__(self, parts: Parts, remote: Remote, sock: socket.socket) -> None:
+    def __init__(self, parts: Parts, remote: TrainerRemote, sock: socket.socket) -> None:
         assert parts.arena is not None
         self.stopping = False
         self._theta, self._local = parts.arena.theta, parts.arena.local
@@ -190,7 +190,7 @@ class Loop:
             self._say(frames.Hello(0, 1, self._layout.digest, self._layout.numel, "cpu", 1))
             while not self.stopping and self._turn():
                 pass
-        except (ChannelClosed, Died):
+        except (ChannelClosed, TrainerKilled):
             pass
         finally:
             self._socket.close()
@@ -201,7 +201,7 @@ class Loop:
     def _turn(self) -> bool:
         """Obey a frame, or do an inner step. Return False when it is over."""
         if self._remote.takes_its_life(len(self._trained), more=bool(self._queue)):
-            raise Died
+            raise TrainerKilled
         waits = bool(self._queue) and self._remote.waits_before(self._step)
         self._remote.rests = waits or self._remote.stuck
         if self._remote.stuck:
@@ -273,7 +273,7 @@ class Loop:
         if self._remote.fault is not None:
             fault, self._remote.fault = self._remote.fault, None
             self._say(fault)
-            raise Died
+            raise TrainerKilled
         self._pause.wait(self._remote.inner_step_s)
         inner_step, path = self._queue.popleft()
         block = block_of(path)

@@ -1,8 +1,9 @@
 """A few ledgers in one process, for tests that go message by message.
 
-`Group` contains real ledgers, their disks, and the messages between them. The test decides which
-messages are delivered, lost or delayed, which ledger crashes, and how much time passes. `certify`
-makes certified entries without any protocol. The signatures are cheap, as in the simulator.
+`LedgerGroup` contains real ledgers, their disks, and the messages between them. The test decides
+which messages are delivered, lost or delayed, which ledger crashes, and how much time passes.
+`certify` makes certified entries without any protocol. The signatures are cheap, as in the
+simulator.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
 from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
-from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
+from p2ptrain.simulation.disk import SimDisk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000
 """More messages than this in one test mean that the ledgers answer each other for ever."""
@@ -136,30 +137,30 @@ def accepted(rules: Rules, round: int, entry: Entry) -> Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Unicast:
     sender: PeerId
     receiver: PeerId
     message: Message
 
 
-Postman = Callable[[Letter], bool]
+Postman = Callable[[Unicast], bool]
 """Returns whether the message arrives."""
 
 
-def everything(letter: Letter) -> bool:
+def everything(letter: Unicast) -> bool:
     return True
 
 
 @dataclass(slots=True)
-class Group:
+class LedgerGroup:
     """Ledgers by name. Nothing is delivered and no time passes unless the test says so."""
 
     rules: Rules
     names: tuple[PeerId, ...] = ()
     now: float = 0.0
     ledgers: dict[PeerId, Ledger] = field(default_factory=dict)
-    disks: dict[PeerId, Disk] = field(default_factory=dict)
-    mail: list[Letter] = field(default_factory=list)
+    disks: dict[PeerId, SimDisk] = field(default_factory=dict)
+    mail: list[Unicast] = field(default_factory=list)
     notes: list[tuple[PeerId, str]] = field(default_factory=list)
     fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
     arrange: Arrange = in_given_order
@@ -167,13 +168,13 @@ class Group:
     def __post_init__(self) -> None:
         self.names = self.names or self.rules.founders
         for name in self.names:
-            self.disks[name] = Disk()
+            self.disks[name] = SimDisk()
             self.start(name)
 
     def start(self, name: PeerId | str) -> Ledger:
         """Start, or restart, a ledger from its disk."""
         me = PeerId(name)
-        disk = self.disks.setdefault(me, Disk())
+        disk = self.disks.setdefault(me, SimDisk())
         kept = (disk.chain, disk.records, self.now, disk.base)
         self.ledgers[me] = Ledger(self.rules, me, signer(me), verify, *kept, self._arrange)
         return self.ledgers[me]
@@ -267,12 +268,12 @@ class Group:
                 self.disks[me].chain[height:] = chain
                 self.start(me)
             case Send(peer, message):
-                self.mail.append(Letter(me, peer, message))
+                self.mail.append(Unicast(me, peer, message))
             case Announce(message):
                 others = [name for name in self.names if name != me]
-                self.mail.extend(Letter(me, other, message) for other in others)
+                self.mail.extend(Unicast(me, other, message) for other in others)
             case AskEntries(peer, from_height):
-                self.mail.append(Letter(me, peer, EntriesRequest(from_height)))
+                self.mail.append(Unicast(me, peer, EntriesRequest(from_height)))
             case FetchUpdate():
                 self.fetches.append((me, effect))
             case Note(text):

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from p2ptrain.bench import trainer
-from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.processes import ProcessFailed
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.formats.shapes import parameter_count
 from scripts.research import gpu_check
@@ -72,7 +72,7 @@ def test_all_installed_contenders_really_train() -> None:
 
 
 def test_failing_contender_says_why() -> None:
-    with pytest.raises(Failed, match="KeyError: 'nobody'"):
+    with pytest.raises(ProcessFailed, match="KeyError: 'nobody'"):
         trainer.run(trainer.setting(1, 64, 16, 2, "bf16", "cpu"), ["nobody"], 1, 1, sys.executable)
 
 
@@ -86,7 +86,7 @@ def test_failing_part_is_reported_and_the_others_still_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fails(limit_s: float) -> dict[str, object]:
-        raise Failed("no such kernel image")
+        raise ProcessFailed("no such kernel image")
 
     report = gpu_check.check("A GPU", {"one": fails, "two": lambda limit_s: {"ok": True}})
     assert (report["gpu"], report["ok"]) == ("A GPU", False)
@@ -110,7 +110,7 @@ def test_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) ->
         "time.sleep(600)\n"
     )
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(ProcessFailed) as caught:
         gpu_check.command(10.0, "sleeps", PYTHONPATH=path)
     begun, *_, why = str(caught.value).splitlines()
     assert why == "not done after 10 s"
@@ -126,7 +126,9 @@ def test_gpu_without_memory_halves_the_measured_batch(
     def run(config: TrainerConfig, *how: object, limit_s: float) -> dict[str, dict[str, object]]:
         tried.append(config.micro_batch)
         if len(tried) < 3:
-            raise Failed("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")
+            raise ProcessFailed(
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+            )
         return {"fsdp2": {"mfu": 0.5}}
 
     monkeypatch.setattr(gpu_check, "run", run)
@@ -142,7 +144,7 @@ def test_contenders_without_fsdp2_say_why_and_use_equal_batches(
     def run(config: TrainerConfig, names: list[str], *how: object, limit_s: float) -> object:
         asked.append((*names, config.micro_batch))
         if config.micro_batch == 0 or names == ["plain"]:
-            raise Failed("CUDA out of memory")
+            raise ProcessFailed("CUDA out of memory")
         return {names[0]: {"tokens_per_s": 9.0}}
 
     monkeypatch.setattr(gpu_check, "run", run)
@@ -240,7 +242,7 @@ def test_demo_that_missed_a_claim_says_which_and_names_the_gpu(
         told = facts | {"ok": False, "devices": {"ann": "H200", "ben": "H200", "cat": "cpu"}}
         told["claims"] = {"it went well": False, "it came to an end": True}
         Path(words[-1]).write_text(json.dumps(told))
-        raise Failed("one claim did not hold")
+        raise ProcessFailed("one claim did not hold")
 
     monkeypatch.setattr(gpu_check, "command", demo)
     found = gpu_check.swarm(60.0)

@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from p2ptrain.dataplane import (
-    Bounds,
     Credentials,
     Endpoint,
     Listener,
+    ListenerLimits,
     PeerSocket,
     RingInbox,
     RingKey,
@@ -462,7 +462,11 @@ def test_leaving_ends_every_thread_and_closes_every_socket(
 ) -> None:
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     listener = Listener(
-        server, "127.0.0.1", 0, allowed=lambda peer: True, bounds=Bounds(handshake_s=2 * DEADLINE_S)
+        server,
+        "127.0.0.1",
+        0,
+        allowed=lambda peer: True,
+        bounds=ListenerLimits(handshake_s=2 * DEADLINE_S),
     )
     with listener:
         listener.trust(client.certificate_der)

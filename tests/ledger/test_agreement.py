@@ -36,17 +36,25 @@ from p2ptrain.ledger.messages.peer_reports import (
 from p2ptrain.ledger.paxos.electorate import PROPOSALS_KEPT, proof_of
 from p2ptrain.ledger.paxos.instance import Stage
 from p2ptrain.simulation.disk import signer
-from p2ptrain.testing.ledgers import Group, Letter, accepted, asked, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    LedgerGroup,
+    Unicast,
+    accepted,
+    asked,
+    digest,
+    peers,
+    small_rules,
+)
 
 A, B, C, D, E = peers("a b c d e")
 U = digest("u")
 
 
-def group(founders: str = "a b c", **rules: Any) -> Group:
-    return Group(small_rules(founders, **rules))
+def group(founders: str = "a b c", **rules: Any) -> LedgerGroup:
+    return LedgerGroup(small_rules(founders, **rules))
 
 
-def reducing(founders: str = "a b c", **rules: int) -> Group:
+def reducing(founders: str = "a b c", **rules: int) -> LedgerGroup:
     """Return a group whose first roster is agreed: everybody takes part in the reduce of step 0."""
     some = group(founders, **rules)
     some.ready(founders)
@@ -55,7 +63,7 @@ def reducing(founders: str = "a b c", **rules: int) -> Group:
     return some
 
 
-def kinds(messages: list[Letter]) -> list[str]:
+def kinds(messages: list[Unicast]) -> list[str]:
     return [f"{it.sender}→{it.receiver} {type(it.message).__name__}" for it in messages]
 
 
@@ -408,7 +416,7 @@ def test_one_failure_is_acted_on_after_a_short_wait() -> None:
 
 
 def test_joiner_is_admitted_then_contributes_then_votes() -> None:
-    some = Group(small_rules("a b"), names=peers("a b d"))
+    some = LedgerGroup(small_rules("a b"), names=peers("a b d"))
     some.tell_all(Joining(D))
     some.deliver()
     assert {it.state.learners for it in some.ledgers.values()} == {(D,)}
@@ -423,7 +431,7 @@ def test_joiner_is_admitted_then_contributes_then_votes() -> None:
 
 
 def test_a_joiner_cannot_vote_before_its_roster() -> None:
-    some = Group(small_rules("a b c"), names=peers("a b c d"))
+    some = LedgerGroup(small_rules("a b c"), names=peers("a b c d"))
     some.tell_all(Joining(D))
     entry = Entry(1, some["d"].state.head, Skip(0))
     vote = some["d"]._instance.electorate.vote(0, entry)
@@ -447,11 +455,13 @@ def test_a_leaver_votes_for_the_roster_without_it() -> None:
 # ── liars ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def notes_of(some: Group, name: str) -> list[str]:
+def notes_of(some: LedgerGroup, name: str) -> list[str]:
     return [text for peer, text in some.notes if peer == name]
 
 
-def promised(some: Group, voter: PeerId, round: int, had: Accepted | None = None) -> PromiseProof:
+def promised(
+    some: LedgerGroup, voter: PeerId, round: int, had: Accepted | None = None
+) -> PromiseProof:
     """A promise signed by `voter`, which may be any peer."""
     mine = replace(some["a"]._instance.electorate, me=voter, sign=signer(voter))
     return proof_of(voter, mine.promise(round, had))

@@ -12,7 +12,7 @@ from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown
 from p2ptrain.ledger.paxos import proposer as leading
 from p2ptrain.ledger.paxos.proposer import UNICASTS_MAX
 from p2ptrain.simulation import simulate
-from p2ptrain.testing.ledgers import Group, Letter, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, Unicast, peers, small_rules
 from tests.exploration.harness.search import Bound, explore
 from tests.ledger.transcript_player.forging import twin_of
 
@@ -26,9 +26,9 @@ def gossip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "UNICASTS_MAX", 1)
 
 
-def crowd(voters: int) -> Group:
+def crowd(voters: int) -> LedgerGroup:
     names = " ".join(f"v{index:03}" for index in range(voters))
-    some = Group(small_rules(names))
+    some = LedgerGroup(small_rules(names))
     some.ready(names)
     return some
 
@@ -51,7 +51,7 @@ def test_voters_that_missed_an_announcement_get_a_unicast() -> None:
     assert some[proposer].state.height == 0
     asked: set[str] = set()
 
-    def overhear(letter: Letter) -> bool:
+    def overhear(letter: Unicast) -> bool:
         if isinstance(letter.message, Propose):
             asked.add(letter.receiver)
         return True
@@ -62,7 +62,7 @@ def test_voters_that_missed_an_announcement_get_a_unicast() -> None:
 
 
 def test_learners_ignore_announced_proposals(gossip: None) -> None:
-    some = Group(small_rules(), peers("a b c d"))
+    some = LedgerGroup(small_rules(), peers("a b c d"))
     some.tell_all(Joining(D))
     some.deliver()
     some.ready("a b c d")
@@ -75,7 +75,7 @@ def test_learners_ignore_announced_proposals(gossip: None) -> None:
 
 
 def test_proposer_that_is_behind_hears_it_from_all_and_asks_one(gossip: None) -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
     effects = some.tell("a", Received(C, Prepare(1, 1)))
@@ -85,7 +85,7 @@ def test_proposer_that_is_behind_hears_it_from_all_and_asks_one(gossip: None) ->
 
 
 def test_second_proposal_is_evidence_even_if_it_comes_late() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     first = some.mail[0].message
     assert isinstance(first, Propose)
@@ -96,7 +96,7 @@ def test_second_proposal_is_evidence_even_if_it_comes_late() -> None:
 
 
 def test_lost_announcement_costs_one_round(gossip: None) -> None:
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.deliver(lambda letter: False)
     some.crash("b")

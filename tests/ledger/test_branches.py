@@ -42,9 +42,9 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown, PeerUp, Ready, ReduceDone
 from p2ptrain.ledger.paxos.height_policy import Answer
 from p2ptrain.ledger.policy.accept import may_accept
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.simulation.disk import signature_of, signer, verify
-from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, certify, digest, peers, small_rules
 from p2ptrain.testing.ledgers import asked as asked_in_round_0
 
 A, B, C, D, E = peers("a b c d e")
@@ -120,8 +120,8 @@ def test_b2_all_voters_of_a_branch_sign_it_and_votes_do_not_count() -> None:
             after(START, bad)
     with pytest.raises(RemoteProtocolError, match="the signature of a is not valid"):
         after(START, replace(good, certificate=forged))
-    view = View(C)
-    assert may_accept(RULES, START, view, PAIR, 0.0, forced=True).answer is Answer.NO
+    reports = Reports(C)
+    assert may_accept(RULES, START, reports, PAIR, 0.0, forced=True).answer is Answer.NO
     assert replay(RULES, [good], verify) == ON_A_BRANCH
 
 
@@ -223,12 +223,12 @@ def test_b3_proposer_repeats_and_counts_only_valid_signatures() -> None:
 AFTER_S = 60.0
 
 
-def three_of_seven(silent: str) -> Group:
+def three_of_seven(silent: str) -> LedgerGroup:
     """The other four are gone for good. The peers in `silent` are up but do not answer about
     branches.
     """
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
-    some = Group(rules, names=(A, B, C))
+    some = LedgerGroup(rules, names=(A, B, C))
     some.tell_all(*(PeerHeight(peer, 0, rules.run) for peer in (A, B, C)))
     for peer in peers(silent):
         some.crash(peer)
@@ -391,8 +391,8 @@ def test_b6_no_three_chains_outrank_each_other_in_a_circle() -> None:
 # ── B5, B7: a branch meets another chain ─────────────────────────────────────────────────────────
 
 
-def group(me: str, *chain: Certified) -> Group:
-    some = Group(RULES, names=(PeerId(me),))
+def group(me: str, *chain: Certified) -> LedgerGroup:
+    some = LedgerGroup(RULES, names=(PeerId(me),))
     some.disks[PeerId(me)].chain.extend(chain)
     some.start(me)
     return some
@@ -411,14 +411,14 @@ def test_b5_branch_heals_only_to_a_verified_chain() -> None:
     assert decided.certified.entry.value == Heal(0, 1, MAIN.entry.digest)
     assert effects[-1] == Rejoin(0, (MAIN,))
     assert some["a"].state == MAIN_STATE
-    view = View(A)
+    reports = Reports(A)
     heal, state = Heal(0, 1, MAIN.entry.digest), ON_A_BRANCH
-    assert may_accept(RULES, state, view, heal, 0.0, forced=True).answer is Answer.LATER
-    view.outranked_by = MAIN.entry
-    assert may_accept(RULES, state, view, heal, 0.0, forced=False).answer is Answer.YES
+    assert may_accept(RULES, state, reports, heal, 0.0, forced=True).answer is Answer.LATER
+    reports.outranked_by = MAIN.entry
+    assert may_accept(RULES, state, reports, heal, 0.0, forced=False).answer is Answer.YES
     other = replace(heal, entry=digest("another"))
-    assert may_accept(RULES, state, view, other, 0.0, forced=False).answer is Answer.LATER
-    assert may_accept(RULES, state, view, other, 0.0, forced=True).answer is Answer.YES
+    assert may_accept(RULES, state, reports, other, 0.0, forced=False).answer is Answer.LATER
+    assert may_accept(RULES, state, reports, other, 0.0, forced=True).answer is Answer.YES
 
 
 def test_b5_ended_ledger_sends_nothing() -> None:
@@ -450,18 +450,18 @@ def test_peer_on_another_line_counts_as_down() -> None:
     some = group("a")
     elsewhere = ON_A_BRANCH.line
     some.tell("a", PeerHeight(B, 1, elsewhere))
-    view = some["a"].view
-    assert view.down == {B}
+    reports = some["a"].reports
+    assert reports.down == {B}
     for report in (Ready(B, 0, 200, 2), Joining(B), ReduceDone(B, 0, 0, digest("u")), PeerUp(B)):
         some.tell("a", report)
-    assert (view.ready, view.done, view.joining, view.down) == ({}, {}, {}, {B})
+    assert (reports.ready, reports.done, reports.joining, reports.down) == ({}, {}, {}, {B})
     some.tell("a", Received(B, Prepare(5, 1)))
     assert some["a"].next_deadline() is not None
     some.tell("a", PeerHeight(B, 0, RULES.run), PeerDown(B), PeerHeight(B, 1, elsewhere))
     some.tell("a", PeerHeight(B, 0, RULES.run))
-    assert view.down == {B}
+    assert reports.down == {B}
     some.tell("a", PeerUp(B))
-    assert view.down == set()
+    assert reports.down == set()
 
 
 def test_entry_of_another_line_is_not_a_bad_entry() -> None:
@@ -472,7 +472,7 @@ def test_entry_of_another_line_is_not_a_bad_entry() -> None:
 
 
 def test_run_without_branches_says_so() -> None:
-    some = Group(small_rules("a b c"))
+    some = LedgerGroup(small_rules("a b c"))
     entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
     some.tell("a", Received(B, ProposeBranch(entry)))
     assert some.notes == [(A, "b sent a message about a branch, but this run has none")]
@@ -542,7 +542,7 @@ def test_places_of_strangers_are_kept_in_bounded_number() -> None:
     last, late = PeerId(f"x{PEERS_MAX - 1}"), PeerId("late")
     some.tell("a", *(PeerHeight(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
     here = [parting.is_elsewhere(peer, START) for peer in (late, B, last)]
-    assert (here, some["a"].view.down) == ([False, True, True], {B, last})
+    assert (here, some["a"].reports.down) == ([False, True, True], {B, last})
     assert len(parting._places) == PEERS_MAX
 
 

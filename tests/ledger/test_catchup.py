@@ -30,7 +30,15 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.messages.peer_reports import ReduceDone
 from p2ptrain.ledger.messages.wire import encode
-from p2ptrain.testing.ledgers import Group, Letter, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    LedgerGroup,
+    Unicast,
+    certify,
+    chain_of,
+    digest,
+    peers,
+    small_rules,
+)
 
 A, B, C, D = peers("a b c d")
 
@@ -47,9 +55,9 @@ def history(steps: int) -> list[Certified]:
 CHAIN = history(100)
 
 
-def old_and_new() -> Group:
+def old_and_new() -> LedgerGroup:
     """a has 200 entries, and d is new."""
-    some = Group(small_rules(outer_steps=1000), names=peers("a d"))
+    some = LedgerGroup(small_rules(outer_steps=1000), names=peers("a d"))
     some.disks[A].chain.extend(CHAIN)
     some.start("a")
     return some
@@ -59,7 +67,7 @@ def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
     some = old_and_new()
     pages: list[int] = []
 
-    def watch(letter: Letter) -> bool:
+    def watch(letter: Unicast) -> bool:
         if isinstance(letter.message, Entries):
             pages.append(len(letter.message.certified))
         return True
@@ -310,11 +318,11 @@ def test_page_of_large_entries_is_bounded_but_not_empty() -> None:
 
 def test_message_about_the_next_height_waits_for_its_entry() -> None:
     """The proposal overtakes the outcome. It is kept, and answered once the outcome has arrived."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
-    kept: list[Letter] = []
+    kept: list[Unicast] = []
 
-    def hold_back(letter: Letter) -> bool:
+    def hold_back(letter: Unicast) -> bool:
         if letter.receiver == A and isinstance(letter.message, Outcome):
             kept.append(letter)
             return False

@@ -24,7 +24,15 @@ from p2ptrain.ledger.messages.peer_reports import Leaving, Ready, ReduceFailed
 from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
 from p2ptrain.ledger.queries import LedgerStatus
 from p2ptrain.simulation.disk import signer, verify
-from p2ptrain.testing.ledgers import Group, accepted, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    LedgerGroup,
+    accepted,
+    certify,
+    chain_of,
+    digest,
+    peers,
+    small_rules,
+)
 
 LINE = small_rules().run
 
@@ -33,7 +41,7 @@ U = digest("u")
 
 
 def test_status_says_what_is_agreed_and_which_peers_are_awaited() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.tell("a", Ready(A, 0, 200, 2))
     assert some["a"].status(0.0) == LedgerStatus(
         height=0,
@@ -50,7 +58,7 @@ def test_status_says_what_is_agreed_and_which_peers_are_awaited() -> None:
 
 
 def test_status_follows_the_run_to_its_end() -> None:
-    some = Group(small_rules(outer_steps=1))
+    some = LedgerGroup(small_rules(outer_steps=1))
     said = [some["a"].status(0.0).reason]
     some.ready("a b c")
     some.deliver()
@@ -63,14 +71,14 @@ def test_status_follows_the_run_to_its_end() -> None:
 
 
 def test_run_without_voters_says_so_and_waits() -> None:
-    some = Group(small_rules("a b"))
+    some = LedgerGroup(small_rules("a b"))
     some.tell("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
     assert some.mail == []
     assert some["a"].status(0.0).reason == "1 more participant needed"
 
 
 def test_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     for step in range(3):
         some.ready("a b c")
         some.deliver()
@@ -91,7 +99,7 @@ def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
     """Otherwise this voter and another one that is behind could form a quorum and decide the height
     a second time.
     """
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     for step in range(2):
         some.ready("a b c")
         some.deliver()
@@ -128,7 +136,7 @@ def test_records_of_heights_lost_from_the_chain_are_kept() -> None:
 
 def test_update_that_was_voted_for_is_named_until_decided() -> None:
     """The store must keep those bytes although no entry names them yet."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
@@ -143,7 +151,7 @@ def test_update_that_was_voted_for_is_named_until_decided() -> None:
 
 
 def test_updates_say_where_each_step_was_committed() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     some.hold(U, "a b c")
@@ -155,14 +163,14 @@ def test_updates_say_where_each_step_was_committed() -> None:
 
 
 def test_repeated_reports_cause_no_messages() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     first = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0))
     again = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), PeerHeight(A, 0))
     assert (first, again) == ([], [])
 
 
 def test_strangers_messages_about_later_heights_are_not_kept() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.tell("a", Received(D, Prepare(9, 0)))
     assert some["a"]._ahead == {}
     some.tell("a", Received(B, Prepare(9, 0)), Received(B, Prepare(10, 0)))
@@ -171,7 +179,7 @@ def test_strangers_messages_about_later_heights_are_not_kept() -> None:
 
 def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
     """Otherwise a crash could leave a promise for a height whose parent nobody here knows (R6)."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
     assert some.tell("a", Received(B, Prepare(2, 2))) == []
     effects = some.tell("a", Received(C, Entries(1, (first,))))
@@ -180,7 +188,7 @@ def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
 
 
 def test_late_answers_about_decided_heights_are_ignored() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     accepted = some["b"]._instance.acceptor.accepted
     assert accepted is not None
@@ -190,20 +198,20 @@ def test_late_answers_about_decided_heights_are_ignored() -> None:
 
 
 def test_refusals_of_unreached_or_absurd_rounds_are_ignored() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.tell("a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no")))
     assert (some.notes, some["a"]._instance.round) == ([], 0)
 
 
 def test_number_of_remembered_heights_is_bounded() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     for n in range(2 * PEERS_MAX):
         some.tell("a", PeerHeight(PeerId(f"p{n}"), 0))
     assert len(some["a"]._catchup.heights) == PEERS_MAX
 
 
 def test_a_status_or_a_tick_changes_nothing() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.tell_all(Tick())
     before = [ledger.state for ledger in some.ledgers.values()]
     for ledger in some.ledgers.values():
@@ -216,7 +224,7 @@ def test_a_status_or_a_tick_changes_nothing() -> None:
 
 
 def test_votes_and_promises_are_valid_only_for_their_place() -> None:
-    electorate = Group(small_rules())["a"]._instance.electorate
+    electorate = LedgerGroup(small_rules())["a"]._instance.electorate
     entry = Entry(1, digest("a run"), Skip(0))
     vote = electorate.vote(0, entry)
     assert electorate.vote_fault(A, vote) == ""

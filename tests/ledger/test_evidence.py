@@ -52,8 +52,8 @@ from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
 from p2ptrain.ledger.paxos.electorate import forced_by
 from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import (
-    Group,
-    Letter,
+    LedgerGroup,
+    Unicast,
     accepted,
     asked,
     certify,
@@ -286,16 +286,16 @@ def accusations(effects: list[Effect]) -> list[PeerId]:
 
 
 def test_peer_that_votes_twice_in_a_round_is_accused_publicly() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     effects = some.tell("b", Received(C, voted(C, "x")), Received(C, voted(C, "y")))
     assert [type(each) for each in effects[:3]] == [Accuse, Note, Announce]
     assert accusations(effects) == [C]
     some.deliver()
-    assert all(list(some[name].view.accused) == [C] for name in "ab")
+    assert all(list(some[name].reports.accused) == [C] for name in "ab")
 
 
 def test_peer_that_breaks_its_promise_is_accused() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     said = signed(C, promise(2))
     some.tell("a", Received(C, Promise(1, 2, None, said.signature)))
     effects = some.tell("a", Received(C, voted(C, "x", 1)))
@@ -303,7 +303,7 @@ def test_peer_that_breaks_its_promise_is_accused() -> None:
 
 
 def test_promises_inside_a_proposal_are_witnessed_too() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     entry = Entry(1, some["a"].state.head, Skip(0))
     own = some["b"]._instance.electorate.promise(1, accepted(RULES, 0, entry))
     some.tell("a", Received(B, own))
@@ -313,7 +313,7 @@ def test_promises_inside_a_proposal_are_witnessed_too() -> None:
 
 
 def test_late_votes_are_compared_with_the_certificate() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver()
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
@@ -321,14 +321,14 @@ def test_late_votes_are_compared_with_the_certificate() -> None:
 
 
 def test_strangers_and_old_statements_are_not_kept() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     assert some.tell("a", Accused(evidence_against(D))) == []
     some.tell("a", Received(D, voted(D, "x")), Received(D, voted(D, "y")))
-    assert some["a"].view.accused == {}
+    assert some["a"].reports.accused == {}
 
 
 def test_false_evidence_is_only_noted() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     one, other = vote(0, "x"), vote(0, "y")
     effects = some.tell("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
     assert accusations(effects) == []
@@ -336,7 +336,7 @@ def test_false_evidence_is_only_noted() -> None:
 
 
 def test_accused_peer_is_evicted_and_not_readmitted() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.tell_all(Accused(evidence_against(C)))
     some.deliver()
     some.wait(5)
@@ -350,17 +350,17 @@ def test_voter_with_evidence_refuses_and_shows_it() -> None:
     """Only a has the evidence. b proposes as usual, a refuses, and b learns. The value that b
     accepted itself may still be agreed, but the next roster is without c.
     """
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.tell("a", Accused(evidence_against(C)))
     some.ready("a b c")
-    said: list[Letter] = []
+    said: list[Unicast] = []
 
-    def overhear(letter: Letter) -> bool:
+    def overhear(letter: Unicast) -> bool:
         said.append(letter)
         return letter.receiver != C
 
     some.deliver(overhear)
-    assert Letter(A, B, Accusation(evidence_against(C))) in said
+    assert Unicast(A, B, Accusation(evidence_against(C))) in said
     some.wait(10, lambda letter: C not in (letter.sender, letter.receiver))
     for peer in (A, B):
         some.tell_all(ReduceFailed(peer, 0, 0))
@@ -369,7 +369,7 @@ def test_voter_with_evidence_refuses_and_shows_it() -> None:
 
 
 def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver()
     some.tell_all(Accused(evidence_against(C)))
@@ -381,7 +381,7 @@ def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
 
 
 def test_evidence_is_kept_once_and_accepted_again_after_a_restart() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     evidence = evidence_against(C)
     assert some.tell("a", Accused(evidence))[0] == Accuse(evidence)
     assert some.tell("a", Accused(evidence)) == []
@@ -397,7 +397,7 @@ def in_use(effects: list[Effect]) -> list[str]:
 
 
 def test_message_from_oneself_reveals_a_second_process() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     effects = some.tell("a", Received(A, Prepare(1, 2)))
     assert in_use(effects) == ["another process sent a Prepare as a"]
     assert in_use(some.tell("a", Received(A, Prepare(1, 2)))) == []
@@ -405,7 +405,7 @@ def test_message_from_oneself_reveals_a_second_process() -> None:
 
 def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
     """A copy of c has voted, and the slower c has not."""
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
     certified = certify(RULES, some["c"].state, some["a"].chain[0].entry.value)
@@ -415,7 +415,7 @@ def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
 
 
 def test_peer_without_its_disk_may_vote_after_it_caught_up() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     for joiner in (D, PeerId("e")):
         some.tell_all(Joining(joiner))
         some.deliver()
@@ -426,7 +426,7 @@ def test_peer_without_its_disk_may_vote_after_it_caught_up() -> None:
 
 
 def test_process_that_noticed_its_copy_follows_but_does_not_vote() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     stranger = signed(A, promise(7))
     entry = Entry(1, some["a"].state.head, Skip(0))
     proofs = (PromiseProof(A, None, None, None, stranger.signature),)
@@ -440,14 +440,14 @@ def test_process_that_noticed_its_copy_follows_but_does_not_vote() -> None:
 
 
 def test_forged_statement_does_not_reveal_a_second_process() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     proofs = (PromiseProof(A, None, None, None, b"forged"),)
     entry = Entry(1, some["a"].state.head, Skip(0))
     assert in_use(some.tell("a", Received(C, asked(RULES, 7, entry, proofs)))) == []
 
 
 def test_restarted_voter_recognises_its_own_votes() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver(lambda letter: not isinstance(letter.message, Outcome))
     some.start("a")
@@ -460,7 +460,7 @@ def test_accused_peer_may_vote_for_the_roster_without_it() -> None:
     """Its vote may be needed, and does no more harm than before: certificates count the same
     votes.
     """
-    some = Group(small_rules("a b"))
+    some = LedgerGroup(small_rules("a b"))
     effects = some.tell("a", Accused(evidence_against(B)))
     assert (accusations(effects), in_use(effects)) == ([B], [])
     some.tell("b", Accused(evidence_against(B)))
@@ -490,7 +490,7 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     """b asks a and c to accept one entry, and d to accept its twin. The first is chosen, but nobody
     hears of it. Every next leader, even d, proposes the first.
     """
-    some = Group(small_rules("a b c d", quorum="two-thirds"))
+    some = LedgerGroup(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")
     own = some["b"]._instance.acceptor.accepted
     assert own is not None
@@ -510,13 +510,13 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     assert some["a"].chain[0].certificate.round == 2
 
 
-def leads_round_1(letter: Letter) -> bool:
+def leads_round_1(letter: Unicast) -> bool:
     message = letter.message
     return isinstance(message, Prepare | Propose) and message.round == 1
 
 
 def test_voter_told_of_a_second_process_stops_until_restart() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     assert in_use(some.tell("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
     assert in_use(some.tell("a", CloneFound("c hears two of a"))) == []
     some.ready("a b c")

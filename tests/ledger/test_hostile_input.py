@@ -53,7 +53,7 @@ from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.simulation.checkers.lines import Lines
 from p2ptrain.simulation.checkers.proposals import ProposalsAreEntitled, ProposalsAreSigned
 from p2ptrain.simulation.checkers.spec_rules import VotesAreKept
-from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
+from p2ptrain.simulation.disk import SimDisk, signature_of, signer, verify
 from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
@@ -166,7 +166,7 @@ class Watched:
     """
 
     def __init__(self) -> None:
-        self.disk, self.lines, liars = Disk(), Lines(genesis(RULES)), frozenset((B, C, D))
+        self.disk, self.lines, liars = SimDisk(), Lines(genesis(RULES)), frozenset((B, C, D))
         self.checkers = (
             VotesAreKept(lines=self.lines, liars=liars),
             ProposalsAreSigned(lines=self.lines, rules=RULES, liars=liars),

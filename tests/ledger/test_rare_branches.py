@@ -13,7 +13,7 @@ from p2ptrain.ledger.messages.peer_reports import Leaving, PeerDown, PeerUp, Red
 from p2ptrain.ledger.messages.wire import decode
 from p2ptrain.ledger.paxos.instance import Stage
 from p2ptrain.ledger.policy.policy import what_to_propose
-from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
 U = digest("u")
@@ -26,13 +26,13 @@ def test_unrequested_entries_start_no_question() -> None:
 
 
 def test_round_0_is_not_prepared() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.tell("a", Received(B, Prepare(1, 0)))
     assert some.notes == [(A, "b prepares round 0: the first round needs no promises")]
 
 
 def test_earlier_round_is_refused_and_an_accepted_one_skipped() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.mail.clear()
     some.tell("a", PeerDown(B))
@@ -43,7 +43,7 @@ def test_earlier_round_is_refused_and_an_accepted_one_skipped() -> None:
 
 
 def test_repeated_promise_counts_once() -> None:
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.mail.clear()
     some.tell("c", PeerDown(B))
@@ -58,7 +58,7 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
     """It has accepted a Commit and lost its bytes in a crash, and a quorum has accepted nothing. So
     the Commit is passed over. After the restart it has heard nothing that it could propose instead.
     """
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.deliver()
     some.hold(U, "c d")
@@ -86,7 +86,7 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
 
 
 def test_bytes_of_an_unwanted_commit_are_not_waited_for() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     some.tell("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
@@ -98,13 +98,13 @@ def test_bytes_of_an_unwanted_commit_are_not_waited_for() -> None:
 
 
 def test_roster_without_a_voter_is_not_proposed() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     for name in "abc":
         some.tell(name, *(Leaving(peer) for peer in (A, B, C)))
         ledger = some[name]
-        wish = what_to_propose(ledger.rules, ledger.state, ledger.view, some.now)
+        wish = what_to_propose(ledger.rules, ledger.state, ledger.reports, some.now)
         assert wish.value is None
     some.tell_all(PeerUp(A), Tick())
     assert set(some.heights().values()) == {1}
@@ -126,7 +126,7 @@ def test_promise_proof_and_its_claim_have_three_parts(proof: list[object]) -> No
 
 def test_bytes_that_acceptance_does_not_wait_for_are_not_refetched() -> None:
     """The proposal stays undecided for another reason, and the repetition ends by itself."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     some.hold(U, "c")

@@ -21,7 +21,15 @@ from p2ptrain.ledger.messages.messages import Accept, Outcome, Prepare, Refused
 from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.simulation.disk import signer, verify
-from p2ptrain.testing.ledgers import Group, accepted, asked, certify, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    LedgerGroup,
+    accepted,
+    asked,
+    certify,
+    digest,
+    peers,
+    small_rules,
+)
 from tests.exploration.harness.search import Bound, explore
 from tests.ledger.transcript_player.blocks import Block, played
 
@@ -44,7 +52,7 @@ REDUCING = (*ALL_READY, "deliver")
 
 
 def test_proposer_of_a_round_is_voter_height_plus_round() -> None:
-    electorate = Group(small_rules())["a"]._instance.electorate
+    electorate = LedgerGroup(small_rules())["a"]._instance.electorate
     assert [electorate.proposer(round) for round in range(4)] == [B, C, A, B]
 
 
@@ -60,7 +68,7 @@ def test_the_parent_of_entry_1_is_the_run_id() -> None:
 def test_quorum_is_more_than_half_or_half_with_the_first(
     voters: str, present: str, is_quorum: bool
 ) -> None:
-    electorate = Group(small_rules(voters))["a"]._instance.electorate
+    electorate = LedgerGroup(small_rules(voters))["a"]._instance.electorate
     assert electorate.reached(frozenset(peers(present))) is is_quorum
 
 
@@ -112,7 +120,7 @@ def test_r5_claim_of_a_value_never_proposed_is_ignored() -> None:
 
 
 def test_r6_certificate_without_its_proposers_vote_is_invalid() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver(lambda letter: not isinstance(letter.message, Outcome))
     certified = certify(some.rules, some["a"].state, some["b"].chain[0].entry.value)
@@ -184,7 +192,7 @@ def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
     """The refusal lasts for some time, whatever round the proposal names. A voter that is up but
     silent must not delay the others for ever.
     """
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     some.hold(digest("u"), "a b c")
@@ -263,7 +271,7 @@ def test_s3_commit_needs_a_quorum_that_holds_its_bytes() -> None:
 
 
 def test_s4_and_s5_replay_of_the_chain_gives_the_same_state() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     assert replay(some.rules, some["a"].chain, verify) == some["c"].state
@@ -285,9 +293,9 @@ def test_s7_newcomer_votes_only_after_its_first_update() -> None:
     )
 
 
-def snapped() -> Group:
+def snapped() -> LedgerGroup:
     """Return a group whose second entry certifies a snapshot."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.tell_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
     some.ready("a b c")
     some.deliver()
@@ -480,21 +488,21 @@ def test_lost_majority_is_waited_for() -> None:
 
 def test_lost_reports_are_repeated() -> None:
     """Reports are volatile: a restarted node knows of no Ready until it is told again."""
-    some = Group(small_rules("a b"))
+    some = LedgerGroup(small_rules("a b"))
     some.ready("a b")
     some.crash("b")
     ledger = some.start("b")
-    assert ledger.view.ready == {}
+    assert ledger.reports.ready == {}
     some.ready("a b")
     some.deliver()
     assert set(some.heights().values()) == {1}
 
 
 def test_reports_decide_what_is_proposed_but_not_what_is_valid() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    fresh = Group(small_rules())
+    fresh = LedgerGroup(small_rules())
     outcome = some["a"].page(1)
     fresh.tell("c", Received(A, outcome), UpdateHeld(digest("u")), ReduceDone(B, 7, 0, digest("u")))
     assert fresh["c"].state == some["a"].state
@@ -514,7 +522,7 @@ def test_s10_voter_without_the_amendment_passes_over_its_roster() -> None:
 
 def test_s11_proposer_cannot_drop_live_voters() -> None:
     """With two such rosters b would have the run to itself."""
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state
     entry = Entry(1, state.head, Roster(0, 0, (b, c, d), ()))
@@ -531,7 +539,7 @@ def test_s11_proposer_cannot_drop_live_voters() -> None:
 
 
 def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
 
     def prepares(peer: PeerId, round: int) -> list[type[Effect]]:
         return [type(it) for it in some.tell("a", Received(peer, Prepare(1, round)))]
@@ -546,7 +554,7 @@ def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:
 
 
 def test_proposer_leaves_its_round_only_if_its_quorum_is_lost() -> None:
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     later = {"c": 9, "d": 12, "e": 9}
     rounds = []

@@ -50,7 +50,7 @@ def frame(*messages: rpc_pb2.Message) -> bytes:
 
 
 def refused(victim: Network) -> int:
-    return victim._gossip.intake.refused
+    return victim._gossip.limits.refused
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from p2ptrain.net.gossip.frames import (
     is_ordinary,
     subscriptions_of,
 )
-from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_AT_ONCE, Intake
+from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_AT_ONCE, GossipLimits
 from p2ptrain.net.gossip.pubsub import REPLAYS_AT_ONCE
 
 from .conftest import eventually, heard, identity, networks
@@ -161,7 +161,7 @@ class TestSubscriptions:
             told = [one(subscribe=True, topicid=str(n)) for n in range(SUBSCRIPTIONS_MAX)]
             for _ in range(2 * FRAMES_AT_ONCE // SUBSCRIPTIONS_MAX):
                 await stream.write(frame(subscriptions=told))
-            await eventually(lambda: victim._gossip.intake.refused > 0)
+            await eventually(lambda: victim._gossip.limits.refused > 0)
 
 
 def test_control_entries_are_few_and_their_names_short() -> None:
@@ -198,7 +198,7 @@ async def test_empty_requests_for_messages_are_not_looped_over(
 
 
 def test_long_frames_use_up_a_neighbours_allowance() -> None:
-    gate = Intake(lambda peer: True)
+    gate = GossipLimits(lambda peer: True)
     long = 64 * BYTES_PER_UNIT
     taken = sum(gate.takes_frame(IDENTITY.peer, long, 0.0) for _ in range(FRAMES_AT_ONCE))
     assert taken == FRAMES_AT_ONCE // 65

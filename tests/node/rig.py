@@ -14,7 +14,7 @@ import trio
 
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
-from p2ptrain.archive.step_index import History
+from p2ptrain.archive.step_index import StepIndex
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
@@ -190,7 +190,7 @@ class Growing:
         self.rules = rules
         self.kept = KeptChain(rules)
         self.state = genesis(rules)
-        self.history = History(self.kept)
+        self.history = StepIndex(self.kept)
 
     def grow(self, *values: Value) -> None:
         for value in values:

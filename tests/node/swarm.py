@@ -40,8 +40,8 @@ from p2ptrain.run import (
     save_allowlist,
 )
 from p2ptrain.store import Disk
-from p2ptrain.testing.accounts import Account, Credits, trained_by, update_fault
-from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
+from p2ptrain.testing.accounts import ChainCredits, Credits, trained_by, update_fault
+from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from p2ptrain.testing.published import publish
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -76,7 +76,7 @@ class SwarmNode:
     config: NodeConfig
     home: Home
     identity: Identity
-    remote: Remote = field(default_factory=Remote)
+    remote: TrainerRemote = field(default_factory=TrainerRemote)
     disk: Disk | None = None
     parts_now: Parts | None = None
     error: P2PTrainError | None = None
@@ -169,7 +169,7 @@ class Swarm:
         self.nodes: dict[str, SwarmNode] = {}
         self.run: Run | None = None
         self._stops_at: int | None = None
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, ChainCredits] = {}
 
     @property
     def seed(self) -> SwarmNode:
@@ -327,11 +327,11 @@ class Swarm:
         """
         return [each for each in self._account_of(node).committed() if each[0] < node.step]
 
-    def _account_of(self, node: SwarmNode) -> Account:
+    def _account_of(self, node: SwarmNode) -> ChainCredits:
         account = self._accounts.get(node.name)
         if account is None or account.chain is not node.parts.ledger.chain:
             assert self.run is not None
-            account = self._accounts[node.name] = Account(node.parts.ledger.chain, self.run)
+            account = self._accounts[node.name] = ChainCredits(node.parts.ledger.chain, self.run)
         return account
 
     def check_chain(self, witness: str = "seed") -> None:

@@ -21,11 +21,11 @@ from p2ptrain.ledger.messages.events import PeerHeight, Received
 from p2ptrain.ledger.messages.messages import Pruned
 from p2ptrain.names import label
 from p2ptrain.node import data_plane, observer
-from p2ptrain.node.assembly import Made
+from p2ptrain.node.assembly import NodeAssembly
 from p2ptrain.node.consensus.ledger_task import agree
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.main import opened
-from p2ptrain.node.observer import Fetched, fetch, fetch_here, observe
+from p2ptrain.node.observer import FetchedSnapshot, fetch, fetch_here, observe
 from p2ptrain.node.outer_state import fetch as transfer
 from p2ptrain.node.state.context import Parts
 from p2ptrain.store import StoreReader
@@ -44,12 +44,12 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Made]:
+async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[NodeAssembly]:
     """The parts of a node that observes the run of `s`."""
     addresses = tuple(s["ann"].parts.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
-        reception = Reception(node.peer, diary)
+        reception = StartupStatus(node.peer, diary)
         async with opened(config, node.home, reception, node.said.append) as made:
             yield made
 
@@ -75,7 +75,7 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
         eve, state = s["eve"], s["ann"].parts.ledger.state
         assert state.snapshot is not None
 
-        async def work(parts: Parts) -> Fetched:
+        async def work(parts: Parts) -> FetchedSnapshot:
             fetched = await fetch_here(
                 parts, wanted="newest", updates=True, pin=True, say=eve.said.append
             )

@@ -8,23 +8,23 @@ from hypothesis import strategies as st
 
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
-    Desk,
+    LeasePace,
     LoadOrder,
+    LocalWork,
     MergeOrder,
-    Pace,
     RebaseOrder,
+    TrainerProgress,
     TrainOrder,
-    Work,
     after,
     next_orders,
 )
 
 B, C, D = (1, 2, 3), (7, 8, 9), (11, 12, 13)
-PLAIN, LATE, ASYNC = Pace(3), Pace(3, 2), Pace(3, 3)
-READY = Desk(4, B, 0, 3)
+PLAIN, LATE, ASYNC = LeasePace(3), LeasePace(3, 2), LeasePace(3, 3)
+READY = TrainerProgress(4, B, 0, 3)
 """A node that was ready with B at outer step 4."""
 
-AHEAD = Desk(4, B + C[:2], 0, 3, True)
+AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ AHEAD = Desk(4, B + C[:2], 0, 3, True)
     [
         (None, 4, B, [LoadOrder(4), TrainOrder(4, B)]),
         (None, 4, (), []),
-        (Desk(4, B), 4, B, []),
+        (TrainerProgress(4, B), 4, B, []),
         (READY, 4, B, []),
         (READY, 5, B, [RebaseOrder(5)]),
         (READY, 5, B + C, [RebaseOrder(5), TrainOrder(5, C)]),
-        (Desk(4, B), 5, B + C, [RebaseOrder(5), TrainOrder(5, C)]),
+        (TrainerProgress(4, B), 5, B + C, [RebaseOrder(5), TrainOrder(5, C)]),
         (READY, 5, C, [MergeOrder(5), TrainOrder(5, C)]),
-        (Desk(4, B), 5, C, [LoadOrder(5), TrainOrder(5, C)]),
+        (TrainerProgress(4, B), 5, C, [LoadOrder(5), TrainOrder(5, C)]),
         (READY, 4, C, [LoadOrder(4), TrainOrder(4, C)]),
         (READY, 5, (), []),
         (READY, 9, B, [RebaseOrder(9)]),
@@ -57,7 +57,7 @@ def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
     ("desk", "step", "lease", "expected"),
     [
         (None, 4, B + C, [LoadOrder(4), TrainOrder(4, B)]),
-        (Desk(4, B), 4, B + C, []),
+        (TrainerProgress(4, B), 4, B + C, []),
         (READY, 4, B + C, [AheadOrder(4, C[:2])]),
         (READY, 4, B, []),
         (AHEAD, 4, B + C, []),
@@ -66,9 +66,9 @@ def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
         (AHEAD, 5, B + C + D, [RebaseOrder(5), TrainOrder(5, C[2:])]),
         (AHEAD, 5, B + C[:2], [RebaseOrder(5), TrainOrder(5, ())]),
         (AHEAD, 5, D, [LoadOrder(5), TrainOrder(5, D)]),
-        (Desk(4, B), 5, B + C, [RebaseOrder(5)]),
-        (Desk(5, B + C, 3, 6), 5, B + C + D, [AheadOrder(5, D[:2])]),
-        (Desk(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
+        (TrainerProgress(4, B), 5, B + C, [RebaseOrder(5)]),
+        (TrainerProgress(5, B + C, 3, 6), 5, B + C + D, [AheadOrder(5, D[:2])]),
+        (TrainerProgress(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
     ],
 )
 def test_next_outer_step_is_begun_while_one_is_being_agreed(desk, step, lease, expected) -> None:
@@ -77,14 +77,14 @@ def test_next_outer_step_is_begun_while_one_is_being_agreed(desk, step, lease, e
 
 def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
     """A node left out in mid-training once waited for ever, since it had made more than was due."""
-    desk = Desk(4, B)
-    (order,) = next_orders(desk, 5, B + C[:1], Pace(1, 1))
+    desk = TrainerProgress(4, B)
+    (order,) = next_orders(desk, 5, B + C[:1], LeasePace(1, 1))
     assert order == RebaseOrder(5)
-    assert after(desk, order).due(B + C[:1], Pace(1, 1)) == B
+    assert after(desk, order).due(B + C[:1], LeasePace(1, 1)) == B
 
 
 def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
-    desk = Desk(4, B + C, 0, 3, True)
+    desk = TrainerProgress(4, B + C, 0, 3, True)
     assert next_orders(desk, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
 
 
@@ -98,12 +98,12 @@ def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
     ],
 )
 def test_work_in_the_arena_counts_as_the_work_that_was_due(pace, lease, stands) -> None:
-    assert Work(4, B, 30).stands_for(4, lease, pace) is stands
-    assert not Work(3, B, 30).stands_for(4, lease, pace)
+    assert LocalWork(4, B, 30).stands_for(4, lease, pace) is stands
+    assert not LocalWork(3, B, 30).stands_for(4, lease, pace)
 
 
 leases = st.lists(st.integers(0, 9), max_size=6, unique=True).map(tuple)
-paces = st.builds(Pace, st.integers(1, 3), st.integers(0, 3))
+paces = st.builds(LeasePace, st.integers(1, 3), st.integers(0, 3))
 steps = st.integers(0, 3)
 
 
@@ -112,7 +112,7 @@ def desks(draw):
     blocks = draw(leases)
     offered = draw(st.integers(0, len(blocks)))
     carried = draw(st.integers(0, offered))
-    return Desk(draw(steps), blocks, carried, offered, 0 < offered < len(blocks))
+    return TrainerProgress(draw(steps), blocks, carried, offered, 0 < offered < len(blocks))
 
 
 @given(st.none() | desks(), steps, leases, paces, st.booleans())

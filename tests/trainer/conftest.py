@@ -21,9 +21,9 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.arena import Arena, map_vector
+from p2ptrain.trainer.rank.arena import RankArena, map_vector
 from p2ptrain.trainer.rank.inner_state import InnerState
-from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.loop import TrainerLoop
 from p2ptrain.trainer.rank.model import Llama
 from p2ptrain.trainer.rank.optimizer import InnerOptimizer, make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
@@ -129,8 +129,8 @@ class Script:
 class Desk:
     """A trainer in this process: `tell` it frames and get its answers."""
 
-    loop: Loop
-    arena: Arena
+    loop: TrainerLoop
+    arena: RankArena
     model: Llama
     optimizer: InnerOptimizer
 
@@ -157,12 +157,12 @@ def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
         numel = vectors.layout.numel
         theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
         count, eager = config.fragments, config.eager
-        arena = Arena(model, vectors.layout, theta, local, count=count, eager=eager)
+        arena = RankArena(model, vectors.layout, theta, local, count=count, eager=eager)
         optimizer = make_optimizer(model, config.inner)
         folder, layout, state = config.state_folder, vectors.layout, None
         if folder:
             state = InnerState(Path(folder), model, optimizer, layout, ranks)
-        loop = Loop(config, model, optimizer, arena, ranks, None, state)
+        loop = TrainerLoop(config, model, optimizer, arena, ranks, None, state)
         return Desk(loop, arena, model, optimizer)
 
     return make

@@ -22,18 +22,18 @@ from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
     Blocks,
-    Desk,
+    LeasePace,
     LoadOrder,
+    LocalWork,
     MergeOrder,
     Order,
-    Pace,
     RebaseOrder,
+    TrainerProgress,
     TrainOrder,
-    Work,
     after,
     next_orders,
 )
-from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, StallWatch
 from tests.trainer.ought import Offered, Ought, Vector
 
 US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
@@ -58,7 +58,7 @@ class Trainer(Protocol):
 @dataclass
 class LateNode:
     chance: random.Random
-    pace: Pace
+    pace: LeasePace
     start: Callable[[], tuple[Trainer, Ought]]
     theta: np.ndarray
     local: np.ndarray
@@ -73,15 +73,15 @@ class LateNode:
     outer_step: int = 0
     book: Leases = field(init=False)
     took_part: dict[int, bool] = field(default_factory=dict)
-    amended: dict[int, Pace] = field(default_factory=dict)
+    amended: dict[int, LeasePace] = field(default_factory=dict)
     roster: tuple[int, int] | None = None
     """Our tokens and blocks in the current reduce."""
     averaged: bool = False
     moves: dict[int, Vector] = field(default_factory=dict)
     evicted_step: int | None = None
 
-    desk: Desk | None = None
-    work: Work | None = None
+    desk: TrainerProgress | None = None
+    work: LocalWork | None = None
     offer: Offered | None = None
     """The number of the current `work`."""
     paths: tuple[str, ...] = ()
@@ -262,7 +262,7 @@ class LateNode:
         if desk.blocks == due and ready.blocks == len(due):
             assert ready.block_paths == self.paths
             self.desk = replace(desk, offered=ready.blocks)
-            self.work, self.offer = Work(ready.step, due, ready.tokens), offer
+            self.work, self.offer = LocalWork(ready.step, due, ready.tokens), offer
 
     # -- the trainer ----------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class LateNode:
         self.inbox: deque[Frame] = deque()
         self.outbox: deque[tuple[Frame, Offered | None]] = deque()
         self.desk, self.paths, self.to_train, self.answered_step = None, (), 0, None
-        self.watch = StallWatch(self.now, Patience())
+        self.watch = StallWatch(self.now, AnswerTimeout())
         self.watch.received(frames.Hello(0, 1, Digest("0" * 64), 1, "cpu", 1), self.now)
 
     def kill(self) -> None:

@@ -15,7 +15,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import RunId
 from p2ptrain.ipc.frames import Frame, Hello, Load, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import InnerSpec, TrainerConfig
-from p2ptrain.node.optimizer_sharing.averaged_state import Donated
+from p2ptrain.node.optimizer_sharing.averaged_state import AveragedState
 from p2ptrain.node.optimizer_sharing.optimizer_offer import put_newest
 from p2ptrain.store import Store
 from p2ptrain.trainer.formats.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
@@ -38,7 +38,7 @@ def given(donor: Path, joiner: Path, inner: InnerSpec) -> int:
     with Store(joiner.parent / "store", chunk_bytes=4096) as store:
         offer = put_newest(donor, store, RUN, LAYOUT)
         assert offer is not None
-        with Donated(joiner, store, LAYOUT, inner) as donated:
+        with AveragedState(joiner, store, LAYOUT, inner) as donated:
             donated.add(offer)
             donated.publish()
     return offer.step

@@ -18,7 +18,7 @@ from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer.host import supervisor as supervising
 from p2ptrain.trainer.host.cost import trainer_memory
-from p2ptrain.trainer.host.launch import Launched, StderrTail
+from p2ptrain.trainer.host.launch import LaunchedRanks, StderrTail
 from p2ptrain.trainer.host.micro_batch import (
     GPU_SHARE,
     OUT_OF_MEMORY_EXIT_CODE,
@@ -93,7 +93,7 @@ def every_start_ends(monkeypatch: pytest.MonkeyPatch) -> list[TrainerConfig]:
     configs: list[TrainerConfig] = []
     words = f"import sys; print('CUDA out of memory.'); sys.exit({OUT_OF_MEMORY_EXIT_CODE})"
 
-    def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
+    def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> LaunchedRanks:
         configs.append(config)
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe()
@@ -104,7 +104,7 @@ def every_start_ends(monkeypatch: pytest.MonkeyPatch) -> list[TrainerConfig]:
         )
         os.close(out_write)
         theirs.close()
-        return Launched((process,) * ranks, ours, lifeline, StderrTail(out_read))
+        return LaunchedRanks((process,) * ranks, ours, lifeline, StderrTail(out_read))
 
     monkeypatch.setattr(supervising, "launch", launch)
     return configs

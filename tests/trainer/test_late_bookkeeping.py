@@ -22,13 +22,13 @@ import torch
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 from p2ptrain.sync.fragments import fragments
-from p2ptrain.sync.trainer_orders import Pace
+from p2ptrain.sync.trainer_orders import LeasePace
 from p2ptrain.testing import fake_trainer
 from p2ptrain.trainer.formats.shapes import layout_of
 from p2ptrain.trainer.rank import loop as module
-from p2ptrain.trainer.rank.arena import Arena, map_vector, own_share
+from p2ptrain.trainer.rank.arena import RankArena, map_vector, own_share
 from p2ptrain.trainer.rank.batch import InnerStep
-from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.loop import TrainerLoop
 from p2ptrain.trainer.rank.optimizer import make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks
@@ -48,7 +48,7 @@ for _entry in LAYOUT.entries:
 
 @dataclass(frozen=True)
 class Mode:
-    pace: Pace
+    pace: LeasePace
     fragments: int = 1
     mixing: float = 0.0
     delayed: bool = False
@@ -56,14 +56,14 @@ class Mode:
 
 
 MODES = {
-    "plain": Mode(Pace(2)),
-    "overlapping": Mode(Pace(3, 1)),
-    "fragments": Mode(Pace(2), fragments=3),
-    "streaming": Mode(Pace(2, 1), fragments=3),
-    "streaming as late as can be": Mode(Pace(2, 2), fragments=3),
-    "streaming, mixed": Mode(Pace(3, 2), fragments=3, mixing=0.5),
-    "a step late": Mode(Pace(2, 2), delayed=True),
-    "eager": Mode(Pace(2, 2), delayed=True, eager=True),
+    "plain": Mode(LeasePace(2)),
+    "overlapping": Mode(LeasePace(3, 1)),
+    "fragments": Mode(LeasePace(2), fragments=3),
+    "streaming": Mode(LeasePace(2, 1), fragments=3),
+    "streaming as late as can be": Mode(LeasePace(2, 2), fragments=3),
+    "streaming, mixed": Mode(LeasePace(3, 2), fragments=3, mixing=0.5),
+    "a step late": Mode(LeasePace(2, 2), delayed=True),
+    "eager": Mode(LeasePace(2, 2), delayed=True, eager=True),
 }
 
 ODDS = {
@@ -102,7 +102,7 @@ class Traces(dict[str, Vector]):
 class Real:
     """The trainer's own loop. The test holds its channel."""
 
-    loop: Loop
+    loop: TrainerLoop
     said: list[Frame] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Real:
 class Fake:
     """The simulated trainer from the tests of nodes, controlled by the same test."""
 
-    loop: fake_trainer.Loop
+    loop: fake_trainer.FakeTrainerLoop
     said: list[Frame] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -190,9 +190,9 @@ def real(mode: Mode, shared: Shared, ranks: Ranks) -> Real:
     )
     model = build(config, ranks)
     vectors = (map_vector(fd, LAYOUT.numel) for fd, _ in shared)
-    arena = Arena(model, LAYOUT, *vectors, count=mode.fragments, eager=mode.eager)
+    arena = RankArena(model, LAYOUT, *vectors, count=mode.fragments, eager=mode.eager)
     optimizer = make_optimizer(model, INNER)
-    return Real(Loop(config, model, optimizer, arena, ranks, None, read=read))
+    return Real(TrainerLoop(config, model, optimizer, arena, ranks, None, read=read))
 
 
 def fake(mode: Mode, shared: Shared, _: Ranks) -> Fake:
@@ -210,7 +210,7 @@ def fake(mode: Mode, shared: Shared, _: Ranks) -> Fake:
     )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        return Fake(fake_trainer.Loop(parts, fake_trainer.Remote(), theirs))  # type: ignore[arg-type]
+        return Fake(fake_trainer.FakeTrainerLoop(parts, fake_trainer.TrainerRemote(), theirs))  # type: ignore[arg-type]
 
 
 def late_node(

@@ -23,8 +23,8 @@ from p2ptrain.ipc.trainer_config import ModelSpec, TrainerConfig
 from p2ptrain.sync import SyncSpec
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.arena import Arena, map_vector
-from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.arena import RankArena, map_vector
+from p2ptrain.trainer.rank.loop import TrainerLoop
 from p2ptrain.trainer.rank.optimizer import make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks
@@ -75,9 +75,9 @@ def trainer(of: Settings, theta_fd: int, local_fd: int, ranks: Ranks) -> Desk:
     config = TrainerConfig(MODEL, of.inner, delayed=True, eager=of.sync.eager)
     model = build(config, ranks)
     theta, local = (map_vector(fd, LAYOUT.numel) for fd in (theta_fd, local_fd))
-    arena = Arena(model, LAYOUT, theta, local, eager=config.eager)
+    arena = RankArena(model, LAYOUT, theta, local, eager=config.eager)
     optimizer = make_optimizer(model, config.inner)
-    return Desk(Loop(config, model, optimizer, arena, ranks, None), arena, model, optimizer)
+    return Desk(TrainerLoop(config, model, optimizer, arena, ranks, None), arena, model, optimizer)
 
 
 def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) -> tuple[str, ...]:

@@ -8,12 +8,12 @@ import pytest
 
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
-from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 
 HELLO = frames.Hello(0, 1, Digest("0" * 64), 100, "cpu", 1)
 READY = frames.FragmentReady(0, 10, ("/store/ab/cd",), 1.0)
 LEASE = frames.Train(0, ("a", "b", "c"), 0)
-PATIENCE = Patience(start_limit_s=100, silence_floor_s=10, silence_factor=20)
+PATIENCE = AnswerTimeout(start_limit_s=100, silence_floor_s=10, silence_factor=20)
 
 
 def progress(inner_step: int = 0) -> frames.Progress:

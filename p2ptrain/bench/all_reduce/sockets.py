@@ -21,7 +21,7 @@ LOOK_S = 0.001
 MEET_S = 120.0
 
 
-class Flow:
+class ByteCounts:
     """The bytes sent to one neighbour and received from the other, counted over all threads."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Flow:
 
 def main(me: str, peers: str, elements: str, repeats: str, host: str, folder: str) -> None:
     number, count, meeting = int(me), int(peers), Path(folder)
-    flow = Flow()
+    flow = ByteCounts()
     with socket.create_server((host, 0), backlog=CONNECTIONS) as listener:
         tell(meeting, f"{number}.address", json.dumps(listener.getsockname()))
         host_of_next, port = json.loads(hear(meeting, f"{(number + 1) % count}.address"))

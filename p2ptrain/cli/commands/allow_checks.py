@@ -26,7 +26,7 @@ ANYWAY = "the same command with --anyway"
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NeighbourAnswers:
     """The answer of the node in a home after it asked its neighbours. `voters` are ranked."""
 
     voters: tuple[PeerId, ...] = ()
@@ -43,7 +43,7 @@ def changed_list(
     from p2ptrain.run import Allowlist, load_allowlist
 
     asks = not anyway and run.manifest.admission != "open"
-    heard = hear_others(where) if asks else Heard()
+    heard = hear_others(where) if asks else NeighbourAnswers()
     held = load_allowlist(where.allowlist, run)
     before = held.allowlist if held else Allowlist.of(run.id, 1, [run.manifest.organiser])
     if (peer in before.peers) == add:
@@ -55,7 +55,7 @@ def changed_list(
     return after, True
 
 
-def hear_others(where: Home) -> Heard:
+def hear_others(where: Home) -> NeighbourAnswers:
     """Fetch the newest list of the run into the home, through the node that runs here.
 
     Raises:
@@ -71,7 +71,7 @@ def hear_others(where: Home) -> Heard:
         if error.code != "NO-NODE":
             raise
         if next(records_in(where.ledger), None) is None:
-            return Heard()  # The run has not begun: only this home has lists of it.
+            return NeighbourAnswers()  # The run has not begun: only this home has lists of it.
         raise _unheard(
             "no node runs in this home, so others could not be asked for the newest allowlist",
             f"start it ({to_paste(where.root, 'node')}) and repeat the command",
@@ -85,7 +85,7 @@ def hear_others(where: Home) -> Heard:
             "repeat the command when other peers are back",
         )
     assert isinstance(voters, list)
-    return Heard(tuple(voters))
+    return NeighbourAnswers(tuple(voters))
 
 
 def _are_peers(told: object) -> bool:
@@ -106,7 +106,7 @@ def _unheard(what: str, do: str) -> TryLater:
     )
 
 
-def check_quorum(run: Run, heard: Heard, after: Allowlist, peer: PeerId) -> None:
+def check_quorum(run: Run, heard: NeighbourAnswers, after: Allowlist, peer: PeerId) -> None:
     """Raises TryLater: without `peer` the run would lose its quorum for ever; code ALLOW-QUORUM."""
     from p2ptrain.ledger.chain.quorum import missing
     from p2ptrain.names import label

@@ -230,7 +230,7 @@ def trainer(
     these loops run twice: under autocast, as most programs do, and with bf16 parameters, as FSDP2
     has them. On a CPU, times are processor time.
     """
-    from p2ptrain.bench.processes import Failed
+    from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.trainer import measure, setting
     from p2ptrain.prepare.machine_check import CPU_INFO, multiplies_bf16
 
@@ -242,7 +242,7 @@ def trainer(
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
     try:
         tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
-    except Failed as exc:
+    except ProcessFailed as exc:
         raise ConfigError(f"the measurement cannot run: {exc}", do="--against none") from exc
 
 
@@ -307,16 +307,16 @@ def utilisation(
     Compares plain DiLoCo with int8 to fragments with int4. You choose the speed of the lines: with
     --up-mbit, or with --addresses in network namespaces and an emulator between them.
     """
-    from p2ptrain.bench.processes import Failed
-    from p2ptrain.bench.utilisation import Mode, Setting, measure
+    from p2ptrain.bench.processes import ProcessFailed
+    from p2ptrain.bench.utilisation import SyncMode, UtilisationSetting, measure
 
     limit = "" if up is None else f"{up * 1e3:.0f}kbit"
     try:
-        setting = Setting(layers, width, sequence, batch, steps, measured, limit)
-        streaming = Mode(fragments, overlap, mixing, "int4", outer_lr=0.4)
+        setting = UtilisationSetting(layers, width, sequence, batch, steps, measured, limit)
+        streaming = SyncMode(fragments, overlap, mixing, "int4", outer_lr=0.4)
         hosts = hosts_of(addresses, len(addresses.split(",")) if addresses else nodes)
-        tell(measure(setting, [Mode(), streaming], hosts), as_json)
-    except (ValueError, Failed) as exc:
+        tell(measure(setting, [SyncMode(), streaming], hosts), as_json)
+    except (ValueError, ProcessFailed) as exc:
         raise ConfigError(
             f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
         ) from exc

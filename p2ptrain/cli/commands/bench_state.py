@@ -157,11 +157,11 @@ def snapshot(
 
 def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) -> None:
     from p2ptrain.bench.beside_trainer import default_trainer, measure
-    from p2ptrain.bench.processes import Failed
+    from p2ptrain.bench.processes import ProcessFailed
 
     try:
         tell(measure(default_trainer(), numel, turns, folder), as_json)
-    except Failed as exc:
+    except ProcessFailed as exc:
         raise ConfigError(f"the measurement cannot run: {exc}", do="see above") from exc
 
 

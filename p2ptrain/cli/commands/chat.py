@@ -78,7 +78,7 @@ def chat(
     with _speaker(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling
 
-        talk = Talk(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
+        talk = ChatSession(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
         if prompt is not None:
             talk.go_on(_text(prompt))
             return
@@ -96,7 +96,7 @@ def _text(typed: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class ChatModel:
     """A model and its tokenizer. `begin` is put before each text; a token of `ends` ends it."""
 
     model: Llama
@@ -106,7 +106,7 @@ class Speaker:
 
 
 @contextmanager
-def _speaker(folder: Path) -> Iterator[Speaker]:
+def _speaker(folder: Path) -> Iterator[ChatModel]:
     """Load the model. Raises ConfigError: the folder has no model that can run here."""
     if not (folder / "run" / "manifest.signed").exists():
         yield _loaded(folder)
@@ -128,7 +128,7 @@ def _exported(home: Path, folder: Path) -> Path:
         raise
 
 
-def _loaded(folder: Path) -> Speaker:
+def _loaded(folder: Path) -> ChatModel:
     if not (folder / "config.json").exists():
         from p2ptrain.trainer.formats.huggingface import lacks
 
@@ -158,7 +158,7 @@ def _loaded(folder: Path) -> Speaker:
         )
     # The mark of the next document also ends this one, even if the run does not mark ends.
     ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
-    return Speaker(model, speller, next(iter(begins), None), ends)
+    return ChatModel(model, speller, next(iter(begins), None), ends)
 
 
 def _check_memory(folder: Path) -> None:
@@ -186,10 +186,10 @@ def _numbers(value: Any) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class ChatSession:
     """The settings of a conversation and its output."""
 
-    speaker: Speaker
+    speaker: ChatModel
     sampling: Sampling
     tokens_max: int
     as_json: bool
@@ -242,7 +242,7 @@ class Talk:
         return islice(generate(speaker.model, text, self.sampling), self.tokens_max)
 
 
-def _converse(talk: Talk) -> None:
+def _converse(talk: ChatSession) -> None:
     """Ask for a text and continue it, until Ctrl-D. Ctrl-C ends the output, or, at the prompt, the
     program."""
     progress("type a text and press Enter; Ctrl-C stops the answer, Ctrl-D leaves")
@@ -253,7 +253,7 @@ def _converse(talk: Talk) -> None:
         print()
 
 
-def _answer(talk: Talk, prompt: str) -> None:
+def _answer(talk: ChatSession, prompt: str) -> None:
     if not prompt:
         return
     try:

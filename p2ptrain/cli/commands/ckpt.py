@@ -18,7 +18,7 @@ from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
-    from p2ptrain.archive.replay import Account, Named
+    from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts
     from p2ptrain.store import StoreReader
 
 SHOWN_MAX = 20
@@ -42,7 +42,7 @@ SnapshotArgument = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SnapshotRow:
     """One certified snapshot, as `ls --json` prints it. `height` 0 is the run's manifest."""
 
     step: int
@@ -79,18 +79,18 @@ def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
         result(_line(row))
 
 
-def account_in(where: Home) -> Account:
+def account_in(where: Home) -> ChainFacts:
     """Read the ledger of a home and check each certificate. Raises StoreError."""
-    from p2ptrain.archive.chain_reader import Walk, records_in
+    from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
     from p2ptrain.archive.replay import account_of
 
     run = run_of(where)
-    walk = Walk(rules_of(run), records_in(where.ledger), where.ledger)
+    walk = ChainVerifier(rules_of(run), records_in(where.ledger), where.ledger)
     return account_of(run.manifest, walk.begins, (link.certified for link in walk.links()))
 
 
-def _rows(where: Home, account: Account) -> Iterator[Row]:
+def _rows(where: Home, account: ChainFacts) -> Iterator[SnapshotRow]:
     from p2ptrain.archive.replay import reaches
     from p2ptrain.store import LocalDisk, Pins, StoreReader
 
@@ -99,7 +99,7 @@ def _rows(where: Home, account: Account) -> Iterator[Row]:
     for _, named in sorted(account.snapshots.items()):
         manifest = store.manifest_if_any(named.digest)
         chunks = set() if manifest is None else set(manifest.chunks)
-        yield Row(
+        yield SnapshotRow(
             step=named.step,
             digest=named.digest,
             height=named.source.height,
@@ -112,7 +112,7 @@ def _rows(where: Home, account: Account) -> Iterator[Row]:
         )
 
 
-def _line(row: Row) -> str:
+def _line(row: SnapshotRow) -> str:
     held = "not here" if row.chunks is None else f"{row.chunks_held} of {row.chunks} chunks"
     held = "whole" if row.whole else held
     size = "" if row.bytes is None else f"{row.bytes / 1e6:,.1f} MB"
@@ -276,7 +276,7 @@ def pin(
     result(f"the snapshot of outer step {named.step} {words}: {named.digest}")
 
 
-def _told(named: Named) -> dict[str, object]:
+def _told(named: CertifiedSnapshot) -> dict[str, object]:
     return {
         "step": named.step,
         "digest": named.digest,

@@ -36,7 +36,7 @@ the amendment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RunProgress:
     """The state of a run: the current outer step, and the agreed amendments."""
 
     step: int
@@ -110,7 +110,7 @@ def amend(
     return made
 
 
-def course_of(where: Home, run: Run) -> Course:
+def course_of(where: Home, run: Run) -> RunProgress:
     """Return the state of the run from the node here, or from the ledger if no node runs.
 
     Raises P2PTrainError: a node runs here, but does not answer properly.
@@ -126,18 +126,18 @@ def course_of(where: Home, run: Run) -> Course:
         return _told(told)
     links = chain_of(run, where.ledger).links
     if not links:
-        return Course(0, ())
+        return RunProgress(0, ())
     state = links[-1].after
-    return Course(state.step, tuple(each.digest for each in state.terms))
+    return RunProgress(state.step, tuple(each.digest for each in state.terms))
 
 
-def _told(reply: Mapping[str, object]) -> Course:
+def _told(reply: Mapping[str, object]) -> RunProgress:
     from p2ptrain.ids import Digest, is_digest
 
     step, agreed = reply.get("step"), reply.get("agreed")
     if type(step) is not int or not isinstance(agreed, list) or not all(map(is_digest, agreed)):
         raise RemoteProtocolError("the node in this home does not say how far the run is")
-    return Course(step, tuple(Digest(each) for each in agreed))
+    return RunProgress(step, tuple(Digest(each) for each in agreed))
 
 
 def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
@@ -208,7 +208,7 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
             )
 
 
-def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
+def _leg(run: Run, held: Sequence[SignedAmendment], course: RunProgress) -> Leg:
     """Return the run with the agreed amendments, and those on which members can still agree. A late
     amendment never applies, although its file stays.
 

@@ -54,7 +54,7 @@ long, and all are kept for some seconds.
 """
 
 
-class Intake:
+class GossipLimits:
     """Admits messages within the limits, and counts refusals by neighbour."""
 
     def __init__(self, is_member: IsMember) -> None:

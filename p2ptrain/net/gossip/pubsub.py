@@ -31,7 +31,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.control import bounded
 from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
-from p2ptrain.net.gossip.limits import AT_ONCE, Intake
+from p2ptrain.net.gossip.limits import AT_ONCE, GossipLimits
 from p2ptrain.net.host.hardening import is_open
 from p2ptrain.rate_limit import Allowance
 
@@ -126,7 +126,7 @@ class GatedPubsub(Pubsub):
         host: IHost,
         router: GossipSub,
         admitted: Admitted,
-        intake: Intake,
+        limits: GossipLimits,
         deliver: Callable[[str, Message], None],
     ) -> None:
         super().__init__(
@@ -140,7 +140,7 @@ class GatedPubsub(Pubsub):
         # restart would be taken for repetitions of older ones.
         self.counter = time.time_ns()
         self._admitted = admitted
-        self._intake = intake
+        self._limits = limits
         self._kept = router.mcache.get
         self._deliver = deliver
         self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
@@ -184,7 +184,7 @@ class GatedPubsub(Pubsub):
         try:
             while self.manager.is_running:
                 frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
-                if self._intake.takes_frame(forwarder, len(frame), trio.current_time()):
+                if self._limits.takes_frame(forwarder, len(frame), trio.current_time()):
                     await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
         except MessageTooLarge:
             raise  # An IOException, but its stream still works: stream_handler has to reset it.
@@ -202,7 +202,7 @@ class GatedPubsub(Pubsub):
             await self.push_msg(peer, message)
             await trio.lowlevel.checkpoint()  # Nothing in it waits, so let other tasks run.
         subscriptions = subscriptions_of(rpc)
-        if self._intake.takes_entries(forwarder, len(subscriptions), trio.current_time()):
+        if self._limits.takes_entries(forwarder, len(subscriptions), trio.current_time()):
             for subscription in subscriptions:
                 self.handle_subscription(peer, subscription)
         if rpc.HasField("control"):
@@ -216,16 +216,16 @@ class GatedPubsub(Pubsub):
         brings it.
         """
         if len(messages) > AT_ONCE:
-            self._intake.refuse(forwarder, len(messages) - AT_ONCE)
+            self._limits.refuse(forwarder, len(messages) - AT_ONCE)
         return [message for message in messages[:AT_ONCE] if self._takes(forwarder, message)]
 
     def _takes(self, forwarder: PeerId, message: rpc_pb2.Message) -> bool:
         if not is_ordinary(message):
-            return self._intake.refuse(forwarder)
+            return self._limits.refuse(forwarder)
         if message.topicIDs[0] not in self.topic_ids or self._is_msg_seen(message):
             return False
         author, now = PeerId(str(ID(message.from_id))), trio.current_time()
-        return self._intake.takes(forwarder, author, message.ByteSize(), now)
+        return self._limits.takes(forwarder, author, message.ByteSize(), now)
 
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
         try:
@@ -294,7 +294,7 @@ class Gossip:
     """Topics to publish to and to follow. `pubsub` and `router` are services to run."""
 
     def __init__(self, host: IHost, admitted: Admitted, is_member: IsMember) -> None:
-        self.intake = Intake(is_member)
+        self.limits = GossipLimits(is_member)
         self.router = ContainedRouter(
             [PROTOCOL_ID_V11],
             degree=6,
@@ -307,7 +307,7 @@ class Gossip:
             prune_back_off=5,
             max_pending_messages_per_peer=PENDING_MAX,
         )
-        self.pubsub = GatedPubsub(host, self.router, admitted, self.intake, self._deliver)
+        self.pubsub = GatedPubsub(host, self.router, admitted, self.limits, self._deliver)
         self._me = PeerId(str(host.get_id()))
         self._feeds: dict[str, SharedFeed[bytes]] = {}
 

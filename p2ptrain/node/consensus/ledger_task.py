@@ -14,7 +14,7 @@ from itertools import groupby
 import trio
 
 from p2ptrain.archive.chain_log import entry_bytes
-from p2ptrain.archive.update_format import Opened
+from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Branch, Certified, Heal, Roster
@@ -194,7 +194,7 @@ async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
 
     async def inspect() -> None:
         await parts.until_known(step)
-        reduce = None if opened is None else Opened.by(opened)
+        reduce = None if opened is None else ReduceShape.by(opened)
         await update_blobs.inspect(parts, update, parts.outer_step(step), reduce)
 
     parts.holding.add(update)

@@ -135,7 +135,7 @@ async def notice_pruned(parts: Parts) -> None:
 def _is_left_behind(parts: Parts) -> bool:
     """Return whether the peers that pruned are credible and no heard peer has our head."""
     head = parts.ledger.state.head
-    in_company = any(view.heartbeat.head == head for view in parts.peers)
+    in_company = any(record.heartbeat.head == head for record in parts.peers)
     said = parts.ledger.out_of_reach()
     return bool(said) and not in_company and _is_credible(parts, said)
 

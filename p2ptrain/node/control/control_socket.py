@@ -19,14 +19,14 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
 from p2ptrain.node.gossip.gossip import admission_changed
-from p2ptrain.node.joining.startup_status import Answer, Command, Reception
+from p2ptrain.node.joining.startup_status import Answer, Command, StartupStatus
 from p2ptrain.node.state.context import Parts
 
 LINE_BYTES_MAX = 65_536
 ANSWER_S = 30.0
 
 
-async def serve_commands(path: Path, reception: Reception) -> None:
+async def serve_commands(path: Path, reception: StartupStatus) -> None:
     """Listen at `path` until cancelled."""
     with suppress(FileNotFoundError):
         path.unlink()  # Left by a killed node: we hold the home's lock, so that node is gone.
@@ -55,7 +55,7 @@ async def _bind(path: Path) -> trio.SocketListener:
     return trio.SocketListener(sock)
 
 
-async def _serve(reception: Reception, stream: trio.SocketStream) -> None:
+async def _serve(reception: StartupStatus, stream: trio.SocketStream) -> None:
     with trio.move_on_after(ANSWER_S), suppress(trio.BrokenResourceError):
         async with stream:
             answer = await _answer(reception, await _line(stream))
@@ -72,7 +72,7 @@ async def _line(stream: trio.SocketStream) -> bytes:
     return bytes(received).partition(b"\n")[0]
 
 
-async def _answer(reception: Reception, line: bytes) -> Answer:
+async def _answer(reception: StartupStatus, line: bytes) -> Answer:
     try:
         name = json.loads(line)["command"]
         command = COMMANDS[name]

@@ -59,9 +59,9 @@ def unheard(parts: Parts) -> tuple[PeerId, ...]:
     if state.phase is Phase.ENDED:
         return ()
     here = {
-        view.peer
-        for view in parts.peers
-        if view.heartbeat.line == state.line and not parts.is_down(view.peer)
+        record.peer
+        for record in parts.peers
+        if record.heartbeat.line == state.line and not parts.is_down(record.peer)
     }
     return quorum.missing(parts.ledger.rules.quorum, state.voters, here | {parts.me})
 

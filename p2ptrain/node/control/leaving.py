@@ -23,7 +23,7 @@ GOODBYE_S = 0.3
 """Time for the last heartbeat to reach a neighbour, which passes it on."""
 
 
-class Exit:
+class ExitSignals:
     """Handles SIGINT and SIGTERM. `parts` is set once there are peers to say goodbye to."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -67,7 +67,9 @@ def _is_needed(parts: Parts) -> bool:
     may leave at once.
     """
     state = parts.ledger.state
-    if parts.me not in state.voters or keeps_its_vote(parts.ledger.view.founders, state, parts.me):
+    if parts.me not in state.voters or keeps_its_vote(
+        parts.ledger.reports.founders, state, parts.me
+    ):
         return False
     others = [voter for voter in state.voters if voter != parts.me and not parts.is_down(voter)]
     return bool(others) and state.phase is not Phase.ENDED

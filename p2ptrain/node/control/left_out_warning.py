@@ -15,7 +15,7 @@ from p2ptrain.ledger.policy.blame import DOUBT_MIN
 from p2ptrain.ledger.policy.participants import is_awaited
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 
 WARNING = "left out"
 WITHOUT = "members have averaged without this node"
@@ -54,7 +54,7 @@ GONE = Caution(
 
 
 @dataclass(slots=True)
-class Rosters:
+class LeftOutWatch:
     """Compares the rosters of successive exchanges with this node's own state."""
 
     member: bool = False
@@ -67,7 +67,7 @@ class Rosters:
         self,
         state: LedgerState,
         me: PeerId,
-        work: Work | None,
+        work: LocalWork | None,
         outer_step: int | None,
         *,
         doubted: bool = False,
@@ -111,10 +111,10 @@ async def notice_left_out(parts: Parts) -> None:
     knows that.
     """
     state, warnings = parts.ledger.state, parts.standing.warnings
-    rosters = Rosters(state.is_member(parts.me), opened(state))
+    rosters = LeftOutWatch(state.is_member(parts.me), opened(state))
     while True:
         state = parts.ledger.state
-        blame, everybody = parts.ledger.view.blame, frozenset(state.members)
+        blame, everybody = parts.ledger.reports.blame, frozenset(state.members)
         doubted = blame.against(parts.me, everybody) >= DOUBT_MIN
         why = rosters.look(state, parts.me, parts.standing.work, parts.outer.step, doubted=doubted)
         if why is not None and not parts.standing.leaving:

@@ -31,7 +31,7 @@ UNHEARD_S = 10.0
 
 
 @dataclass(slots=True)
-class Exchanges:
+class ReduceDurations:
     """Durations of the newest successful exchanges from their rosters on, and the start of the
     current one."""
 
@@ -61,7 +61,7 @@ class Exchanges:
 
 async def notice_slow_exchange(parts: Parts) -> None:
     """Keep the warning up to date until cancelled. It stays as long as the slow exchange."""
-    exchanges, standing, last = Exchanges(), parts.standing, parts.standing.last_reduce
+    exchanges, standing, last = ReduceDurations(), parts.standing, parts.standing.last_reduce
     while True:
         done, last = standing.last_reduce is not last, standing.last_reduce
         under_way = standing.averaging is not None
@@ -80,8 +80,8 @@ def caution_about(parts: Parts, lasts_s: float, usual_s: float) -> Caution:
     """Return the warning. It names the participant silent for longest, which may be the cause."""
     what = f"this exchange has taken {duration(lasts_s)} so far; {duration(usual_s)} is usual"
     roster = parts.ledger.state.roster
-    views = [parts.peers.get(peer) for peer in roster.peers] if roster else []
-    heard = {view.peer: parts.now() - view.heard_s for view in views if view is not None}
+    records = [parts.peers.get(peer) for peer in roster.peers] if roster else []
+    heard = {record.peer: parts.now() - record.heard_s for record in records if record is not None}
     silent = max(heard, key=lambda peer: heard[peer], default=None)
     if silent is not None and heard[silent] > UNHEARD_S:
         what += f"; {label(silent)} was last heard {duration(heard[silent])} ago"

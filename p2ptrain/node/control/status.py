@@ -143,10 +143,10 @@ def _role(parts: Parts, peer: PeerId) -> str:
 
 def _member(parts: Parts, peer: PeerId) -> MemberStatus:
     mine = peer == parts.me
-    view = parts.peers.get(peer)
-    heard_s_ago = parts.now() - view.heard_s if view else None
-    rate = parts.standing.tokens_per_s if mine else view.heartbeat.tokens_per_s if view else 0
-    said = words(parts.standing.shown) if mine else view.heartbeat.state if view else ""
+    record = parts.peers.get(peer)
+    heard_s_ago = parts.now() - record.heard_s if record else None
+    rate = parts.standing.tokens_per_s if mine else record.heartbeat.tokens_per_s if record else 0
+    said = words(parts.standing.shown) if mine else record.heartbeat.state if record else ""
     return MemberStatus(
         peer=peer,
         peer_name=peer_name(peer),

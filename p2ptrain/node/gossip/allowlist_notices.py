@@ -43,7 +43,7 @@ Question = Callable[[], Awaitable[bool]]
 
 
 @dataclass(slots=True)
-class Notices:
+class AllowlistNotices:
     """The peers to ask. It does not know how they are asked. `now` must never decrease."""
 
     asked: set[PeerId] = field(default_factory=set)
@@ -70,7 +70,7 @@ class Notices:
             del self.resting[next(iter(self.resting))]
 
 
-def heed(parts: Parts, notices: Notices, peer: PeerId, notice: bytes) -> Question | None:
+def heed(parts: Parts, notices: AllowlistNotices, peer: PeerId, notice: bytes) -> Question | None:
     """Return the question that a notice calls for, to be run in a task of its own; None if there is
     none.
 
@@ -82,7 +82,9 @@ def heed(parts: Parts, notices: Notices, peer: PeerId, notice: bytes) -> Questio
     return None if before is None else partial(_ask, parts, notices, peer, sequence, before)
 
 
-async def _ask(parts: Parts, notices: Notices, peer: PeerId, sequence: int, before: int) -> bool:
+async def _ask(
+    parts: Parts, notices: AllowlistNotices, peer: PeerId, sequence: int, before: int
+) -> bool:
     try:
         await trio.sleep(NEXT_S * before)
         return _lacks(parts, sequence) and await _is_shown(parts, notices, peer, sequence)
@@ -90,7 +92,7 @@ async def _ask(parts: Parts, notices: Notices, peer: PeerId, sequence: int, befo
         notices.done(peer)
 
 
-async def _is_shown(parts: Parts, notices: Notices, peer: PeerId, sequence: int) -> bool:
+async def _is_shown(parts: Parts, notices: AllowlistNotices, peer: PeerId, sequence: int) -> bool:
     newer, rest_s, reason = (
         False,
         LIED_S,

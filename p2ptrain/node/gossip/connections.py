@@ -176,12 +176,12 @@ async def _expect_members(parts: Parts) -> None:
     for member in state.members:
         if member != parts.me:
             parts.detector.watch(member, now)
-    for view in parts.peers:
-        if now > view.heard_s + FORGET_S and not state.is_member(view.peer):
-            parts.peers.forget(view.peer)
-            parts.detector.forget(view.peer)
+    for record in parts.peers:
+        if now > record.heard_s + FORGET_S and not state.is_member(record.peer):
+            parts.peers.forget(record.peer)
+            parts.detector.forget(record.peer)
             # If it comes back, the detector will not remember that it was ever down.
-            await parts.tell(PeerUp(view.peer))
+            await parts.tell(PeerUp(record.peer))
 
 
 async def _judge(parts: Parts, ended: PeerId | None = None) -> None:

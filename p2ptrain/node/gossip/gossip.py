@@ -29,7 +29,12 @@ from p2ptrain.ledger.messages.peer_reports import (
 from p2ptrain.ledger.messages.wire import decode as decode_ledger
 from p2ptrain.node.consensus import inbox
 from p2ptrain.node.gossip import outdated_heartbeats, reachability
-from p2ptrain.node.gossip.allowlist_notices import NOTICE_BYTES_MAX, Notices, Question, heed
+from p2ptrain.node.gossip.allowlist_notices import (
+    NOTICE_BYTES_MAX,
+    AllowlistNotices,
+    Question,
+    heed,
+)
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
 from p2ptrain.node.gossip.reachability import judged_reach
 from p2ptrain.node.joining.duplicate_identity import take_notice
@@ -136,7 +141,7 @@ def describe(
 
 def _newest_snapshot(parts: Parts) -> SnapshotReport | None:
     """Return the newest snapshot that this process wrote or started from."""
-    own = parts.ledger.view.own_snapshots
+    own = parts.ledger.reports.own_snapshots
     return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
@@ -148,7 +153,7 @@ async def listen(parts: Parts) -> None:
         for topic, take in (
             (heartbeat_topic(run), _take_heartbeat),
             (ledger_topic(run), _take_entry),
-            (allowlist_topic(run), partial(_take_allowlist, nursery, Notices())),
+            (allowlist_topic(run), partial(_take_allowlist, nursery, AllowlistNotices())),
             (amendments_topic(run), take_amendments),
             (identity_topic(run), take_notice),
         ):
@@ -204,11 +209,11 @@ def _take_in(
     if heartbeat.mark:
         parts.identities.incarnations.keep_mark(peer, Mark(incarnation, heartbeat.mark))
     before = parts.peers.get(peer)
-    view = parts.peers.note_heartbeat(peer, heartbeat, parts.now(), base)
-    if view is None:
+    record = parts.peers.note_heartbeat(peer, heartbeat, parts.now(), base)
+    if record is None:
         return
-    if view.endpoint is not None:
-        parts.listener.trust(view.endpoint.certificate_der)
+    if record.endpoint is not None:
+        parts.listener.trust(record.endpoint.certificate_der)
     parts.network.remember(peer, heartbeat.addresses)
     _is_alive(parts, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
@@ -260,7 +265,7 @@ def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat |
         parts.hear(Leaving(peer))
     elif heartbeat.joining:
         parts.hear(Joining(peer))
-    elif peer in parts.ledger.view.leaving:
+    elif peer in parts.ledger.reports.leaving:
         parts.hear(Staying(peer))
     ready, reduce, snapshot = heartbeat.ready, heartbeat.reduce, heartbeat.snapshot
     if snapshot is not None:
@@ -288,7 +293,7 @@ async def _take_entry(parts: Parts, peer: PeerId, payload: bytes) -> None:
 
 
 async def _take_allowlist(
-    nursery: trio.Nursery, notices: Notices, parts: Parts, peer: PeerId, payload: bytes
+    nursery: trio.Nursery, notices: AllowlistNotices, parts: Parts, peer: PeerId, payload: bytes
 ) -> None:
     if len(payload) > NOTICE_BYTES_MAX:
         if parts.admission.consider(payload):
@@ -310,11 +315,11 @@ async def admission_changed(parts: Parts) -> None:
     # Publish first, then drop the peers that are no longer listed: they may hear it too.
     await _publish_allowlist(parts)
     parts.network.refresh_admission()
-    for view in parts.peers:
-        if not parts.admission.admits(view.peer):
-            parts.listener.drop(view.peer)
+    for record in parts.peers:
+        if not parts.admission.admits(record.peer):
+            parts.listener.drop(record.peer)
             # It will not be heard any more; the others need not wait for the detector.
-            parts.detector.hint_lost(view.peer, parts.now())
+            parts.detector.hint_lost(record.peer, parts.now())
     await parts.tell(AllowedPeers(parts.admission.members_allowed()))
     parts.changes.ring()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from p2ptrain.dataplane import Dialling, Endpoint, Probed, dial, probe
+from p2ptrain.dataplane import DialHandle, Endpoint, ProbeResult, dial, probe
 from p2ptrain.dataplane.probing import PURPOSE
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
@@ -21,7 +21,7 @@ from p2ptrain.node.gossip.reachability import may_be_at
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.threads import in_thread
 
-__all__ = ["PURPOSE", "Tried", "is_busy", "probe_paths", "whom_to_probe"]
+__all__ = ["PURPOSE", "LastProbes", "is_busy", "probe_paths", "whom_to_probe"]
 
 PROBE_EVERY_S = 20.0
 """A probe takes 2 MiB at most: 0.8 Mbit/s while there is a path left to probe."""
@@ -31,7 +31,7 @@ DIAL_S = 8.0
 
 
 @dataclass(slots=True)
-class Tried:
+class LastProbes:
     """When each peer was last probed, whatever the result."""
 
     at: dict[PeerId, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Tried:
 
 async def probe_paths(parts: Parts) -> None:
     """Probe one peer after the other until cancelled."""
-    tried = Tried()
+    tried = LastProbes()
     while True:
         await trio.sleep(PROBE_EVERY_S)
         endpoint = whom_to_probe(parts, tried)
@@ -57,7 +57,7 @@ def is_busy(parts: Parts) -> bool:
     return parts.standing.ring is not None or parts.ledger.state.phase is Phase.REDUCE
 
 
-def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
+def whom_to_probe(parts: Parts, tried: LastProbes) -> Endpoint | None:
     """Return the next peer to probe: first one that was never dialled, then an unmeasured path."""
     state, now = parts.ledger.state, parts.now()
     if is_busy(parts) or not state.is_member(parts.me):
@@ -65,15 +65,15 @@ def whom_to_probe(parts: Parts, tried: Tried) -> Endpoint | None:
     tried.at = {peer: at for peer, at in tried.at.items() if state.is_member(peer)}
     found: list[tuple[bool, PeerId, Endpoint]] = []
     for member in state.members:
-        view = parts.peers.get(member)
-        if view is None or view.endpoint is None or parts.is_down(member):
+        record = parts.peers.get(member)
+        if record is None or record.endpoint is None or parts.is_down(member):
             continue
-        if not may_be_at(parts, view.endpoint):
+        if not may_be_at(parts, record.endpoint):
             continue
-        beat = view.heartbeat
+        beat = record.heartbeat
         wanted = not beat.dialled or not parts.paths.is_measured(parts.me, member)
         if wanted and beat.dialable and tried.since(member, now) >= AGAIN_S:
-            found.append((beat.dialled, member, view.endpoint))
+            found.append((beat.dialled, member, record.endpoint))
     return min(found, key=lambda each: each[:2])[2] if found else None
 
 
@@ -92,9 +92,9 @@ async def _unless_busy(parts: Parts, endpoint: Endpoint) -> None:
 
 
 async def _probe(parts: Parts, endpoint: Endpoint) -> None:
-    peer, dialling = endpoint.peer, Dialling()
+    peer, dialling = endpoint.peer, DialHandle()
 
-    def work() -> tuple[float, Probed]:
+    def work() -> tuple[float, ProbeResult]:
         began = time.monotonic()
         encrypted = parts.manifest.encrypted
         hello = {"purpose": PURPOSE}

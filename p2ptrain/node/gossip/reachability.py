@@ -54,8 +54,8 @@ def is_dialable(parts: Parts, peer: PeerId) -> bool:
     """Return what the peer reports of itself; True for a peer that has not been heard."""
     if peer == parts.me:
         return parts.standing.dialable
-    view = parts.peers.get(peer)
-    return view is None or view.heartbeat.dialable
+    record = parts.peers.get(peer)
+    return record is None or record.heartbeat.dialable
 
 
 def may_be_at(parts: Parts, endpoint: Endpoint) -> bool:

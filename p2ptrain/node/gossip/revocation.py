@@ -53,7 +53,9 @@ async def notice_revocation(parts: Parts) -> None:
 def is_alone(parts: Parts) -> bool:
     """Return whether no peer has been heard of late; in a healthy run some peer always has."""
     now = parts.now()
-    return not any(parts.detector.status(view.peer, now) is Colour.GREEN for view in parts.peers)
+    return not any(
+        parts.detector.status(record.peer, now) is Colour.GREEN for record in parts.peers
+    )
 
 
 async def _ask_everybody(parts: Parts) -> None:

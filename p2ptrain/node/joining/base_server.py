@@ -80,7 +80,7 @@ def decode_named(payload: bytes) -> Checkpoint:
 
 
 @dataclass(slots=True)
-class Kept:
+class BaseCache:
     """Encoded bases by checkpoint, the least recently requested first."""
 
     bases: dict[Checkpoint, bytes] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Allowances:
+class BaseRateLimits:
     """Rate limits on the time and bandwidth that peers may use."""
 
     by_peer: Allowance = field(default_factory=lambda: Allowance(PEER_BURST, PEER_PER_S))
@@ -128,7 +128,7 @@ class Allowances:
 
 
 def _bases(parts: Parts) -> Handler:
-    maker, allowed = Maker(parts), Allowances()
+    maker, allowed = BaseMaker(parts), BaseRateLimits()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         named = decode_named(payload)
@@ -144,20 +144,20 @@ def _bases(parts: Parts) -> Handler:
     return answer
 
 
-class Maker:
+class BaseMaker:
     """Makes one base at a time, in a thread of its own.
 
     Replays take none of the threads that the node's other work shares.
     """
 
     def __init__(self, parts: Parts) -> None:
-        self.kept = Kept()
+        self.kept = BaseCache()
         self._ledger = parts.ledger
         self._now = parts.now
         self._turn = trio.Lock()
         self._thread = trio.CapacityLimiter(1)
 
-    async def make(self, named: Checkpoint, allowed: Allowances) -> bytes:
+    async def make(self, named: Checkpoint, allowed: BaseRateLimits) -> bytes:
         """Return the encoded base at `named`; empty if that entry can end no base.
 
         Raises TryLater: too many requests wait, or too much was replayed of late.

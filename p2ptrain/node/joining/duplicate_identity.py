@@ -51,7 +51,7 @@ ANSWER_S = 3.0
 Admitted = Callable[[PeerId], bool]
 
 
-class Asking:
+class IdentityQuestions:
     """The questions of one process that are under way. A slow or silent member delays no other
     question. At most `ANSWER_S / ALARM_S` turns are under way at once.
     """
@@ -111,7 +111,7 @@ async def be_alone(
     told = False
     with trio.move_on_after(start_wait_s()):
         async with trio.open_nursery() as nursery:
-            asking = Asking(network, watch, admitted, nursery)
+            asking = IdentityQuestions(network, watch, admitted, nursery)
             asking.ask(founders)
             while asking.under_way or not watch.may_start():
                 await _until_due(watch, asking)
@@ -140,7 +140,7 @@ async def keep_alone(parts: Parts) -> None:
     """
     watch = parts.identities.watch
     async with trio.open_nursery() as nursery:
-        asking = Asking(parts.network, watch, parts.admission.admits, nursery)
+        asking = IdentityQuestions(parts.network, watch, parts.admission.admits, nursery)
         parts.identities.news = asking.answers
         while watch.duplicate is None:
             await _take_turn(parts, asking)
@@ -153,13 +153,13 @@ async def keep_alone(parts: Parts) -> None:
         raise in_use(parts.me, watch.duplicate)
 
 
-async def _until_due(watch: DuplicateWatch, asking: Asking) -> None:
+async def _until_due(watch: DuplicateWatch, asking: IdentityQuestions) -> None:
     """Return when a question was answered or failed, or when it is time to ask."""
     wait_s = max(0.0, watch.next_ask_s() - trio.current_time())
     await asking.answers.wait(at_most_s=wait_s)
 
 
-async def _take_turn(parts: Parts, asking: Asking) -> None:
+async def _take_turn(parts: Parts, asking: IdentityQuestions) -> None:
     """Wait for an answer, or until it is time to ask; then ask."""
     watch = parts.identities.watch
     await _until_due(watch, asking)

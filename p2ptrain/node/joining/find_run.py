@@ -40,7 +40,7 @@ from p2ptrain.node.gossip.ask_peers import (
     in_order,
 )
 from p2ptrain.node.gossip.hello_client import ask
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
 from p2ptrain.peers.hello_messages import HelloRequest
@@ -241,7 +241,7 @@ async def be_admitted(
     run: Run,
     admission: Admission,
     ways_in: list[str],
-    reception: Reception,
+    reception: StartupStatus,
     say: Say,
     *,
     draw: random.Random,

@@ -19,7 +19,7 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.node.gossip.hello_client import ask
-from p2ptrain.node.state.context import Asking, Parts
+from p2ptrain.node.state.context import AdmissionRequest, Parts
 from p2ptrain.peers.hello_messages import (
     PEERS_TOLD_MAX,
     REQUEST_BYTES_MAX,
@@ -116,7 +116,7 @@ def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
             return is_passed_on
         parts.complain("join-request", request.peer, note=request.note, told_by=teller)
     parts.pending.pop(request.peer, None)
-    parts.pending[request.peer] = Asking(parts.now(), site, signed)
+    parts.pending[request.peer] = AdmissionRequest(parts.now(), site, signed)
     parts.changes.ring()
     return is_passed_on
 

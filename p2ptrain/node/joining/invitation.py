@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from p2ptrain.net.addresses import parse
-from p2ptrain.net.scopes import Scope, scope_of
+from p2ptrain.net.scopes import AddressScope, scope_of
 from p2ptrain.node.joining.find_run import Say
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
@@ -32,7 +32,7 @@ def best_of(addresses: Sequence[str]) -> str:
 
     def near(text: str) -> int:
         scope = scope_of(parse(text))
-        return 2 if scope is Scope.LOOPBACK else int(bool(scope.code))
+        return 2 if scope is AddressScope.LOOPBACK else int(bool(scope.code))
 
     return min(addresses, key=near)
 

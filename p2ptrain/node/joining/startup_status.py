@@ -33,7 +33,7 @@ GONE: Answer = {
 
 
 @dataclass(slots=True)
-class Reception:
+class StartupStatus:
     """State of the start and receiver of commands. Once `parts` is set, the status comes from
     it."""
 

@@ -12,7 +12,7 @@ import trio
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.node.optimizer_sharing.optimizer_offer import Offer, put_newest
+from p2ptrain.node.optimizer_sharing.optimizer_offer import OptimizerOffer, put_newest
 from p2ptrain.node.outer_state.retention import still_offered
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
@@ -50,7 +50,7 @@ async def donate(parts: Parts) -> None:
         return
     asked = trio.Event()
     offer, made_s = NOTHING, -OFFER_S
-    making, kept = False, list[Offer]()
+    making, kept = False, list[OptimizerOffer]()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         told = fields(unpack(payload, bytes_max=ASK_BYTES_MAX), run=str)
@@ -75,7 +75,7 @@ async def donate(parts: Parts) -> None:
         making, made_s, asked = False, parts.now(), trio.Event()
 
 
-def _has_room(parts: Parts, kept: list[Offer]) -> bool:
+def _has_room(parts: Parts, kept: list[OptimizerOffer]) -> bool:
     """Return whether one more state may be kept. `kept` has the oldest first, and is pruned
     here."""
     wanted = still_offered(parts)
@@ -86,7 +86,7 @@ def _has_room(parts: Parts, kept: list[Offer]) -> bool:
     return len(kept) < KEPT_MAX
 
 
-async def _make(parts: Parts) -> Offer | None:
+async def _make(parts: Parts) -> OptimizerOffer | None:
     """Store the newest state and return an offer of it; None if there is none."""
     started_s, warm_steps = parts.now(), parts.manifest.inner.join_warmup_steps
     try:

@@ -18,9 +18,9 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, StoreError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
-from p2ptrain.node.optimizer_sharing.averaged_state import Donated
+from p2ptrain.node.optimizer_sharing.averaged_state import AveragedState
 from p2ptrain.node.optimizer_sharing.donor import LATER, NOTHING, ask_of, keeps_state_here
-from p2ptrain.node.optimizer_sharing.optimizer_offer import OFFER_BYTES_MAX, Offer
+from p2ptrain.node.optimizer_sharing.optimizer_offer import OFFER_BYTES_MAX, OptimizerOffer
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
@@ -53,7 +53,7 @@ BYTES_PER_S_MIN = 500_000
 FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 
 
-class _Useless(Exception):
+class _UnusableState(Exception):
     """The state that a member offered cannot be used; `why` says it in words."""
 
     def __init__(self, why: str) -> None:
@@ -62,19 +62,19 @@ class _Useless(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Offered:
+class _MemberOffer:
     """An offer of a member, and the signed bytes in which it came."""
 
     peer: PeerId
-    offer: Offer
+    offer: OptimizerOffer
     proof: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Gift:
+class _ReceivedState:
     """A state received from a member: its signed offer, and the seconds that it took to fetch."""
 
-    offer: Offer
+    offer: OptimizerOffer
     proof: bytes
     seconds: float
 
@@ -95,7 +95,7 @@ async def take_inner_state(parts: Parts) -> None:
         return _start_fresh(parts, "no member is connected that could give its state")
     parts.enter_unless_training(StandingBy("for a member to give its inner optimizer's state"))
     inner = parts.manifest.inner
-    with Donated(parts.home.inner, parts.store, parts.layout, inner) as donated:
+    with AveragedState(parts.home.inner, parts.store, parts.layout, inner) as donated:
         gifts, why = await _ask_around(parts, donated)
         if gifts:
             why = await _begin_with(parts, donated, gifts)
@@ -103,14 +103,16 @@ async def take_inner_state(parts: Parts) -> None:
         _start_fresh(parts, why)
 
 
-async def _ask_around(parts: Parts, donated: Donated) -> tuple[dict[PeerId, _Gift], str]:
+async def _ask_around(
+    parts: Parts, donated: AveragedState
+) -> tuple[dict[PeerId, _ReceivedState], str]:
     """Ask members until enough have given a state, too many gave an unusable one, or time is up.
     Return the received states, and why there is none.
 
     Members that answer "later" are waited for, so that no more members write their states than are
     wanted. Once there is a state to begin with, this no longer waits.
     """
-    gifts, useless, put_off = dict[PeerId, _Gift](), dict[PeerId, str](), Counter[PeerId]()
+    gifts, useless, put_off = dict[PeerId, _ReceivedState](), dict[PeerId, str](), Counter[PeerId]()
     ends_s = parts.now() + ANSWER_S
     while parts.now() < ends_s and len(useless) < USELESS_MAX:
         around = [peer for peer in donors(parts) if peer not in useless and peer not in gifts]
@@ -135,10 +137,10 @@ async def _offers(
     missing: int,
     put_off: Counter[PeerId],
     useless: dict[PeerId, str],
-) -> list[_Offered]:
+) -> list[_MemberOffer]:
     """Ask these members until `missing` of them offer a state or answer "later". Return the
     offers."""
-    offered, waiting = list[_Offered](), 0
+    offered, waiting = list[_MemberOffer](), 0
     for peer in around:
         if len(offered) + waiting == missing:
             break
@@ -150,25 +152,28 @@ async def _offers(
             continue
         try:
             offer = _read(parts, peer, reply)
-        except _Useless as exc:
+        except _UnusableState as exc:
             _refuse(parts, peer, exc, useless)
             continue
         if offer is not None:
-            offered.append(_Offered(peer, offer, reply))
+            offered.append(_MemberOffer(peer, offer, reply))
     return offered
 
 
 async def _take_all(
-    parts: Parts, offered: Sequence[_Offered], donated: Donated, useless: dict[PeerId, str]
-) -> dict[PeerId, _Gift]:
+    parts: Parts,
+    offered: Sequence[_MemberOffer],
+    donated: AveragedState,
+    useless: dict[PeerId, str],
+) -> dict[PeerId, _ReceivedState]:
     """Fetch these states at the same time, since each comes over another member's uplink. Return
     those that are valid, in the order of the offers."""
-    adding, gifts = trio.Lock(), dict[PeerId, _Gift]()
+    adding, gifts = trio.Lock(), dict[PeerId, _ReceivedState]()
 
-    async def take(each: _Offered) -> None:
+    async def take(each: _MemberOffer) -> None:
         try:
             gifts[each.peer] = await _take(parts, each, donated, adding, len(offered))
-        except _Useless as exc:
+        except _UnusableState as exc:
             _refuse(parts, each.peer, exc, useless)
 
     async with trio.open_nursery() as nursery:
@@ -177,7 +182,7 @@ async def _take_all(
     return {each.peer: gifts[each.peer] for each in offered if each.peer in gifts}
 
 
-def _refuse(parts: Parts, peer: PeerId, reason: _Useless, useless: dict[PeerId, str]) -> None:
+def _refuse(parts: Parts, peer: PeerId, reason: _UnusableState, useless: dict[PeerId, str]) -> None:
     useless[peer] = reason.why
     parts.journal.write("donor-refused", peer=peer, reason=reason.why)
 
@@ -196,9 +201,11 @@ def donors(parts: Parts) -> Sequence[PeerId]:
     """Return the heard members that train, largest contributors first."""
     state = parts.ledger.state
     heard = [
-        view.peer
-        for view in parts.peers
-        if state.is_member(view.peer) and view.heartbeat.trains and not parts.is_down(view.peer)
+        record.peer
+        for record in parts.peers
+        if state.is_member(record.peer)
+        and record.heartbeat.trains
+        and not parts.is_down(record.peer)
     ]
     tokens = state.tokens_by_peer
     return sorted(set(heard) - {parts.me}, key=lambda peer: (-tokens.get(peer, 0), peer))
@@ -215,17 +222,17 @@ async def _ask(parts: Parts, peer: PeerId) -> bytes:
         return NOTHING
 
 
-def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
+def _read(parts: Parts, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
     """Decode the offer of `peer`. Return None if its step is too old or too new: time may fix that.
 
     Raises _Useless.
     """
     try:
-        offer = Offer.read(reply, peer)
+        offer = OptimizerOffer.read(reply, peer)
     except RemoteProtocolError as exc:
-        raise _Useless(exc.what) from exc
+        raise _UnusableState(exc.what) from exc
     if not offer.is_for(parts.run, parts.layout):
-        raise _Useless("it offers a state of another run or model")
+        raise _UnusableState("it offers a state of another run or model")
     step = parts.ledger.state.step
     if not offer.is_current(step, parts.manifest.sync.fragments):
         told = f"its state is of outer step {offer.step}; outer step {step} is the newest"
@@ -235,8 +242,8 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> Offer | None:
 
 
 async def _take(
-    parts: Parts, offered: _Offered, donated: Donated, adding: trio.Lock, fetches: int
-) -> _Gift:
+    parts: Parts, offered: _MemberOffer, donated: AveragedState, adding: trio.Lock, fetches: int
+) -> _ReceivedState:
     """Fetch an offered state and add it to the mean. `fetches` states share our line meanwhile, and
     `adding` keeps them from being added at the same time.
 
@@ -252,17 +259,19 @@ async def _take(
             async with adding:
                 await trio.to_thread.run_sync(donated.add, offer)
     except (RemoteProtocolError, StoreError) as exc:
-        raise _Useless(exc.what) from exc
+        raise _UnusableState(exc.what) from exc
     except trio.TooSlowError as exc:
-        raise _Useless(f"its state did not arrive within {limit_s:.0f} s") from exc
+        raise _UnusableState(f"its state did not arrive within {limit_s:.0f} s") from exc
     except OSError as exc:
-        raise _Useless(f"its state cannot be written to this disk: {exc.strerror}") from exc
+        raise _UnusableState(f"its state cannot be written to this disk: {exc.strerror}") from exc
     finally:
         parts.offered.pop(offer.digest, None)
-    return _Gift(offer, offered.proof, parts.now() - started_s)
+    return _ReceivedState(offer, offered.proof, parts.now() - started_s)
 
 
-async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]) -> str:
+async def _begin_with(
+    parts: Parts, donated: AveragedState, gifts: dict[PeerId, _ReceivedState]
+) -> str:
     """Publish the received states, and report whose they are. Return an error in words, or ""."""
     try:
         await trio.to_thread.run_sync(donated.publish)
@@ -290,7 +299,7 @@ async def _begin_with(parts: Parts, donated: Donated, gifts: dict[PeerId, _Gift]
     return ""
 
 
-async def _fetch(parts: Parts, peer: PeerId, offer: Offer) -> None:
+async def _fetch(parts: Parts, peer: PeerId, offer: OptimizerOffer) -> None:
     """Fetch the manifest first and alone. The rest is fetched only if it announces the right size;
     otherwise a member could fill our disk.
     """

@@ -289,10 +289,12 @@ async def _one_at_a_time(parts: Parts, name: Digest) -> AsyncIterator[None]:
 def sources(parts: Parts) -> list[Endpoint]:
     """Return the data planes of all admitted peers that are heard, most recently heard first."""
     now = parts.now()
-    views = [view for view in parts.peers if view.endpoint is not None and view.peer != parts.me]
-    alive = [view for view in views if parts.detector.status(view.peer, now) != "red"]
-    alive.sort(key=lambda view: -view.heard_s)
-    told = [view.endpoint for view in alive if parts.admission.admits(view.peer)]
+    records = [
+        record for record in parts.peers if record.endpoint is not None and record.peer != parts.me
+    ]
+    alive = [record for record in records if parts.detector.status(record.peer, now) != "red"]
+    alive.sort(key=lambda record: -record.heard_s)
+    told = [record.endpoint for record in alive if parts.admission.admits(record.peer)]
     return [endpoint for endpoint in told if endpoint and may_be_at(parts, endpoint)]
 
 

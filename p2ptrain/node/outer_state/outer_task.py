@@ -22,13 +22,13 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Certified, Commit
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.outer_state import fetch, snapshot_choice, state_mismatch, update_blobs
-from p2ptrain.node.outer_state.start import Start, leap_pays
-from p2ptrain.node.outer_state.state_mismatch import Contradiction
+from p2ptrain.node.outer_state.start import StartSnapshot, leap_pays
+from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.threads import durably, in_thread
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
-from p2ptrain.store import Head, Leisure, Store
+from p2ptrain.store import Head, IdleThrottle, Store
 
 HEAR_FIRST_S = 10.0
 """Five heartbeats: a node that has heard nobody by then is alone, and starts from what it has."""
@@ -72,7 +72,7 @@ async def keep_outer_state(parts: Parts) -> None:
                 await _go_on(parts, nursery)
 
 
-async def _put_right(parts: Parts, found: Contradiction, nursery: trio.Nursery) -> None:
+async def _put_right(parts: Parts, found: StateMismatch, nursery: trio.Nursery) -> None:
     """Continue from the certified snapshot. Chunks that ours has in common with it are here
     already."""
     state_mismatch.begin(parts, found)
@@ -101,7 +101,7 @@ async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> b
         if start is not None:
             others = bool(passed) or or_log or pick(useless | {start.digest}) is not None
             superseded = partial(_is_superseded, partial(pick, useless | passed), start)
-            patience = _Patience(parts, superseded, bounded=others)
+            patience = _SnapshotTimeout(parts, superseded, bounded=others)
             fault = await _loaded_or_why_not(parts, start, patience.is_over)
             if fault is None:
                 return True
@@ -116,11 +116,11 @@ async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> b
             await parts.changes.wait()
 
 
-def _is_superseded(pick: Callable[[], Start | None], start: Start) -> bool:
+def _is_superseded(pick: Callable[[], StartSnapshot | None], start: StartSnapshot) -> bool:
     return pick() != start
 
 
-class _Patience:
+class _SnapshotTimeout:
     """The time limit for a snapshot that nobody has. It applies only if there are other snapshots.
     It ends once there was a peer to ask for LOST_S and nothing came, since a transfer may pause for
     a while.
@@ -141,7 +141,7 @@ class _Patience:
 
 
 async def _loaded_or_why_not(
-    parts: Parts, start: Start, unwanted: Callable[[], bool]
+    parts: Parts, start: StartSnapshot, unwanted: Callable[[], bool]
 ) -> StoreError | None:
     """Load `start`. Return None, or the error if nobody has it or it is not a snapshot."""
     try:
@@ -155,7 +155,7 @@ async def _loaded_or_why_not(
     return None
 
 
-async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
+async def _load_from(parts: Parts, start: StartSnapshot, unwanted: Callable[[], bool]) -> None:
     await _fetch(parts, start, unwanted)
     load = partial(parts.outer.vectors.load_snapshot, parts.store, start.digest)
     while parts.standing.theta_in_use or parts.outer.writing:
@@ -174,7 +174,7 @@ async def _load_from(parts: Parts, start: Start, unwanted: Callable[[], bool]) -
     parts.changes.ring()
 
 
-async def _fetch(parts: Parts, start: Start, unwanted: Callable[[], bool]) -> None:
+async def _fetch(parts: Parts, start: StartSnapshot, unwanted: Callable[[], bool]) -> None:
     """Fetch the manifest first and alone. The rest is fetched only if it announces the size of a
     snapshot. Otherwise liars that form a quorum, as one of two members can, could fill our disk.
     """
@@ -212,7 +212,7 @@ async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
     return 0
 
 
-async def _nearer(parts: Parts, step: int) -> Start | None:
+async def _nearer(parts: Parts, step: int) -> StartSnapshot | None:
     """Return the newest certified snapshot if it takes fewer bytes than the missing updates.
 
     A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
@@ -231,7 +231,7 @@ async def _nearer(parts: Parts, step: int) -> Start | None:
     values = [parts.history.closing(each).entry.value for each in range(step, certified.step)]
     missed = [value.update for value in values if isinstance(value, Commit)]
     lacking = await trio.to_thread.run_sync(_lacking, parts.store, missed)
-    return Start(certified.step, certified.digest) if pays(updates=lacking) else None
+    return StartSnapshot(certified.step, certified.digest) if pays(updates=lacking) else None
 
 
 def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
@@ -239,7 +239,7 @@ def _lacking(store: Store, blobs: Sequence[Digest]) -> int:
     return sum(not store.has_chunk(digest) for digest in blobs)
 
 
-async def _leapt(parts: Parts, to: Start) -> bool:
+async def _leapt(parts: Parts, to: StartSnapshot) -> bool:
     """Load this snapshot. Return False if nobody has it; the updates are then applied instead."""
     step, since = parts.outer.step, parts.now()
     if await _loaded_or_why_not(parts, to, lambda: parts.now() > since + LOST_S) is not None:
@@ -336,11 +336,11 @@ async def _snapshot(parts: Parts, closing: Certified, nursery: trio.Nursery) -> 
 async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitStack) -> None:
     step = closing.entry.value.step + 1
     meta = snapshot_meta(parts.run, step, parts.layout.digest)
-    numel, leisure = parts.layout.numel, Leisure()
-    write = partial(write_frozen, parts.store, frozen, numel, meta, leisure=leisure)
+    numel, throttle = parts.layout.numel, IdleThrottle()
+    write = partial(write_frozen, parts.store, frozen, numel, meta, throttle=throttle)
     try:
         with held:
-            digest = await in_thread(write, stop=leisure.end)
+            digest = await in_thread(write, stop=throttle.end)
     finally:
         parts.outer.writing = False
     head = Head(

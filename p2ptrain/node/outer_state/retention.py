@@ -31,7 +31,7 @@ from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.node.outer_state.scrub import repair
 from p2ptrain.node.outer_state.snapshot_choice import all_starts, newest_held
-from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.outer_state.start import StartSnapshot
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import DataIndex, RunManifest
@@ -49,7 +49,10 @@ TOKEN_BYTES_MAX = 4
 
 
 def kept_blobs(
-    manifest: RunManifest, chain: Iterable[Certified], snapshots: int, held: Start | None = None
+    manifest: RunManifest,
+    chain: Iterable[Certified],
+    snapshots: int,
+    held: StartSnapshot | None = None,
 ) -> tuple[Digest, ...]:
     """Return the newest `snapshots` certified snapshots, the one we would restart from (`held`),
     the updates since the oldest of them, and the blobs named in the manifest. Genesis counts as the
@@ -59,7 +62,7 @@ def kept_blobs(
     commits = [value for value in values if isinstance(value, Commit)]
     certified = [SnapshotRef(0, manifest.genesis)]
     certified += [commit.snapshot for commit in commits if commit.snapshot is not None]
-    kept: list[SnapshotRef | Start] = [*certified[-snapshots:], *([held] if held else [])]
+    kept: list[SnapshotRef | StartSnapshot] = [*certified[-snapshots:], *([held] if held else [])]
     first_step = min(snapshot.step for snapshot in kept)
     updates = [commit.update for commit in commits if commit.step >= first_step]
     named = (manifest.data.index, manifest.tokenizer)
@@ -93,7 +96,7 @@ def cached_blocks_max(config: NodeConfig, manifest: RunManifest) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Roots:
+class GarbageRoots:
     """The blobs and chunks that garbage collection must not touch, with everything they consist
     of."""
 
@@ -106,9 +109,9 @@ def roots(
     ledger: Ledger,
     data: DataIndex | None,
     config: NodeConfig,
-    held: Start | None,
+    held: StartSnapshot | None,
     history: Iterable[Digest] = (),
-) -> Roots:
+) -> GarbageRoots:
     """Return all blobs and chunks that this node needs.
 
     `held` is the newest snapshot of its chain that it has, and `history` the blobs for replays from
@@ -116,14 +119,14 @@ def roots(
     index no chunk is known to be data.
     """
     assert config.keep_snapshots is not None, "a node that keeps everything removes nothing"
-    under_way = (*ledger.voted_for(), *ledger.view.held)
+    under_way = (*ledger.voted_for(), *ledger.reports.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
     blobs = (*kept, *under_way, *history)
     if data is None:
-        return Roots(blobs, ())
+        return GarbageRoots(blobs, ())
     blocks_max = cached_blocks_max(config, manifest)
     book = ledger.state.lease_book
-    return Roots(blobs, kept_data(data, book, ledger.rules, ledger.me, blocks_max))
+    return GarbageRoots(blobs, kept_data(data, book, ledger.rules, ledger.me, blocks_max))
 
 
 async def keep_store_small(parts: Parts) -> None:

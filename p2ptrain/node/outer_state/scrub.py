@@ -21,7 +21,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.store import Health
+from p2ptrain.store import ChunkHealth
 
 FIRST_S = 300.0
 """A starting node needs its disk for other work."""
@@ -40,7 +40,7 @@ WARNING = "rot"
 
 
 @dataclass(slots=True)
-class Pass:
+class ScrubPass:
     """One reading of the whole store."""
 
     chunks: int = 0
@@ -88,9 +88,9 @@ async def _asked_or_after(parts: Parts, seconds: float) -> None:
         await parts.scrub_asked.wait()
 
 
-async def one_pass(parts: Parts, bytes_per_s: float | None) -> Pass:
+async def one_pass(parts: Parts, bytes_per_s: float | None) -> ScrubPass:
     """Read the store once, at `bytes_per_s` on average, and repair damaged chunks on the way."""
-    done = Pass()
+    done = ScrubPass()
     parts.standing.warnings.pop(WARNING, None)
     for fan in range(parts.store.fans):
         found: list[Digest] = []
@@ -109,7 +109,7 @@ async def one_pass(parts: Parts, bytes_per_s: float | None) -> Pass:
     return done
 
 
-def _say_so(parts: Parts, done: Pass, digest: Digest, health: Health) -> None:
+def _say_so(parts: Parts, done: ScrubPass, digest: Digest, health: ChunkHealth) -> None:
     done.damaged.append(digest)
     parts.journal.write("bit-rot", digest=digest, why=health.why)
 

@@ -16,7 +16,7 @@ from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.history.kept_chain import CommittedUpdate
 from p2ptrain.node.outer_state import state_mismatch, update_blobs
-from p2ptrain.node.outer_state.start import Here, Start, choose_start
+from p2ptrain.node.outer_state.start import HeldStates, StartSnapshot, choose_start
 from p2ptrain.node.state.context import Parts
 from p2ptrain.state.outer_state import SNAPSHOT
 from p2ptrain.store import Head, Store
@@ -27,18 +27,18 @@ that wrote the newest may be away: a majority vouches for its digest, not for it
 """
 
 
-def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> Start | None:
+def own_start(store: Store, ledger: Ledger, origin: Origin | None) -> StartSnapshot | None:
     """Return the snapshot that our head names, if it is of the chain followed now."""
     head = store.head()
     if head is None or head.run != ledger.rules.run:
         return None
     if head.snapshot is None or head.snapshot_step is None:
         return None
-    start = Start(head.snapshot_step, head.snapshot)
+    start = StartSnapshot(head.snapshot_step, head.snapshot)
     return start if _is_ours(ledger, origin, head, start) else None
 
 
-def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) -> bool:
+def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: StartSnapshot) -> bool:
     """Return whether the state of a head belongs to the chain followed now.
 
     It may not: the ledger was lost, or the user named a checkpoint of another line. Or another
@@ -53,20 +53,25 @@ def _is_ours(ledger: Ledger, origin: Origin | None, head: Head, start: Start) ->
     return origin is None or origin.trusted is None
 
 
-def certified_starts(ledger: Ledger, genesis: Digest) -> list[Start]:
+def certified_starts(ledger: Ledger, genesis: Digest) -> list[StartSnapshot]:
     """Return the certified snapshots that the kept chain names, newest first; genesis is last."""
     values = [each.entry.value for each in ledger.kept.entries]
     refs = [value.snapshot for value in values if isinstance(value, Commit) and value.snapshot]
-    return [*(Start(each.step, each.digest) for each in reversed(refs)), Start(0, genesis)]
+    return [
+        *(StartSnapshot(each.step, each.digest) for each in reversed(refs)),
+        StartSnapshot(0, genesis),
+    ]
 
 
-def all_starts(store: Store, ledger: Ledger, origin: Origin | None, genesis: Digest) -> list[Start]:
+def all_starts(
+    store: Store, ledger: Ledger, origin: Origin | None, genesis: Digest
+) -> list[StartSnapshot]:
     """Return our own snapshot, if any, and the certified ones."""
     own = own_start(store, ledger, origin)
     return [*([own] if own else []), *certified_starts(ledger, genesis)]
 
 
-def newest_held(store: Store, starts: Iterable[Start]) -> Start | None:
+def newest_held(store: Store, starts: Iterable[StartSnapshot]) -> StartSnapshot | None:
     """Return the newest of these that is here whole: a restart could begin with it."""
     ordered = sorted(starts, key=lambda each: -each.step)
     return next((each for each in ordered if _holds(store, each.digest)), None)
@@ -82,7 +87,7 @@ def _holds(store: Store, digest: Digest) -> bool:
         return False
 
 
-async def look(parts: Parts) -> Here:
+async def look(parts: Parts) -> HeldStates:
     """Return which snapshots and updates are here now; later arrivals are not counted."""
     ledger = parts.ledger
     *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
@@ -95,10 +100,10 @@ async def look(parts: Parts) -> Here:
 
 def _look(
     store: Store,
-    kinds: Iterable[Iterable[Start]],
+    kinds: Iterable[Iterable[StartSnapshot]],
     known: Iterable[int],
     committed: Mapping[int, CommittedUpdate],
-) -> Here:
+) -> HeldStates:
     """Find the newest held snapshot of each kind, which beats older ones, and the held updates.
 
     An update counts as held once its manifest is here. That suffices to find the best way.
@@ -107,12 +112,12 @@ def _look(
     steps = (
         step for step in known if step not in committed or store.has_chunk(committed[step].update)
     )
-    return Here(frozenset(each.digest for each in newest if each), frozenset(steps))
+    return HeldStates(frozenset(each.digest for each in newest if each), frozenset(steps))
 
 
 def best_start(
-    parts: Parts, here: Here, without: Collection[Digest] = (), first_step: int = 0
-) -> Start | None:
+    parts: Parts, here: HeldStates, without: Collection[Digest] = (), first_step: int = 0
+) -> StartSnapshot | None:
     """Return the cheapest start from which the kept chain leads to its head; None if there is none.
 
     Candidates are our own snapshot, the newest certified ones, and genesis, but none before

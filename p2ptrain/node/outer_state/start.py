@@ -13,7 +13,7 @@ from p2ptrain.ids import Digest
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartSnapshot:
     """A snapshot of θ and m as they are before outer step `step`."""
 
     step: int
@@ -21,7 +21,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class HeldStates:
     """The held snapshots, and the outer steps whose update is held or that have none."""
 
     snapshots: Collection[Digest] = frozenset()
@@ -31,19 +31,19 @@ class Here:
 def choose_start(
     *,
     target_step: int,
-    starts: Iterable[Start],
-    here: Here,
+    starts: Iterable[StartSnapshot],
+    here: HeldStates,
     snapshot_bytes: int,
     update_bytes: int,
     first_step: int = 0,
-) -> Start | None:
+) -> StartSnapshot | None:
     """Return the start with the fewest bytes to `target_step`; of equal ones the newest.
 
     A snapshot after the target is useless, since the ledger here does not reach it. So is one
     before `first_step`, where a pruned ledger begins: the updates after it are not known.
     """
 
-    def cost_bytes(start: Start) -> int:
+    def cost_bytes(start: StartSnapshot) -> int:
         fetched = 0 if start.digest in here.snapshots else snapshot_bytes
         after = range(start.step, target_step)
         return fetched + update_bytes * sum(step not in here.steps for step in after)

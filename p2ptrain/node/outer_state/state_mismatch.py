@@ -27,7 +27,7 @@ WARNING = "state"
 
 
 @dataclass(frozen=True, slots=True)
-class Contradiction:
+class StateMismatch:
     """The state before outer step `step`: the digest computed here, and the certified one."""
 
     step: int
@@ -35,15 +35,15 @@ class Contradiction:
     certified: Digest
 
 
-def contradiction(parts: Parts) -> Contradiction | None:
+def contradiction(parts: Parts) -> StateMismatch | None:
     """Return a difference between the newest certified snapshot and ours of that step, if any."""
     certified = parts.ledger.state.snapshot
     if certified is None or certified == parts.outer.disowned:
         return None
-    own = parts.ledger.view.own_snapshots.get(certified.step)
+    own = parts.ledger.reports.own_snapshots.get(certified.step)
     if own is None or own == certified.digest:
         return None
-    return Contradiction(certified.step, own, certified.digest)
+    return StateMismatch(certified.step, own, certified.digest)
 
 
 def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Digest) -> bool:
@@ -54,7 +54,7 @@ def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Dige
     return any(each.step == step and each.digest != digest for each in named)
 
 
-def begin(parts: Parts, found: Contradiction) -> None:
+def begin(parts: Parts, found: StateMismatch) -> None:
     """Stop the use of θ and m, and of work trained on them, until they are corrected.
 
     Raises MachineUnfit: it has happened too often.
@@ -83,7 +83,7 @@ def disown(store: Store) -> None:
         store.put_head(replace(head, snapshot=None, snapshot_step=None))
 
 
-def end(parts: Parts, found: Contradiction) -> None:
+def end(parts: Parts, found: StateMismatch) -> None:
     """Report that θ and m are correct again."""
     unlike, of = chunks_unlike(parts.store, found)
     parts.journal.write("state-put-right", step=parts.outer.step, chunks=unlike, of=of)
@@ -96,7 +96,7 @@ def end(parts: Parts, found: Contradiction) -> None:
     parts.changes.ring()
 
 
-def chunks_unlike(store: Store, found: Contradiction) -> tuple[int, int]:
+def chunks_unlike(store: Store, found: StateMismatch) -> tuple[int, int]:
     """Return how many chunks differ, of how many; zeros if a manifest is not here."""
     try:
         own, certified = store.manifest(found.own), store.manifest(found.certified)
@@ -106,7 +106,7 @@ def chunks_unlike(store: Store, found: Contradiction) -> tuple[int, int]:
     return sum(ours != theirs for ours, theirs in pairs), len(certified.chunks)
 
 
-def _unfit(found: Contradiction) -> MachineUnfit:
+def _unfit(found: StateMismatch) -> MachineUnfit:
     return MachineUnfit(
         f"θ and m in this node were wrong {TIMES_MAX + 1} times since it started",
         code="STATE-DIFFERS",

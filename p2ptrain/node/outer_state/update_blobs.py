@@ -13,7 +13,7 @@ from functools import partial
 import trio
 
 from p2ptrain.archive.outer_step import OuterStep
-from p2ptrain.archive.update_format import Opened
+from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
@@ -56,7 +56,7 @@ async def own_result(parts: Parts, step: int) -> None:
 
 
 async def inspect(
-    parts: Parts, digest: Digest, outer_step: OuterStep, opened: Opened | None = None
+    parts: Parts, digest: Digest, outer_step: OuterStep, opened: ReduceShape | None = None
 ) -> None:
     """Fetch an update that is to be certified, and check that it can be applied.
 
@@ -82,7 +82,7 @@ async def inspect(
     await trio.to_thread.run_sync(parts.store.settle)
 
 
-async def hold(payload: bytes | memoryview, outer_step: OuterStep, opened: Opened) -> None:
+async def hold(payload: bytes | memoryview, outer_step: OuterStep, opened: ReduceShape) -> None:
     """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
     await trio.to_thread.run_sync(outer_step.update.hold, payload, opened)
 

@@ -19,7 +19,7 @@ from itertools import chain, product, repeat
 
 import trio
 
-from p2ptrain.dataplane import Dialling, Endpoint, RingKey, SecureSocket, dial
+from p2ptrain.dataplane import DialHandle, Endpoint, RingKey, SecureSocket, dial
 from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.endpoint_exchange import introduced
@@ -46,13 +46,13 @@ LATE_S = 0.5
 THREADS_MAX = 128
 """One thread for each connection being made: with NEIGHBOURS_MAX neighbours, all of them."""
 
-Opener = Callable[["Parts", PeerId, RingKey, "Edges"], Awaitable[None]]
+Opener = Callable[["Parts", PeerId, RingKey, "ReduceLinks"], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Edges:
-    """Open connections by neighbour and stream. The caller that creates an `Edges` must close it in
-    every case.
+class ReduceLinks:
+    """Open connections by neighbour and stream. The caller that creates a `ReduceLinks` must close
+    it in every case.
     """
 
     open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Edges:
             connection.close()
 
 
-async def connect(parts: Parts, request: ReduceRequest, edges: Edges) -> Links:
+async def connect(parts: Parts, request: ReduceRequest, edges: ReduceLinks) -> Links:
     """Fill `edges` with a connection to each neighbour for each stream, and return them all.
 
     Raises:
@@ -122,7 +122,7 @@ def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
     return _reach if first else _accept
 
 
-async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
+async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
     def take() -> None:
         # Runs in the thread, so that no connection is lost if the task is cancelled meanwhile.
         edges.open[peer, key.stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
@@ -133,7 +133,7 @@ async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> Non
         await in_thread(take, stop=give_up, limiter=edges.threads)
 
 
-async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None:
+async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
     """Dial until the neighbour answers. If it was restarted, we may not know its new endpoint, or
     it may not know our new certificate: then both are exchanged. All of this takes at most EDGE_S
     and one last try; a longer wait would make us fail without naming the neighbour."""
@@ -141,7 +141,7 @@ async def _reach(parts: Parts, peer: PeerId, key: RingKey, edges: Edges) -> None
     endpoint = parts.peers.endpoint(peer)
     with _told_if_late(parts, peer, key) as met:
         for wait_s in chain([0.0], repeat(AGAIN_S)):
-            dialling = Dialling()
+            dialling = DialHandle()
             deadline_s = min(DIAL_S, max(ends - parts.now(), AGAIN_S))
             work = partial(_dial, parts, peer, endpoint, key, edges, dialling, deadline_s)
             try:
@@ -175,8 +175,8 @@ def _dial(
     peer: PeerId,
     endpoint: Endpoint | None,
     key: RingKey,
-    edges: Edges,
-    dialling: Dialling,
+    edges: ReduceLinks,
+    dialling: DialHandle,
     deadline_s: float,
 ) -> float:
     """Dial, and return how long it took, in seconds."""

@@ -25,7 +25,7 @@ from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
 from p2ptrain.node.outer_state import update_blobs
-from p2ptrain.node.reduce.reduce_links import Edges, connect
+from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
@@ -35,7 +35,7 @@ from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import compare
 from p2ptrain.sync.fragments import Fragment
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 
 LINGER_S = 3.0
 """How long a failed attempt's connections stay open, so that gossip carries the reason first."""
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 def reduce_due(
-    state: LedgerState, outer_step: int | None, me: PeerId, work: Work | None
+    state: LedgerState, outer_step: int | None, me: PeerId, work: LocalWork | None
 ) -> Roster | None:
     """Return the open roster if we take part in its reduce and have the work that it names.
 
@@ -63,7 +63,11 @@ def reduce_due(
 
 
 def reduce_impossible(
-    state: LedgerState, outer_step: int | None, me: PeerId, said: Ready | None, work: Work | None
+    state: LedgerState,
+    outer_step: int | None,
+    me: PeerId,
+    said: Ready | None,
+    work: LocalWork | None,
 ) -> Roster | None:
     """Return the open roster if it counts on work of ours that this process does not have.
 
@@ -89,7 +93,7 @@ async def exchange(parts: Parts) -> None:
         _settle(parts)
         ledger, work, held = parts.ledger, parts.standing.work, parts.outer.step
         roster = reduce_due(ledger.state, held, parts.me, work)
-        said = ledger.view.ready.get(parts.me)
+        said = ledger.reports.ready.get(parts.me)
         wanted = roster or reduce_impossible(ledger.state, held, parts.me, said, work)
         outer_step = None
         if wanted is not None and (wanted.step, wanted.attempt) != tried:
@@ -101,7 +105,7 @@ async def exchange(parts: Parts) -> None:
         if roster is None:
             await _decline(parts, wanted)
             continue
-        edges = Edges()
+        edges = ReduceLinks()
         try:
             await _attempt(parts, outer_step, roster, edges)
         finally:
@@ -125,7 +129,7 @@ async def _decline(parts: Parts, roster: Roster) -> None:
         await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
 
 
-async def _attempt(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> None:
+async def _attempt(parts: Parts, outer_step: OuterStep, roster: Roster, edges: ReduceLinks) -> None:
     """Run one reduce, from its roster to our report of it."""
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
@@ -173,7 +177,9 @@ async def _give_up(parts: Parts, why: ReduceAborted) -> None:
     parts.speak_now()
 
 
-async def _averaged(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
+async def _averaged(
+    parts: Parts, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
+) -> Digest:
     """Run `_reduce`, with `averaging` set meanwhile; tasks that would fetch the update wait for its
     end."""
     parts.standing.averaging = roster.step
@@ -184,7 +190,9 @@ async def _averaged(parts: Parts, outer_step: OuterStep, roster: Roster, edges: 
         parts.changes.ring()
 
 
-async def _reduce(parts: Parts, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
+async def _reduce(
+    parts: Parts, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
+) -> Digest:
     """Run the reduce, store the update that it made, and return the update's digest.
 
     Raises:
@@ -353,6 +361,6 @@ def _why_moot(parts: Parts, roster: Roster) -> ReduceAborted | None:
     lost = tuple(peer for peer in roster.peers if peer != parts.me and parts.is_down(peer))
     if lost:
         return ReduceAborted(*where, lost, "a participant is down")
-    if without := confessed(parts.ledger.state, parts.ledger.view):
+    if without := confessed(parts.ledger.state, parts.ledger.reports):
         return ReduceAborted(*where, without, "a participant lost its work", heard=True)
     return None

@@ -17,7 +17,7 @@ from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.chain_log import Origin
 from p2ptrain.archive.home import Home
 from p2ptrain.archive.outer_step import OuterStep, OuterSteps
-from p2ptrain.archive.step_index import History
+from p2ptrain.archive.step_index import StepIndex
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Congestion, Credentials, Endpoint, Listener, RingInbox, Uplink
 from p2ptrain.identity import Identity
@@ -59,7 +59,7 @@ from p2ptrain.state import Arena, Layout, OuterState, Residual
 from p2ptrain.state.pseudo_gradient import Comparison
 from p2ptrain.store import RecordLog, Store
 from p2ptrain.sync.fragments import Fragment, fragments
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 
 PAGES_PER_S = 8.0
 PAGES_BURST = 32
@@ -118,7 +118,7 @@ class Standing:
     """Whether peers have dialled our data plane, and whether they can. Written by `gossip`."""
     arranged: Arrangement | None = None
     """The newest ring order that this node proposed. Written by `ring_order`."""
-    work: Work | None = None
+    work: LocalWork | None = None
     inner_step: int = 0
     inner_steps: int = 0
     tokens_per_s: float = 0.0
@@ -176,7 +176,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AdmissionRequest:
     """A peer that waits for admission: when it last asked (by `now`), the site it asked from, and
     its signed request."""
 
@@ -221,7 +221,7 @@ class Parts:
     fragments: tuple[Fragment, ...] = field(init=False)
     """All fragments of θ."""
     outer_steps: OuterSteps = field(init=False)
-    history: History = field(init=False)
+    history: StepIndex = field(init=False)
     paths: PathTable = field(init=False)
     validation: ValidationTally = field(init=False)
     """The validation losses of θ that members report. Written by `evaluation_task`."""
@@ -232,7 +232,7 @@ class Parts:
     data: DataIndex | None = None
     """The index of the data blocks; None until it has been fetched."""
     peers: PeerTable = field(init=False)
-    pending: dict[PeerId, Asking] = field(default_factory=dict)
+    pending: dict[PeerId, AdmissionRequest] = field(default_factory=dict)
     """Peers that wait for admission; the oldest request comes first."""
     offered: dict[Digest, float] = field(default_factory=dict)
     """Until when each blob's chunks are kept for joiners. Written by `donor` and `recipient`."""
@@ -253,7 +253,7 @@ class Parts:
         self.fragments = fragments(self.layout, self.manifest.sync.fragments)
         self.outer_steps = OuterSteps(self.run, self.manifest, self.amendments)
         self.vote_records = sum(1 for _ in self.votes)
-        self.history = History(self.ledger.kept)
+        self.history = StepIndex(self.ledger.kept)
         self.peers = PeerTable(self._is_member)
         self.paths = PathTable(self.me)
         self.complaints = MisbehaviourLog(self.journal)
@@ -314,7 +314,7 @@ class Parts:
 
     def ledger_is_current(self) -> bool:
         """Return whether some peer was heard and no counted peer is ahead of us on our line."""
-        beats, line = [view.heartbeat for view in self.counted()], self.ledger.state.line
+        beats, line = [record.heartbeat for record in self.counted()], self.ledger.state.line
         heights = [beat.height for beat in beats if beat.line == line]
         return bool(heights) and max(heights) <= self.ledger.state.height
 
@@ -325,12 +325,12 @@ class Parts:
         in an open run, each new identity could keep this node waiting for another 30 s.
         """
         believed = self.believed()
-        return [view for view in believed if self.is_vouched_for(view.peer)] or believed
+        return [record for record in believed if self.is_vouched_for(record.peer)] or believed
 
     def believed(self) -> list[PeerRecord]:
         """Return the heard peers, except those that claim to be ahead of us and do not prove it."""
         now, ledger = self.now(), self.ledger
-        return [view for view in self.peers if ledger.believes(view.peer, now)]
+        return [record for record in self.peers if ledger.believes(record.peer, now)]
 
     def is_down(self, peer: PeerId) -> bool:
         return self.detector.status(peer, self.now()) is Colour.RED

@@ -113,8 +113,8 @@ def _begin(parts: Parts, step: int) -> None:
     """Start counting for θ of `step` if its shares are known. Reports may have come before."""
     who = shares(parts, step)
     if who and parts.validation.begin(step, who, parts.now()):
-        for view in parts.peers:
-            hear(parts, view.peer, view.heartbeat)
+        for record in parts.peers:
+            hear(parts, record.peer, record.heartbeat)
 
 
 def _is_gone(parts: Parts, peer: PeerId) -> bool:

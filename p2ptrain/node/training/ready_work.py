@@ -15,7 +15,7 @@ from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.ring import contribution_peak
-from p2ptrain.sync.trainer_orders import Blocks, Work
+from p2ptrain.sync.trainer_orders import Blocks, LocalWork
 
 
 async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
@@ -42,7 +42,7 @@ async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
 
 async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
     """Offer all of our `lease`, which the trainer has finished: from now on it may be averaged."""
-    work = Work(ready.step, lease, ready.tokens)
+    work = LocalWork(ready.step, lease, ready.tokens)
     parts.standing.work = work
     parts.journal.write(
         "ready",
@@ -76,6 +76,6 @@ def stands(parts: Parts) -> bool:
     return work.stands_for(state.step, lease, outer_step.pace)
 
 
-async def _tell(parts: Parts, work: Work) -> None:
+async def _tell(parts: Parts, work: LocalWork) -> None:
     await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
     parts.speak_now()

@@ -22,11 +22,11 @@ from p2ptrain.observe.states import Loading, StandingBy, Training
 from p2ptrain.run import Leg
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
-    Desk,
     LoadOrder,
     MergeOrder,
     Order,
     RebaseOrder,
+    TrainerProgress,
     TrainOrder,
     after,
     next_orders,
@@ -39,14 +39,14 @@ RESTARTED = "trainer"
 """Key of the warning after a restart; it is removed when work of the new trainer is offered."""
 
 
-class Conversation:
+class TrainerSession:
     """One trainer from its Hello to its end."""
 
     def __init__(self, parts: Parts, running: RunningTrainer) -> None:
         self._parts = parts
         self._running = running
         self._up = False
-        self._desk: Desk | None = None
+        self._desk: TrainerProgress | None = None
         self._paths: tuple[str, ...] = ()
         """The files of the desk's blocks."""
         self._rates = inner_rates(Leg(parts.manifest))

@@ -15,7 +15,7 @@ import trio
 from p2ptrain.errors import TrainerError, TrainerUnfit
 from p2ptrain.node.optimizer_sharing.recipient import take_inner_state
 from p2ptrain.node.state.context import Parts
-from p2ptrain.node.training.trainer_link import RESTARTED, Conversation
+from p2ptrain.node.training.trainer_link import RESTARTED, TrainerSession
 from p2ptrain.node.training.trainer_processes import RunningTrainer, Trainers
 from p2ptrain.observe.cautions import Caution
 
@@ -38,7 +38,7 @@ async def train(parts: Parts, trainers: Trainers) -> None:
         parts.journal.write("trainer-started", pids=running.pids)
         again = False
         try:
-            await Conversation(parts, running).hold()
+            await TrainerSession(parts, running).hold()
         except TrainerError as exc:
             parts.journal.write(
                 "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence

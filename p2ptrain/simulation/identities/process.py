@@ -40,13 +40,13 @@ rarer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class MarkedHeartbeat:
     author: PeerId
     mark: Mark
     serial: int
 
 
-class Process:
+class SimProcess:
     """`reaches` are the connected peers. `lone`: at the start there was no peer to ask."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Process:
         self.incarnations = Incarnations(world.is_member)
         self.desk = IdentityMailboxes(self.incarnations, world.is_member)
         self.replays = ReplayedHeartbeats()
-        self._seen: dict[Beat, float] = {}
+        self._seen: dict[MarkedHeartbeat, float] = {}
         draw = world.random.getrandbits(DRAW_BITS)
         self.watch = self._watch_as(incarnation_of(home.count(0), draw), starting=True)
         self._over_s = self.began_s + watching.start_wait_s()
@@ -196,12 +196,12 @@ class Process:
     def _beat(self) -> None:
         if not self.running:
             return
-        beat = Beat(self.me, self.watch.mark, self.serial)
+        beat = MarkedHeartbeat(self.me, self.watch.mark, self.serial)
         self.serial += 1
         self.world.publish_beat(self, beat)
         self.world.clock.after(BEAT_S, self._beat)
 
-    def hear_beat(self, forwarder: PeerId, beat: Beat) -> None:
+    def hear_beat(self, forwarder: PeerId, beat: MarkedHeartbeat) -> None:
         """Handle a heartbeat like gossip does: drop it if it is a repetition or stale, else accept
         it and forward it.
         """

@@ -55,7 +55,7 @@ class StderrTail:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedRanks:
     """The processes by rank, our end of the socketpair, and our end of the lifeline pipe."""
 
     processes: tuple[subprocess.Popen[bytes], ...]
@@ -64,7 +64,7 @@ class Launched:
     tail: StderrTail
 
 
-def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
+def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> LaunchedRanks:
     """Start `ranks` processes that inherit the two vectors. If one cannot start, end the others."""
     with ExitStack() as always, ExitStack() as on_failure:
         ours, theirs = socket.socketpair()
@@ -88,7 +88,7 @@ def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> L
             fds = every | first if rank == 0 else every
             processes.append(_start_rank(command, environment, fds, stderr_write))
         on_failure.pop_all()
-    return Launched(tuple(processes), ours, lifeline_write, StderrTail(stderr_read))
+    return LaunchedRanks(tuple(processes), ours, lifeline_write, StderrTail(stderr_read))
 
 
 def _start_rank(

@@ -45,7 +45,7 @@ Told = Callable[..., None]
 """Called with an event and its fields, like `Journal.write`, from any thread."""
 
 
-class Gathering:
+class RankGathering:
     """All ranks of one start of the trainer, from the first connection to the end.
 
     `door` is the listening socket, closed by `close`; `theta` and `local` are the arena's bytes.

@@ -38,7 +38,7 @@ FORWARD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class AnswerTimeout:
     """How long a trainer that owes an answer may be silent.
 
     Until two inner steps are done, the limit is `start_limit_s` plus the time that the step's
@@ -79,7 +79,7 @@ class StepCost:
 class StallWatch:
     """Detects a stuck trainer. Feed it every frame sent and received; call `overdue` regularly."""
 
-    def __init__(self, now: float, patience: Patience, cost: StepCost = StepCost()) -> None:
+    def __init__(self, now: float, patience: AnswerTimeout, cost: StepCost = StepCost()) -> None:
         self._patience = patience
         self._cost = cost
         self._slowest_step_s = 0.0

@@ -1,7 +1,7 @@
 """Start a trainer's ranks as subprocesses, exchange frames with them, and end them.
 
 Use it from a node. This module does not load torch, and nothing is asynchronous: a trio task waits
-on `RunningTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`. All methods
+on `LocalTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`. All methods
 that send to a trainer, query it or end it may block, so trio calls them in a thread.
 
     trainer = Supervisor(config, theta_fd, local_fd).start()
@@ -38,7 +38,7 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Failed, Frame, Hello, Stop, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
-from p2ptrain.trainer.host.launch import Launched, launch
+from p2ptrain.trainer.host.launch import LaunchedRanks, launch
 from p2ptrain.trainer.host.micro_batch import (
     OUT_OF_MEMORY_EXIT_CODE,
     UNFIT_EXIT_CODE,
@@ -48,7 +48,7 @@ from p2ptrain.trainer.host.micro_batch import (
     tell,
     unheard,
 )
-from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 
 # SIGKILL takes effect at once unless the kernel waits for a device.
 KILL_LIMIT_S = 10.0
@@ -56,13 +56,13 @@ KILL_LIMIT_S = 10.0
 EXIT_LIMIT_S = 1.0
 
 
-class RunningTrainer:
+class LocalTrainer:
     """The processes of one trainer, from start to end. Created by `Supervisor.start`.
 
     Use either `feed` or `receive`, not both: each buffers partial frames separately.
     """
 
-    def __init__(self, launched: Launched, watch: StallWatch, micro_batch: int) -> None:
+    def __init__(self, launched: LaunchedRanks, watch: StallWatch, micro_batch: int) -> None:
         self.micro_batch = micro_batch
         self.hello: Hello | None = None
         self.socket = launched.socket
@@ -251,11 +251,11 @@ class Supervisor:
     local_fd: int
     ranks: int = 1
     budget: RestartBudget = field(default_factory=RestartBudget)
-    patience: Patience = field(default_factory=Patience)
+    patience: AnswerTimeout = field(default_factory=AnswerTimeout)
     found: Found = unheard
-    _last: RunningTrainer | None = field(default=None, init=False)
+    _last: LocalTrainer | None = field(default=None, init=False)
 
-    def start(self) -> RunningTrainer:
+    def start(self) -> LocalTrainer:
         """Start all ranks. The first frame is Hello, some seconds later.
 
         Raises:
@@ -265,7 +265,7 @@ class Supervisor:
             spend(self.budget, useful=self._last.useful)
         launched = launch(self.config, self.theta_fd, self.local_fd, self.ranks)
         watch = StallWatch(time.monotonic(), self.patience, StepCost.of(self.config))
-        self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks))
+        self._last = LocalTrainer(launched, watch, at_once(self.config, self.ranks))
         return self._last
 
     def _fits_better(self) -> bool:

@@ -31,8 +31,8 @@ from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
 from p2ptrain.trainer.host.micro_batch import Found, halved, tell, unheard
-from p2ptrain.trainer.host.rank_server import Gathering, Told
-from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
+from p2ptrain.trainer.host.rank_server import RankGathering, Told
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 from p2ptrain.trainer.host.supervisor import spend
 
 RETURN_LIMIT_S = 600.0
@@ -51,10 +51,10 @@ class ExternalRanks:
 
     def __init__(
         self,
-        gathering: Gathering,
+        gathering: RankGathering,
         address: str,
         limit_s: float | None,
-        patience: Patience,
+        patience: AnswerTimeout,
         config: TrainerConfig,
     ) -> None:
         self.socket = gathering.socket
@@ -199,7 +199,7 @@ class ExternalTrainers:
     ranks: int
     told: Told
     budget: RestartBudget = field(default_factory=RestartBudget)
-    patience: Patience = field(default_factory=Patience)
+    patience: AnswerTimeout = field(default_factory=AnswerTimeout)
     return_limit_s: float = RETURN_LIMIT_S
     found: Found = unheard
     _were_here: bool = field(default=False, init=False)
@@ -213,7 +213,7 @@ class ExternalTrainers:
         """
         if self._last is not None:
             self._look_back(self._last)
-        gathering = Gathering(
+        gathering = RankGathering(
             self._open_door(),
             self.secret,
             self.config,

@@ -38,7 +38,7 @@ _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredState:
     """The outer step of a restored state, and the inner steps it made since it began without
     state."""
 
@@ -84,7 +84,7 @@ class InnerState:
             inner_format.publish(new, self._folder, step)
         return ""
 
-    def restore(self, step: int) -> Restored | None:
+    def restore(self, step: int) -> RestoredState | None:
         """Load the state of `step`, or the newest of an earlier step. Return None if there is no
         usable state.
         """
@@ -100,7 +100,7 @@ class InnerState:
         with inner_format.path_of(self._folder, found).open("rb", buffering=0) as file:
             for share, offset in self._shares():
                 _read(file.fileno(), share, offset)
-        return Restored(found, warmed)
+        return RestoredState(found, warmed)
 
     def _count(self) -> int:
         """Return the number of steps that AdamW has made. It is the same for every parameter."""

@@ -32,7 +32,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.flops import mfu
-from p2ptrain.trainer.rank.arena import Arena
+from p2ptrain.trainer.rank.arena import RankArena
 from p2ptrain.trainer.rank.batch import loss_on, predicted_tokens, train_on
 from p2ptrain.trainer.rank.deviation import Pull
 from p2ptrain.trainer.rank.inner_state import InnerState
@@ -46,7 +46,7 @@ from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 IDLE_PULSE_S = 60.0
 
 
-class Read(Protocol):
+class ReadTokens(Protocol):
     def __call__(self, path: str, *, vocab: int, sequence: int) -> Tokens:
         """Return the tokens of a block. Raises StoreError."""
 
@@ -56,7 +56,7 @@ def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
 
 
 @dataclass(slots=True)
-class Work:
+class StepWork:
     """The work trained since the last Load or Merge, and the blocks still to be trained."""
 
     step: int
@@ -76,14 +76,14 @@ class Work:
         loss = self.loss_sum / max(1, self.tokens)
         return frames.FragmentReady(self.step, self.tokens, tuple(self.trained), loss)
 
-    def taken(self, step: int) -> Work:
+    def taken(self, step: int) -> StepWork:
         """Return the work that remains when θ of `step` contains the last report."""
         tokens, blocks, loss_sum = self.offered
         left = self.trained[blocks:]
-        return Work(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
+        return StepWork(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
 
 
-class Loop:
+class TrainerLoop:
     """Serves one node over `channel` (None on every rank but the first)."""
 
     def __init__(
@@ -91,11 +91,11 @@ class Loop:
         config: TrainerConfig,
         model: Llama,
         optimizer: InnerOptimizer,
-        arena: Arena,
+        arena: RankArena,
         ranks: Ranks,
         channel: Channel | None,
         state: InnerState | None = None,
-        read: Read = read_file,
+        read: ReadTokens = read_file,
     ) -> None:
         self._config = config
         self._read_block = read
@@ -107,7 +107,7 @@ class Loop:
         self._state = state
         self._steps_since_cold = 0
         self._merges_unkept = 0
-        self._work: Work | None = None
+        self._work: StepWork | None = None
         self._paused = False
         self._pull = Pull(0.0, 0.0, 0.0)
         self._rates = frames.Rates(config.inner.lr)
@@ -147,7 +147,7 @@ class Loop:
             case frames.Load(step):
                 self._arena.load()
                 self._keep_state(step)
-                self._work = Work(step)
+                self._work = StepWork(step)
             case frames.Rates(lr):
                 self._config = replace(self._config, inner=replace(self._config.inner, lr=lr))
                 self._rates = frame
@@ -217,7 +217,7 @@ class Loop:
         if self._work.ready:
             self._publish_if_done(self._work)
 
-    def _take_back(self, work: Work) -> None:
+    def _take_back(self, work: StepWork) -> None:
         """Add the work that was set aside to the weights, if there is any."""
         if work.set_aside:
             self._arena.take_back()
@@ -265,7 +265,7 @@ class Loop:
         self._optimizer.set_rate(lr)
         return lr
 
-    def _publish_if_done(self, work: Work) -> None:
+    def _publish_if_done(self, work: StepWork) -> None:
         """If no block is left, write the weights to `local`; report once all ranks have done so."""
         if work.queue or work.ahead:
             return

@@ -4,7 +4,8 @@ Keys and values of earlier tokens are cached, so each new token computes one pos
 model was trained on positions up to its sequence length. When these are used up, the newest half
 sequence of the text is read again from position 0, and the rest is dropped.
 
-`Reader` computes the same as `model.Llama.forward`; a test compares the two. There is no batch.
+`CachedModel` computes the same as `model.Llama.forward`; a test compares the two. There is no
+batch.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _Cache:
 
 
 @dataclass(slots=True)
-class Reader:
+class CachedModel:
     """A model that reads a text once, from its beginning."""
 
     model: Llama
@@ -123,7 +124,7 @@ def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterato
     """Yield the tokens after `prompt`, without end. Of a prompt that is too long, only the end is
     used."""
     assert prompt, "a text begins with a token"
-    reader, text = Reader(model), list(prompt)
+    reader, text = CachedModel(model), list(prompt)
     random = torch.Generator().manual_seed(sampling.seed)
     unread = text[-model.spec.sequence :]
     while True:

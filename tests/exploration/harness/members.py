@@ -29,7 +29,7 @@ from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import Entries, Message, Outcome, Prepare, Propose
 from p2ptrain.ledger.messages.peer_reports import UpdateHeld
 from p2ptrain.ledger.paxos.acceptor import restored_acceptors
-from p2ptrain.simulation.disk import Disk, signer, verify
+from p2ptrain.simulation.disk import SimDisk, signer, verify
 from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of
 from tests.exploration.harness.statements import contrary, statement_of
 
@@ -49,7 +49,7 @@ class Member:
     """A running member, its disk, and its own current time in seconds."""
 
     ledger: Ledger
-    disk: Disk
+    disk: SimDisk
     now: float
 
     @property
@@ -98,7 +98,7 @@ class Members:
 
     def start(self, name: PeerId) -> Step:
         """Start a member for the first time, with an empty disk."""
-        return self._started("start", name, Disk(), 0.0, 0)
+        return self._started("start", name, SimDisk(), 0.0, 0)
 
     def on_mail(self, number: int, mail: int) -> tuple[Step, ...]:
         """Return the steps caused by these messages, without steps that change nothing."""
@@ -180,7 +180,7 @@ class Members:
             _write(disk, effect)
             said |= self._said(ledger.me, effect)
 
-    def _started(self, label: str, me: PeerId, disk: Disk, now: float, said: int) -> Step:
+    def _started(self, label: str, me: PeerId, disk: SimDisk, now: float, said: int) -> Step:
         fault = _replay_fault(self.rules, disk)
         ledger = Ledger(self.rules, me, signer(me), verify, disk.chain, disk.records, now)
         effects = [it for event in self.reports[me] for it in ledger.handle(event, now)]
@@ -265,11 +265,11 @@ class Members:
         return said
 
 
-def _copied(disk: Disk) -> Disk:
-    return Disk(list(disk.chain), list(disk.records), disk.updates)
+def _copied(disk: SimDisk) -> SimDisk:
+    return SimDisk(list(disk.chain), list(disk.records), disk.updates)
 
 
-def _write(disk: Disk, effect: Effect) -> None:
+def _write(disk: SimDisk, effect: Effect) -> None:
     if isinstance(effect, Persist):
         disk.append_record(effect.record)
     elif isinstance(effect, Decided):
@@ -298,7 +298,7 @@ def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
     return ""
 
 
-def _replay_fault(rules: Rules, disk: Disk) -> str:
+def _replay_fault(rules: Rules, disk: SimDisk) -> str:
     """Return why the chain on this disk does not verify from genesis on, or an empty string."""
     try:
         replay(rules, disk.chain, verify)

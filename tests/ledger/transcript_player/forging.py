@@ -28,7 +28,7 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
 )
 from p2ptrain.simulation.disk import signature_of
-from p2ptrain.testing.ledgers import Letter, digest
+from p2ptrain.testing.ledgers import Unicast, digest
 from tests.ledger.transcript_player.fault import StoryFault
 
 
@@ -62,7 +62,7 @@ def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
     return Evidence(line, height, voter, *votes)
 
 
-def tampered(letter: Letter, part: str, run: RunId) -> Letter:
+def tampered(letter: Unicast, part: str, run: RunId) -> Unicast:
     """Return the message with one part altered.
 
     The part is a vote's `line`, `height` or `entry`, a `signature`, or the `claim` of a promise to

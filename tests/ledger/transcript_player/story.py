@@ -26,7 +26,7 @@ from p2ptrain.ledger.messages.peer_reports import (
     ReduceFailed,
     SnapshotTaken,
 )
-from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, Unicast, digest, peers, small_rules
 from tests.ledger.transcript_player.fault import StoryFault
 from tests.ledger.transcript_player.forging import forged, tampered
 from tests.ledger.transcript_player.looking import disagreement
@@ -53,7 +53,7 @@ def parsed(command: str) -> Line:
     return Line(name, tuple(words), peers(" ".join(rest[at + 1 :])), options)
 
 
-class _Traced(Group):
+class _Traced(LedgerGroup):
     """A group that records the effects of its ledgers in order, for the trace."""
 
     def _carry_out(self, me: PeerId, effect: Effect) -> None:
@@ -230,7 +230,7 @@ class Story:
         blocks = int(line.options["blocks"]) if "blocks" in line.options else None
         terms = Terms(number, step, digest(f"amendment {number}"), blocks)
         for name in line.at or tuple(self.group.ledgers):
-            known = self.group[name].view.terms
+            known = self.group[name].reports.terms
             self.group.tell(name, KnownAmendments(known | {terms}))
 
     def arrange(self, line: Line) -> None:
@@ -282,10 +282,10 @@ class Story:
         """tick 2.0: two seconds pass; timers fire and mail arrives"""
         self.group.wait(float(line.words[0]), self._arrives)
 
-    def _arrives(self, letter: Letter) -> bool:
+    def _arrives(self, letter: Unicast) -> bool:
         return self.reaches(letter.sender, letter.receiver)
 
-    def _picked(self, line: Line) -> list[Letter]:
+    def _picked(self, line: Line) -> list[Unicast]:
         """Remove from the mail the messages that match the words, and return them."""
         chosen = [letter for letter in self.group.mail if _fits(letter, line.words)]
         if not chosen:
@@ -309,7 +309,7 @@ class Story:
         sender, _, receiver = route.partition("->")
         by = peers(line.options.get("by", "").replace(",", " "))
         message = forged(self.group[receiver], kind, PeerId(sender), by)
-        self.group.mail.append(Letter(PeerId(sender), PeerId(receiver), message))
+        self.group.mail.append(Unicast(PeerId(sender), PeerId(receiver), message))
 
     def expect(self, line: Line) -> None:
         """expect a,b height 1; `looking` lists what can be expected"""
@@ -326,7 +326,7 @@ _RULES = {
 }
 
 
-def _fits(letter: Letter, words: Sequence[str]) -> bool:
+def _fits(letter: Unicast, words: Sequence[str]) -> bool:
     """Return whether the message matches the words: `a->b`, `propose`, or both."""
     sender, arrow, receiver = words[0].partition("->")
     kinds = words[1:] if arrow else words

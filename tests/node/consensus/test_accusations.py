@@ -52,7 +52,7 @@ async def test_restarted_node_remembers_liars(
     r = await new_rig(tmp_path, founders=(ANN.peer,))
     RecordLog(r.parts.home.evidence).append([encode_evidence(twice(ANN, r.run.id))])
     nursery.start_soon(agree, r.parts, r.events)
-    await settled(lambda: ANN.peer in r.parts.ledger.view.accused)
+    await settled(lambda: ANN.peer in r.parts.ledger.reports.accused)
 
 
 async def test_second_process_is_reported_with_advice(tmp_path: Path) -> None:

@@ -140,14 +140,14 @@ async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
     assert queued().current_buffer_used < EVENTS_MAX
     for _ in range(EVENTS_MAX - queued().current_buffer_used):
         parts.events.send_nowait(request)
-    parts.ledger.view.down.add(ANN.peer)
+    parts.ledger.reports.down.add(ANN.peer)
     nursery.start_soon(parts.tell, Ready(parts.me, 0, 16, 1))
     nursery.start_soon(parts.tell, PeerUp(ANN.peer))
     await trio.testing.wait_all_tasks_blocked()
     assert queued().tasks_waiting_send == 2
     nursery.start_soon(agree, parts, r.events)
-    await settled(lambda: parts.me in parts.ledger.view.ready, deadline_s=20.0)
-    await settled(lambda: ANN.peer not in parts.ledger.view.down, deadline_s=20.0)
+    await settled(lambda: parts.me in parts.ledger.reports.ready, deadline_s=20.0)
+    await settled(lambda: ANN.peer not in parts.ledger.reports.down, deadline_s=20.0)
 
 
 async def test_flooding_peer_does_not_silence_others(tmp_path: Path) -> None:

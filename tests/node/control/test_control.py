@@ -16,8 +16,8 @@ import trio
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
 from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, serve_commands
-from p2ptrain.node.joining.startup_status import GONE, Reception
-from p2ptrain.node.state.context import Asking, Parts
+from p2ptrain.node.joining.startup_status import GONE, StartupStatus
+from p2ptrain.node.state.context import AdmissionRequest, Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import AwaitingApproval, Connecting
 from p2ptrain.observe.status import NodeStatus, status_lines
@@ -30,7 +30,7 @@ from tests.node.swarm import Diary
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Rig]:
     async with rig(folder, allowed=[ANN.peer]) as r, trio.open_nursery() as nursery:
-        reception = Reception(r.parts.me, r.parts.journal)
+        reception = StartupStatus(r.parts.me, r.parts.journal)
         nursery.start_soon(serve_commands, r.parts.home.control, reception)
         await opened(r.parts.home.control)
         async with reception.with_parts(r.parts):
@@ -121,7 +121,7 @@ async def test_list_written_by_the_organiser_takes_effect_at_once(tmp_path: Path
         newer = Allowlist.of(r.run.id, 2, [BOB.peer])
         organiser = load_or_create(r.parts.home.identity)
         save_allowlist(r.parts.home.allowlist, SignedAllowlist.publish(organiser, newer))
-        r.parts.pending[BOB.peer] = Asking(r.parts.now(), "", b"")
+        r.parts.pending[BOB.peer] = AdmissionRequest(r.parts.now(), "", b"")
         assert await answer(r, b'{"command":"pending"}\n') == {"pending": [BOB.peer]}
         said = await answer(r, b'{"command":"reload-allowlist"}\n')
         assert said == {"newer": True, "sequence": 2}
@@ -139,7 +139,7 @@ async def test_socket_is_private_and_replaces_a_stale_one(
         path = r.parts.home.control
         path.write_text("left by a node that was killed")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_commands, path, Reception(r.parts.me, r.parts.journal))
+            nursery.start_soon(serve_commands, path, StartupStatus(r.parts.me, r.parts.journal))
             await opened(path)
             assert "peer" in await answer(r, b'{"command":"status"}\n')
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -151,16 +151,16 @@ async def test_home_with_a_long_path_has_a_socket_too(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path / ("deep" * 40))
-    reception = Reception(r.parts.me, r.parts.journal)
+    reception = StartupStatus(r.parts.me, r.parts.journal)
     nursery.start_soon(serve_commands, r.parts.home.control, reception)
     await settled(r.parts.home.control.exists)
 
 
 @asynccontextmanager
-async def starting(folder: Path) -> AsyncIterator[tuple[Path, Reception, Diary]]:
+async def starting(folder: Path) -> AsyncIterator[tuple[Path, StartupStatus, Diary]]:
     """The socket of a node without parts yet, and what answers there."""
     with Diary(folder / "journal.jsonl") as diary:
-        reception, path = Reception(ANN.peer, diary), folder / "control.sock"
+        reception, path = StartupStatus(ANN.peer, diary), folder / "control.sock"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_commands, path, reception)
             await opened(path)
@@ -192,7 +192,7 @@ async def test_cautions_about_the_machine_are_shown_from_the_start(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        reception = Reception(r.parts.me, r.parts.journal)
+        reception = StartupStatus(r.parts.me, r.parts.journal)
         both = (
             Caution("SHM-SMALL", "little shared memory", "give it more"),
             Caution("DISK-LOW", "a small disk", "make room"),
@@ -228,7 +228,7 @@ async def test_order_still_running_at_the_end_is_cancelled_first(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        reception, begun = Reception(r.parts.me, r.parts.journal), trio.Event()
+        reception, begun = StartupStatus(r.parts.me, r.parts.journal), trio.Event()
         answers: list[dict[str, object]] = []
         ended: list[bool] = []
 
@@ -257,6 +257,6 @@ async def test_start_that_fails_at_once_leaves_no_socket(tmp_path: Path) -> None
         warnings.simplefilter("error")
         with trio.CancelScope() as scope:
             scope.cancel()
-            await serve_commands(tmp_path / "control.sock", Reception(ANN.peer, diary))
+            await serve_commands(tmp_path / "control.sock", StartupStatus(ANN.peer, diary))
         gc.collect()
     assert not (tmp_path / "control.sock").exists()

@@ -13,7 +13,7 @@ from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.ledger.messages.peer_reports import Leaving
 from p2ptrain.node.control import leaving
 from p2ptrain.node.control.leaving import farewell, leave
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
@@ -88,7 +88,7 @@ def halfway(r: Rig) -> None:
 
 def done(r: Rig) -> None:
     halfway(r)
-    r.parts.standing.work = Work(0, (0, 1), 32)
+    r.parts.standing.work = LocalWork(0, (0, 1), 32)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from p2ptrain.names import label
 from p2ptrain.node.control import slow_reduce_warning
 from p2ptrain.node.control.slow_reduce_warning import (
     WARNING,
-    Exchanges,
+    ReduceDurations,
     caution_about,
     notice_slow_exchange,
 )
@@ -27,14 +27,14 @@ from tests.node.rig import ANN, NewRig, heartbeat, opening, rig, settled
 REPORT = ReduceStatistics(1.0, 0.5, 0.1, 0.1, 0.1, 0.1, ())
 
 
-def after(*known_s: float) -> Exchanges:
-    exchanges = Exchanges()
+def after(*known_s: float) -> ReduceDurations:
+    exchanges = ReduceDurations()
     exchanges.known_s.extend(known_s)
     return exchanges
 
 
 def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
-    exchanges = Exchanges()
+    exchanges = ReduceDurations()
     for now, under_way, done in [
         (0.0, True, False),
         (30.0, False, True),
@@ -59,7 +59,7 @@ def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
     ],
 )
 def test_slow_means_twice_the_usual_and_long_enough_to_matter(
-    exchanges: Exchanges, lasts_s: float, is_slow: bool
+    exchanges: ReduceDurations, lasts_s: float, is_slow: bool
 ) -> None:
     assert exchanges.look(under_way=True, done=False, now=5.0) is None
     told = exchanges.look(under_way=True, done=False, now=5.0 + lasts_s)

@@ -121,7 +121,7 @@ async def test_peer_unheard_for_long_is_forgotten_unless_a_member(
             parts.peers.note_heartbeat(peer, heartbeat(r.run.id), parts.now())
             parts.detector.note_arrival(peer, parts.now())
         await _expect_members(parts)
-        assert [view.peer for view in parts.peers] == [ANN.peer]
+        assert [record.peer for record in parts.peers] == [ANN.peer]
         # The detector has forgotten that it was down, so the ledger must forget that too.
         assert r.heard() == [PeerUp(BOB.peer)]
 

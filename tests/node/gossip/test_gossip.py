@@ -51,7 +51,7 @@ from p2ptrain.peers.heartbeat_delta import (
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.peers.protocol_names import allowlist_topic, heartbeat_topic
 from p2ptrain.run import Allowlist, SignedAllowlist
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, rig, settled, somebody
 
 UPDATE = Digest("d" * 64)
@@ -113,7 +113,7 @@ async def test_node_describes_itself_within_bounds(tmp_path: Path) -> None:
     suspects = tuple(somebody(number).peer for number in range(SUSPECTS_MAX + 9))
     async with rig(tmp_path) as r:
         standing = r.parts.standing
-        standing.work = Work(0, (4, 5), 32)
+        standing.work = LocalWork(0, (4, 5), 32)
         standing.reduce = ReduceReport(0, 1, None, suspects)
         heard = decode(encode(describe(r.parts, 7, 9)))
         assert (heard.incarnation, heard.serial, heard.trains) == (7, 9, True)
@@ -289,9 +289,9 @@ async def test_heartbeats_from_before_a_restart_cannot_be_replayed(
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
     await settled(lambda: len(parts.peers) == 2)
     assert r.heard() == [PeerHeight(BOB.peer, 0, r.run.id)]
-    view = parts.peers.get(ANN.peer)
-    assert view is not None
-    assert view.heartbeat == after
+    record = parts.peers.get(ANN.peer)
+    assert record is not None
+    assert record.heartbeat == after
 
 
 async def test_asked_node_sends_a_full_heartbeat(

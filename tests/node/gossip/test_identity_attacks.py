@@ -172,8 +172,8 @@ async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
             assert reply is not None
             watch.note_reply(parts.me, reply, now + turn)
     assert [watch.duplicate for watch in watches] == [None] * 3
-    views = [parts.peers.get(watch.me) for watch in watches]
-    heard = [view.heartbeat.incarnation for view in views if view is not None]
+    records = [parts.peers.get(watch.me) for watch in watches]
+    heard = [record.heartbeat.incarnation for record in records if record is not None]
     assert heard == [watch.incarnation for watch in watches]
 
 

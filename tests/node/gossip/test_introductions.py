@@ -17,7 +17,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions, introduced
 from p2ptrain.node.reduce import reduce_links
-from p2ptrain.node.reduce.reduce_links import Edges, _reach
+from p2ptrain.node.reduce.reduce_links import ReduceLinks, _reach
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.protocol_names import ENDPOINT_PROTOCOL
 from tests.node.rig import ANN, BOB, heartbeat, rig, settled
@@ -101,7 +101,7 @@ async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(
         r.parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, endpoint=old), r.parts.now())
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
-            edge, mine = Edges(), key(r.parts, r.parts.me)
+            edge, mine = ReduceLinks(), key(r.parts, r.parts.me)
             await _reach(r.parts, ANN.peer, mine, edge)
             await settled(lambda: len(ann.inbox) == 1)
             edge.close()
@@ -119,7 +119,7 @@ async def test_unknown_neighbour_is_asked_before_it_is_dialled(
     async with rig(tmp_path) as r:
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
-            edge = Edges()
+            edge = ReduceLinks()
             await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), edge)
             assert list(edge.open) == [(ANN.peer, 1)]
             edge.close()
@@ -143,4 +143,4 @@ async def test_reaching_a_neighbour_has_one_deadline(
 
             r.network.answer = introduce
             with trio.fail_after(reduce_links.DIAL_S - 1.0), pytest.raises(PeerError):
-                await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), Edges())
+                await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), ReduceLinks())

@@ -19,7 +19,7 @@ from p2ptrain.node.gossip import path_probes
 from p2ptrain.node.gossip.path_probes import (
     AGAIN_S,
     PURPOSE,
-    Tried,
+    LastProbes,
     is_busy,
     probe_paths,
     whom_to_probe,
@@ -46,7 +46,7 @@ def endpoint_of(peer: PeerId) -> Endpoint:
 
 async def test_undialled_peers_are_probed_first_then_unmeasured_paths(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
-        parts, tried = r.parts, Tried()
+        parts, tried = r.parts, LastProbes()
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
         r.decide(opening(parts.ledger.state, learners=(ann, bob)))
 
@@ -79,10 +79,10 @@ async def test_nobody_probes_during_a_reduce(tmp_path: FilePath) -> None:
         parts, ann = r.parts, ANN.peer
         r.decide(opening(parts.ledger.state, learners=(ann,)))
         hear(r, endpoint_of(ann))
-        assert whom_to_probe(parts, Tried()) is not None
+        assert whom_to_probe(parts, LastProbes()) is not None
         r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
         assert is_busy(parts)
-        assert whom_to_probe(parts, Tried()) is None
+        assert whom_to_probe(parts, LastProbes()) is None
 
 
 @contextmanager

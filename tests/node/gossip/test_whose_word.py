@@ -33,7 +33,7 @@ from p2ptrain.node.gossip.connections import bootstrap_again, stay_connected
 from p2ptrain.node.gossip.revocation import notice_revocation
 from p2ptrain.node.joining import find_run as learning_module
 from p2ptrain.node.joining.find_run import be_admitted
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.joining.trusted_checkpoint import begin_at_checkpoint
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
@@ -134,7 +134,7 @@ class Volunteer:
                 self.run,
                 self.admission,
                 list(bootstrap),
-                Reception(self.me.peer, diary),
+                StartupStatus(self.me.peer, diary),
                 lambda _: None,
                 draw=Random(7),
             )

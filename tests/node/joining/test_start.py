@@ -7,17 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
-from p2ptrain.node.outer_state.start import Here, Start, choose_start
+from p2ptrain.node.outer_state.start import HeldStates, StartSnapshot, choose_start
 
-GENESIS = Start(0, Digest("0" * 64))
-SNAPSHOT = Start(40, Digest("1" * 64))
-OWN = Start(20, Digest("2" * 64))
+GENESIS = StartSnapshot(0, Digest("0" * 64))
+SNAPSHOT = StartSnapshot(40, Digest("1" * 64))
+OWN = StartSnapshot(20, Digest("2" * 64))
 SIZES = {"snapshot_bytes": 800, "update_bytes": 100}
 
 
-def chosen(target: int, own: Start | None, others: list[Start], steps=(), first_step=0):
+def chosen(
+    target: int, own: StartSnapshot | None, others: list[StartSnapshot], steps=(), first_step=0
+):
     """Choose with `own` and the updates of these outer steps in our store."""
-    here = Here({own.digest} if own else set(), frozenset(steps))
+    here = HeldStates({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
     return choose_start(
         target_step=target, starts=starts, here=here, first_step=first_step, **SIZES
@@ -30,9 +32,14 @@ def chosen(target: int, own: Start | None, others: list[Start], steps=(), first_
         (0, None, [GENESIS], GENESIS),
         (45, None, [GENESIS, SNAPSHOT], SNAPSHOT),
         (45, OWN, [GENESIS, SNAPSHOT], SNAPSHOT),
-        (45, Start(38, OWN.digest), [GENESIS, SNAPSHOT], Start(38, OWN.digest)),
+        (45, StartSnapshot(38, OWN.digest), [GENESIS, SNAPSHOT], StartSnapshot(38, OWN.digest)),
         (30, OWN, [GENESIS, SNAPSHOT], OWN),
-        (41, Start(32, OWN.digest), [SNAPSHOT], SNAPSHOT),  # 900 bytes either way: the newer
+        (
+            41,
+            StartSnapshot(32, OWN.digest),
+            [SNAPSHOT],
+            SNAPSHOT,
+        ),  # 900 bytes either way: the newer
         (5, None, [GENESIS], GENESIS),
         (10, OWN, [GENESIS], GENESIS),  # our snapshot is from beyond what this ledger knows
     ],
@@ -58,7 +65,10 @@ def test_stored_updates_cost_nothing(steps, best) -> None:
 def test_chosen_start_is_reachable_and_nothing_is_cheaper(
     target, own_step, snapshot_step, steps
 ) -> None:
-    own, snapshot = Start(own_step, OWN.digest), Start(snapshot_step, SNAPSHOT.digest)
+    own, snapshot = (
+        StartSnapshot(own_step, OWN.digest),
+        StartSnapshot(snapshot_step, SNAPSHOT.digest),
+    )
     best = chosen(target, own, [GENESIS, snapshot], steps)
     assert best is not None
     assert best.step <= target

@@ -28,12 +28,12 @@ from p2ptrain.node.outer_state import fetch, update_blobs
 from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
-from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.outer_state.start import StartSnapshot
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.peers.heartbeat import SnapshotReport
 from p2ptrain.state import OuterState, write_state
-from p2ptrain.store import Head, Leisure, digest_of
+from p2ptrain.store import Head, IdleThrottle, digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Neighbour, NewRig, Rig, heartbeat, opening, rig, settled
 
@@ -206,11 +206,11 @@ class Gate:
         self._opened = threading.Event()
         put_stream = r.parts.store.put_stream
 
-        def slow(kind: str, *arguments: object, leisure: Leisure | None = None) -> Digest:
-            assert (leisure is not None) == (kind == "snapshot")
+        def slow(kind: str, *arguments: object, throttle: IdleThrottle | None = None) -> Digest:
+            assert (throttle is not None) == (kind == "snapshot")
             if kind == "snapshot":
                 assert self._opened.wait(100.0)
-            return put_stream(kind, *arguments, leisure=leisure)  # type: ignore[arg-type]
+            return put_stream(kind, *arguments, throttle=throttle)  # type: ignore[arg-type]
 
         r.parts.store.put_stream = slow  # type: ignore[method-assign,assignment]
 
@@ -271,7 +271,7 @@ async def test_certified_blob_that_is_no_snapshot_is_skipped(
     for step in range(3):
         await commit(r, snapshot=lie if step == 1 else None)
     away = taken_away(r, genesis)
-    assert best_start(r.parts, await look(r.parts)) == Start(1, lie.digest)
+    assert best_start(r.parts, await look(r.parts)) == StartSnapshot(1, lie.digest)
     nursery.start_soon(keep_outer_state, r.parts)
     await settled(lambda: genesis in r.parts.fetching)
     r.parts.store.put_chunk(away)
@@ -294,7 +294,7 @@ async def test_only_the_manifest_of_a_wrong_sized_snapshot_is_fetched(
         for step in range(12):
             await commit(r, snapshot=SnapshotRef(11, huge) if step == 11 else None)
         away = [taken_away(r, update_of(r, step)) for step in range(11)]
-        assert best_start(r.parts, await look(r.parts)) == Start(11, huge)
+        assert best_start(r.parts, await look(r.parts)) == StartSnapshot(11, huge)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_outer_state, r.parts)
             await settled(lambda: bool(r.said("snapshot-useless")))
@@ -575,7 +575,11 @@ async def test_snapshot_of_an_abandoned_chain_is_not_used(tmp_path: Path) -> Non
         ):
             r.parts.store.put_head(head)
             start = best_start(r.parts, await look(r.parts))
-            assert start == (Start(1, snapshot) if trusted else Start(0, r.parts.manifest.genesis))
+            assert start == (
+                StartSnapshot(1, snapshot)
+                if trusted
+                else StartSnapshot(0, r.parts.manifest.genesis)
+            )
 
 
 async def test_snapshots_below_a_named_checkpoint_are_not_used(
@@ -592,6 +596,6 @@ async def test_snapshots_below_a_named_checkpoint_are_not_used(
         snapshot = r.parts.store.put_blob("snapshot", [b"of some chain"], {})
         r.parts.store.put_head(Head(r.parts.run, 1, digest_of(b"?"), 4, snapshot, 4))
         r.parts.origin = Origin(base)
-        assert best_start(r.parts, await look(r.parts)) == Start(4, snapshot)
+        assert best_start(r.parts, await look(r.parts)) == StartSnapshot(4, snapshot)
         r.parts.origin = Origin(base, base.checkpoint)
-        assert best_start(r.parts, await look(r.parts)) != Start(4, snapshot)
+        assert best_start(r.parts, await look(r.parts)) != StartSnapshot(4, snapshot)

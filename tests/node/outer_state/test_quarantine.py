@@ -19,11 +19,11 @@ from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.outer_state import outer_task as outer_module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.snapshot_choice import best_start, look
-from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.outer_state.start import StartSnapshot
 from p2ptrain.node.outer_state.state_mismatch import TIMES_MAX, WARNING
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import digest_of
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.published import policy
 from tests.node.rig import Neighbour, Rig, opening, rig, settled
 
@@ -91,7 +91,7 @@ async def snapshot_taken(r: Rig, step: int) -> Digest:
     await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
     for event in r.heard():
         r.parts.ledger.handle(event, r.parts.now())
-    return r.parts.ledger.view.own_snapshots[step]
+    return r.parts.ledger.reports.own_snapshots[step]
 
 
 def flip_a_bit(r: Rig) -> None:
@@ -110,7 +110,7 @@ async def test_wrong_state_is_detected_and_repaired_by_differing_chunks(
         own = await snapshot_taken(r, 2)
         right = truth.snapshot(r.run.id, 2)
         assert own != right.digest
-        r.parts.standing.work = Work(2, (0,), 16)
+        r.parts.standing.work = LocalWork(2, (0,), 16)
         await commit(r, truth, right)
         await settled(lambda: bool(r.said("state-put-right")))
         assert r.parts.outer.step == 3
@@ -165,11 +165,11 @@ async def test_restart_does_not_use_a_snapshot_that_was_not_certified(
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         nursery.cancel_scope.cancel()
-        assert best_start(r.parts, await look(r.parts)) == Start(2, own)
+        assert best_start(r.parts, await look(r.parts)) == StartSnapshot(2, own)
         await commit(r, truth, SnapshotRef(2, digest_of(b"certified")))
-        assert best_start(r.parts, await look(r.parts), (digest_of(b"certified"),)) == Start(
-            0, r.parts.manifest.genesis
-        )
+        assert best_start(
+            r.parts, await look(r.parts), (digest_of(b"certified"),)
+        ) == StartSnapshot(0, r.parts.manifest.genesis)
 
 
 async def test_machine_with_repeated_errors_is_reported(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from p2ptrain.node.outer_state.retention import (
     kept_data,
     roots,
 )
-from p2ptrain.node.outer_state.start import Start
+from p2ptrain.node.outer_state.start import StartSnapshot
 from p2ptrain.node.state.context import Parts
 from p2ptrain.run import DataIndex
 from p2ptrain.store import Head, digest_of
@@ -79,7 +79,7 @@ async def test_newest_snapshots_and_updates_since_the_oldest_are_kept(
             *everything,
         }
         assert set(kept_blobs(manifest, chain[:2], 1)) == {*named, manifest.genesis, update(0)}
-        own = Start(3, digest_of(b"ours, of 3"))
+        own = StartSnapshot(3, digest_of(b"ours, of 3"))
         assert set(kept_blobs(manifest, chain, 1, own)) == {
             *(*named, four, own.digest, update(3)),
             *late,

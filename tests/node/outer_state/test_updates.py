@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from p2ptrain import kernels
-from p2ptrain.archive.update_format import KIND, Opened, UpdateFormat, published_formats
+from p2ptrain.archive.update_format import KIND, ReduceShape, UpdateFormat, published_formats
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.kernels import codecs
@@ -110,7 +110,7 @@ def test_bound_holds_for_each_element_in_all_kernels(
     organiser = PeerId("12D3KooWGRUVh7cEQrhBKWmTk5kEiBNJhhpfnoUSKqFJKBRKPT7e")
     manifest = manifest_of(organiser, codec=CodecSpec(name, 64))
     form = published_formats(RunId("ab" * 32), manifest)[0]
-    opened, numel = Opened("ring", 3), form.numel
+    opened, numel = ReduceShape("ring", 3), form.numel
     payload = bytearray(form.payload_bytes)
     peak = form.codec.quantise(np.linspace(-1, 1, numel, dtype=np.float32), payload)
     fits = smallest_bound(form, opened, peak)
@@ -125,7 +125,7 @@ def test_bound_holds_for_each_element_in_all_kernels(
             replace(form, influence_max=fits).hold(payload, opened)
 
 
-def smallest_bound(form: UpdateFormat, opened: Opened, peak: float) -> float:
+def smallest_bound(form: UpdateFormat, opened: ReduceShape, peak: float) -> float:
     """The smallest bound on one participant that allows a mean as large as `peak`."""
     low, high = 0.0, 4 * peak
     for _ in range(200):

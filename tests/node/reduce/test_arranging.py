@@ -16,7 +16,7 @@ from p2ptrain.node.gossip import reachability
 from p2ptrain.node.gossip.gossip import _take_in, describe
 from p2ptrain.node.gossip.reachability import DOUBT_S, judged_reach, undialable
 from p2ptrain.node.reduce import reduce_links, ring_order
-from p2ptrain.node.reduce.reduce_links import Edges, connect
+from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
 from p2ptrain.node.reduce.reduce_task import _request
 from p2ptrain.peers.path_table import Path
 from p2ptrain.ring import NEIGHBOURS_MAX, ReduceRequest
@@ -187,7 +187,7 @@ async def test_pair_that_cannot_connect_gives_up_and_sits_out_in_turn(
             with pytest.raises(
                 ReduceAborted, match="can be dialled, and they are neighbours"
             ) as at:
-                await connect(r.parts, requested(r, ann, step=step), Edges())
+                await connect(r.parts, requested(r, ann, step=step), ReduceLinks())
             named.append(at.value.suspects)
         pair = sorted((me, ann))
         assert named == [(ann,) if pair[step] == ann else () for step in (0, 1)]
@@ -200,4 +200,4 @@ async def test_number_of_connections_is_bounded(tmp_path: FilePath) -> None:
         with pytest.raises(
             ReduceAborted, match="with the schedule direct this node would have 63 neighbours"
         ):
-            await connect(r.parts, request, Edges())
+            await connect(r.parts, request, ReduceLinks())

@@ -42,7 +42,7 @@ from p2ptrain.peers.heartbeat_delta import FullHeartbeat, decode_beat
 from p2ptrain.ring import SILENCE_S
 from p2ptrain.ring.wait_for import REDUCE_S_MIN
 from p2ptrain.store import digest_of
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import policy
 from tests.dataplane.conftest import certificate_in_the_name_of, named
@@ -53,7 +53,7 @@ A, B = RULES.founders
 START = genesis(RULES)
 OPENED = Roster(0, 0, RULES.founders, (), (Participant(A, 200, 2), Participant(B, 100, 1)))
 OPEN = apply(RULES, START, entry_of(START, OPENED))
-WORK = Work(0, (0, 1), 200)
+WORK = LocalWork(0, (0, 1), 200)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ WORK = Work(0, (0, 1), 200)
         (A, 0, None, False),  # restarted since it reported ready
         (A, 0, replace(WORK, step=1), False),
         (A, 0, replace(WORK, tokens=100), False),  # not what was agreed
-        (A, 0, Work(0, (0,), 100), False),
-        (A, 0, Work(0, (2, 3), 200), False),  # other blocks than those of the lease
-        (B, 0, Work(0, (2,), 100), True),
+        (A, 0, LocalWork(0, (0,), 100), False),
+        (A, 0, LocalWork(0, (2, 3), 200), False),  # other blocks than those of the lease
+        (B, 0, LocalWork(0, (2,), 100), True),
         (PeerId("c"), 0, WORK, False),
     ],
 )
 def test_reduce_is_due_for_a_node_with_exactly_the_agreed_work(
-    peer: PeerId, outer_step: int | None, work: Work | None, due: bool
+    peer: PeerId, outer_step: int | None, work: LocalWork | None, due: bool
 ) -> None:
     assert reduce_due(OPEN, outer_step, peer, work) == (OPENED if due else None)
     assert reduce_due(START, outer_step, peer, work) is None
@@ -121,7 +121,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
     nursery.start_soon(exchange, parts)
     await trio.testing.wait_all_tasks_blocked()
     assert r.said("exchange-started") == []  # It has nothing to average yet.
-    parts.standing.work = Work(0, (0,), 16)
+    parts.standing.work = LocalWork(0, (0,), 16)
     parts.changes.ring()
     await settled(lambda: parts.standing.reduce is not None)
     report = parts.standing.reduce
@@ -158,7 +158,7 @@ async def test_unreachable_peer_is_suspected_and_theta_is_released(
     ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
     roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
     parts.ledger.state = replace(parts.ledger.state, roster=roster)
-    parts.standing.work = Work(0, (0,), 16)
+    parts.standing.work = LocalWork(0, (0,), 16)
     nursery.start_soon(exchange, parts)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
@@ -186,7 +186,7 @@ async def test_neighbour_that_never_opens_its_streams_is_named(
             order = (theirs, ours) if they_dial else (ours, theirs)
             roster = opening(parts.ledger.state, *order, learners=[ANN.peer])
             parts.ledger.state = replace(parts.ledger.state, roster=roster)
-            parts.standing.work = Work(0, (0,), 16)
+            parts.standing.work = LocalWork(0, (0,), 16)
             nursery.start_soon(exchange, parts)
             await settled(lambda: bool(r.said("exchange-failed")))
             assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
@@ -200,7 +200,7 @@ def put_into_a_roster(parts: Parts, *others: PeerId) -> None:
     each = [Participant(name, 16, 1) for name in (parts.me, *others)]
     roster = opening(parts.ledger.state, *each, learners=others)
     parts.ledger.state = replace(parts.ledger.state, roster=roster)
-    parts.standing.work = Work(0, (0,), 16)
+    parts.standing.work = LocalWork(0, (0,), 16)
 
 
 @contextmanager
@@ -275,7 +275,7 @@ async def test_attempt_that_became_void_before_its_start_is_not_begun(
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
     parts = r.parts
     parts.outer.step = 0
-    parts.standing.work = Work(0, (0,), 16)
+    parts.standing.work = LocalWork(0, (0,), 16)
     r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
     async with parts.outer.lock:
         nursery.start_soon(exchange, parts)
@@ -298,7 +298,7 @@ async def test_node_that_lost_its_promised_work_says_so(
     nursery.start_soon(exchange, parts)
     await trio.testing.wait_all_tasks_blocked()
     assert r.heard() == []  # This process never reported ready, and may still do so.
-    parts.ledger.view.note(Ready(parts.me, 0, 16, 1))
+    parts.ledger.reports.note(Ready(parts.me, 0, 16, 1))
     parts.changes.ring()
     await settled(lambda: bool(r.said("exchange-failed")))
     lost = ReduceFailed(parts.me, 0, 0, (parts.me,))
@@ -321,18 +321,18 @@ async def test_returning_node_with_other_work_says_so_and_offers_that(
     parts.outer.step, now = 0, parts.now()
     state = r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
     nursery.start_soon(exchange, parts)
-    parts.standing.work = work = Work(0, state.leases[parts.me][:1], 16)
+    parts.standing.work = work = LocalWork(0, state.leases[parts.me][:1], 16)
     ready = Ready(parts.me, 0, 16, 1)
-    view, rules = parts.ledger.view, parts.ledger.rules
-    view.note(ready)
+    reports, rules = parts.ledger.reports, parts.ledger.rules
+    reports.note(ready)
     parts.changes.ring()
     await settled(lambda: r.events.statistics().current_buffer_used > 1)
     heard = r.heard()
     assert heard == [ReduceFailed(parts.me, 0, 0, (parts.me,)), ready]
     assert parts.standing.work == work
     for event in heard:
-        view.note(event)
-    wish, _ = reconsider(rules, state, view, now)
+        reports.note(event)
+    wish, _ = reconsider(rules, state, reports, now)
     assert isinstance(wish.value, Roster)
     assert wish.value.participants == (Participant(parts.me, 16, 1),)
     r.decide(wish.value)
@@ -350,9 +350,9 @@ async def test_attempt_is_void_when_a_participant_lost_its_work(
         ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
         roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
         parts.ledger.state = replace(parts.ledger.state, roster=roster)
-        parts.ledger.view.note(ReduceFailed(ANN.peer, 0, 0, (parts.me,)))
+        parts.ledger.reports.note(ReduceFailed(ANN.peer, 0, 0, (parts.me,)))
         assert _why_moot(parts, roster) is None
-        parts.ledger.view.note(ReduceFailed(ANN.peer, 0, 0, (ANN.peer,)))
+        parts.ledger.reports.note(ReduceFailed(ANN.peer, 0, 0, (ANN.peer,)))
         reason = _why_moot(parts, roster)
         assert reason is not None
         assert reason.suspects == (ANN.peer,)
@@ -365,7 +365,7 @@ async def test_pseudo_gradient_with_nan_is_not_offered_again(
     parts = r.parts
     assert parts.arena is not None
     parts.outer.step = 0
-    parts.standing.work = Work(0, (0,), 16)
+    parts.standing.work = LocalWork(0, (0,), 16)
     parts.arena.local[0] = float("nan")
     r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
     nursery.start_soon(exchange, parts)

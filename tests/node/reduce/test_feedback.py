@@ -26,7 +26,7 @@ from p2ptrain.node.reduce.reduce_task import _settle, exchange
 from p2ptrain.ring import Reduce, ReduceStatistics
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.sync import SyncSpec
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
@@ -49,7 +49,7 @@ async def begin(r: Rig, step: int) -> NDArray[np.float32]:
     offered = np.empty(parts.outer_step(step).fragment.numel, np.float32)
     parts.outer_step(step).fragment.gather(parts.arena.theta - parts.arena.local, offered)
     lease = parts.ledger.state.leases[parts.me]
-    parts.standing.work = Work(step, lease[:BLOCKS], TOKENS)
+    parts.standing.work = LocalWork(step, lease[:BLOCKS], TOKENS)
     r.decide(opening_with(r, Participant(parts.me, TOKENS, BLOCKS)))
     parts.changes.ring()
     return offered

@@ -15,17 +15,17 @@ from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.outer_state import state_mismatch
-from p2ptrain.node.outer_state.state_mismatch import Contradiction
+from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.training import ready_work
 from p2ptrain.node.training import trainer_link as module
 from p2ptrain.store import digest_of
-from p2ptrain.sync.trainer_orders import Work
-from p2ptrain.testing.fake_trainer import FakeTrainer, Remote
+from p2ptrain.sync.trainer_orders import LocalWork
+from p2ptrain.testing.fake_trainer import FakeTrainer, TrainerRemote
 from tests.node.rig import settled
 from tests.node.training.test_training import orders, training
 
-FOUND = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
+FOUND = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
 
 
 async def test_work_of_an_ended_trainer_is_reported_until_heard(
@@ -50,7 +50,7 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
 
     monkeypatch.setattr(ready_work, "contribution_peak", slow_peak)
     monkeypatch.setattr(FakeTrainer, "check", lose_a_rank)
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(noticed.is_set)
         monkeypatch.setattr(module, "CHECK_EVERY_S", 60.0)
@@ -61,7 +61,7 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
         assert set(r.heard()) == {Ready(r.parts.me, 0, 32, 2)}
         await settled(lambda: r.parts.standing.trainer_up)
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        assert r.parts.standing.work == LocalWork(0, (0, 1), 32)
         assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
         assert len(r.said("ready")) == 1
 
@@ -92,11 +92,11 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
             trio.from_thread.run_sync(state_mismatch.begin, parts[0], FOUND)
         return own_peak(theta, local)
 
-    works, parts = list[Work | None](), list[Parts]()
+    works, parts = list[LocalWork | None](), list[Parts]()
     monkeypatch.setattr(module.Conversation, "_note_ready", note_and_tell)
     monkeypatch.setattr(ready_work, "contribution_peak", find_and_measure)
     monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
-    remote = Remote(held=True)
+    remote = TrainerRemote(held=True)
     async with training(tmp_path, remote) as r:
         parts.append(r.parts)
         remote.held = False
@@ -105,5 +105,5 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
         assert r.heard() == []
         r.parts.outer.step = 0
         r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32))
+        await settled(lambda: r.parts.standing.work == LocalWork(0, (0, 1), 32))
         assert orders(remote) == 2 * ["load 0", "train 0 (2 blocks from 0)"]

@@ -27,7 +27,7 @@ from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.control.status import status
 from p2ptrain.node.outer_state import fetch, state_mismatch
-from p2ptrain.node.outer_state.state_mismatch import Contradiction
+from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.training import trainer_link as module
 from p2ptrain.node.training import trainer_task
@@ -36,14 +36,14 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Amendment, DataIndex, SignedAmendment
 from p2ptrain.store import digest_of
 from p2ptrain.sync import SyncSpec
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing import fake_trainer
-from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote, block_of
+from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, TrainerRemote, block_of
 from p2ptrain.testing.published import policy
 from p2ptrain.trainer.host import supervisor
-from p2ptrain.trainer.host.launch import Launched, StderrTail
-from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
-from p2ptrain.trainer.host.supervisor import RunningTrainer
+from p2ptrain.trainer.host.launch import LaunchedRanks, StderrTail
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, StallWatch
+from p2ptrain.trainer.host.supervisor import LocalTrainer
 from tests.node.rig import ANN, NewRig, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1)
@@ -59,7 +59,7 @@ def know_data(r: Rig) -> None:
 
 
 @asynccontextmanager
-async def training(folder: Path, remote: Remote, **settings: object) -> AsyncIterator[Rig]:
+async def training(folder: Path, remote: TrainerRemote, **settings: object) -> AsyncIterator[Rig]:
     """A founder whose trainer is started, with θ at the ledger's head."""
     async with rig(folder, rules=ALONE, steps=9, **settings) as r, trio.open_nursery() as nursery:
         know_data(r)
@@ -69,7 +69,7 @@ async def training(folder: Path, remote: Remote, **settings: object) -> AsyncIte
         nursery.cancel_scope.cancel()
 
 
-def orders(remote: Remote) -> list[str]:
+def orders(remote: TrainerRemote) -> list[str]:
     """The orders that the trainer obeyed, as words such as "train 0 (2 blocks from 0)"."""
     told = []
     for frame in remote.obeyed:
@@ -100,11 +100,11 @@ def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
 
 
 async def test_step_goes_from_load_to_ready(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        assert r.parts.standing.work == LocalWork(0, (0, 1), 32)
         await settled(lambda: r.events.statistics().current_buffer_used > 0)
         assert r.heard() == [Ready(r.parts.me, 0, 32, 2)]
         await settled(lambda: not r.parts.standing.theta_in_use)
@@ -119,7 +119,7 @@ async def test_computing_time_is_the_reported_time_of_inner_steps(
     """Other work between its answers does not count. It reports 1,000 tokens a second, in blocks of
     16.
     """
-    remote = Remote(inner_step_s=0.05)
+    remote = TrainerRemote(inner_step_s=0.05)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
@@ -127,7 +127,7 @@ async def test_computing_time_is_the_reported_time_of_inner_steps(
 
 
 async def test_trainer_that_waits_for_data_does_not_compute(tmp_path: Path) -> None:
-    async with training(tmp_path, Remote(data_wait_s=0.004)) as r:
+    async with training(tmp_path, TrainerRemote(data_wait_s=0.004)) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
         assert r.parts.standing.inner_s == pytest.approx(0.024)
@@ -136,7 +136,7 @@ async def test_trainer_that_waits_for_data_does_not_compute(tmp_path: Path) -> N
 async def test_journal_and_status_have_all_figures_of_an_inner_step(
     tmp_path: Path,
 ) -> None:
-    async with training(tmp_path, Remote(data_wait_s=0.004, mfu=0.41)) as r:
+    async with training(tmp_path, TrainerRemote(data_wait_s=0.004, mfu=0.41)) as r:
         before = await status(r.parts)
         assert (before.loss, before.data_wait_s, before.gradient_norm) == (None, None, None)
         await settled(lambda: r.parts.standing.work is not None)
@@ -158,11 +158,11 @@ async def test_journal_and_status_have_all_figures_of_an_inner_step(
 
 
 async def test_work_that_was_not_averaged_is_rebased_and_offered_again(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         close_step(r, with_us=False)
-        await settled(lambda: r.parts.standing.work == Work(1, (0, 1), 32))
+        await settled(lambda: r.parts.standing.work == LocalWork(1, (0, 1), 32))
         assert orders(remote)[2:] == ["rebase 1"]
         assert len(remote.trained) == 2
 
@@ -171,10 +171,10 @@ async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
-        found = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
+        found = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
         state_mismatch.begin(r.parts, found)
         assert r.parts.standing.work is None
         await settled(lambda: len(r.said("trainer-started")) == 2)
@@ -185,19 +185,19 @@ async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
         assert len(orders(remote)) == 2
         r.parts.outer.step = 0
         r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32))
+        await settled(lambda: r.parts.standing.work == LocalWork(0, (0, 1), 32))
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
 async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         r.heard()
         close_step(r, skip=True)
         lease = r.parts.ledger.state.leases[r.parts.me]
         assert len(lease) == 4
-        await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
+        await settled(lambda: r.parts.standing.work == LocalWork(1, lease, 64))
         # The learning rate continues where it was: the skipped step's blocks are not counted twice.
         assert orders(remote)[2:] == ["rebase 1", "train 1 (2 blocks from 2)"]
         await settled(lambda: r.events.statistics().current_buffer_used > 0)
@@ -209,7 +209,7 @@ async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path)
 async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
     tmp_path: Path, overlap: int
 ) -> None:
-    remote, amended_step = Remote(), 2
+    remote, amended_step = TrainerRemote(), 2
     async with training(tmp_path, remote, sync=SyncSpec(overlap_steps=overlap)) as r:
         parts = r.parts
         change = Amendment(r.run.id, 1, amended_step, lr=0.03)
@@ -232,12 +232,12 @@ async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
         assert {each: restarted[each] for each in due} == {each: steady[each] for each in due}
 
 
-def told_ahead(remote: Remote, step: int) -> bool:
+def told_ahead(remote: TrainerRemote, step: int) -> bool:
     trains = [each for each in remote.obeyed if isinstance(each, frames.Train)]
     return any(each.ahead and each.step == step for each in trains)
 
 
-def rates_told(remote: Remote) -> dict[str, float]:
+def rates_told(remote: TrainerRemote) -> dict[str, float]:
     """The learning rate for each block, by name."""
     rate, found = 0.1, {}
     for frame in remote.obeyed:
@@ -252,7 +252,7 @@ def rates_told(remote: Remote) -> dict[str, float]:
 async def test_no_order_is_given_while_theta_moves_or_is_elsewhere(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     r = await new_rig(tmp_path, rules=ALONE)
     know_data(r)
     nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
@@ -272,7 +272,7 @@ async def test_no_order_is_given_while_theta_moves_or_is_elsewhere(
 async def test_theta_is_in_use_from_the_order_until_the_answer(
     tmp_path: Path,
 ) -> None:
-    remote = Remote(stuck=True)
+    remote = TrainerRemote(stuck=True)
     async with training(tmp_path, remote) as r:
         remote.stuck = False
         await settled(lambda: r.parts.standing.work is not None)
@@ -291,7 +291,7 @@ async def test_theta_is_not_in_use_while_due_data_are_awaited(
 ) -> None:
     """It may be long until a peer has them, and θ could not move meanwhile."""
     monkeypatch.setattr(fetch, "RETRY_S", 0.02)
-    remote = Remote()
+    remote = TrainerRemote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
     know_data(r)
     first = taken_away(r, r.parts.ledger.state.leases[r.parts.me])
@@ -308,7 +308,7 @@ async def test_theta_is_not_in_use_while_due_data_are_awaited(
     assert orders(remote) == []
     for data in more:
         r.parts.store.put_chunk(data)
-    await settled(lambda: r.parts.standing.work == Work(1, lease, 64))
+    await settled(lambda: r.parts.standing.work == LocalWork(1, lease, 64))
     assert orders(remote) == ["load 1", "train 1 (4 blocks from 2)"]
 
 
@@ -322,7 +322,7 @@ def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
 
 
 async def test_node_that_is_not_a_member_trains_nothing(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         state = r.parts.ledger.state
@@ -339,7 +339,7 @@ async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
     """It has its old lease too. Once it forgot its work, and nobody would ever have asked for it: a
     run that needs it would have stood still.
     """
-    remote = Remote()
+    remote = TrainerRemote()
     me = load_or_create(Home(tmp_path / "home").identity).peer
     async with training(tmp_path, remote, founders=(me, ANN.peer)) as r:
         await settled(lambda: r.parts.standing.work is not None)
@@ -350,14 +350,14 @@ async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
         r.decide(replace(without, learners=(me,)))
         assert r.parts.ledger.state.leases[me] == (0, 1)
         r.parts.changes.ring()
-        await settled(lambda: r.parts.standing.work == Work(0, (0, 1), 32), 10.0)
+        await settled(lambda: r.parts.standing.work == LocalWork(0, (0, 1), 32), 10.0)
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
 async def test_failing_trainer_is_restarted_until_the_budget_is_spent(
     tmp_path: Path,
 ) -> None:
-    remote = Remote(starts_max=3)
+    remote = TrainerRemote(starts_max=3)
     async with rig(tmp_path, rules=ALONE) as r:
         know_data(r)
         r.parts.outer.step = 0
@@ -391,7 +391,7 @@ async def test_trainer_that_cannot_run_here_is_not_tried_again(
     monkeypatch.setattr(module.Conversation, "hold", ends)
     async with rig(tmp_path, rules=ALONE) as r:
         with pytest.raises(TrainerUnfit) as caught:
-            await train(r.parts, FakeTrainers(r.parts, Remote()))
+            await train(r.parts, FakeTrainers(r.parts, TrainerRemote()))
         assert caught.value.evidence[-1] == "--precision fp32"
         assert [each["code"] for each in r.said("trainer-ended")] == ["TRAINER-UNFIT"]
 
@@ -420,7 +420,7 @@ async def test_restart_is_shown_until_the_next_trainer_offers_work(
         told.append(module.RESTARTED in conversation._parts.standing.warnings)
 
     monkeypatch.setattr(module.Conversation, "_note_progress", noted)
-    async with training(tmp_path, Remote(dies_in_mid_lease=True)) as r:
+    async with training(tmp_path, TrainerRemote(dies_in_mid_lease=True)) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert len(r.said("trainer-ended")) == 1
         assert told == [False, True, True]
@@ -442,13 +442,13 @@ async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(
         check()
 
     class Narrow(FakeTrainer):
-        def __init__(self, parts: Parts, remote: Remote) -> None:
+        def __init__(self, parts: Parts, remote: TrainerRemote) -> None:
             super().__init__(parts, remote)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
 
     monkeypatch.setattr(trio.from_thread, "check_cancelled", count_and_check)
     monkeypatch.setattr(fake_trainer, "FakeTrainer", Narrow)
-    remote = Remote(stuck=True)
+    remote = TrainerRemote(stuck=True)
     async with training(tmp_path, remote, inner_steps=90) as r:
         await settled(lambda: asked >= 5)
         assert r.said("trainer-ended") == []
@@ -488,8 +488,8 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(
     ours, theirs = socket.socketpair()
     nothing, lifeline = os.pipe()
     ranks = (Process(slow, -9), Process(dead, 1))
-    launched = Launched(ranks, ours, lifeline, StderrTail(nothing))  # type: ignore[arg-type]
-    running = RunningTrainer(launched, StallWatch(time.monotonic(), Patience()), 1)
+    launched = LaunchedRanks(ranks, ours, lifeline, StderrTail(nothing))  # type: ignore[arg-type]
+    running = LocalTrainer(launched, StallWatch(time.monotonic(), AnswerTimeout()), 1)
     await settled(lambda: running.poll() is not None)
 
     async def tick() -> None:
@@ -541,7 +541,7 @@ async def test_last_report_of_a_trainer_is_read_after_its_end(
     monkeypatch.setattr(FakeTrainer, "check", check_and_tell)
     if by != "a look":
         monkeypatch.setattr(FakeTrainer, "send", send_and_fail)
-    remote = Remote(fault=frames.Failed("NAN", "the loss is not finite"))
+    remote = TrainerRemote(fault=frames.Failed("NAN", "the loss is not finite"))
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert [each["code"] for each in r.said("trainer-ended")] == ["NAN"]
@@ -558,7 +558,7 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(
                 raise TrainerError("it has ended")
 
             monkeypatch.setattr(module.Conversation, "_listen", ends)
-            await train(r.parts, FakeTrainers(r.parts, Remote()))
+            await train(r.parts, FakeTrainers(r.parts, TrainerRemote()))
         assert node.cancelled_caught
 
 
@@ -568,7 +568,7 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(
 async def test_weights_over_the_bound_are_trained_anew(
     tmp_path: Path, poison: float, code: str, useful: list[bool]
 ) -> None:
-    remote = Remote(poison=poison)
+    remote = TrainerRemote(poison=poison)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert [ended["code"] for ended in r.said("trainer-ended")] == [code]
@@ -579,7 +579,7 @@ async def test_weights_over_the_bound_are_trained_anew(
 
 
 async def test_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
-    remote = Remote(held=True)
+    remote = TrainerRemote(held=True)
     async with training(tmp_path, remote) as r:
         await settled(lambda: bool(orders(remote)))
         block = r.parts.data_block(0)
@@ -592,12 +592,12 @@ async def test_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path
         await settled(lambda: not r.parts.store.has_chunk(block))
         r.parts.store.put_chunk(data)  # As a fetch from a peer would.
         await settled(lambda: remote.starts == 2 and r.parts.standing.work is not None)
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        assert r.parts.standing.work == LocalWork(0, (0, 1), 32)
 
 
 async def test_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
     """Otherwise it would leave a gap in every measurement until a scrub of the whole store."""
-    remote = Remote(stops_at=1)
+    remote = TrainerRemote(stops_at=1)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert r.parts.data is not None
@@ -618,7 +618,7 @@ async def test_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
 
 
 async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         local = r.parts.arena.local.copy() if r.parts.arena else None
@@ -629,13 +629,13 @@ async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path:
         r.parts.changes.ring()
         await trio.testing.wait_all_tasks_blocked()
         assert len(orders(remote)) == told
-        assert r.parts.standing.work == Work(0, (0, 1), 32)
+        assert r.parts.standing.work == LocalWork(0, (0, 1), 32)
         close_step(r)
         await settled(lambda: orders(remote)[told:] == ["load 1", "train 1 (2 blocks from 2)"])
 
 
 async def test_our_share_of_the_held_out_blocks_is_measured_once(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         close_step(r)

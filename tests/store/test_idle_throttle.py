@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.store import Leisure
+from p2ptrain.store import IdleThrottle
 from p2ptrain.store.idle_throttle import FREE_S, LOOK_S, REST_S_MAX, SHARE
 
 
@@ -19,7 +19,7 @@ class Machine:
         self.idle_cores = idle_cores
         self.now_s = self.idle_s = self.used_s = 0.0
         self.rests: list[float] = []
-        self.leisure = Leisure(
+        self.throttle = IdleThrottle(
             lambda: self.now_s, lambda: self.idle_s, lambda: self.used_s, self.rest
         )
 
@@ -37,8 +37,8 @@ class Machine:
 
     def write(self, chunks: int, each_s: float = 0.004) -> None:
         for _ in range(chunks):
-            self.leisure.rest()
-            self.leisure.count(lambda: self.work(each_s))
+            self.throttle.rest()
+            self.throttle.count(lambda: self.work(each_s))
 
 
 def test_writer_takes_its_share_of_a_core_on_a_busy_machine() -> None:
@@ -77,7 +77,7 @@ def test_rest_ends_soon_after_the_inner_steps() -> None:
         machine.rest(seconds)
         machine.idle_cores = 2.0 if len(machine.rests) > 2 else 0.0
 
-    machine.leisure._sleep = rest
+    machine.throttle._sleep = rest
     machine.write(1)
     assert machine.rests == [REST_S_MAX] * 4
 
@@ -88,8 +88,8 @@ def test_leaving_node_does_not_wait_for_a_resting_writer() -> None:
 
     def rest(seconds: float) -> None:
         machine.rest(seconds)
-        machine.leisure.end()
+        machine.throttle.end()
 
-    machine.leisure._sleep = rest
+    machine.throttle._sleep = rest
     machine.write(100)
     assert machine.rests == [REST_S_MAX]
