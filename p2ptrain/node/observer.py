@@ -186,8 +186,8 @@ def _not_counted(parts: Parts) -> list[str]:
     believed, height = {record.peer for record in parts.believed()}, parts.ledger.state.height
     return [
         (
-            f"{label(record.peer)} claims {record.heartbeat.height} entries of the ledger and shows "
-            f"none after entry {height}: its claim is ignored"
+            f"{label(record.peer)} claims {record.heartbeat.height} entries of the ledger and "
+            f"shows none after entry {height}: its claim is ignored"
         )
         for record in parts.peers
         if record.peer not in believed
