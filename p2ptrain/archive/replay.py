@@ -260,7 +260,7 @@ class Replay:
     def __post_init__(self) -> None:
         self._outer_steps = OuterSteps(self.run.id, self.run.manifest, self.amendments)
 
-    def judge(self) -> ReplayResult:
+    def replay(self) -> ReplayResult:
         """Run the replay. Raises StoreError only for faults of the disk, such as STORE-IO."""
         layout = layout_of(self.run.manifest.model)
         self._step = self.start.step
@@ -311,9 +311,9 @@ class Replay:
         outer_step = self._outer_step(ended)
         rates, form = outer_step.rates, outer_step.update
         try:
-            payload = form.read(self.store, update)
+            payload = form.read_payload(self.store, update)
             if ended.opened is not None:
-                form.hold(payload, ended.opened)
+                form.check_bound(payload, ended.opened)
         except ChunkMissing as exc:
             raise _ReplayEnded(MissingBytes("update", ended.step, update)) from exc
         except (ChunkCorrupt, ManifestInvalid, RemoteProtocolError) as exc:

@@ -79,7 +79,7 @@ class StepTimes:
         self._ends: list[float] = []
         self._more = threading.Condition()
         self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
 
     def end(self) -> None:
@@ -88,7 +88,7 @@ class StepTimes:
         self._process.wait()
         self._reader.join()
 
-    def _read(self) -> None:
+    def _read_output(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as told:
             for line in told:

@@ -159,7 +159,7 @@ def _listening(
         written.rename(folder / f"{me}.json")
         if me != JOINER:
             _await((folder / f"{JOINER}.json").exists, CONNECT_S)
-            listener.trust(_endpoint(folder, JOINER).certificate_der)
+            listener.trust_certificate(_endpoint(folder, JOINER).certificate_der)
             (folder / f"{me}.trusts").touch()
         yield listener
 

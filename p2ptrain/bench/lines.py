@@ -20,7 +20,7 @@ class FigureLine:
     against: str = ""
     details: Mapping[str, object] = field(default_factory=dict)
 
-    def told(self) -> dict[str, object]:
+    def as_map(self) -> dict[str, object]:
         """Return the figure as a map for `--json`."""
         told = {"measure": self.measure, "value": self.value, "unit": self.unit}
         return {**told, "against": self.against, **self.details}

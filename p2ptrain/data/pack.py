@@ -233,7 +233,7 @@ def _side(
         for tokens in _tokens_of(side, spool, split):
             joined = np.concatenate([rest, tokens])
             whole = len(joined) // spec.row_tokens * spec.row_tokens
-            shuffle.take(joined[:whole].reshape(-1, spec.row_tokens))
+            shuffle.add_rows(joined[:whole].reshape(-1, spec.row_tokens))
             rest = joined[whole:]
         yield from shuffle.shuffled()
 

@@ -19,7 +19,7 @@ class DialHandle:
         self._sock: socket.socket | None = None
         self._over = False
 
-    def begin(self, sock: socket.socket) -> None:
+    def register(self, sock: socket.socket) -> None:
         """Register the socket that is about to be connected. Raises OSError if it was given up."""
         with self._lock:
             if self._over:

@@ -78,7 +78,7 @@ class Gate:
         self._holders = {credentials.certificate_der: credentials.peer}
         self._context: ssl.SSLContext | None = None
 
-    def trust(self, certificate_der: bytes) -> PeerId:
+    def trust_certificate(self, certificate_der: bytes) -> PeerId:
         """Admit the holder of this certificate, and forget the earlier certificate of its peer.
 
         Raises:

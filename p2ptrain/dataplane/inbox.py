@@ -99,7 +99,7 @@ class RingInbox:
                 return
         connection.ended.wait()
 
-    def take(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
+    def wait_for_socket(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
         """Return the socket parked under `key`. The caller has to close it. Blocks.
 
         Raises:

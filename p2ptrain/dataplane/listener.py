@@ -105,13 +105,13 @@ class Listener:
         host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
-    def trust(self, certificate_der: bytes) -> PeerId:
+    def trust_certificate(self, certificate_der: bytes) -> PeerId:
         """Admit the holder of this certificate, and forget the earlier certificate of its peer.
 
         Raises:
             RemoteProtocolError: it is not a peer's certificate.
         """
-        return self._gate.trust(certificate_der)
+        return self._gate.trust_certificate(certificate_der)
 
     def know_members(self, members: Iterable[PeerId]) -> None:
         """Set the members, which other allowed peers cannot displace. At first there are none."""

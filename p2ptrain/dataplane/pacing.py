@@ -86,7 +86,7 @@ class Pacer:
         """Time up to which the line is paid for."""
         self._tickets = 0
 
-    def ask(self, flow: Flow, count: int, now: float) -> Ticket:
+    def request_ticket(self, flow: Flow, count: int, now: float) -> Ticket:
         """Return a ticket for `count` bytes, after the earlier tickets of the flow."""
         assert count >= 0
         self._advance(now)

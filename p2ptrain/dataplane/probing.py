@@ -116,7 +116,7 @@ class ProbeServer:
 
     def _may(self, peer: PeerId) -> bool:
         with self._lock:
-            return not self._busy() and self._served.take(peer, 1, time.monotonic())
+            return not self._busy() and self._served.consume(peer, 1, time.monotonic())
 
 
 def _wanted(sock: SecureSocket) -> int:

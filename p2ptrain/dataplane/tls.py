@@ -124,7 +124,7 @@ def _connect(endpoint: Endpoint, deadline_s: float, dialling: DialHandle) -> soc
                 endpoint.host, endpoint.port, type=socket.SOCK_STREAM
             )[0]
             sock = on_failure.enter_context(socket.socket(family, kind, protocol))
-            dialling.begin(sock)
+            dialling.register(sock)
             sock.settimeout(deadline_s)
             sock.connect(where)
         except TimeoutError as exc:

@@ -46,9 +46,9 @@ class Uplink:
         """Release all waiting threads: the sockets that they send to are closed anyway."""
         self._closed.set()
 
-    def _ask(self, flow: Flow, count: int) -> Ticket:
+    def _request_ticket(self, flow: Flow, count: int) -> Ticket:
         with self._lock:
-            return self._pacer.ask(flow, count, self._clock())
+            return self._pacer.request_ticket(flow, count, self._clock())
 
     def _wait_s(self, ticket: Ticket) -> float:
         if self._closed.is_set():
@@ -71,17 +71,17 @@ class UplinkShare:
         self._uplink = uplink
         self._flow = flow
 
-    def ask(self, count: int) -> Ticket:
+    def request_ticket(self, count: int) -> Ticket:
         """Return a ticket for `count` bytes; `wait_s` says when they may go."""
-        return self._uplink._ask(self._flow, count)
+        return self._uplink._request_ticket(self._flow, count)
 
     def wait_s(self, ticket: Ticket) -> float:
         """Return 0 if the bytes may go, else the seconds until the next look."""
         return self._uplink._wait_s(ticket)
 
-    def take(self, count: int) -> None:
+    def wait_to_send(self, count: int) -> None:
         """Block until `count` bytes may go."""
-        ticket = self.ask(count)
+        ticket = self.request_ticket(count)
         while (seconds := self.wait_s(ticket)) > 0:
             self._uplink._wait(seconds)
 
@@ -99,11 +99,11 @@ class PeerShares:
         self._lock = threading.Lock()
         self._shares: dict[PeerId, UplinkShare] = {}
 
-    def take(self, peer: PeerId, count: int) -> None:
+    def wait_to_send(self, peer: PeerId, count: int) -> None:
         """Block until `count` bytes may go to this peer."""
         with self._lock:
             share = self._shares.pop(peer, None) or self._uplink.share(self._rank)
             self._shares[peer] = share
             if len(self._shares) > PEERS_MAX:
                 del self._shares[next(iter(self._shares))]
-        share.take(count)
+        share.wait_to_send(count)

@@ -152,7 +152,7 @@ def _replayed(
         lambda step: tell(f"replayed outer step {step} of {end}"),
         chain.amendments,
     )
-    verdict = replay.judge()
+    verdict = replay.replay()
     _check_whole(verdict, end, store)
     assert replay.theta is not None
     standing: Standing = "replayed" if verdict.updates else "certified"

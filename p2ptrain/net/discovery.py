@@ -87,7 +87,7 @@ class Discovery:
         message = announcement(key, self._me, addresses)
         async with trio.open_nursery() as nursery:
             for peer in self._whom_to_ask(key):
-                nursery.start_soon(self._tell, peer, message)
+                nursery.start_soon(self._announce_to, peer, message)
 
     async def find_providers(self, name: str) -> list[Found]:
         """Return the peers on record for `name`, with their addresses; never ourselves."""
@@ -97,10 +97,10 @@ class Discovery:
         async def ask(peer: PeerId) -> None:
             for other, addresses in (await self._ask(peer, key)).items():
                 found.setdefault(other)
-                self._book.hear(other, addresses, trio.current_time())
+                self._book.record_reported(other, addresses, trio.current_time())
 
         for peer, addresses in self.records.of(key, trio.current_time()).items():
-            self._book.hear(peer, addresses, trio.current_time())
+            self._book.record_reported(peer, addresses, trio.current_time())
         async with trio.open_nursery() as nursery:
             for peer in self._whom_to_ask(key):
                 nursery.start_soon(ask, peer)
@@ -126,7 +126,7 @@ class Discovery:
             if self._admitted(peer) and known(peer)
         }
 
-    async def _tell(self, peer: PeerId, message: bytes) -> None:
+    async def _announce_to(self, peer: PeerId, message: bytes) -> None:
         try:
             stream = await open_stream(self._host, peer, PROTOCOL)
             await write_all(self._host, stream, peer, encode_varint_prefixed(message))
@@ -153,7 +153,7 @@ class Discovery:
         """
         asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _StreamTurn()
         with self._places.taken(asker, turn.give_up):
-            while (request := await turn.read(stream)) is not None:
+            while (request := await turn.read_request(stream)) is not None:
                 if not await self._answer(stream, asker, request):
                     await stream.reset()
                     return
@@ -161,7 +161,7 @@ class Discovery:
 
     async def _answer(self, stream: INetStream, asker: PeerId, request: bytes) -> bool:
         now = trio.current_time()
-        if not self._queries.take(asker, 1, now):
+        if not self._queries.consume(asker, 1, now):
             return False
         answer = self._answerer.answer(asker, request, now)
         if not answer:
@@ -176,7 +176,7 @@ class _StreamTurn:
         self._ends = trio.current_time() + STREAM_S
         self._reading = trio.CancelScope()
 
-    async def read(self, stream: INetStream) -> bytes | None:
+    async def read_request(self, stream: INetStream) -> bytes | None:
         """Return the next request, or None at the end of the stream.
 
         Raises:

@@ -92,12 +92,12 @@ class Network:
         if peer != self.peer:
             self._book.remember(peer, addresses)
 
-    def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
+    def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record that another peer says that `peer` is at `addresses`. For ten minutes they are
         tried after the known ones. DNS names among them are dropped.
         """
         if peer != self.peer:
-            self._book.hear(peer, addresses, trio.current_time())
+            self._book.record_reported(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
         """Return the addresses at which to dial `peer`: known ones, newest first, then hearsay."""
@@ -206,7 +206,7 @@ class Network:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
         return feed
 
-    def judge(self, topic: str, judge: Judge) -> None:
+    def set_validator(self, topic: str, judge: Judge) -> None:
         """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
         and passed on. It is called before their signatures are checked.
         """
@@ -216,9 +216,9 @@ class Network:
         """Set the members, which other admitted peers cannot displace. At first there are none."""
         self._members = frozenset(members)
 
-    def take_floods(self) -> dict[PeerId, int]:
+    def pop_floods(self) -> dict[PeerId, int]:
         """Return the refused gossip by neighbour since the last call."""
-        return self._gossip.limits.take_refused()
+        return self._gossip.limits.pop_refused()
 
     def refresh_admission(self) -> None:
         """Call this when `admitted` may give another answer than before for any peer."""
@@ -257,7 +257,7 @@ class Network:
                 contain_tasks(await stack.enter_async_context(background_trio_service(service)))
             await self._gossip.pubsub.wait_until_ready()
             if mdns:
-                stack.enter_context(mdns_neighbours(self.peer, self.hear))
+                stack.enter_context(mdns_neighbours(self.peer, self.record_reported))
             yield
 
     def _learn_listening(self, listen: list[str], announce: Sequence[str]) -> None:

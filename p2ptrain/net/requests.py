@@ -187,7 +187,7 @@ class Requester:
             exchange.done.set()
 
     async def _converse(self, exchange: _Exchange) -> bytes:
-        kept = self._take_idle(exchange.peer, exchange.protocol)
+        kept = self._pop_idle(exchange.peer, exchange.protocol)
         if kept is not None:
             with suppress(*_GONE):
                 return await self._ask(kept, exchange, "on a kept stream")
@@ -225,7 +225,7 @@ class Requester:
             raise PeerUnreachable(f"it could not answer: {reason}", peer=peer, code="PEER-FAILED")
         raise RemoteProtocolError(f"it reports that our request is malformed: {reason}", peer=peer)
 
-    def _take_idle(self, peer: PeerId, protocol: str) -> INetStream | None:
+    def _pop_idle(self, peer: PeerId, protocol: str) -> INetStream | None:
         idle = self._idle.get((peer, protocol), [])
         oldest_s = trio.current_time() - REUSE_S
         while idle:

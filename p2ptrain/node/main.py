@@ -208,19 +208,19 @@ async def _join(
     ways_in = [*config.bootstrap, *met]
     known = find_run.known_run(home, config)
     if ways_in:
-        reception.enter(Connecting())
+        reception.set_state(Connecting())
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
     run = known or await find_run.learn_run(network, config, ways_in)
     reception.run = run
     if known is None:
         await _check(config, home, run, reception, say)
-    asking = partial(reception.enter, AwaitingAnswer(), consent.HOW_TO_ANSWER)
+    asking = partial(reception.set_state, AwaitingAnswer(), consent.HOW_TO_ANSWER)
     await consent.ask(run, config, identity.peer, home.agreed, asking=asking)
     if known is None:
-        reception.enter(Connecting())
+        reception.set_state(Connecting())
         save_run(home.manifest, run)
-    admission.enter(run)
+    admission.set_run(run)
     if known is not None and ways_in:
         of_run = partial(_is_of_run, admission, met)
         await find_run.return_to(network, config, run, ways_in, say, is_of_run=of_run)
@@ -255,7 +255,7 @@ async def _check(
 
     Raises MachineUnfit, ConfigError, TrainerError: it cannot run the node.
     """
-    reception.enter(Checking())
+    reception.set_state(Checking())
     found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
     for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):
         say(f"warning: {doubt.words}")

@@ -137,7 +137,7 @@ async def observe(made: NodeAssembly, work: Callable[[Parts], Awaitable[Result]]
     Raises what `work` raises.
     """
     parts, done = made.parts, list[Result]()
-    parts.enter(Serving())
+    parts.set_state(Serving())
 
     async def follow_the_ledger() -> None:
         await agree(parts, made.events)

@@ -97,13 +97,13 @@ async def _learn_data(parts: Parts) -> None:
 
 async def serve_only(parts: Parts) -> None:
     """Serve as a seed, which trains nothing: it is ready for every outer step with no tokens."""
-    parts.enter(Serving())
+    parts.set_state(Serving())
     told_step = -1
     while True:
         step = parts.ledger.state.step
         if step != told_step:
             told_step = step
-            await parts.tell(Ready(parts.me, step, 0, 0))
+            await parts.send_event(Ready(parts.me, step, 0, 0))
         else:
             await parts.changes.wait()
 
@@ -114,7 +114,7 @@ async def notice_the_end(parts: Parts) -> None:
         await parts.changes.wait()
     parts.journal.write("run-ended", step=parts.outer.step, tokens=parts.ledger.state.tokens)
     if parts.trains:
-        parts.enter(StandingBy("the run is complete; this node serves its weights"))
+        parts.set_state(StandingBy("the run is complete; this node serves its weights"))
         if parts.me not in parts.ledger.state.tokens_by_peer:
             export = to_paste(parts.home.root, "export --to hf DIR")
             parts.standing.warnings["ended"] = Caution(

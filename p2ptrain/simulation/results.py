@@ -39,7 +39,7 @@ class Results:
         if not lines:
             self._append({"plan": asked})
 
-    def keep(self, seeds: range, sums: CampaignSums) -> None:
+    def record_batch(self, seeds: range, sums: CampaignSums) -> None:
         self._append({"batch": {"first_seed": seeds.start, **asdict(sums)}})
 
     def end(self, facts: Mapping[str, object]) -> None:

@@ -150,14 +150,14 @@ class SimWorld:
         return NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
 
     def start_node(self, node: SimNode) -> None:
-        self.tell(node.me, "starts")
+        self.record_event(node.me, "starts")
         self.troubles.end(node.me)
         node.boot()
         for checker in self.checkers:
             checker.on_boot(node.me)
         self._check_state(node)
         self._beat(node, self.random.uniform(0.0, 0.3))
-        self.let(node, node.begin)
+        self.run_action(node, node.begin)
 
     def restart_node(self, node: SimNode) -> None:
         self.restarts += 1
@@ -167,7 +167,7 @@ class SimWorld:
         """Kill the process. Connected peers usually see a reset connection."""
         if not node.alive:
             return
-        self.tell(node.me, "dies")
+        self.record_event(node.me, "dies")
         self.troubles.begin(node.me)
         node.stop()
         self.rings.lost(node.me)
@@ -175,7 +175,7 @@ class SimWorld:
             connected = other.alive and self.network.connects(node.me, other.me)
             if connected and self.random.random() < HINT_CHANCE:
                 delay_s = self.random.uniform(0.001, 0.05)
-                self._let_later(other, delay_s, partial(other.lost_connection, node.me))
+                self._run_action_later(other, delay_s, partial(other.lost_connection, node.me))
 
     def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None:
         """Replace the node's entries above `height` by `chain`, and restart the node."""
@@ -183,7 +183,7 @@ class SimWorld:
         node.disk.chain[height:] = chain
         node.disk.snapshot = None  # It may belong to the dropped entries.
         self.heals += 1
-        self.tell(node.me, f"follows another chain from height {height + 1} on")
+        self.record_event(node.me, f"follows another chain from height {height + 1} on")
         for checker in self.checkers:
             checker.on_rejoin(node.me, dropped, chain)
         node.stop()
@@ -197,7 +197,7 @@ class SimWorld:
 
     def pause_node(self, node: SimNode) -> None:
         """Pause the process as by a signal. Its machine still receives messages."""
-        self.tell(node.me, "is stopped")
+        self.record_event(node.me, "is stopped")
         self.troubles.begin(node.me)
         node.waiting = []
 
@@ -205,21 +205,21 @@ class SimWorld:
         """Continue a paused process, and run the actions that arrived meanwhile."""
         if node.waiting is None:
             return
-        self.tell(node.me, "goes on")
+        self.record_event(node.me, "goes on")
         self.troubles.end(node.me)
         actions, node.waiting = node.waiting, None
         for action in (node.wake, *actions):
             if node.alive:
-                self.let(node, action)
+                self.run_action(node, action)
 
     def leap(self, node: SimNode, seconds: float) -> None:
-        self.tell(node.me, f"has its clock leap ahead by {seconds:.1f} s")
+        self.record_event(node.me, f"has its clock leap ahead by {seconds:.1f} s")
         self.troubles.begin(node.me)
         self.troubles.end(node.me)
         node.clock.leap(seconds)
-        self.let(node, node.wake)
+        self.run_action(node, node.wake)
 
-    def let(self, node: SimNode, action: Action) -> None:
+    def run_action(self, node: SimNode, action: Action) -> None:
         """Let the node act. It may die in the middle."""
         if node.waiting is not None:
             node.waiting.append(action)
@@ -230,13 +230,13 @@ class SimWorld:
             return
         self._wake_later(node)
 
-    def _let_later(self, node: SimNode, delay_s: float, action: Action) -> None:
+    def _run_action_later(self, node: SimNode, delay_s: float, action: Action) -> None:
         """Let the node act after some time, if its process is still the same one."""
         incarnation = node.incarnation
 
         def act() -> None:
             if node.incarnation == incarnation:
-                self.let(node, action)
+                self.run_action(node, action)
 
         self.clock.after(delay_s, act)
 
@@ -245,7 +245,7 @@ class SimWorld:
             self._beat(node, HEARTBEAT_S / node.clock.rate * self.random.uniform(0.9, 1.1))
             node.gossip()
 
-        self._let_later(node, delay_s, beat)
+        self._run_action_later(node, delay_s, beat)
 
     def _wake_later(self, node: SimNode) -> None:
         """Plan a wake-up at the node's next deadline."""
@@ -266,7 +266,7 @@ class SimWorld:
         if self._wake_at.get(node.me) == due:
             del self._wake_at[node.me]
             if node.alive:
-                self.let(node, node.wake)
+                self.run_action(node, node.wake)
 
     # ── the interface for nodes (node.World) ─────────────────────────────────────────────────────
 
@@ -290,7 +290,7 @@ class SimWorld:
                 self.trace.message(self.clock.now, sender, receiver, payload)
         self.network.send(sender, receiver, payload)
 
-    def tell(self, peer: PeerId, what: str) -> None:
+    def record_event(self, peer: PeerId, what: str) -> None:
         """Record an event of `peer` for the transcript."""
         if self.trace is not None:
             self.trace.note(self.clock.now, peer, what)
@@ -298,7 +298,7 @@ class SimWorld:
     def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
         node = self.nodes[receiver]
         if node.alive:
-            self.let(node, partial(node.receive, sender, payload))
+            self.run_action(node, partial(node.receive, sender, payload))
 
     def decided(self, node: SimNode, certified: Certified) -> None:
         if node.me in self.liars:
@@ -323,7 +323,7 @@ class SimWorld:
         known = self._disks, trained, is_first, self.clock.now
         decision = Decision(node.me, certified, before, after, *known)
         if self.trace is not None:
-            self.tell(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
+            self.record_event(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
         for checker in self.checkers:
             checker.on_decision(decision)
 
@@ -359,7 +359,7 @@ class SimWorld:
 
         def finish(update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
             if node.incarnation == incarnation:
-                self.let(node, partial(node.reduced, roster, update, suspects))
+                self.run_action(node, partial(node.reduced, roster, update, suspects))
 
         self.rings.enter(entry, roster, node.me, blocks, finish)
 
@@ -372,19 +372,19 @@ class SimWorld:
             if held or update in node.disk.updates:
                 node.fetched(update)
             elif node.lacks(update):
-                self._let_later(node, FETCH_AGAIN_S, arrive)
+                self._run_action_later(node, FETCH_AGAIN_S, arrive)
 
-        self._let_later(node, self.random.uniform(*FETCH_S), arrive)
+        self._run_action_later(node, self.random.uniform(*FETCH_S), arrive)
 
     def train(self, node: SimNode, blocks: int) -> None:
         share = blocks / self.rules.blocks_per_lease
         slowness = SLOWNESS if node.me in self.troubles.slow else 1.0
         duration_s = share * slowness * self.random.uniform(*TRAIN_S)
         self.trained_by = max(self.trained_by, self.clock.now + duration_s)
-        self._let_later(node, duration_s, node.trained)
+        self._run_action_later(node, duration_s, node.trained)
 
     def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None:
-        self._let_later(node, seconds, partial(node.wrote, taken))
+        self._run_action_later(node, seconds, partial(node.wrote, taken))
 
     def crashes_now(self, node: SimNode) -> bool:
         return self.faults.crashes_now(node)

@@ -86,7 +86,7 @@ def filling(parts: Iterable[Buffer]) -> Fill:
 def _counted(
     throttle: IdleThrottle, work: Callable[[memoryview], Result]
 ) -> Callable[[memoryview], Result]:
-    return lambda view: throttle.count(partial(work, view))
+    return lambda view: throttle.run_counted(partial(work, view))
 
 
 def put_all(

@@ -142,7 +142,7 @@ class Objects:
                     self._unsettled |= directories
                 raise
 
-    def read(self, digest: Digest) -> bytes:
+    def read_chunk(self, digest: Digest) -> bytes:
         """Return the chunk's checked bytes. Raises ChunkMissing, ChunkCorrupt."""
         path, size = self._found(digest)
         with self._reading(digest):
@@ -158,7 +158,7 @@ class Objects:
         """
         path, size = self._found(digest)
         if size != len(view):
-            sound = len(self.read(digest))
+            sound = len(self.read_chunk(digest))
             raise ManifestInvalid(f"chunk {digest[:12]}… has {sound} bytes, not {len(view)}")
         with self._reading(digest):
             count = self._disk.read_into(path, view)
@@ -173,7 +173,7 @@ class Objects:
         next check will tell.
         """
         try:
-            return ChunkHealth(len(self.read(digest)))
+            return ChunkHealth(len(self.read_chunk(digest)))
         except ChunkMissing:
             return ChunkHealth(why="it was set aside before" if self.is_set_aside(digest) else "")
         except ChunkCorrupt as exc:

@@ -30,7 +30,7 @@ class Pins:
         self._path = root / "pins"
         self._disk = disk
 
-    def read(self) -> frozenset[Digest]:
+    def load(self) -> frozenset[Digest]:
         """Return the pins. Raises StoreError with code STORE-PINS if the file is damaged."""
         with disk_errors("reading the pins", self._root):
             if self._disk.size(self._path) is None:
@@ -58,7 +58,7 @@ class Pins:
         """
         lock = self._taken()
         try:
-            yield self.read()
+            yield self.load()
         finally:
             lock.close()
 

@@ -107,7 +107,7 @@ class RecordLog:
                 likely="the disk under the store has a fault",
                 do="look at the kernel's log, then start the node again",
             )
-        frame, file = _frame(records, self._durable, self._seed), self.hold()
+        frame, file = _frame(records, self._durable, self._seed), self.keep_open()
         try:
             with disk_errors(f"appending to {self.path.name}", self.path):
                 if frame:
@@ -152,7 +152,7 @@ class RecordLog:
             self._disk.sync_directory(self.path.parent)
             self._usable = True
 
-    def hold(self) -> OpenFile:
+    def keep_open(self) -> OpenFile:
         """Keep the file open from now on. Raises StoreError."""
         if self._file is None:
             with disk_errors(f"opening {self.path.name}", self.path):
@@ -180,7 +180,7 @@ class RecordLog:
     def _cut_back(self) -> None:
         """Undo a failed append. If that fails, refuse appends: the log's end is unknown."""
         try:
-            file = self.hold()
+            file = self.keep_open()
             file.truncate(self._size)
             file.sync()
             self._durable = self._size

@@ -141,7 +141,7 @@ class Store:
             ChunkMissing: not held.
             ChunkCorrupt: the file is corrupted; the chunk counts as missing from now on.
         """
-        return self._objects.read(digest)
+        return self._objects.read_chunk(digest)
 
     def has_chunk(self, digest: Digest) -> bool:
         return self._objects.size(digest) is not None
@@ -229,7 +229,7 @@ class Store:
 
     def manifest(self, digest: Digest) -> BlobManifest:
         """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
-        return BlobManifest.from_wire(self._objects.read(digest))
+        return BlobManifest.from_wire(self._objects.read_chunk(digest))
 
     def holds_blob(self, digest: Digest) -> bool:
         """Return whether the whole blob is here. Its bytes are hashed only when they are read."""

@@ -169,7 +169,7 @@ class Fetch(Generic[SourceT]):
         lanes = [Lane(peer, stream) for stream in range(self._plan.streams_per_peer)]
         lanes = lanes[: LANES_MAX - len(self._lanes)]
         for _ in lanes:
-            self._landing.admit()
+            self._landing.add_lane()
         return lanes
 
     def _begin(self, lane: Lane) -> None:

@@ -32,7 +32,7 @@ class WriteBehind:
         self._unmade = threading.Semaphore(lanes + STORING_MAX)
         self._threads = ThreadPoolExecutor(STORING_MAX, "swarm-store")
 
-    def admit(self) -> None:
+    def add_lane(self) -> None:
         """Provide for one more lane."""
         self._unmade.release()
 

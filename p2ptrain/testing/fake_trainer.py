@@ -187,7 +187,7 @@ class FakeTrainerLoop:
 
     def run(self) -> None:
         try:
-            self._say(frames.Hello(0, 1, self._layout.digest, self._layout.numel, "cpu", 1))
+            self._send(frames.Hello(0, 1, self._layout.digest, self._layout.numel, "cpu", 1))
             while not self.stopping and self._turn():
                 pass
         except (ChannelClosed, TrainerKilled):
@@ -195,7 +195,7 @@ class FakeTrainerLoop:
         finally:
             self._socket.close()
 
-    def _say(self, frame: frames.ToNode) -> None:
+    def _send(self, frame: frames.ToNode) -> None:
         self._channel.send(frame)
 
     def _turn(self) -> bool:
@@ -256,7 +256,7 @@ class FakeTrainerLoop:
                     self._publish_if_done()
             case frames.Evaluate(request, paths):
                 loss = float(np.abs(self._theta).mean())
-                self._say(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
+                self._send(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
 
     def _take_back(self) -> None:
         self._weights += self._aside
@@ -272,7 +272,7 @@ class FakeTrainerLoop:
     def _inner_step(self) -> None:
         if self._remote.fault is not None:
             fault, self._remote.fault = self._remote.fault, None
-            self._say(fault)
+            self._send(fault)
             raise TrainerKilled
         self._pause.wait(self._remote.inner_step_s)
         inner_step, path = self._queue.popleft()
@@ -283,7 +283,7 @@ class FakeTrainerLoop:
         self._remote.trained.append(block)
         tokens = len(self._trained) * self._block_tokens
         told = (self._remote.data_wait_s, self._remote.mfu, 0.001, 1.5)
-        self._say(frames.Progress(self._step, inner_step, 2.0, 1000.0, tokens, *told))
+        self._send(frames.Progress(self._step, inner_step, 2.0, 1000.0, tokens, *told))
         self._publish_if_done()
 
     def _publish_if_done(self) -> None:
@@ -304,4 +304,4 @@ class FakeTrainerLoop:
                 self._weights += self._eager.deviation
         self._ready, self._offered = True, len(self._trained)
         tokens = len(self._trained) * self._block_tokens
-        self._say(frames.FragmentReady(self._step, tokens, tuple(self._trained), 2.0))
+        self._send(frames.FragmentReady(self._step, tokens, tuple(self._trained), 2.0))

@@ -200,7 +200,7 @@ class LedgerGroup:
 
     # ── events and mail ──────────────────────────────────────────────────────────────────────────
 
-    def tell(self, name: PeerId | str, *events: Event) -> list[Effect]:
+    def send_events(self, name: PeerId | str, *events: Event) -> list[Effect]:
         """Send these events to one ledger. Return the effects, which are also carried out."""
         me, effects = PeerId(name), []
         for event in events:
@@ -211,7 +211,7 @@ class LedgerGroup:
 
     def tell_all(self, *events: Event) -> None:
         for name in list(self.ledgers):
-            self.tell(name, *events)
+            self.send_events(name, *events)
 
     def ready(self, names: str) -> None:
         """Report to all ledgers that these peers have trained their whole lease."""
@@ -227,10 +227,10 @@ class LedgerGroup:
             assert state.roster is not None
             self.tell_all(ReduceDone(peer, state.step, state.roster.attempt, update))
 
-    def hold(self, update: Digest, names: str) -> None:
+    def hold_update(self, update: Digest, names: str) -> None:
         for peer in peers(names):
             self.disks[peer].updates.add(update)
-            self.tell(peer, UpdateHeld(update))
+            self.send_events(peer, UpdateHeld(update))
 
     def deliver(self, arrives: Postman = everything) -> None:
         """Deliver all messages and those that follow from them, in order. Others are lost."""
@@ -239,7 +239,7 @@ class LedgerGroup:
                 return
             letter = self.mail.pop(0)
             if arrives(letter) and letter.receiver in self.ledgers:
-                self.tell(letter.receiver, Received(letter.sender, letter.message))
+                self.send_events(letter.receiver, Received(letter.sender, letter.message))
         raise AssertionError("the ledgers talk in circles")
 
     def wait(self, seconds: float, arrives: Postman = everything) -> None:
@@ -252,7 +252,7 @@ class LedgerGroup:
                 self.now = until
                 return
             self.now = max(self.now, min(due)[0])
-            self.tell(min(due)[1], Tick())
+            self.send_events(min(due)[1], Tick())
         raise AssertionError("a timer rings for ever")
 
     def heights(self) -> dict[str, int]:

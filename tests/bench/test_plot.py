@@ -63,7 +63,7 @@ def test_reports_of_several_runs_become_one_picture(
             FigureLine(CORES, 2, "cores"),
             *(FigureLine(LOAD, load, "processes") for load in (0.5 + number, 3.0)),
         ]
-        text = "".join(json.dumps(line.told()) + "\n" for line in lines)
+        text = "".join(json.dumps(line.as_map()) + "\n" for line in lines)
         (tmp_path / f"{number}.json").write_text(text)
     files = [str(each) for each in sorted(tmp_path.iterdir())]
     main(*files)

@@ -112,7 +112,7 @@ def test_snapshot_is_pinned_by_its_outer_step(
         f"the snapshot of outer step 2 is pinned: {history.snapshots[2]}\n"
     )
     assert "pinned already" in ckpt("pin", "2").out
-    assert Pins(home.store, LocalDisk()).read() == {history.snapshots[2]}
+    assert Pins(home.store, LocalDisk()).load() == {history.snapshots[2]}
     assert [row["pinned"] for row in ckpt("ls", "--json").json["snapshots"]] == [False, True, False]
     assert ckpt("ls").out.splitlines()[1].endswith("pinned")
 

@@ -86,7 +86,7 @@ def test_head_is_the_newest_snapshot_and_the_updates_after_it(
     state, store = OuterState(NUMEL), StoreReader(home.store)
     state.load_snapshot(store, history.snapshots[4])
     form = replace(published_formats(history.run.id, manifest)[0], step=4)
-    payload = form.read(store, history.updates[4])
+    payload = form.read_payload(store, history.updates[4])
     state.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
     done = export("--snapshot", "head", "--json")
     assert done.json["theta"] == blake3(state.theta.tobytes()).hexdigest()

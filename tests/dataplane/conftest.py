@@ -177,7 +177,7 @@ def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[
                 bounds=ListenerLimits(**bounds),  # type: ignore[arg-type]
             )
             stack.enter_context(listener)
-            listener.trust(client.certificate_der)
+            listener.trust_certificate(client.certificate_der)
             listener.handle("echo", echo)
             host, port = listener.address
             return listener, Endpoint(server.peer, host, port, server.certificate_der)

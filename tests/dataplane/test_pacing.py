@@ -55,7 +55,7 @@ class Line:
     def _look(self, sender: Sender) -> float:
         while len(sender.tickets) < sender.open_max:
             size = sender.sizes[sender.asked % len(sender.sizes)]
-            sender.tickets.append(self.pacer.ask(sender.flow, size, self.now))
+            sender.tickets.append(self.pacer.request_ticket(sender.flow, size, self.now))
             sender.asked += 1
         waits = [self.pacer.wait_s(ticket, self.now) for ticket in sender.tickets]
         for ticket in [ticket for ticket in sender.tickets if ticket.granted]:
@@ -75,16 +75,16 @@ senders = st.lists(
 
 def test_line_gives_its_burst_at_once_and_then_its_rate() -> None:
     pacer, flow = Pacer(100, burst_bytes=50), Flow(SendPriority.RING)
-    tickets = [pacer.ask(flow, count, 10.0) for count in (50, 10, 30)]
+    tickets = [pacer.request_ticket(flow, count, 10.0) for count in (50, 10, 30)]
     assert [pacer.wait_s(each, 10.0) for each in tickets] == pytest.approx([0.0, 0.1, 0.4])
     assert [pacer.wait_s(each, 10.4) for each in tickets] == pytest.approx([0.0, 0.0, 0.0])
-    assert pacer.wait_s(pacer.ask(flow, 100, 10.4), 10.4) == pytest.approx(1.0)
+    assert pacer.wait_s(pacer.request_ticket(flow, 100, 10.4), 10.4) == pytest.approx(1.0)
 
 
 def test_line_saves_up_no_more_than_its_burst() -> None:
     pacer, flow = Pacer(100, burst_bytes=50), Flow(SendPriority.SWARM)
-    pacer.ask(flow, 50, 10.0)
-    assert pacer.wait_s(pacer.ask(flow, 150, 3610.0), 3610.0) == pytest.approx(1.0)
+    pacer.request_ticket(flow, 50, 10.0)
+    assert pacer.wait_s(pacer.request_ticket(flow, 150, 3610.0), 3610.0) == pytest.approx(1.0)
 
 
 @settings(deadline=None, max_examples=40)
@@ -170,7 +170,7 @@ def test_swarm_gets_everything_that_the_ring_leaves() -> None:
     before = swarm.sent
     line.run(1002.0)
     assert swarm.sent - before == pytest.approx(RATE, abs=50 + 16)
-    back = line.pacer.ask(Flow(SendPriority.RING), 50, line.now)
+    back = line.pacer.request_ticket(Flow(SendPriority.RING), 50, line.now)
     assert line.pacer.wait_s(back, line.now) <= (16 + 50) / RATE
 
 
@@ -192,8 +192,8 @@ def test_idle_sender_saves_nothing_up() -> None:
 
 def test_closed_flow_delays_nobody() -> None:
     pacer, gone, here = Pacer(RATE, burst_bytes=0), Flow(SendPriority.RING), Flow(SendPriority.RING)
-    theirs = [pacer.ask(gone, 500, 1000.0) for _ in range(4)]
-    ours = pacer.ask(here, 500, 1000.0)
+    theirs = [pacer.request_ticket(gone, 500, 1000.0) for _ in range(4)]
+    ours = pacer.request_ticket(here, 500, 1000.0)
     pacer.close(gone)
     assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # one of theirs was begun
     assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
@@ -205,8 +205,8 @@ def test_sender_that_never_returns_does_not_delay_others_for_ever() -> None:
         Flow(SendPriority.RING),
         Flow(SendPriority.SWARM),
     )
-    pacer.ask(dead, 500, 1000.0)
-    ours = pacer.ask(here, 100, 1000.0)
+    pacer.request_ticket(dead, 500, 1000.0)
+    ours = pacer.request_ticket(here, 100, 1000.0)
     assert pacer.wait_s(ours, 1000.0) == pytest.approx(0.6)
     assert pacer.wait_s(ours, 1000.6 + 1e-6) == 0.0
 
@@ -214,7 +214,7 @@ def test_sender_that_never_returns_does_not_delay_others_for_ever() -> None:
 def test_late_sender_finds_its_ticket_granted_and_the_next_paid() -> None:
     """A busy machine wakes threads late. Meanwhile the line serves the other waiting senders."""
     pacer, flow = Pacer(RATE, burst_bytes=0), Flow(SendPriority.RING)
-    tickets = [pacer.ask(flow, 100, 1000.0) for _ in range(3)]
+    tickets = [pacer.request_ticket(flow, 100, 1000.0) for _ in range(3)]
     assert [pacer.wait_s(each, 1000.25) for each in tickets] == pytest.approx([0, 0, 0.05])
 
 

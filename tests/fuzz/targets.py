@@ -197,7 +197,7 @@ TARGETS: dict[str, Target] = {
     "donation-offer": Target(
         _signed(
             optimizer_offer.KIND,
-            lambda data: optimizer_offer.OptimizerOffer.read(data, ORGANISER.peer),
+            lambda data: optimizer_offer.OptimizerOffer.decode(data, ORGANISER.peer),
         )
     ),
     "envelope": Target(lambda data: Signed.from_bytes(data, kind="manifest")),

@@ -70,7 +70,7 @@ def test_learners_ignore_announced_proposals(gossip: None) -> None:
     assert {it.receiver for it in proposals} == {A, B, D}
     said = len(some.notes)
     (mine,) = (it for it in proposals if it.receiver == D)
-    assert some.tell("d", Received(mine.sender, mine.message)) == []
+    assert some.send_events("d", Received(mine.sender, mine.message)) == []
     assert len(some.notes) == said
 
 
@@ -78,7 +78,7 @@ def test_proposer_that_is_behind_hears_it_from_all_and_asks_one(gossip: None) ->
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
-    effects = some.tell("a", Received(C, Prepare(1, 1)))
+    effects = some.send_events("a", Received(C, Prepare(1, 1)))
     assert effects == [Send(C, Entries(1, ()))]
     some.wait(2)
     assert some["c"].state.height == 1
@@ -91,7 +91,7 @@ def test_second_proposal_is_evidence_even_if_it_comes_late() -> None:
     assert isinstance(first, Propose)
     some.deliver()
     late = twin_of(first, B, some.rules.run)
-    effects: list[Effect] = some.tell("c", Received(B, late))
+    effects: list[Effect] = some.send_events("c", Received(B, late))
     assert [it.evidence.peer for it in effects if isinstance(it, Accuse)] == [B]
 
 

@@ -262,7 +262,7 @@ def test_b3_peer_that_started_later_is_waited_for() -> None:
     some = three_of_seven("c")
     some.wait(AFTER_S / 2)
     some.start("c")
-    some.tell("c", *(PeerHeight(peer, 0, some.rules.run) for peer in (A, B)))
+    some.send_events("c", *(PeerHeight(peer, 0, some.rules.run) for peer in (A, B)))
     some.wait(AFTER_S + 5.0)
     assert some["c"].chain[0].entry.value == Branch(0, (A, B, C))
 
@@ -404,9 +404,9 @@ MAIN_STATE = after(START, MAIN)
 
 def test_b5_branch_heals_only_to_a_verified_chain() -> None:
     some = group("a", signed(START, Branch(0, (A,))))
-    (ask,) = some.tell("a", PeerHeight(C, 1, RULES.run))
+    (ask,) = some.send_events("a", PeerHeight(C, 1, RULES.run))
     assert ask == AskEntries(C, 1)
-    effects = some.tell("a", Received(C, Entries(1, (MAIN,))))
+    effects = some.send_events("a", Received(C, Entries(1, (MAIN,))))
     (decided,) = (each for each in effects if isinstance(each, Decided))
     assert decided.certified.entry.value == Heal(0, 1, MAIN.entry.digest)
     assert effects[-1] == Rejoin(0, (MAIN,))
@@ -424,8 +424,8 @@ def test_b5_branch_heals_only_to_a_verified_chain() -> None:
 def test_b5_ended_ledger_sends_nothing() -> None:
     some = group("a", signed(START, Branch(0, (A,))))
     over = some["a"]
-    some.tell("a", PeerHeight(C, 1, RULES.run))
-    some.tell("a", Received(C, Entries(1, (MAIN,))))
+    some.send_events("a", PeerHeight(C, 1, RULES.run))
+    some.send_events("a", Received(C, Entries(1, (MAIN,))))
     assert over is not some["a"]
     assert over.handle(PeerDown(B), 5.0) == []
     assert over.next_deadline() is None
@@ -434,53 +434,53 @@ def test_b5_ended_ledger_sends_nothing() -> None:
 def test_b5_unverified_chain_or_one_that_ends_healed_is_not_followed() -> None:
     forged = replace(MAIN, certificate=replace(MAIN.certificate, votes=((A, b"x"),)))
     some = group("a", signed(START, Branch(0, (A,))))
-    some.tell("a", PeerHeight(C, 1, RULES.run))
-    some.tell("a", Received(C, Entries(1, (forged,))))
+    some.send_events("a", PeerHeight(C, 1, RULES.run))
+    some.send_events("a", Received(C, Entries(1, (forged,))))
     assert "c sent an invalid chain" in some.notes[-1][1]
     theirs = signed(START, Branch(0, (C, D)))
     state = after(START, theirs)
     heal = certify(RULES, state, Heal(0, 1, digest("elsewhere")))
     some.now = 10.0
-    some.tell("a", PeerHeight(C, 2, state.line))
-    some.tell("a", Received(C, Entries(2, (theirs, heal))))
+    some.send_events("a", PeerHeight(C, 2, state.line))
+    some.send_events("a", Received(C, Entries(2, (theirs, heal))))
     assert some["a"].state.height == 1
 
 
 def test_peer_on_another_line_counts_as_down() -> None:
     some = group("a")
     elsewhere = ON_A_BRANCH.line
-    some.tell("a", PeerHeight(B, 1, elsewhere))
+    some.send_events("a", PeerHeight(B, 1, elsewhere))
     reports = some["a"].reports
     assert reports.down == {B}
     for report in (Ready(B, 0, 200, 2), Joining(B), ReduceDone(B, 0, 0, digest("u")), PeerUp(B)):
-        some.tell("a", report)
+        some.send_events("a", report)
     assert (reports.ready, reports.done, reports.joining, reports.down) == ({}, {}, {}, {B})
-    some.tell("a", Received(B, Prepare(5, 1)))
+    some.send_events("a", Received(B, Prepare(5, 1)))
     assert some["a"].next_deadline() is not None
-    some.tell("a", PeerHeight(B, 0, RULES.run), PeerDown(B), PeerHeight(B, 1, elsewhere))
-    some.tell("a", PeerHeight(B, 0, RULES.run))
+    some.send_events("a", PeerHeight(B, 0, RULES.run), PeerDown(B), PeerHeight(B, 1, elsewhere))
+    some.send_events("a", PeerHeight(B, 0, RULES.run))
     assert reports.down == {B}
-    some.tell("a", PeerUp(B))
+    some.send_events("a", PeerUp(B))
     assert reports.down == set()
 
 
 def test_entry_of_another_line_is_not_a_bad_entry() -> None:
     some = group("a", MAIN)
     branch = signed(START, Branch(0, (D, E)))
-    some.tell("a", PeerHeight(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
+    some.send_events("a", PeerHeight(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
     assert some["a"].state == MAIN_STATE
 
 
 def test_run_without_branches_says_so() -> None:
     some = LedgerGroup(small_rules("a b c"))
     entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
-    some.tell("a", Received(B, ProposeBranch(entry)))
+    some.send_events("a", Received(B, ProposeBranch(entry)))
     assert some.notes == [(A, "b sent a message about a branch, but this run has none")]
 
 
 def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None:
     some = group("a")
-    some.tell("a", PeerDown(B))
+    some.send_events("a", PeerDown(B))
     words = some["a"].status(20.0).branch
     assert words == "no quorum for 20 s; the connected voters branch off in 40 s"
     branched = group("a", signed(START, PAIR))
@@ -493,42 +493,44 @@ def test_b3_branch_of_our_own_branch_is_followed_in_time() -> None:
     first = signed(START, PAIR)
     second = signed(ON_A_BRANCH, Branch(0, (B,)))
     some = group("a", first)
-    some.tell("a", PeerHeight(C, 2, second.entry.digest))
-    some.tell("a", Received(C, Entries(2, (first, second))))
+    some.send_events("a", PeerHeight(C, 2, second.entry.digest))
+    some.send_events("a", Received(C, Entries(2, (first, second))))
     assert some["a"].state == ON_A_BRANCH
     some.now = 61.0
-    some.tell("a", Tick())
+    some.send_events("a", Tick())
     assert some["a"].state == after(ON_A_BRANCH, second)
 
 
 def test_peer_that_may_not_vote_signs_no_branch() -> None:
     some = group("b")
-    some.tell("b", CloneFound("a copy was seen"))
+    some.send_events("b", CloneFound("a copy was seen"))
     entry = Entry(1, START.head, PAIR)
     some.now = 61.0
     (said,) = (
-        it for it in some.tell("b", Received(A, ProposeBranch(entry))) if isinstance(it, Send)
+        it
+        for it in some.send_events("b", Received(A, ProposeBranch(entry)))
+        if isinstance(it, Send)
     )
     assert said == Send(A, RefuseBranch(1, "this process must not use its vote"))
     assert some.notes[-1] == (B, "a sent a message about a branch, but this process does not vote")
-    refused = some.tell("b", Received(A, said.message))
+    refused = some.send_events("b", Received(A, said.message))
     assert not any(isinstance(effect, Send) for effect in refused)
 
 
 def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
     """This holds even if its log of votes was rewritten in between."""
     some = group("a")
-    some.tell("a", Received(C, Prepare(1, 1)))
+    some.send_events("a", Received(C, Prepare(1, 1)))
     promise = some["a"].records()
     assert len(promise) == 1
-    some.tell("a", Received(B, Outcome(signed(START, PAIR))))
+    some.send_events("a", Received(B, Outcome(signed(START, PAIR))))
     assert some["a"].state == ON_A_BRANCH
     assert some["a"].records() == promise
     disk = some.disks[A]
     disk.records[:], disk.chain[:] = some["a"].records(), []
     some.start("a")
     some.mail.clear()
-    some.tell("a", Received(B, asked_in_round_0(RULES, 0, MAIN.entry)))
+    some.send_events("a", Received(B, asked_in_round_0(RULES, 0, MAIN.entry)))
     refused = Refused(1, 0, 1, "this node has promised a later round")
     assert [(it.receiver, it.message) for it in some.mail] == [(B, refused)]
 
@@ -538,9 +540,9 @@ def test_places_of_strangers_are_kept_in_bounded_number() -> None:
     parting = some["a"]._branches
     assert parting is not None
     for number in range(PEERS_MAX):
-        some.tell("a", PeerHeight(PeerId(f"x{number}"), 0, RULES.run))
+        some.send_events("a", PeerHeight(PeerId(f"x{number}"), 0, RULES.run))
     last, late = PeerId(f"x{PEERS_MAX - 1}"), PeerId("late")
-    some.tell("a", *(PeerHeight(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
+    some.send_events("a", *(PeerHeight(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
     here = [parting.is_elsewhere(peer, START) for peer in (late, B, last)]
     assert (here, some["a"].reports.down) == ([False, True, True], {B, last})
     assert len(parting._places) == PEERS_MAX
@@ -548,9 +550,9 @@ def test_places_of_strangers_are_kept_in_bounded_number() -> None:
 
 def test_status_does_not_mention_branches_while_a_quorum_is_up() -> None:
     some = group("a")
-    some.tell("a", PeerHeight(B, 0, RULES.run), PeerHeight(C, 0, RULES.run))
+    some.send_events("a", PeerHeight(B, 0, RULES.run), PeerHeight(C, 0, RULES.run))
     assert some["a"].status(1.0).branch == ""
-    some.tell("a", PeerDown(B))
+    some.send_events("a", PeerDown(B))
     assert some["a"].status(1.0).branch.startswith("no quorum for 1 s")
 
 
@@ -629,11 +631,11 @@ def test_b7_returning_peer_is_asked_for_other_chains() -> None:
     the peer's return shows that there is something to ask for.
     """
     some = group("a", signed(START, Branch(0, (A,))))
-    assert some.tell("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]
+    assert some.send_events("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]
     some.now = 10.0
-    assert some.tell("a", PeerDown(C), Tick(), PeerHeight(C, 1, RULES.run)) == []
+    assert some.send_events("a", PeerDown(C), Tick(), PeerHeight(C, 1, RULES.run)) == []
     some.now = 40.0
-    assert some.tell("a", PeerUp(C)) == [AskEntries(C, 1)]
+    assert some.send_events("a", PeerUp(C)) == [AskEntries(C, 1)]
 
 
 def test_b7_two_silent_rivals_do_not_block_other_questions() -> None:

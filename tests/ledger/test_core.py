@@ -42,7 +42,7 @@ U = digest("u")
 
 def test_status_says_what_is_agreed_and_which_peers_are_awaited() -> None:
     some = LedgerGroup(small_rules())
-    some.tell("a", Ready(A, 0, 200, 2))
+    some.send_events("a", Ready(A, 0, 200, 2))
     assert some["a"].status(0.0) == LedgerStatus(
         height=0,
         head=Digest(some.rules.run),
@@ -63,7 +63,7 @@ def test_status_follows_the_run_to_its_end() -> None:
     some.ready("a b c")
     some.deliver()
     said.append(some["a"].status(0.0).reason)
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.made(U, "a b c")
     some.deliver()
     said.append(some["a"].status(0.0).reason)
@@ -72,7 +72,7 @@ def test_status_follows_the_run_to_its_end() -> None:
 
 def test_run_without_voters_says_so_and_waits() -> None:
     some = LedgerGroup(small_rules("a b"))
-    some.tell("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
+    some.send_events("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
     assert some.mail == []
     assert some["a"].status(0.0).reason == "1 more participant needed"
 
@@ -82,14 +82,14 @@ def test_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
     for step in range(3):
         some.ready("a b c")
         some.deliver()
-        some.hold(digest(f"u{step}"), "a b c")
+        some.hold_update(digest(f"u{step}"), "a b c")
         some.made(digest(f"u{step}"), "a b c")
         some.deliver()
     assert some["a"].records() == some.disks[A].records[-1:], (
         "its last vote, although that height is decided"
     )
     assert len(some.disks[A].records) == 6
-    some.tell("a", Received(C, Prepare(7, 1)))
+    some.send_events("a", Received(C, Prepare(7, 1)))
     assert restored_acceptors(some["a"].records(), decided={LINE: 6}) == {
         (LINE, 7): Acceptor(LINE, 7, 1)
     }
@@ -103,17 +103,17 @@ def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
     for step in range(2):
         some.ready("a b c")
         some.deliver()
-        some.hold(digest(f"u{step}"), "a b c")
+        some.hold_update(digest(f"u{step}"), "a b c")
         some.made(digest(f"u{step}"), "a b c")
         some.deliver()
     disk, decided = some.disks[A], some.disks[A].chain[:]
     disk.records[:], disk.chain[:] = some["a"].records(), decided[:1]
     some.start("a")
-    refused = some.tell("a", Received(C, Prepare(2, 3)))
+    refused = some.send_events("a", Received(C, Prepare(2, 3)))
     assert not any(isinstance(effect, Persist | Send) for effect in refused)
-    some.tell("a", Received(B, Entries(4, tuple(decided[1:]))))
+    some.send_events("a", Received(B, Entries(4, tuple(decided[1:]))))
     assert some["a"].state.height == 4
-    promised = some.tell("a", Received(C, Prepare(5, 3)))
+    promised = some.send_events("a", Received(C, Prepare(5, 3)))
     assert [type(effect) for effect in promised] == [Persist, Send]
 
 
@@ -140,7 +140,7 @@ def test_update_that_was_voted_for_is_named_until_decided() -> None:
     some.ready("a b c")
     some.deliver()
     assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.made(U, "a b c")
     some.deliver(lambda letter: letter.receiver == B)
     assert [some[name].voted_for() for name in "abc"] == [(), (U,), (U,)]
@@ -154,7 +154,7 @@ def test_updates_say_where_each_step_was_committed() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.made(U, "a b c")
     some.deliver()
     assert some["c"].updates == {0: CommittedUpdate(0, 2, U)}
@@ -164,16 +164,16 @@ def test_updates_say_where_each_step_was_committed() -> None:
 
 def test_repeated_reports_cause_no_messages() -> None:
     some = LedgerGroup(small_rules())
-    first = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0))
-    again = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), PeerHeight(A, 0))
+    first = some.send_events("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0))
+    again = some.send_events("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), PeerHeight(A, 0))
     assert (first, again) == ([], [])
 
 
 def test_strangers_messages_about_later_heights_are_not_kept() -> None:
     some = LedgerGroup(small_rules())
-    some.tell("a", Received(D, Prepare(9, 0)))
+    some.send_events("a", Received(D, Prepare(9, 0)))
     assert some["a"]._ahead == {}
-    some.tell("a", Received(B, Prepare(9, 0)), Received(B, Prepare(10, 0)))
+    some.send_events("a", Received(B, Prepare(9, 0)), Received(B, Prepare(10, 0)))
     assert list(some["a"]._ahead) == [B]
 
 
@@ -181,8 +181,8 @@ def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
     """Otherwise a crash could leave a promise for a height whose parent nobody here knows (R6)."""
     some = LedgerGroup(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
-    assert some.tell("a", Received(B, Prepare(2, 2))) == []
-    effects = some.tell("a", Received(C, Entries(1, (first,))))
+    assert some.send_events("a", Received(B, Prepare(2, 2))) == []
+    effects = some.send_events("a", Received(C, Entries(1, (first,))))
     assert [type(it) for it in effects[:3]] == [Decided, Persist, Send]
     assert effects[2] == Send(B, some["a"]._instance.electorate.promise(2, None))
 
@@ -194,19 +194,21 @@ def test_late_answers_about_decided_heights_are_ignored() -> None:
     assert accepted is not None
     vote = some["a"]._instance.electorate.vote(0, accepted.entry)
     some.deliver()
-    assert some.tell("b", Received(A, Accept(vote))) == []
+    assert some.send_events("b", Received(A, Accept(vote))) == []
 
 
 def test_refusals_of_unreached_or_absurd_rounds_are_ignored() -> None:
     some = LedgerGroup(small_rules())
-    some.tell("a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no")))
+    some.send_events(
+        "a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no"))
+    )
     assert (some.notes, some["a"]._instance.round) == ([], 0)
 
 
 def test_number_of_remembered_heights_is_bounded() -> None:
     some = LedgerGroup(small_rules())
     for n in range(2 * PEERS_MAX):
-        some.tell("a", PeerHeight(PeerId(f"p{n}"), 0))
+        some.send_events("a", PeerHeight(PeerId(f"p{n}"), 0))
     assert len(some["a"]._catchup.heights) == PEERS_MAX
 
 

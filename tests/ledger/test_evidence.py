@@ -287,7 +287,7 @@ def accusations(effects: list[Effect]) -> list[PeerId]:
 
 def test_peer_that_votes_twice_in_a_round_is_accused_publicly() -> None:
     some = LedgerGroup(RULES)
-    effects = some.tell("b", Received(C, voted(C, "x")), Received(C, voted(C, "y")))
+    effects = some.send_events("b", Received(C, voted(C, "x")), Received(C, voted(C, "y")))
     assert [type(each) for each in effects[:3]] == [Accuse, Note, Announce]
     assert accusations(effects) == [C]
     some.deliver()
@@ -297,8 +297,8 @@ def test_peer_that_votes_twice_in_a_round_is_accused_publicly() -> None:
 def test_peer_that_breaks_its_promise_is_accused() -> None:
     some = LedgerGroup(RULES)
     said = signed(C, promise(2))
-    some.tell("a", Received(C, Promise(1, 2, None, said.signature)))
-    effects = some.tell("a", Received(C, voted(C, "x", 1)))
+    some.send_events("a", Received(C, Promise(1, 2, None, said.signature)))
+    effects = some.send_events("a", Received(C, voted(C, "x", 1)))
     assert accusations(effects) == [C]
 
 
@@ -306,10 +306,10 @@ def test_promises_inside_a_proposal_are_witnessed_too() -> None:
     some = LedgerGroup(RULES)
     entry = Entry(1, some["a"].state.head, Skip(0))
     own = some["b"]._instance.electorate.promise(1, accepted(RULES, 0, entry))
-    some.tell("a", Received(B, own))
+    some.send_events("a", Received(B, own))
     other = signed(B, promise(4))
     proposal = asked(RULES, 4, entry, (PromiseProof(B, None, None, None, other.signature),))
-    assert accusations(some.tell("a", Received(C, proposal))) == [B]
+    assert accusations(some.send_events("a", Received(C, proposal))) == [B]
 
 
 def test_late_votes_are_compared_with_the_certificate() -> None:
@@ -317,20 +317,20 @@ def test_late_votes_are_compared_with_the_certificate() -> None:
     some.ready("a b c")
     some.deliver()
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
-    assert accusations(some.tell("b", Received(A, voted(A, "x")))) == [A]
+    assert accusations(some.send_events("b", Received(A, voted(A, "x")))) == [A]
 
 
 def test_strangers_and_old_statements_are_not_kept() -> None:
     some = LedgerGroup(RULES)
-    assert some.tell("a", Accused(evidence_against(D))) == []
-    some.tell("a", Received(D, voted(D, "x")), Received(D, voted(D, "y")))
+    assert some.send_events("a", Accused(evidence_against(D))) == []
+    some.send_events("a", Received(D, voted(D, "x")), Received(D, voted(D, "y")))
     assert some["a"].reports.accused == {}
 
 
 def test_false_evidence_is_only_noted() -> None:
     some = LedgerGroup(RULES)
     one, other = vote(0, "x"), vote(0, "y")
-    effects = some.tell("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
+    effects = some.send_events("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
     assert accusations(effects) == []
     assert some.notes[-1][1] == "evidence against c proves nothing: c did not sign it"
 
@@ -351,7 +351,7 @@ def test_voter_with_evidence_refuses_and_shows_it() -> None:
     accepted itself may still be agreed, but the next roster is without c.
     """
     some = LedgerGroup(RULES)
-    some.tell("a", Accused(evidence_against(C)))
+    some.send_events("a", Accused(evidence_against(C)))
     some.ready("a b c")
     said: list[Unicast] = []
 
@@ -383,10 +383,10 @@ def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
 def test_evidence_is_kept_once_and_accepted_again_after_a_restart() -> None:
     some = LedgerGroup(RULES)
     evidence = evidence_against(C)
-    assert some.tell("a", Accused(evidence))[0] == Accuse(evidence)
-    assert some.tell("a", Accused(evidence)) == []
+    assert some.send_events("a", Accused(evidence))[0] == Accuse(evidence)
+    assert some.send_events("a", Accused(evidence)) == []
     some.start("a")
-    assert some.tell("a", Accused(evidence))[0] == Accuse(evidence)
+    assert some.send_events("a", Accused(evidence))[0] == Accuse(evidence)
 
 
 # ── two processes, one identity ──────────────────────────────────────────────────────────────────
@@ -398,9 +398,9 @@ def in_use(effects: list[Effect]) -> list[str]:
 
 def test_message_from_oneself_reveals_a_second_process() -> None:
     some = LedgerGroup(RULES)
-    effects = some.tell("a", Received(A, Prepare(1, 2)))
+    effects = some.send_events("a", Received(A, Prepare(1, 2)))
     assert in_use(effects) == ["another process sent a Prepare as a"]
-    assert in_use(some.tell("a", Received(A, Prepare(1, 2)))) == []
+    assert in_use(some.send_events("a", Received(A, Prepare(1, 2)))) == []
 
 
 def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
@@ -409,7 +409,7 @@ def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
     some.ready("a b c")
     some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
     certified = certify(RULES, some["c"].state, some["a"].chain[0].entry.value)
-    effects = some.tell("c", Received(A, Outcome(certified)))
+    effects = some.send_events("c", Received(A, Outcome(certified)))
     assert in_use(effects) == ["a vote of c at height 1 is not in its records"]
     assert some["c"].state.height == 1
 
@@ -430,20 +430,20 @@ def test_process_that_noticed_its_copy_follows_but_does_not_vote() -> None:
     stranger = signed(A, promise(7))
     entry = Entry(1, some["a"].state.head, Skip(0))
     proofs = (PromiseProof(A, None, None, None, stranger.signature),)
-    effects = some.tell("a", Received(C, asked(RULES, 7, entry, proofs)))
+    effects = some.send_events("a", Received(C, asked(RULES, 7, entry, proofs)))
     assert in_use(effects) == ["a promise of a at height 1 is not in its records"]
     some.ready("a b c")
     assert all(letter.sender != A for letter in some.mail)
     some.wait(10)
     assert some["a"].state.height == some["b"].state.height > 0
-    assert not any(isinstance(e, Persist | Send) for e in some.tell("a", Joining(D)))
+    assert not any(isinstance(e, Persist | Send) for e in some.send_events("a", Joining(D)))
 
 
 def test_forged_statement_does_not_reveal_a_second_process() -> None:
     some = LedgerGroup(RULES)
     proofs = (PromiseProof(A, None, None, None, b"forged"),)
     entry = Entry(1, some["a"].state.head, Skip(0))
-    assert in_use(some.tell("a", Received(C, asked(RULES, 7, entry, proofs)))) == []
+    assert in_use(some.send_events("a", Received(C, asked(RULES, 7, entry, proofs)))) == []
 
 
 def test_restarted_voter_recognises_its_own_votes() -> None:
@@ -451,7 +451,7 @@ def test_restarted_voter_recognises_its_own_votes() -> None:
     some.ready("a b c")
     some.deliver(lambda letter: not isinstance(letter.message, Outcome))
     some.start("a")
-    effects = some.tell("a", Received(B, Outcome(some["b"].chain[0])))
+    effects = some.send_events("a", Received(B, Outcome(some["b"].chain[0])))
     assert A in some["b"].chain[0].certificate.voters
     assert in_use(effects) == []
 
@@ -461,9 +461,9 @@ def test_accused_peer_may_vote_for_the_roster_without_it() -> None:
     votes.
     """
     some = LedgerGroup(small_rules("a b"))
-    effects = some.tell("a", Accused(evidence_against(B)))
+    effects = some.send_events("a", Accused(evidence_against(B)))
     assert (accusations(effects), in_use(effects)) == ([B], [])
-    some.tell("b", Accused(evidence_against(B)))
+    some.send_events("b", Accused(evidence_against(B)))
     some.wait(5)
     assert some["a"].state.members == some["b"].state.members == (A,)
 
@@ -500,9 +500,9 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     twin = Entry(1, first.parent, replace(first.value, participants=(*parts[1:], parts[0])))
     some.mail = []
     some.crash("b")
-    some.tell("a", Received(B, asked(some.rules, 0, first)))
-    some.tell("c", Received(B, asked(some.rules, 0, first)))
-    some.tell("d", Received(B, asked(some.rules, 0, twin)))
+    some.send_events("a", Received(B, asked(some.rules, 0, first)))
+    some.send_events("c", Received(B, asked(some.rules, 0, first)))
+    some.send_events("d", Received(B, asked(some.rules, 0, twin)))
     some.mail = []
     some.tell_all(PeerDown(B))
     some.wait(20, lambda letter: letter.sender != C or not leads_round_1(letter))
@@ -517,8 +517,8 @@ def leads_round_1(letter: Unicast) -> bool:
 
 def test_voter_told_of_a_second_process_stops_until_restart() -> None:
     some = LedgerGroup(RULES)
-    assert in_use(some.tell("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
-    assert in_use(some.tell("a", CloneFound("c hears two of a"))) == []
+    assert in_use(some.send_events("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
+    assert in_use(some.send_events("a", CloneFound("c hears two of a"))) == []
     some.ready("a b c")
     assert all(letter.sender != A for letter in some.mail)
     some.deliver()

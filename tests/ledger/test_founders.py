@@ -306,7 +306,7 @@ def test_reduce_without_any_report_ends_after_a_time() -> None:
 def test_evidence_comes_with_the_proposal_that_depends_on_it() -> None:
     """The announcement and every copy of it were lost."""
     some = LedgerGroup(RULES)
-    effects = some.tell("b", Accused(evidence_against_c(some)))
+    effects = some.send_events("b", Accused(evidence_against_c(some)))
     sent = [it.peer for it in effects if isinstance(it, Send) and type(it.message) is Accusation]
     assert sent == [A, C]
     some.mail = [it for it in some.mail if it not in announced(some, effects)]

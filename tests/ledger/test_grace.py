@@ -61,8 +61,8 @@ def test_members_are_waited_for_no_longer_than_their_usual_lag() -> None:
         some.ready("c")
         some.deliver()
         update = digest(f"u{step}")
-        some.hold(update, "a b c")
-        some.tell("b", *(done(some, peer, update) for peer in "ab"))
+        some.hold_update(update, "a b c")
+        some.send_events("b", *(done(some, peer, update) for peer in "ab"))
         some.tell_all(*(done(some, peer, update) for peer in "ab"))
         some.deliver()
         assert some["a"].state.step == step + 1
@@ -124,7 +124,7 @@ def test_a_quorum_that_is_lost_and_found_again_earns_its_credit_once() -> None:
     some.wait(4.0)
     for attempt in range(5):
         some.ready("a b")
-        some.tell("a", ReduceFailed(B, 1, attempt, (B,)))
+        some.send_events("a", ReduceFailed(B, 1, attempt, (B,)))
     some.ready("a b")
     assert reports.enough_since is not None
     assert reports.credit.saved_s == pytest.approx(CREDIT_SHARE * (some.now - began_s), abs=0.01)
@@ -132,8 +132,8 @@ def test_a_quorum_that_is_lost_and_found_again_earns_its_credit_once() -> None:
 
 def average_without_c(some: LedgerGroup, step: int) -> None:
     update = digest(f"u{step}")
-    some.hold(update, "a b c")
-    some.tell("b", *(done(some, peer, update) for peer in "ab"))
+    some.hold_update(update, "a b c")
+    some.send_events("b", *(done(some, peer, update) for peer in "ab"))
     some.tell_all(*(done(some, peer, update) for peer in "ab"))
     some.deliver()
     assert some["a"].state.step == step + 1

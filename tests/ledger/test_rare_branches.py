@@ -27,7 +27,7 @@ def test_unrequested_entries_start_no_question() -> None:
 
 def test_round_0_is_not_prepared() -> None:
     some = LedgerGroup(small_rules())
-    some.tell("a", Received(B, Prepare(1, 0)))
+    some.send_events("a", Received(B, Prepare(1, 0)))
     assert some.notes == [(A, "b prepares round 0: the first round needs no promises")]
 
 
@@ -35,9 +35,11 @@ def test_earlier_round_is_refused_and_an_accepted_one_skipped() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.mail.clear()
-    some.tell("a", PeerDown(B))
-    some.tell("c", PeerDown(B))
-    some.tell("a", *(Received(C, letter.message) for letter in some.mail if letter.receiver == A))
+    some.send_events("a", PeerDown(B))
+    some.send_events("c", PeerDown(B))
+    some.send_events(
+        "a", *(Received(C, letter.message) for letter in some.mail if letter.receiver == A)
+    )
     some.deliver(lambda letter: letter.receiver in (A, C))
     assert some["a"].state.height == 1
 
@@ -46,10 +48,10 @@ def test_repeated_promise_counts_once() -> None:
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.mail.clear()
-    some.tell("c", PeerDown(B))
+    some.send_events("c", PeerDown(B))
     promise = some["a"]._instance.electorate.promise(1, None)
     assert isinstance(promise, Promise)
-    some.tell("c", Received(A, promise), Received(A, promise))
+    some.send_events("c", Received(A, promise), Received(A, promise))
     assert some["c"].state.height == 0
     assert not some["c"]._instance._proposer.is_promised
 
@@ -61,15 +63,15 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.deliver()
-    some.hold(U, "c d")
+    some.hold_update(U, "c d")
     results = [ReduceDone(peer, 0, 0, U) for peer in (A, C, D)]
     for name in "cd":
-        some.tell(name, *results)
+        some.send_events(name, *results)
     some.deliver(lambda letter: letter.receiver == D)
     some.crash("c")
     some.crash("d")
     some.start("d")
-    some.tell("d", PeerDown(C))
+    some.send_events("d", PeerDown(C))
     some.deliver()
     leading = some["d"]._instance
     assert (leading.round, leading.stage, leading._proposer.is_promised) == (
@@ -78,7 +80,7 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
         True,
     )
     assert set(some.heights().values()) == {1}
-    some.hold(U, "a b d e")
+    some.hold_update(U, "a b d e")
     some.tell_all(*results)
     some.wait(10)
     assert some.heights() == {"a": 2, "b": 2, "d": 2, "e": 2}
@@ -89,9 +91,9 @@ def test_bytes_of_an_unwanted_commit_are_not_waited_for() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.tell("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
+    some.send_events("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
     assert len(some.fetches) == 1
-    some.tell("c", PeerDown(A), PeerDown(B))
+    some.send_events("c", PeerDown(A), PeerDown(B))
     some.wait(3, lambda letter: False)
     assert len(some.fetches) == 1
     assert some["c"]._instance._fetch.due_at is None
@@ -102,7 +104,7 @@ def test_roster_without_a_voter_is_not_proposed() -> None:
     some.ready("a b c")
     some.deliver()
     for name in "abc":
-        some.tell(name, *(Leaving(peer) for peer in (A, B, C)))
+        some.send_events(name, *(Leaving(peer) for peer in (A, B, C)))
         ledger = some[name]
         wish = what_to_propose(ledger.rules, ledger.state, ledger.reports, some.now)
         assert wish.value is None
@@ -129,12 +131,12 @@ def test_bytes_that_acceptance_does_not_wait_for_are_not_refetched() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.hold(U, "c")
+    some.hold_update(U, "c")
     some.made(U, "b c")
     some.deliver(lambda letter: letter.receiver == A)
     fetches = len(some.fetches)
     assert fetches > 0
-    some.hold(U, "a b")
+    some.hold_update(U, "a b")
     some.wait(5)
     assert set(some.heights().values()) == {2}
     assert len(some.fetches) == fetches

@@ -126,7 +126,7 @@ def test_r6_certificate_without_its_proposers_vote_is_invalid() -> None:
     certified = certify(some.rules, some["a"].state, some["b"].chain[0].entry.value)
     others = tuple(pair for pair in certified.certificate.votes if pair[0] != B)
     without = replace(certified, certificate=replace(certified.certificate, votes=others))
-    some.tell("a", Received(C, Outcome(without)))
+    some.send_events("a", Received(C, Outcome(without)))
     assert some["a"].state.height == 0
     assert "it lacks the vote of b, who proposed it" in some.notes[-1][1]
 
@@ -195,8 +195,8 @@ def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
     some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.hold(digest("u"), "a b c")
-    some.tell("b", SnapshotTaken(B, 0, digest("good")))
+    some.hold_update(digest("u"), "a b c")
+    some.send_events("b", SnapshotTaken(B, 0, digest("good")))
     state = some["b"].state
     rotten = Commit(0, 0, digest("u"), SnapshotRef(0, digest("rotten")), state.digest)
     entry = Entry(2, state.head, rotten)
@@ -206,9 +206,9 @@ def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
         proof_of(C, some["c"]._instance.electorate.promise(round, claim)),
     )
     proposal = asked(some.rules, round, entry, promises)
-    some.tell("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (A, C)))
+    some.send_events("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (A, C)))
     some.now += after_s
-    effects = some.tell("b", Received(A, proposal))
+    effects = some.send_events("b", Received(A, proposal))
     answers = [effect.message for effect in effects if isinstance(effect, Send)]
     assert [type(answer) for answer in answers] == [Accept if accepts else Refused]
 
@@ -299,7 +299,7 @@ def snapped() -> LedgerGroup:
     some.tell_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
     some.ready("a b c")
     some.deliver()
-    some.hold(digest("u"), "a b c")
+    some.hold_update(digest("u"), "a b c")
     some.made(digest("u"), "a b c")
     some.deliver()
     return some
@@ -504,7 +504,9 @@ def test_reports_decide_what_is_proposed_but_not_what_is_valid() -> None:
     some.deliver()
     fresh = LedgerGroup(small_rules())
     outcome = some["a"].page(1)
-    fresh.tell("c", Received(A, outcome), UpdateHeld(digest("u")), ReduceDone(B, 7, 0, digest("u")))
+    fresh.send_events(
+        "c", Received(A, outcome), UpdateHeld(digest("u")), ReduceDone(B, 7, 0, digest("u"))
+    )
     assert fresh["c"].state == some["a"].state
 
 
@@ -529,20 +531,20 @@ def test_s11_proposer_cannot_drop_live_voters() -> None:
     fresh = asked(rules, 0, entry)
     said = "no vote yet: it drops a, which this node considers present"
     for voter in (c, d):
-        assert some.tell(voter, Received(b, fresh)) == [Note(said)]
+        assert some.send_events(voter, Received(b, fresh)) == [Note(said)]
     electorate = {name: some[name]._instance.electorate for name in (b, c, e)}
     promises = (
         proof_of(b, electorate[b].promise(1, accepted(rules, 0, entry))),
         *(proof_of(name, electorate[name].promise(1, None)) for name in (c, e)),
     )
-    assert some.tell(d, Received(c, asked(rules, 1, entry, promises))) == []
+    assert some.send_events(d, Received(c, asked(rules, 1, entry, promises))) == []
 
 
 def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:
     some = LedgerGroup(small_rules())
 
     def prepares(peer: PeerId, round: int) -> list[type[Effect]]:
-        return [type(it) for it in some.tell("a", Received(peer, Prepare(1, round)))]
+        return [type(it) for it in some.send_events("a", Received(peer, Prepare(1, round)))]
 
     assert prepares(C, 1) == [Persist, Send]
     some.now += 2.9
@@ -559,6 +561,8 @@ def test_proposer_leaves_its_round_only_if_its_quorum_is_lost() -> None:
     later = {"c": 9, "d": 12, "e": 9}
     rounds = []
     for name, promised in later.items():
-        some.tell("b", Received(PeerId(name), Refused(1, 0, promised, "a later one is promised")))
+        some.send_events(
+            "b", Received(PeerId(name), Refused(1, 0, promised, "a later one is promised"))
+        )
         rounds.append(some["b"]._instance.round)
     assert rounds == [0, 0, 9]

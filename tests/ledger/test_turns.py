@@ -96,7 +96,7 @@ def heights_took_s(group: LedgerGroup, silent: PeerId, steps: int) -> dict[int, 
             if report == "ready":
                 group.ready("a b c")
             else:
-                group.hold(update, "a b c")
+                group.hold_update(update, "a b c")
                 group.made(update, "a b c")
             while group["a"].state.height < height:
                 group.wait(TARDY_PART * ROUND_S / 4, arrives)

@@ -91,8 +91,8 @@ async def test_messages_over_the_allowance_are_dropped_unchecked(
         await eventually(lambda: checked.count(author) + refused(victim) == 900)
         # The allowance grows while the frame is processed.
         assert OTHERS_AT_ONCE <= checked.count(author) < 1.2 * OTHERS_AT_ONCE
-        assert victim.take_floods() == {IDENTITY.peer: refused(victim)}
-        assert victim.take_floods() == {}
+        assert victim.pop_floods() == {IDENTITY.peer: refused(victim)}
+        assert victim.pop_floods() == {}
 
 
 async def test_message_refused_from_one_neighbour_is_taken_from_another() -> None:
@@ -120,14 +120,14 @@ async def test_endless_names_are_not_printed_in_full(checked: list[bytes]) -> No
         await eventually(lambda: refused(victim) == 2)
         await heard(honest, TOPIC, b"at once", channel)
         assert hostile.host.get_id().to_bytes() not in checked
-        assert victim.take_floods() == {IDENTITY.peer: 2}
+        assert victim.pop_floods() == {IDENTITY.peer: 2}
 
 
 async def test_endless_frames_are_left_unread() -> None:
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
         await stream.write(b"\x00" * 2 * FRAMES_AT_ONCE)
-        await eventually(lambda: IDENTITY.peer in victim.take_floods())
+        await eventually(lambda: IDENTITY.peer in victim.pop_floods())
         await heard(honest, TOPIC, b"amid the frames", channel)
 
 

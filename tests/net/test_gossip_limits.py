@@ -38,7 +38,7 @@ def taken(
     now: float,
     size_bytes: int = 100,
 ) -> int:
-    return sum(gate.takes(forwarder, author, size_bytes, now) for author in authors)
+    return sum(gate.admits_message(forwarder, author, size_bytes, now) for author in authors)
 
 
 class TestIntake:
@@ -57,7 +57,7 @@ class TestIntake:
             assert taken(gate, FORWARDER, STRANGERS[:2], now) == 2
             if second % 30 < 10:
                 assert taken(gate, FORWARDER, MEMBERS, now) == 100
-        assert gate.take_refused() == {}
+        assert gate.pop_refused() == {}
 
     def test_flood_in_many_names_is_refused_and_counted_per_neighbour(self) -> None:
         gate = limits()
@@ -65,8 +65,8 @@ class TestIntake:
         assert taken(gate, FORWARDER, MEMBERS * 9, 1.0) == PER_S
         assert taken(gate, OTHER, MEMBERS, 1.0) == 100
         refused = 2 * 900 - AT_ONCE - int(PER_S)
-        assert gate.take_refused() == {FORWARDER: refused}
-        assert gate.take_refused() == {}
+        assert gate.pop_refused() == {FORWARDER: refused}
+        assert gate.pop_refused() == {}
         assert gate.refused == refused
 
     def test_flooding_liar_does_not_block_others_through_a_neighbour(self) -> None:
@@ -92,7 +92,7 @@ class TestIntake:
             said = MEMBERS[tenth % 10 :: 10] * 10
             passed_on = [s for s in STRANGERS[:20] for _ in range(50) if taken(first, s, [s], now)]
             passed_on += [member for member in said[:10] if taken(first, member, [member], now)]
-            assert all(second.takes_frame(FORWARDER, 100, now) for _ in passed_on)
+            assert all(second.admits_frame(FORWARDER, 100, now) for _ in passed_on)
             assert taken(second, FORWARDER, passed_on, now) == len(passed_on)
         assert second.refused == 0
 
@@ -104,10 +104,10 @@ class TestIntake:
 
     def test_frames_are_limited_too(self) -> None:
         gate = limits()
-        looked_into = sum(gate.takes_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
+        looked_into = sum(gate.admits_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
         assert looked_into == FRAMES_AT_ONCE
-        assert gate.takes_frame(OTHER, 100, 0.0)
-        assert gate.take_refused() == {FORWARDER: FRAMES_AT_ONCE}
+        assert gate.admits_frame(OTHER, 100, 0.0)
+        assert gate.pop_refused() == {FORWARDER: FRAMES_AT_ONCE}
 
     def test_list_of_peers_complained_about_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch
@@ -116,4 +116,4 @@ class TestIntake:
         gate = limits()
         for stranger in STRANGERS[:10]:
             gate.refuse(stranger)
-        assert gate.take_refused() == dict.fromkeys(STRANGERS[7:10], 1)
+        assert gate.pop_refused() == dict.fromkeys(STRANGERS[7:10], 1)

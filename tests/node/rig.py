@@ -93,7 +93,7 @@ class PaperNetwork:
     def known_addresses(self) -> dict[PeerId, list[str]]:
         return self.addresses_by_peer
 
-    def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
+    def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
         self.addresses_by_peer[peer] = [*self.addresses_of(peer), *addresses]
 
     def dialable_peers(self) -> list[PeerId]:
@@ -105,10 +105,10 @@ class PaperNetwork:
     def know_members(self, members: Iterable[PeerId]) -> None:
         self.members = list(members)
 
-    def judge(self, topic: str, judge: Callable[[PeerId, PeerId, bytes], bool]) -> None:
+    def set_validator(self, topic: str, judge: Callable[[PeerId, PeerId, bytes], bool]) -> None:
         self.judges[topic] = judge
 
-    def take_floods(self) -> dict[PeerId, int]:
+    def pop_floods(self) -> dict[PeerId, int]:
         floods, self.floods = self.floods, {}
         return floods
 
@@ -217,7 +217,7 @@ async def rig(
     identity = load_or_create(home.identity)
     config = NodeConfig(home.root, data_host="127.0.0.1", seed=seed, device="cpu")
     admission = Admission(home)
-    admission.enter(run)
+    admission.set_run(run)
     network = PaperNetwork()
     with Diary(home.journal) as diary:
         around = Surroundings(
@@ -245,8 +245,8 @@ class Neighbour:
 
     def __init__(self, r: Rig, other: Rig) -> None:
         endpoint = other.parts.endpoint
-        r.parts.listener.trust(endpoint.certificate_der)
-        other.parts.listener.trust(r.parts.endpoint.certificate_der)
+        r.parts.listener.trust_certificate(endpoint.certificate_der)
+        other.parts.listener.trust_certificate(r.parts.endpoint.certificate_der)
         beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
         r.parts.peers.note_heartbeat(endpoint.peer, beat, r.parts.now())
         r.parts.detector.note_arrival(endpoint.peer, r.parts.now())

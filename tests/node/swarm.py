@@ -394,9 +394,9 @@ class Deaf:
         if not hangs:
             self._given_up.set()
 
-    def take(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
+    def wait_for_socket(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
         if key.step < self.from_step:
-            return self.inbox.take(key, deadline_s=deadline_s)
+            return self.inbox.wait_for_socket(key, deadline_s=deadline_s)
         self._given_up.wait(deadline_s)
         raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
 

@@ -131,7 +131,7 @@ async def test_joiner_adopts_a_donors_bytes_and_names_it(
     assert (taken["peer"], taken["among"], taken["step"], taken["count"]) == (them, 1, 1, 30)
     proof = taken["offer"]
     assert isinstance(proof, bytes)
-    assert OptimizerOffer.read(proof, them).digest == taken["digest"]
+    assert OptimizerOffer.decode(proof, them).digest == taken["digest"]
     assert [each["digest"] for each in other.said("inner-state-offered")] == [taken["digest"]]
     assert "donor" not in r.parts.standing.warnings
     assert r.parts.standing.inner_from == (
@@ -536,7 +536,7 @@ async def test_donor_makes_offers_on_request_and_at_a_limited_rate(
     assert await ask() == LATER
     await settled(lambda: bool(r.said("inner-state-offered")))
     first = await ask()
-    assert OptimizerOffer.read(first, r.parts.me).step == 1
+    assert OptimizerOffer.decode(first, r.parts.me).step == 1
     keep_state(r, 2)
     assert [await ask() for _ in range(5)] == [first] * 5
     assert len(r.said("inner-state-offered")) == 1
@@ -585,7 +585,7 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
     with trio.fail_after(30):
         while (stands := await ask()) == LATER:
             pass
-    assert OptimizerOffer.read(stands, r.parts.me).step == KEPT_MAX
+    assert OptimizerOffer.decode(stands, r.parts.me).step == KEPT_MAX
     assert len(r.said("inner-state-offered")) == len(still_offered(r.parts)) == KEPT_MAX
     # The oldest is of no more use to anybody, and makes room.
     oldest = still_offered(r.parts)[0]
@@ -647,7 +647,7 @@ async def test_offered_state_is_not_collected_during_the_offer(
     keep_state(r, 1)
     await ask()
     await settled(lambda: bool(r.said("inner-state-offered")))
-    offer = OptimizerOffer.read(await ask(), r.parts.me)
+    offer = OptimizerOffer.decode(await ask(), r.parts.me)
     for _ in range(2):  # A new chunk is spared once.
         await _collect(r.parts)
     assert r.parts.store.holds_blob(offer.digest)

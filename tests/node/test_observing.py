@@ -142,7 +142,7 @@ async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]
         r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, height=height), r.parts.now())
-        await r.parts.tell(PeerHeight(peer, height))
+        await r.parts.send_event(PeerHeight(peer, height))
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_observer_with_only_pruned_peers_says_what_to_do(
     r = await new_rig(tmp_path)
     await heard(r, nursery, liar=40)
     await settled(lambda: bool(r.network.requested))
-    await r.parts.tell(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
+    await r.parts.send_event(Received(LIAR, Pruned(40, 15, Digest(r.run.id))))
     with trio.fail_after(10):
         with pytest.raises(TryLater, match="keeps entry 1 of the ledger"):
             await observer._be_current(r.parts, print)

@@ -42,7 +42,7 @@ def amended(home: Home, run: Run) -> tuple[OuterSteps, tuple[Terms, ...]]:
     wanted = Amendment(run.id, 1, STEP, **CHANGES)  # type: ignore[arg-type]
     signed = SignedAmendment.publish(load_or_create(home.identity), wanted, run)
     amendments = Amendments.of(home, run)
-    amendments.consider(pack([signed.to_bytes()]))
+    amendments.adopt_new(pack([signed.to_bytes()]))
     return OuterSteps(run.id, run.manifest, amendments), (signed.terms,)
 
 

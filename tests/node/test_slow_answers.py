@@ -88,7 +88,7 @@ class SlowPost:
 
     def _happens(self, name: PeerId, *events: Event) -> None:
         self.group.now = trio.current_time()
-        self.group.tell(name, *events)
+        self.group.send_events(name, *events)
         letters, self.group.mail = self.group.mail, []
         for letter in letters:
             self._send(letter.sender, letter.receiver, letter.message)

@@ -430,4 +430,4 @@ def test_names_that_could_not_be_made_durable_are_tried_again(seed: int) -> None
     with pytest.raises(StoreError):
         objects.settle()
     objects.settle()
-    assert Objects(root, disk.reboot(random.Random(seed))).read(digest) == b"chunk"
+    assert Objects(root, disk.reboot(random.Random(seed))).read_chunk(digest) == b"chunk"

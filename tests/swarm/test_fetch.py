@@ -685,7 +685,7 @@ def test_joiner_over_real_tls_gets_a_members_state_bit_for_bit() -> None:
             listener = stack.enter_context(
                 Listener(member, "127.0.0.1", 0, allowed=lambda peer: True)
             )
-            listener.trust(joiner.certificate_der)
+            listener.trust_certificate(joiner.certificate_der)
             listener.handle(PURPOSE, ChunkServer(member_store))
             endpoints.append(Endpoint(member.peer, *listener.address, member.certificate_der))
         report = fetch_blob(

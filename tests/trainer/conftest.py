@@ -126,15 +126,15 @@ class Script:
 
 
 @dataclass
-class Desk:
-    """A trainer in this process: `tell` it frames and get its answers."""
+class Driver:
+    """A trainer in this process: `send` it frames and get its answers."""
 
     loop: TrainerLoop
     arena: RankArena
     model: Llama
     optimizer: InnerOptimizer
 
-    def tell(self, *frames: Frame, after: dict[int, Frame] | None = None) -> list[Frame]:
+    def send(self, *frames: Frame, after: dict[int, Frame] | None = None) -> list[Frame]:
         script = Script(list(frames), after or {})
         self.loop._channel = script  # type: ignore[assignment]
         self.loop.run()
@@ -142,17 +142,17 @@ class Desk:
 
     def last(self, kind: type[AnyFrame], *frames: Frame) -> AnyFrame:
         """Tell it frames, and return its last answer, which must be of this kind."""
-        answer = self.tell(*frames)[-1]
+        answer = self.send(*frames)[-1]
         assert isinstance(answer, kind)
         return answer
 
 
-MakeDesk = Callable[[TrainerConfig], Desk]
+MakeDriver = Callable[[TrainerConfig], Driver]
 
 
 @pytest.fixture
-def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
-    def make(config: TrainerConfig) -> Desk:
+def make_driver(vectors: Vectors, ranks: Ranks) -> MakeDriver:
+    def make(config: TrainerConfig) -> Driver:
         model = build(config, ranks)
         numel = vectors.layout.numel
         theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
@@ -163,7 +163,7 @@ def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
         if folder:
             state = InnerState(Path(folder), model, optimizer, layout, ranks)
         loop = TrainerLoop(config, model, optimizer, arena, ranks, None, state)
-        return Desk(loop, arena, model, optimizer)
+        return Driver(loop, arena, model, optimizer)
 
     return make
 
@@ -179,5 +179,5 @@ def on_cpu(config: TrainerConfig) -> TrainerConfig:
 
 
 @pytest.fixture
-def desk(make_desk: MakeDesk) -> Desk:
-    return make_desk(CONFIG)
+def driver(make_driver: MakeDriver) -> Driver:
+    return make_driver(CONFIG)

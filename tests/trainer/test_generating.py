@@ -27,7 +27,7 @@ def test_text_read_token_by_token_equals_text_read_at_once(spec: ModelSpec) -> N
     model = started(spec)
     whole = model(torch.tensor([TEXT]))[0]
     reader = CachedModel(model)
-    read = [reader.read(TEXT[:3])] + [reader.read([token]) for token in TEXT[3:]]
+    read = [reader.read_tokens(TEXT[:3])] + [reader.read_tokens([token]) for token in TEXT[3:]]
     # The model is in fp64, and the reader's results are rounded to fp32 once.
     torch.testing.assert_close(torch.stack(read), whole[2:].float(), rtol=2 * UNIT, atol=1e-12)
     assert reader.room == SPEC.sequence - len(TEXT)

@@ -130,7 +130,7 @@ class Fake:
     said: list[Frame] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.loop._say = self.said_by  # type: ignore[method-assign]
+        self.loop._send = self.said_by  # type: ignore[method-assign]
 
     def said_by(self, frame: Frame) -> None:
         self.said.append(frame)

@@ -239,10 +239,10 @@ def test_node_that_was_suspended_does_not_blame_the_trainer(
     """The node was stopped or had no core. Frames sent since then are unread."""
     watch.sent(LEASE, 1000.0)
     watch.received(progress(), 1002.0)
-    assert watch.look(1003.0) is None
+    assert watch.check_overdue(1003.0) is None
     for now in range(1060, 1091, 5):
-        assert watch.look(now) is None
-    assert "silent for 41 s" in str(watch.look(1095.0)), "but only for that time"
+        assert watch.check_overdue(now) is None
+    assert "silent for 41 s" in str(watch.check_overdue(1095.0)), "but only for that time"
 
 
 def test_restarts_are_limited_and_forgiven_with_time() -> None:

@@ -148,7 +148,7 @@ def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> It
         endpoints = _meet(setting, me, Endpoint(credentials.peer, *listener.address,
                                                 credentials.certificate_der), meeting)  # fmt: skip
         for endpoint in endpoints.values():
-            listener.trust(endpoint.certificate_der)
+            listener.trust_certificate(endpoint.certificate_der)
         _all_have(setting, me, meeting, "trusts")
         links: Connections = {}
         for peer in sorted(request.neighbours, key=request.peers.index):
@@ -167,7 +167,7 @@ def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> It
                         encrypted=setting.encrypted,
                     )
                 else:
-                    link = inbox.take(key, deadline_s=CONNECT_S)
+                    link = inbox.wait_for_socket(key, deadline_s=CONNECT_S)
                 stack.callback(link.close)
                 links[peer].append(link)
         yield links

@@ -37,6 +37,6 @@ def tell(lines: Iterable[FigureLine], as_json: bool) -> None:
     """Print each line as soon as it is known."""
     for line in lines:
         if as_json:
-            result_json(line.told())
+            result_json(line.as_map())
         else:
             result(str(line))

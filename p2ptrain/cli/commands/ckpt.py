@@ -95,7 +95,7 @@ def _rows(where: Home, account: ChainFacts) -> Iterator[SnapshotRow]:
     from p2ptrain.store import LocalDisk, Pins, StoreReader
 
     store = StoreReader(where.store)
-    pins, reached = Pins(where.store, LocalDisk()).read(), reaches(account, store)
+    pins, reached = Pins(where.store, LocalDisk()).load(), reaches(account, store)
     for _, named in sorted(account.snapshots.items()):
         manifest = store.manifest_if_any(named.digest)
         chunks = set() if manifest is None else set(manifest.chunks)

@@ -66,7 +66,7 @@ def simulate(
     else:
         book = Results(results, plan)
         sums = run_campaign(
-            plan, processes=processes, say=progress, known=book.known, keep=book.keep
+            plan, processes=processes, say=progress, known=book.known, keep=book.record_batch
         )
         facts = _facts(plan, sums, time.monotonic() - began)
         book.end(facts)

@@ -56,7 +56,7 @@ def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
     where = _home_of_a_run(home, to_write=False)
     usage = Survey(where.store, LocalDisk()).usage()
-    pins = len(Pins(where.store, LocalDisk()).read())
+    pins = len(Pins(where.store, LocalDisk()).load())
     total_bytes = sum(each.bytes for each in usage.values())
     if as_json:
         kinds = {

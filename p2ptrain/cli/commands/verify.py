@@ -172,7 +172,7 @@ def _replay(
         lambda step: seldom(f"replayed outer step {step} of {account.end}"),
         Amendments.of(where, run),
     )
-    verdict = replay.judge()
+    verdict = replay.replay()
     findings.begun, findings.reached = verdict.begun, verdict.reached
     findings.updates, findings.state = verdict.updates, verdict.state
     findings.compared = tuple(named.step for named in verdict.compared)

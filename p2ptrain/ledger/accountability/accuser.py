@@ -24,7 +24,7 @@ from p2ptrain.ledger.policy.reports import Reports
 
 
 class Accuser:
-    """Its findings are in `reports.accused`, where the code that proposes and accepts reads them."""
+    """Its findings are in `reports.accused`, where proposing and accepting code reads them."""
 
     def __init__(
         self, rules: Rules, me: PeerId, verify: Verify, reports: Reports, state: LedgerState

@@ -107,7 +107,7 @@ class ContainedRouter(GossipSub):
         stream = None if pubsub is None else pubsub.peers.get(peer_id)
         if pubsub is None or stream is None:
             return
-        if not self._replays.take(peer_id, 1, trio.current_time()):
+        if not self._replays.consume(peer_id, 1, trio.current_time()):
             return
         newest: dict[bytes, rpc_pb2.Message] = {}
         for message in map(self.mcache.get, self.mcache.window(topic)):
@@ -184,7 +184,7 @@ class GatedPubsub(Pubsub):
         try:
             while self.manager.is_running:
                 frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
-                if self._limits.takes_frame(forwarder, len(frame), trio.current_time()):
+                if self._limits.admits_frame(forwarder, len(frame), trio.current_time()):
                     await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
         except MessageTooLarge:
             raise  # An IOException, but its stream still works: stream_handler has to reset it.
@@ -202,7 +202,7 @@ class GatedPubsub(Pubsub):
             await self.push_msg(peer, message)
             await trio.lowlevel.checkpoint()  # Nothing in it waits, so let other tasks run.
         subscriptions = subscriptions_of(rpc)
-        if self._limits.takes_entries(forwarder, len(subscriptions), trio.current_time()):
+        if self._limits.admits_entries(forwarder, len(subscriptions), trio.current_time()):
             for subscription in subscriptions:
                 self.handle_subscription(peer, subscription)
         if rpc.HasField("control"):
@@ -225,7 +225,7 @@ class GatedPubsub(Pubsub):
         if message.topicIDs[0] not in self.topic_ids or self._is_msg_seen(message):
             return False
         author, now = PeerId(str(ID(message.from_id))), trio.current_time()
-        return self._limits.takes(forwarder, author, message.ByteSize(), now)
+        return self._limits.admits_message(forwarder, author, message.ByteSize(), now)
 
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
         try:

@@ -201,7 +201,7 @@ async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
     try:
         sound = await parts.changes.so_long_as(matters, inspect)
         if sound and opened is not None:
-            await parts.tell(UpdateHeld(update, (opened.step, opened.attempt)))
+            await parts.send_event(UpdateHeld(update, (opened.step, opened.attempt)))
     except RemoteProtocolError as exc:
         parts.journal.write("bad-update", digest=update, reason=exc.what)
     finally:

@@ -49,13 +49,13 @@ class ExitSignals:
 async def leave(parts: Parts) -> None:
     """Return when the run can do without this node, or after `LEAVE_S`."""
     parts.standing.leaving = True
-    parts.enter(states.Leaving())
-    await parts.tell(Leaving(parts.me))
-    parts.speak_now()
+    parts.set_state(states.Leaving())
+    await parts.send_event(Leaving(parts.me))
+    parts.send_heartbeat_now()
     with trio.move_on_after(LEAVE_S):
         while _is_needed(parts):
             await parts.changes.wait(at_most_s=1.0)
-    parts.speak_now()
+    parts.send_heartbeat_now()
     await trio.sleep(GOODBYE_S)
     parts.journal.write("left", member=parts.ledger.state.is_member(parts.me))
 

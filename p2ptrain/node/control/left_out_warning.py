@@ -63,7 +63,7 @@ class LeftOutWatch:
     had_us: int | None = None
     """The outer step of the newest attempt that included this node."""
 
-    def look(
+    def check(
         self,
         state: LedgerState,
         me: PeerId,
@@ -116,7 +116,7 @@ async def notice_left_out(parts: Parts) -> None:
         state = parts.ledger.state
         blame, everybody = parts.ledger.reports.blame, frozenset(state.members)
         doubted = blame.against(parts.me, everybody) >= DOUBT_MIN
-        why = rosters.look(state, parts.me, parts.standing.work, parts.outer.step, doubted=doubted)
+        why = rosters.check(state, parts.me, parts.standing.work, parts.outer.step, doubted=doubted)
         if why is not None and not parts.standing.leaving:
             warnings[WARNING] = why
             parts.journal.write("left-out", step=state.step, why=why.what)

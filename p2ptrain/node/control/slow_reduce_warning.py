@@ -38,7 +38,7 @@ class ReduceDurations:
     known_s: deque[float] = field(default_factory=lambda: deque(maxlen=KNOWN_MAX))
     since: float | None = None
 
-    def look(self, *, under_way: bool, done: bool, now: float) -> float | None:
+    def check(self, *, under_way: bool, done: bool, now: float) -> float | None:
         """Return how long the current exchange has lasted if that is too long, else None. `done`:
         an exchange has succeeded since the last look.
         """
@@ -65,7 +65,7 @@ async def notice_slow_exchange(parts: Parts) -> None:
     while True:
         done, last = standing.last_reduce is not last, standing.last_reduce
         under_way = standing.averaging is not None
-        lasts_s = exchanges.look(under_way=under_way, done=done, now=parts.now())
+        lasts_s = exchanges.check(under_way=under_way, done=done, now=parts.now())
         if lasts_s is None:
             standing.warnings.pop(WARNING, None)
         elif WARNING not in standing.warnings:

@@ -59,7 +59,7 @@ class AllowlistNotices:
         self.asked.add(peer)
         return len(self.asked) - 1
 
-    def done(self, peer: PeerId) -> None:
+    def note_answered(self, peer: PeerId) -> None:
         self.asked.discard(peer)
 
     def leave_alone(self, peer: PeerId, until: float) -> None:
@@ -89,7 +89,7 @@ async def _ask(
         await trio.sleep(NEXT_S * before)
         return _lacks(parts, sequence) and await _is_shown(parts, notices, peer, sequence)
     finally:
-        notices.done(peer)
+        notices.note_answered(peer)
 
 
 async def _is_shown(parts: Parts, notices: AllowlistNotices, peer: PeerId, sequence: int) -> bool:
@@ -100,7 +100,7 @@ async def _is_shown(parts: Parts, notices: AllowlistNotices, peer: PeerId, seque
     )
     try:
         shown = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).allowlist
-        newer = bool(shown) and parts.admission.consider(shown)
+        newer = bool(shown) and parts.admission.adopt_if_newer(shown)
     except PeerError as exc:
         rest_s, reason = SILENT_S, exc.what
     except (ProtocolError, RunMismatch) as exc:

@@ -34,7 +34,7 @@ async def newest_allowlist(parts: Parts) -> dict[str, object]:
     heard = 0
     for peer, data in shown.items():
         try:
-            newer |= parts.admission.consider(data)
+            newer |= parts.admission.adopt_if_newer(data)
             heard += 1
         except (RemoteProtocolError, RunMismatch) as exc:
             parts.complain("bad-hello", peer, reason=exc.what)

@@ -45,7 +45,7 @@ async def keep_amended(parts: Parts) -> None:
 
 async def take_amendments(parts: Parts, peer: PeerId, payload: bytes) -> None:
     """Handle amendments gossiped by a peer. Raises RemoteProtocolError, RunMismatch."""
-    if parts.amendments.consider(payload, parts.ledger.state.terms):
+    if parts.amendments.adopt_new(payload, parts.ledger.state.terms):
         await amendments_changed(parts)
 
 
@@ -54,7 +54,7 @@ async def amendments_changed(parts: Parts) -> None:
     numbers = [each.amendment.number for each in parts.amendments.held]
     parts.journal.write("amendments", numbers=numbers)
     await _publish(parts)
-    await parts.tell(KnownAmendments(parts.amendments.terms))
+    await parts.send_event(KnownAmendments(parts.amendments.terms))
     parts.changes.ring()
 
 
@@ -99,7 +99,7 @@ async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
     try:
         told = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).amendments
         if told:
-            parts.amendments.consider(told, parts.ledger.state.terms)
+            parts.amendments.adopt_new(told, parts.ledger.state.terms)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         parts.complain("bad-hello", peer, reason=exc.what)
     return True if _missing(parts) is None else None

@@ -181,7 +181,7 @@ async def _expect_members(parts: Parts) -> None:
             parts.peers.forget(record.peer)
             parts.detector.forget(record.peer)
             # If it comes back, the detector will not remember that it was ever down.
-            await parts.tell(PeerUp(record.peer))
+            await parts.send_event(PeerUp(record.peer))
 
 
 async def _judge(parts: Parts, ended: PeerId | None = None) -> None:
@@ -197,7 +197,7 @@ async def _judge(parts: Parts, ended: PeerId | None = None) -> None:
         if colour is Colour.RED:
             if peer != ended:
                 parts.network.drop(peer)
-            await parts.tell(PeerDown(peer))
+            await parts.send_event(PeerDown(peer))
         elif colour is Colour.GREEN:
-            await parts.tell(PeerUp(peer))
+            await parts.send_event(PeerUp(peer))
         parts.changes.ring()

@@ -59,5 +59,5 @@ def _let_in(parts: Parts, peer: PeerId, wire: bytes) -> Endpoint | None:
     """
     endpoint = endpoint_of(peer, wire)
     if endpoint is not None:
-        parts.listener.trust(endpoint.certificate_der)
+        parts.listener.trust_certificate(endpoint.certificate_der)
     return endpoint

@@ -148,7 +148,7 @@ def _newest_snapshot(parts: Parts) -> SnapshotReport | None:
 async def listen(parts: Parts) -> None:
     """Receive what other peers publish, until cancelled."""
     network, run = parts.network, parts.run
-    network.judge(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, parts))
+    network.set_validator(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, parts))
     async with trio.open_nursery() as nursery:
         for topic, take in (
             (heartbeat_topic(run), _take_heartbeat),
@@ -178,7 +178,7 @@ async def _complain_of_floods(parts: Parts) -> None:
     """Report peers that bring more gossip than we check. They may only forward another peer's
     flood."""
     while True:
-        for peer, count in parts.network.take_floods().items():
+        for peer, count in parts.network.pop_floods().items():
             parts.complain("gossip-flood", peer, unread=count)
         await trio.sleep(COMPLAINT_S)
 
@@ -213,7 +213,7 @@ def _take_in(
     if record is None:
         return
     if record.endpoint is not None:
-        parts.listener.trust(record.endpoint.certificate_der)
+        parts.listener.trust_certificate(record.endpoint.certificate_der)
     parts.network.remember(peer, heartbeat.addresses)
     _is_alive(parts, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
@@ -240,7 +240,7 @@ def _ask_for_full(parts: Parts) -> None:
     now = parts.now()
     if now >= parts.saying.asked_s + interval_s(speakers(parts)):
         parts.saying.asked_s = now
-        parts.speak_now()
+        parts.send_heartbeat_now()
 
 
 def _answer_in_full(parts: Parts) -> None:
@@ -251,7 +251,7 @@ def _answer_in_full(parts: Parts) -> None:
     saying.full_next = True
     if now >= saying.answered_s + interval_s(speakers(parts)):
         saying.answered_s = now
-        parts.speak_now()
+        parts.send_heartbeat_now()
 
 
 def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat | None) -> None:
@@ -260,26 +260,26 @@ def report(parts: Parts, peer: PeerId, heartbeat: Heartbeat, before: Heartbeat |
     A restarted node has lost the work that it was ready with. It counts as ready with no tokens
     until it reports new work, so nobody waits for it or averages with it.
     """
-    parts.hear(PeerHeight(peer, heartbeat.height, heartbeat.line))
+    parts.send_event_nowait(PeerHeight(peer, heartbeat.height, heartbeat.line))
     if heartbeat.leaving:
-        parts.hear(Leaving(peer))
+        parts.send_event_nowait(Leaving(peer))
     elif heartbeat.joining:
-        parts.hear(Joining(peer))
+        parts.send_event_nowait(Joining(peer))
     elif peer in parts.ledger.reports.leaving:
-        parts.hear(Staying(peer))
+        parts.send_event_nowait(Staying(peer))
     ready, reduce, snapshot = heartbeat.ready, heartbeat.reduce, heartbeat.snapshot
     if snapshot is not None:
-        parts.hear(SnapshotTaken(peer, snapshot.step, snapshot.digest))
+        parts.send_event_nowait(SnapshotTaken(peer, snapshot.step, snapshot.digest))
     if ready is not None:
-        parts.hear(Ready(peer, ready.step, ready.tokens, ready.blocks))
+        parts.send_event_nowait(Ready(peer, ready.step, ready.tokens, ready.blocks))
     elif not heartbeat.trains or _lost_its_work(heartbeat, before):
-        parts.hear(Ready(peer, heartbeat.step, 0, 0))
+        parts.send_event_nowait(Ready(peer, heartbeat.step, 0, 0))
     if reduce is None:
         return
     if reduce.update is None:
-        parts.hear(ReduceFailed(peer, reduce.step, reduce.attempt, reduce.suspects))
+        parts.send_event_nowait(ReduceFailed(peer, reduce.step, reduce.attempt, reduce.suspects))
     else:
-        parts.hear(ReduceDone(peer, reduce.step, reduce.attempt, reduce.update))
+        parts.send_event_nowait(ReduceDone(peer, reduce.step, reduce.attempt, reduce.update))
 
 
 def _lost_its_work(heartbeat: Heartbeat, before: Heartbeat | None) -> bool:
@@ -296,7 +296,7 @@ async def _take_allowlist(
     nursery: trio.Nursery, notices: AllowlistNotices, parts: Parts, peer: PeerId, payload: bytes
 ) -> None:
     if len(payload) > NOTICE_BYTES_MAX:
-        if parts.admission.consider(payload):
+        if parts.admission.adopt_if_newer(payload):
             await admission_changed(parts)
     elif (question := heed(parts, notices, peer, payload)) is not None:
         nursery.start_soon(_ask_for_list, parts, question)
@@ -320,7 +320,7 @@ async def admission_changed(parts: Parts) -> None:
             parts.listener.drop(record.peer)
             # It will not be heard any more; the others need not wait for the detector.
             parts.detector.hint_lost(record.peer, parts.now())
-    await parts.tell(AllowedPeers(parts.admission.members_allowed()))
+    await parts.send_event(AllowedPeers(parts.admission.members_allowed()))
     parts.changes.ring()
 
 

@@ -69,7 +69,7 @@ async def _newer_list_of(parts: Parts, peer: PeerId) -> bool | None:
     """Return True if `peer` showed a newer list, which is kept; None if it did not."""
     try:
         reply = await ask(parts.network, peer, HelloRequest(parts.run, b""))
-        newer = bool(reply.allowlist) and parts.admission.consider(reply.allowlist)
+        newer = bool(reply.allowlist) and parts.admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         parts.complain("bad-hello", peer, reason=exc.what)
         return None

@@ -111,19 +111,19 @@ class BaseRateLimits:
 
     def asks(self, peer: PeerId, site: str | None, now: float) -> None:
         """Count a request of `peer`. Raises TryLater: it has asked too often."""
-        if not self.by_peer.take(peer, 1, now):
+        if not self.by_peer.consume(peer, 1, now):
             raise TryLater(LATER)
-        if site is not None and not self.by_site.take(site, 1, now):
+        if site is not None and not self.by_site.consume(site, 1, now):
             raise TryLater(LATER)
 
     def replays(self, count: int, now: float) -> None:
         """Count entries to be replayed. Raises TryLater: too many were replayed of late."""
-        if not self.entries.take("", min(count, ENTRIES_BURST), now):
+        if not self.entries.consume("", min(count, ENTRIES_BURST), now):
             raise TryLater(LATER)
 
     def sends(self, count: int, now: float) -> None:
         """Count bytes to be sent. Raises TryLater: too many were sent of late."""
-        if not self.bytes.take("", min(count, BYTES_BURST), now):
+        if not self.bytes.consume("", min(count, BYTES_BURST), now):
             raise TryLater(LATER)
 
 

@@ -67,7 +67,7 @@ class IdentityQuestions:
         self.answers = Changes()
         """Rings when a question was answered or has failed."""
 
-    def ask(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
+    def ask_members(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
         """Ask a few admitted members, if any is connected: voters first, chosen at random."""
         found = peers_to_ask(self._network.connected(), self._admitted, voters, members)
         questions = self._watch.ask(*found, trio.current_time())
@@ -112,7 +112,7 @@ async def be_alone(
     with trio.move_on_after(start_wait_s()):
         async with trio.open_nursery() as nursery:
             asking = IdentityQuestions(network, watch, admitted, nursery)
-            asking.ask(founders)
+            asking.ask_members(founders)
             while asking.under_way or not watch.may_start():
                 await _until_due(watch, asking)
                 if not watch.may_start() and not told:
@@ -125,7 +125,7 @@ async def be_alone(
                 if watch.duplicate is not None:
                     break
                 if trio.current_time() >= watch.next_ask_s():
-                    asking.ask(founders)
+                    asking.ask_members(founders)
             nursery.cancel_scope.cancel()
     if watch.duplicate is not None:
         raise in_use(watch.me, watch.duplicate)
@@ -164,7 +164,7 @@ async def _take_turn(parts: Parts, asking: IdentityQuestions) -> None:
     watch = parts.identities.watch
     await _until_due(watch, asking)
     if parts.now() >= watch.next_ask_s():
-        asking.ask(parts.ledger.state.voters, parts.ledger.state.members)
+        asking.ask_members(parts.ledger.state.voters, parts.ledger.state.members)
     await _count_on(parts)
 
 
@@ -239,7 +239,7 @@ async def _tell(parts: Parts, found: Duplicate) -> None:
         carried_by=found.carried_by,
         ends=found.ends_us,
     )
-    await parts.tell(
+    await parts.send_event(
         CloneFound(
             f"another process signed as {label(parts.me)}: start {other} of this identity, "
             f"while this process is start {mine}"
@@ -258,7 +258,7 @@ async def _count_on(parts: Parts) -> None:
     incarnation = incarnation_of(counted, draw_of(parts.identities.incarnation))
     parts.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
     parts.identities.watch.use_incarnation(incarnation)
-    parts.speak_now()
+    parts.send_heartbeat_now()
 
 
 def _answer(parts: Parts) -> Handler:

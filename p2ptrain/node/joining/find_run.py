@@ -264,7 +264,7 @@ async def be_admitted(
         if not config.wait_for_approval:
             raise refusal
         if not asked:
-            reception.enter(AwaitingApproval(), refusal.do)
+            reception.set_state(AwaitingApproval(), refusal.do)
             say(f"{AwaitingApproval.name}: {refusal.what}")
             say(refusal.do)
             say(f"the node then continues by itself; it checks every {ASK_AGAIN_S:.0f} s")
@@ -310,14 +310,14 @@ async def _refresh(
     try:
         reply = await ask(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
         if reply.allowlist:
-            admission.consider(reply.allowlist)
+            admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         # Another peer may give a good answer; this one is asked again later.
         journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
         return None
     if admission.admits(peer):
         for other, addresses in reply.peers.items():
-            network.hear(other, addresses)
+            network.record_reported(other, addresses)
     return True if admission.admits(identity.peer) else None
 
 

@@ -73,7 +73,7 @@ def _hello(parts: Parts, run: Run) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         admitted, site = parts.admission.admits(peer), parts.network.site_of(peer)
         now = parts.now()
-        if not by_peer.take(peer, 1, now) or not (admitted or by_site.take(site, 1, now)):
+        if not by_peer.consume(peer, 1, now) or not (admitted or by_site.consume(site, 1, now)):
             raise TryLater("too many requests from your address: try again in a minute")
         request = decode_request(payload)
         if request.join and _note_request(parts, peer, request.join):

@@ -48,7 +48,7 @@ class OptimizerOffer:
         return Signed.by(donor, KIND, pack(asdict(self))).to_bytes()
 
     @classmethod
-    def read(cls, data: bytes, donor: PeerId) -> OptimizerOffer:
+    def decode(cls, data: bytes, donor: PeerId) -> OptimizerOffer:
         """Decode the offer in `data`, which `donor` must have signed.
 
         Raises RemoteProtocolError.

@@ -93,7 +93,7 @@ async def take_inner_state(parts: Parts) -> None:
         return
     if not len(parts.peers):
         return _start_fresh(parts, "no member is connected that could give its state")
-    parts.enter_unless_training(StandingBy("for a member to give its inner optimizer's state"))
+    parts.set_state_unless_training(StandingBy("for a member to give its inner optimizer's state"))
     inner = parts.manifest.inner
     with AveragedState(parts.home.inner, parts.store, parts.layout, inner) as donated:
         gifts, why = await _ask_around(parts, donated)
@@ -228,7 +228,7 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
     Raises _Useless.
     """
     try:
-        offer = OptimizerOffer.read(reply, peer)
+        offer = OptimizerOffer.decode(reply, peer)
     except RemoteProtocolError as exc:
         raise _UnusableState(exc.what) from exc
     if not offer.is_for(parts.run, parts.layout):

@@ -50,7 +50,7 @@ async def keep_outer_state(parts: Parts) -> None:
             await parts.changes.wait()
     if own := snapshot_choice.own_start(parts.store, parts.ledger, parts.origin):
         # Perhaps only our report is missing for its certificate (SPEC.md S8).
-        await parts.tell(SnapshotTaken(parts.me, own.step, own.digest))
+        await parts.send_event(SnapshotTaken(parts.me, own.step, own.digest))
     await _load(parts)
     started_s, replayed = time.monotonic(), 0
     async with trio.open_nursery() as nursery:
@@ -62,7 +62,7 @@ async def keep_outer_state(parts: Parts) -> None:
             updates=replayed,
             seconds=time.monotonic() - started_s,
         )
-        parts.speak_now()
+        parts.send_heartbeat_now()
         while True:
             if found := state_mismatch.contradiction(parts):
                 await _put_right(parts, found, nursery)
@@ -112,7 +112,7 @@ async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> b
             passed.clear()
         else:
             why = "for a certified snapshot that is newer than the checkpoint"
-            parts.enter(StandingBy(why))
+            parts.set_state(StandingBy(why))
             await parts.changes.wait()
 
 
@@ -256,7 +256,7 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
     closing = parts.history.closing(step)
     behind = parts.ledger.state.step - step
     if behind > 1:
-        parts.enter_unless_training(CatchingUp(behind))
+        parts.set_state_unless_training(CatchingUp(behind))
     commit = closing.entry.value
     if isinstance(commit, Commit):
         await _apply(parts, commit)
@@ -265,7 +265,7 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
     _note_utilisation(parts)
     parts.journal.write("committed", **_account(parts, step, closing))
     parts.changes.ring()
-    parts.speak_now()
+    parts.send_heartbeat_now()
     every = parts.manifest.policy.snapshot_every
     # After a long absence, the next snapshot would soon be outdated.
     if isinstance(commit, Commit) and (step + 1) % every == 0 and behind <= every:
@@ -353,7 +353,7 @@ async def _write(parts: Parts, closing: Certified, frozen: Frozen, held: ExitSta
     )
     await durably(parts.store.put_head, head)
     parts.journal.write("snapshot", step=step, digest=digest)
-    await parts.tell(SnapshotTaken(parts.me, step, digest))
+    await parts.send_event(SnapshotTaken(parts.me, step, digest))
 
 
 def _note_utilisation(parts: Parts) -> None:

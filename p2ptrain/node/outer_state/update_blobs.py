@@ -43,7 +43,7 @@ async def obtain(
         StoreError: this store cannot take it, or no peer has it and it is unwanted
             (CKPT-NO-SOURCE).
     """
-    read = partial(outer_step.update.read, parts.store, digest)
+    read = partial(outer_step.update.read_payload, parts.store, digest)
     with _blob_expected(digest):
         return await fetch.use(parts, digest, read, unwanted, patient=False)
 
@@ -84,7 +84,7 @@ async def inspect(
 
 async def hold(payload: bytes | memoryview, outer_step: OuterStep, opened: ReduceShape) -> None:
     """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
-    await trio.to_thread.run_sync(outer_step.update.hold, payload, opened)
+    await trio.to_thread.run_sync(outer_step.update.check_bound, payload, opened)
 
 
 @contextmanager

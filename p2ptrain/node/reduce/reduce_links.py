@@ -125,7 +125,7 @@ def _opener(parts: Parts, request: ReduceRequest, peer: PeerId) -> Opener:
 async def _accept(parts: Parts, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
     def take() -> None:
         # Runs in the thread, so that no connection is lost if the task is cancelled meanwhile.
-        edges.open[peer, key.stream] = parts.ring_inbox.take(key, deadline_s=EDGE_S)
+        edges.open[peer, key.stream] = parts.ring_inbox.wait_for_socket(key, deadline_s=EDGE_S)
 
     give_up = partial(parts.ring_inbox.give_up, run=key.run, step=key.step, attempt=key.attempt)
     with _told_if_late(parts, peer, key) as met:

@@ -126,7 +126,7 @@ async def _decline(parts: Parts, roster: Roster) -> None:
     work = parts.standing.work
     if work is not None:
         # A peer that reports its work lost withdraws its Ready, so Ready is sent again.
-        await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
+        await parts.send_event(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
 
 
 async def _attempt(parts: Parts, outer_step: OuterStep, roster: Roster, edges: ReduceLinks) -> None:
@@ -134,7 +134,7 @@ async def _attempt(parts: Parts, outer_step: OuterStep, roster: Roster, edges: R
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
     parts.journal.write("exchange-started", **where, peers=roster.peers)
-    parts.enter(Exchanging())
+    parts.set_state(Exchanging())
     try:
         update = await _averaged(parts, outer_step, roster, edges)
     except ReduceAborted as exc:
@@ -146,10 +146,10 @@ async def _attempt(parts: Parts, outer_step: OuterStep, roster: Roster, edges: R
                 await parts.changes.wait()
     else:
         parts.standing.reduce = ReduceReport(step, attempt, update, ())
-        parts.enter(StandingBy("for the members to commit the update"))
-        await parts.tell(UpdateHeld(update, (step, attempt)))
-        await parts.tell(ReduceDone(parts.me, step, attempt, update))
-        parts.speak_now()
+        parts.set_state(StandingBy("for the members to commit the update"))
+        await parts.send_event(UpdateHeld(update, (step, attempt)))
+        await parts.send_event(ReduceDone(parts.me, step, attempt, update))
+        parts.send_heartbeat_now()
 
 
 async def _give_up(parts: Parts, why: ReduceAborted) -> None:
@@ -172,9 +172,9 @@ async def _give_up(parts: Parts, why: ReduceAborted) -> None:
     if why.heard:
         suspects = ()
     parts.standing.reduce = ReduceReport(step, attempt, None, suspects)
-    parts.enter(StandingBy("for the members to decide how to continue"))
-    await parts.tell(ReduceFailed(parts.me, step, attempt, suspects))
-    parts.speak_now()
+    parts.set_state(StandingBy("for the members to decide how to continue"))
+    await parts.send_event(ReduceFailed(parts.me, step, attempt, suspects))
+    parts.send_heartbeat_now()
 
 
 async def _averaged(

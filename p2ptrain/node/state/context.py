@@ -345,11 +345,11 @@ class Parts:
         wanted = state.phase is not Phase.ENDED and not self.standing.leaving
         return able and wanted and not state.is_member(self.me)
 
-    async def tell(self, event: Event) -> None:
+    async def send_event(self, event: Event) -> None:
         """Send the ledger an event of our own. It waits for room, so the event is not lost."""
         await self.events.send(event)
 
-    def hear(self, event: Event) -> None:
+    def send_event_nowait(self, event: Event) -> None:
         """Send the ledger an event from a peer. It is dropped under a flood, since peers repeat it.
 
         A peer that floods us loses only its own events.
@@ -367,7 +367,7 @@ class Parts:
         """Journal what a peer did wrong, with a rate limit."""
         self.complaints.complain(event, about, fields, self.now())
 
-    def enter(self, state: State) -> None:
+    def set_state(self, state: State) -> None:
         """Change the node's state to `state`, and journal it if the name changes.
 
         A leaving node stays in `Leaving`, whatever else still goes on.
@@ -378,11 +378,11 @@ class Parts:
             self.journal.write("state", state=state.name)
         self.standing.state = state
 
-    def enter_unless_training(self, state: State) -> None:
+    def set_state_unless_training(self, state: State) -> None:
         """Enter `state` unless the node trains, exchanges or serves, which says more."""
         if not isinstance(self.standing.state, (Training, Exchanging, Serving)):
-            self.enter(state)
+            self.set_state(state)
 
-    def speak_now(self) -> None:
+    def send_heartbeat_now(self) -> None:
         """Send a heartbeat at once: something changed that other peers wait for."""
         self.heartbeat_due.set()

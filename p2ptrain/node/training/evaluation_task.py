@@ -85,7 +85,7 @@ def measured(parts: Parts, step: int, loss: float, tokens: int) -> None:
         tokens=tokens,
         refused=refused,
     )
-    parts.speak_now()
+    parts.send_heartbeat_now()
     parts.changes.ring()
 
 

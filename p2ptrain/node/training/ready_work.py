@@ -53,7 +53,7 @@ async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
         trained=lease,
         loss=ready.loss,
     )
-    parts.enter(StandingBy("for the others to finish their inner steps"))
+    parts.set_state(StandingBy("for the others to finish their inner steps"))
     await _tell(parts, work)
 
 
@@ -77,5 +77,5 @@ def stands(parts: Parts) -> bool:
 
 
 async def _tell(parts: Parts, work: LocalWork) -> None:
-    await parts.tell(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
-    parts.speak_now()
+    await parts.send_event(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
+    parts.send_heartbeat_now()

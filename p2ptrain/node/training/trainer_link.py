@@ -70,14 +70,14 @@ class TrainerSession:
     def _rests_on_wrong_theta(self) -> bool:
         return self._began_at != self._parts.outer.replaced
 
-    async def hold(self) -> None:
+    async def serve(self) -> None:
         """Serve the trainer until it ends.
 
         Raises:
             TrainerError: it ended, stalled or cannot go on.
         """
         if self._parts.ledger.state.phase is not Phase.ENDED:
-            self._parts.enter(Loading())
+            self._parts.set_state(Loading())
         await ready_work.offer_again(self._parts)
         try:
             async with trio.open_nursery() as nursery:
@@ -100,7 +100,7 @@ class TrainerSession:
             except OSError:
                 received = b""  # A killed trainer can reset the socket instead of closing it.
             for frame in await trio.to_thread.run_sync(self._running.feed, received):
-                await self._hear(frame)
+                await self._handle_frame(frame)
             self._hears = False
             self._parts.changes.ring()
 
@@ -109,7 +109,7 @@ class TrainerSession:
         while True:
             await trio.to_thread.run_sync(self._running.check)
             if (wanted := self._running.waits_for) != told:
-                self._parts.enter(StandingBy(wanted) if wanted else Loading())
+                self._parts.set_state(StandingBy(wanted) if wanted else Loading())
                 self._parts.changes.ring()
                 told = wanted
             if self._rests_on_wrong_theta:
@@ -143,7 +143,7 @@ class TrainerSession:
         while True:
             orders = await self._orders_with_data()
             for order in orders:
-                await self._give(order)
+                await self._send_order(order)
             measures = await self._measure_our_share()
             if not orders and not measures:
                 await self._parts.changes.wait()
@@ -188,7 +188,7 @@ class TrainerSession:
             self._desk = None  # If the same lease returns in this step, it starts again.
         if not lease and self._may_read_theta():
             parts.standing.work = None
-            parts.enter(StandingBy("for a place in the next roster"))
+            parts.set_state(StandingBy("for a place in the next roster"))
         if self._desk is None and ready_work.stands(parts):
             return []  # The previous trainer made the work; `local` must not change.
         taken = self._taken()
@@ -208,7 +208,7 @@ class TrainerSession:
         blocks = [block for each in trains for block in each.blocks]
         return [self._parts.data_block(block) for block in blocks]
 
-    async def _give(self, order: Order) -> None:
+    async def _send_order(self, order: Order) -> None:
         parts, standing = self._parts, self._parts.standing
         outer_step = parts.outer_step(order.step)
         match order:
@@ -236,7 +236,7 @@ class TrainerSession:
                 self._to_train += len(blocks)
                 if blocks and not ahead:
                     standing.inner_step, standing.inner_steps = before, before + len(blocks)
-                    parts.enter(Training(standing.inner_step, standing.inner_steps))
+                    parts.set_state(Training(standing.inner_step, standing.inner_steps))
         self._desk = after(self._desk, order)
         if not isinstance(order, AheadOrder):
             standing.work = None
@@ -282,7 +282,7 @@ class TrainerSession:
 
     # -- reports of the trainer -------------------------------------------------------------------
 
-    async def _hear(self, frame: frames.Frame) -> None:
+    async def _handle_frame(self, frame: frames.Frame) -> None:
         parts = self._parts
         match frame:
             case frames.Hello():
@@ -325,7 +325,7 @@ class TrainerSession:
             parameters=hello.parameters,
             micro_batch=hello.micro_batch,
         )
-        parts.speak_now()
+        parts.send_heartbeat_now()
 
     async def _note_ready(self, ready: frames.FragmentReady) -> None:
         """Offer the work if it is all of our lease as it is agreed now.
@@ -381,7 +381,7 @@ class TrainerSession:
         standing.tokens_per_s = progress.tokens_per_s
         if self._desk is None or not self._desk.offered:
             standing.inner_step += 1
-            parts.enter(Training(standing.inner_step, standing.inner_steps))
+            parts.set_state(Training(standing.inner_step, standing.inner_steps))
 
     def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
         """Read these blocks once. The store counts a damaged one as missing from then on, so the

@@ -38,7 +38,7 @@ async def train(parts: Parts, trainers: Trainers) -> None:
         parts.journal.write("trainer-started", pids=running.pids)
         again = False
         try:
-            await TrainerSession(parts, running).hold()
+            await TrainerSession(parts, running).serve()
         except TrainerError as exc:
             parts.journal.write(
                 "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence

@@ -31,7 +31,7 @@ class StderrTail:
         self._size = 0
         self._lock = threading.Lock()
         self._thread = threading.Thread(
-            target=self._read, args=(read_fd,), name="trainer-stderr", daemon=True
+            target=self._read_pipe, args=(read_fd,), name="trainer-stderr", daemon=True
         )
         self._thread.start()
 
@@ -44,7 +44,7 @@ class StderrTail:
         self._thread.join(limit_s)
         return self.text()
 
-    def _read(self, read_fd: int) -> None:
+    def _read_pipe(self, read_fd: int) -> None:
         with open(read_fd, "rb", buffering=0) as stream:
             while piece := stream.read(4096):
                 with self._lock:

@@ -166,7 +166,7 @@ class StallWatch:
             silence_s += self._patience.start_limit_s
         return silence_s + 2 * evaluated * pace_s
 
-    def look(self, now: float) -> str | None:
+    def check_overdue(self, now: float) -> str | None:
         """Like `overdue`, for a caller that calls every second.
 
         If the caller did not call for longer, this process was stopped or had no core. The trainer

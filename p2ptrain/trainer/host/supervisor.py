@@ -122,7 +122,7 @@ class LocalTrainer:
         if frame is None:
             self._judge(self._watch.overdue(time.monotonic()))
         else:
-            self._hear(frame)
+            self._note_frame(frame)
         return frame
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -142,10 +142,10 @@ class LocalTrainer:
         except RemoteProtocolError as exc:
             raise TrainerError(f"the trainer sent an invalid message: {exc.what}") from exc
         for frame in arrived:
-            self._hear(frame)
+            self._note_frame(frame)
         return arrived
 
-    def _hear(self, frame: Frame) -> None:
+    def _note_frame(self, frame: Frame) -> None:
         self._watch.received(frame, time.monotonic())
         if isinstance(frame, Hello):
             self.hello = frame
@@ -159,7 +159,7 @@ class LocalTrainer:
         ranks are gone, or for KILL_LIMIT_S."""
         if self.poll() is not None:
             raise self._exited()
-        self._judge(self._watch.look(time.monotonic()))
+        self._judge(self._watch.check_overdue(time.monotonic()))
 
     def _judge(self, reason: str | None) -> None:
         if reason:

@@ -111,7 +111,7 @@ class ExternalRanks:
         except ChannelClosed as exc:
             raise self._over("rank 0 has disconnected") from exc
         if frame is not None:
-            self._hear(frame)
+            self._note_frame(frame)
         self.check()
         return frame
 
@@ -128,10 +128,10 @@ class ExternalRanks:
         except RemoteProtocolError as exc:
             raise self._over(f"rank 0 sent an invalid message: {exc.what}") from exc
         for frame in arrived:
-            self._hear(frame)
+            self._note_frame(frame)
         return arrived
 
-    def _hear(self, frame: Frame) -> None:
+    def _note_frame(self, frame: Frame) -> None:
         if (watch := self._watching()) is not None:
             watch.received(frame, time.monotonic())
         if isinstance(frame, Hello):
@@ -148,7 +148,7 @@ class ExternalRanks:
                 raise self._over(f"waited {self._limit_s:.0f} s in vain {self.waits_for}", AWAY)
             return
         watch = self._watching()
-        if watch is not None and (reason := watch.look(now)):
+        if watch is not None and (reason := watch.check_overdue(now)):
             raise TrainerStalled(f"the trainer is {reason}")
 
     def _watching(self) -> StallWatch | None:

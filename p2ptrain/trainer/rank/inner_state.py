@@ -72,7 +72,7 @@ class InnerState:
                 inner_format.reserve(new, self._layout)
         except OSError as exc:
             trouble = f"the inner optimizer's state cannot be written: {exc.strerror}"
-        if self._ranks.agree(bool(trouble)):
+        if self._ranks.any_rank(bool(trouble)):
             return trouble
         with new.open("r+b", buffering=0) as file:
             for share, offset in self._shares():
@@ -92,7 +92,7 @@ class InnerState:
         if self._ranks.first:
             header = inner_format.newest(self._folder, self._layout, step)
         known = [-1, 0, 0] if header is None else [header.step, header.count, header.warmed]
-        found, count, warmed = self._ranks.tell(known)
+        found, count, warmed = self._ranks.broadcast(known)
         if found < 0:
             return None
         for parameter in self._model.parameters():

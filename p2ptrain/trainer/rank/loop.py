@@ -138,7 +138,7 @@ class TrainerLoop:
                 frame = frames.Stop()
         return self._ranks.share(frame)
 
-    def _say(self, frame: frames.ToNode) -> None:
+    def _send(self, frame: frames.ToNode) -> None:
         if self._channel is not None:
             self._channel.send(frame)
 
@@ -177,10 +177,10 @@ class TrainerLoop:
             return
         if not first:
             if trouble := self._state.save(step, self._steps_since_cold):
-                self._say(frames.Resumed(step, None, trouble))
+                self._send(frames.Resumed(step, None, trouble))
             return
         found = self._state.restore(step)
-        self._say(frames.Resumed(step, None if found is None else found.step))
+        self._send(frames.Resumed(step, None if found is None else found.step))
         if found is not None:
             self._steps_since_cold = found.warmed
 
@@ -228,7 +228,7 @@ class TrainerLoop:
         assert work is not None
         inner_step, path = work.queue.popleft()
         try:
-            rows = self._read(path)
+            rows = self._read_tokens(path)
             data_wait_s = time.monotonic() - started_s
             lr = self._set_rate(inner_step)
             done = train_on(rows, self._model, self._optimizer, self._ranks, self._config)
@@ -254,7 +254,7 @@ class TrainerLoop:
             lr,
             done.gradient_norm,
         )
-        self._say(progress)
+        self._send(progress)
         self._publish_if_done(work)
 
     def _set_rate(self, inner_step: int) -> float:
@@ -277,24 +277,24 @@ class TrainerLoop:
             self._arena.set_aside()
             work.set_aside = True
         work.ready = True
-        self._say(work.report())
+        self._send(work.report())
 
     def _evaluate(self, request: int, paths: Sequence[str]) -> None:
         loss_sum, tokens = 0.0, 0
         try:
             with self._arena.outer_parameters():
                 for path in paths:
-                    rows = self._read(path)
+                    rows = self._read_tokens(path)
                     loss_sum += loss_on(rows, self._model, self._ranks, self._config)
                     tokens += predicted_tokens(rows)
             answer = frames.Evaluated(request, loss_sum / max(1, tokens), tokens)
         except StoreError as exc:
-            return self._say(frames.Failed("DATA", exc.what, request))
+            return self._send(frames.Failed("DATA", exc.what, request))
         except ValueError:
-            return self._say(frames.Failed("NAN", f"the loss of θ is {loss_sum}", request))
-        self._say(answer)
+            return self._send(frames.Failed("NAN", f"the loss of θ is {loss_sum}", request))
+        self._send(answer)
 
-    def _read(self, path: str) -> Tokens:
+    def _read_tokens(self, path: str) -> Tokens:
         """Return the tokens of a block once every rank has them, or raise on every rank.
 
         A rank that continued alone, or gave up alone, would leave the ranks waiting in a
@@ -305,7 +305,7 @@ class TrainerLoop:
             rows = self._read_here(path)
         except StoreError as exc:
             trouble = exc
-        if self._ranks.agree(trouble is not None):
+        if self._ranks.any_rank(trouble is not None):
             said = self._ranks.any_words("" if trouble is None else trouble.what)
             raise trouble or StoreError(f"another rank reports: {said}")
         assert rows is not None, "it has no trouble"
@@ -323,4 +323,4 @@ class TrainerLoop:
     def _fail(self, code: str, text: str) -> None:
         if self._work is not None:
             self._work.queue.clear()
-        self._say(frames.Failed(code, text[: frames.TEXT_CHARACTERS_MAX]))
+        self._send(frames.Failed(code, text[: frames.TEXT_CHARACTERS_MAX]))

@@ -81,7 +81,7 @@ class CachedModel:
         return self.model.spec.sequence - self._cache.length
 
     @torch.inference_mode()
-    def read(self, tokens: Sequence[int]) -> Tensor:
+    def read_tokens(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits [vocab] of the next token, fp32 on the CPU. Only the first call may
         pass several tokens."""
         begin, end = self._cache.length, self._cache.length + len(tokens)
@@ -131,7 +131,7 @@ def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterato
         if len(unread) > reader.room:
             reader.forget()
             unread = text[-max(1, model.spec.sequence // 2) :]
-        token = pick(reader.read(unread), sampling, random)
+        token = pick(reader.read_tokens(unread), sampling, random)
         text.append(token)
         unread = [token]
         yield token

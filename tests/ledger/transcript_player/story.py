@@ -144,7 +144,7 @@ class Story:
     def namesake(self, line: Line) -> None:
         """namesake a: others tell a that another process uses its identity"""
         for name in line.words:
-            self.group.tell(name, CloneFound(f"others hear two of {name}"))
+            self.group.send_events(name, CloneFound(f"others hear two of {name}"))
 
     def partition(self, line: Line) -> None:
         """partition a b | c d e"""
@@ -160,7 +160,7 @@ class Story:
         hearers = line.at or tuple(self.group.ledgers)
         for name in hearers:
             if name in self.group.ledgers and self.reaches(source, name):
-                self.group.tell(name, event)
+                self.group.send_events(name, event)
 
     def _report_each(self, line: Line, event: Callable[[PeerId], Event]) -> None:
         for peer in peers(" ".join(line.words)):
@@ -190,7 +190,7 @@ class Story:
     def holds(self, line: Line) -> None:
         """holds a b u1: they have the bytes on disk"""
         *names, update = line.words
-        self.group.hold(self.words.call(digest(update), update), " ".join(names))
+        self.group.hold_update(self.words.call(digest(update), update), " ".join(names))
 
     def fail(self, line: Line) -> None:
         """fail a [suspects=b,c]"""
@@ -208,7 +208,7 @@ class Story:
     def down(self, line: Line) -> None:
         for peer in peers(" ".join(line.words)):
             for name in line.at or tuple(self.group.ledgers):
-                self.group.tell(name, PeerDown(peer))
+                self.group.send_events(name, PeerDown(peer))
 
     def up(self, line: Line) -> None:
         self._report_each(line, PeerUp)
@@ -222,7 +222,7 @@ class Story:
     def allow(self, line: Line) -> None:
         """allow a b c: the allowlist from now on"""
         for name in line.at or tuple(self.group.ledgers):
-            self.group.tell(name, AllowedPeers(frozenset(peers(" ".join(line.words)))))
+            self.group.send_events(name, AllowedPeers(frozenset(peers(" ".join(line.words)))))
 
     def amend(self, line: Line) -> None:
         """amend 1 step=3 [blocks=4] [at a b]: an amendment that holds from outer step 3 on"""
@@ -231,7 +231,7 @@ class Story:
         terms = Terms(number, step, digest(f"amendment {number}"), blocks)
         for name in line.at or tuple(self.group.ledgers):
             known = self.group[name].reports.terms
-            self.group.tell(name, KnownAmendments(known | {terms}))
+            self.group.send_events(name, KnownAmendments(known | {terms}))
 
     def arrange(self, line: Line) -> None:
         """arrange direct c a b: proposers use this schedule and this order of peers"""
@@ -269,7 +269,7 @@ class Story:
             return
         for letter in self._picked(line):
             if letter.receiver in self.group.ledgers and self._arrives(letter):
-                self.group.tell(letter.receiver, Received(letter.sender, letter.message))
+                self.group.send_events(letter.receiver, Received(letter.sender, letter.message))
 
     def drop(self, line: Line) -> None:
         """drop: all mail is lost. drop a->b propose: only that"""

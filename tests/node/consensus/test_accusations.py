@@ -38,7 +38,7 @@ async def test_evidence_is_written_once_and_reported(
     r = await new_rig(tmp_path, founders=(ANN.peer,))
     evidence = twice(ANN, r.run.id)
     nursery.start_soon(agree, r.parts, r.events)
-    await r.parts.tell(Accused(evidence))
+    await r.parts.send_event(Accused(evidence))
     await settled(lambda: bool(evidence_log.kept(r.parts.home)))
     await evidence_log.keep(r.parts, evidence)
     assert evidence_log.kept(r.parts.home) == [Accused(evidence)]

@@ -52,7 +52,7 @@ async def test_single_founder_decides_and_everything_is_on_disk(tmp_path: Path) 
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
         nursery.start_soon(agree, parts, r.events)
-        await parts.tell(Joining(ANN.peer))
+        await parts.send_event(Joining(ANN.peer))
         await settled(lambda: parts.ledger.state.is_member(ANN.peer))
         await settled(lambda: bool(r.network.published))
         assert len(list(parts.chain_log)) == len(r.said("decided")) == 1
@@ -72,8 +72,8 @@ async def test_log_of_votes_is_shortened_while_the_node_runs(
         for number in range(12):
             peer = somebody(number).peer
             parts.admission._listed |= {peer}
-            await parts.tell(AllowedPeers(parts.admission.members_allowed()))
-            await parts.tell(Joining(peer))
+            await parts.send_event(AllowedPeers(parts.admission.members_allowed()))
+            await parts.send_event(Joining(peer))
             await settled(lambda peer=peer: parts.ledger.state.is_member(peer))  # type: ignore[misc]
         await settled(lambda: parts.vote_records <= 4 and len(list(parts.chain_log)) == 12)
         assert len(list(parts.votes)) == parts.vote_records
@@ -106,7 +106,7 @@ async def test_peer_that_asks_for_entries_gets_them(
 ) -> None:
     r = await new_rig(tmp_path)
     nursery.start_soon(agree, r.parts, r.events)
-    await r.parts.tell(Joining(ANN.peer))
+    await r.parts.send_event(Joining(ANN.peer))
     await settled(lambda: r.parts.ledger.state.height == 1)
     reply = await r.network.handlers[LEDGER_PROTOCOL](BOB.peer, encode(EntriesRequest(1)))
     assert reply == b""
@@ -124,7 +124,7 @@ async def test_noise_costs_only_an_answer_to_its_sender(
     for noise in (b"", b"noise", b"\x80", b"{" * 100):
         with pytest.raises(RemoteProtocolError):
             await r.network.handlers[LEDGER_PROTOCOL](ANN.peer, noise)
-    await r.parts.tell(Joining(ANN.peer))
+    await r.parts.send_event(Joining(ANN.peer))
     await settled(lambda: r.parts.ledger.state.height == 1)
 
 
@@ -135,14 +135,14 @@ async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
     parts, queued = r.parts, r.parts.events.statistics
     request = Received(ANN.peer, EntriesRequest(1))
     for _ in range(2 * EVENTS_MAX):
-        parts.hear(request)
+        parts.send_event_nowait(request)
     assert "flood" in parts.standing.warnings
     assert queued().current_buffer_used < EVENTS_MAX
     for _ in range(EVENTS_MAX - queued().current_buffer_used):
         parts.events.send_nowait(request)
     parts.ledger.reports.down.add(ANN.peer)
-    nursery.start_soon(parts.tell, Ready(parts.me, 0, 16, 1))
-    nursery.start_soon(parts.tell, PeerUp(ANN.peer))
+    nursery.start_soon(parts.send_event, Ready(parts.me, 0, 16, 1))
+    nursery.start_soon(parts.send_event, PeerUp(ANN.peer))
     await trio.testing.wait_all_tasks_blocked()
     assert queued().tasks_waiting_send == 2
     nursery.start_soon(agree, parts, r.events)
@@ -153,9 +153,9 @@ async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
 async def test_flooding_peer_does_not_silence_others(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         for _ in range(2 * EVENTS_MAX):
-            r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
+            r.parts.send_event_nowait(Received(CAI.peer, Refused(1, 0, 0, "no")))
         vote = Received(BOB.peer, Prepare(1, 1))
-        r.parts.hear(vote)
+        r.parts.send_event_nowait(vote)
         assert vote in r.heard()
         (said,) = r.said("flood")
         assert said["peer"] == CAI.peer
@@ -168,7 +168,7 @@ async def test_processed_messages_no_longer_count_against_their_author(
     nursery.start_soon(agree, r.parts, r.events)
     for _ in range(EVENTS_MAX // 256):
         for _ in range(256):
-            r.parts.hear(PeerHeight(BOB.peer, 0))
+            r.parts.send_event_nowait(PeerHeight(BOB.peer, 0))
         await settled(lambda: not r.parts.events.statistics().current_buffer_used)
     assert "flood" not in r.parts.standing.warnings
 
@@ -197,9 +197,9 @@ async def test_notes_caused_by_one_peer_do_not_fill_the_journal(
     nursery.start_soon(agree, r.parts, r.events)
     for _ in range(5):
         for _ in range(NOTES_BURST):
-            r.parts.hear(Received(CAI.peer, Refused(1, 0, 0, "no")))
+            r.parts.send_event_nowait(Received(CAI.peer, Refused(1, 0, 0, "no")))
         await settled(lambda: not r.parts.events.statistics().current_buffer_used)
-    r.parts.hear(Received(BOB.peer, Refused(1, 0, 0, "no")))
+    r.parts.send_event_nowait(Received(BOB.peer, Refused(1, 0, 0, "no")))
     await settled(lambda: any(BOB.peer in str(note["text"]) for note in r.said("note")))
     assert NOTES_BURST < len(r.said("note")) < 2 * NOTES_BURST
     assert [said["peer"] for said in r.said("notes-kept-back")] == [CAI.peer]
@@ -212,7 +212,7 @@ async def test_vote_that_cannot_be_written_is_never_sent(tmp_path: Path) -> None
 
     async with rig(tmp_path, rules=policy()) as r:
         r.parts.votes = Full(r.parts.home.votes)
-        await r.parts.tell(Joining(ANN.peer))
+        await r.parts.send_event(Joining(ANN.peer))
         with pytest.raises(BaseExceptionGroup) as caught:
             await agree(r.parts, r.events)
         assert caught.group_contains(StoreFull)

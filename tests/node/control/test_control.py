@@ -173,9 +173,9 @@ async def test_status_of_a_starting_node_shows_its_progress(tmp_path: Path) -> N
         ask = b'{"command":"status"}\n'
         first = NodeStatus.from_json(await answer_at(path, ask))
         assert (first.peer, first.state, first.run) == (ANN.peer, "starting", "")
-        reception.enter(Connecting())
+        reception.set_state(Connecting())
         reception.run = publish(Home(tmp_path / "home"))
-        reception.enter(AwaitingApproval(), "ask the organiser")
+        reception.set_state(AwaitingApproval(), "ask the organiser")
         told = NodeStatus.from_json(await answer_at(path, ask))
         assert (told.state, told.state_name) == ("awaiting approval", "awaiting approval")
         assert (told.run, told.waits_for) == (reception.run.id, "ask the organiser")
@@ -216,7 +216,7 @@ async def test_cautions_about_the_machine_are_shown_from_the_start(
 @pytest.mark.parametrize("order", sorted(set(COMMANDS) - {"status"}))
 async def test_starting_node_refuses_orders_with_a_reason(order: str, tmp_path: Path) -> None:
     async with starting(tmp_path) as (path, reception, _):
-        reception.enter(AwaitingApproval())
+        reception.set_state(AwaitingApproval())
         said = await answer_at(path, json.dumps({"command": order}).encode() + b"\n")
         assert said == {
             "error": "not yet: the node in this home is awaiting approval",

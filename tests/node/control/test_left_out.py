@@ -25,7 +25,7 @@ RULES = policy(participants_min=1)
 
 def at(r: Rig, work: LocalWork | None = None, outer_step: int | None = 0) -> Caution | None:
     """The warning of a node that has only been a member so far, given the ledger's state."""
-    return LeftOutWatch(member=True).look(r.parts.ledger.state, r.parts.me, work, outer_step)
+    return LeftOutWatch(member=True).check(r.parts.ledger.state, r.parts.me, work, outer_step)
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,16 @@ async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) ->
         r.decide(replace(opening(state), learners=(ANN.peer,)))
         r.decide(opening(r.parts.ledger.state, ours, learners=[ANN.peer]))
         rosters = LeftOutWatch(member=True)
-        assert rosters.look(r.parts.ledger.state, me, work, 0) is None
+        assert rosters.check(r.parts.ledger.state, me, work, 0) is None
         state = r.parts.ledger.state
         assert state.roster is not None
         theirs = (Participant(ANN.peer, 16, 1),)
         again = replace(state, roster=replace(state.roster, attempt=1, participants=theirs))
-        assert rosters.look(again, me, work, 0) == left_out_warning.FAILED
-        assert rosters.look(again, me, work, 0) is None, "once for each attempt"
+        assert rosters.check(again, me, work, 0) == left_out_warning.FAILED
+        assert rosters.check(again, me, work, 0) is None, "once for each attempt"
         later = replace(again, roster=replace(again.roster, attempt=2))
         assert (
-            LeftOutWatch(member=True).look(later, me, work, 0, doubted=True)
+            LeftOutWatch(member=True).check(later, me, work, 0, doubted=True)
             == left_out_warning.DOUBTED
         )
 
@@ -71,8 +71,8 @@ async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) ->
 async def test_dropped_member_is_told_and_a_stranger_is_not(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, stranger = r.parts.ledger.state, PeerId(BOB.peer)
-        assert LeftOutWatch(member=True).look(state, stranger, None, 0) == left_out_warning.GONE
-        assert LeftOutWatch().look(state, stranger, None, 0) is None
+        assert LeftOutWatch(member=True).check(state, stranger, None, 0) == left_out_warning.GONE
+        assert LeftOutWatch().check(state, stranger, None, 0) is None
 
 
 def told(r: Rig, times: int) -> bool:

@@ -44,7 +44,7 @@ def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
         (120.0, True, True),
         (135.0, False, True),
     ]:
-        exchanges.look(under_way=under_way, done=done, now=now)
+        exchanges.check(under_way=under_way, done=done, now=now)
     assert list(exchanges.known_s) == [30.0, 20.0, 15.0]
 
 
@@ -61,8 +61,8 @@ def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
 def test_slow_means_twice_the_usual_and_long_enough_to_matter(
     exchanges: ReduceDurations, lasts_s: float, is_slow: bool
 ) -> None:
-    assert exchanges.look(under_way=True, done=False, now=5.0) is None
-    told = exchanges.look(under_way=True, done=False, now=5.0 + lasts_s)
+    assert exchanges.check(under_way=True, done=False, now=5.0) is None
+    told = exchanges.check(under_way=True, done=False, now=5.0 + lasts_s)
     assert told == (lasts_s if is_slow else None)
 
 

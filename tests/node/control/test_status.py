@@ -77,7 +77,7 @@ async def test_members_are_shown_by_ledger_and_heartbeats(
         r.decide(Commit(0, 0, digest_of(b"update")))
         parts.peers.note_heartbeat(ANN.peer, heartbeat(r.run.id, tokens_per_s=7), parts.now())
         parts.detector.note_arrival(ANN.peer, parts.now())
-        parts.enter(Training(1, 2))
+        parts.set_state(Training(1, 2))
         said = await status(parts)
         me, ann = said.members
         assert (me.role, me.tokens, me.health, me.state) == (
@@ -100,8 +100,8 @@ async def test_unheard_member_is_shown_as_such(tmp_path: Path) -> None:
 async def test_leaving_node_says_so_to_the_end(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.parts.standing.leaving = True
-        r.parts.enter(Leaving())
-        r.parts.enter(Training(1, 2))
+        r.parts.set_state(Leaving())
+        r.parts.set_state(Training(1, 2))
         assert (await status(r.parts)).state_name == "leaving"
 
 

@@ -129,7 +129,7 @@ async def test_heartbeat_is_sent_at_once_when_something_changed(
     r = await new_rig(tmp_path)
     nursery.start_soon(speak, r.parts)
     await settled(lambda: len(r.network.published) == 1)
-    r.parts.speak_now()
+    r.parts.send_heartbeat_now()
     await settled(lambda: len(r.network.published) == 2)
     serials = [decode(payload).serial for _, payload in r.network.published]
     assert serials == [0, 1]
@@ -328,7 +328,7 @@ async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
     nursery.start_soon(speak, r.parts)
     for count in range(1, FULL_AT_FIRST + 2):
         await settled(lambda count=count: len(r.network.published) == count)
-        r.parts.speak_now()
+        r.parts.send_heartbeat_now()
     beats = [decode_beat(payload) for _, payload in r.network.published[: FULL_AT_FIRST + 1]]
     full = [beat for beat in beats if isinstance(beat, FullHeartbeat)]
     assert [beat.heartbeat.lacks for beat in full] == [(ANN.peer,), *[()] * (FULL_AT_FIRST - 1)]

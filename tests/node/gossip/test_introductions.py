@@ -40,7 +40,9 @@ class Neighbour:
 
     async def introduce(self, peer: PeerId, payload: bytes) -> bytes:
         """The answer of its node."""
-        self.listener.trust(Endpoint.from_wire(unpack(payload, bytes_max=4096)).certificate_der)
+        self.listener.trust_certificate(
+            Endpoint.from_wire(unpack(payload, bytes_max=4096)).certificate_der
+        )
         return pack(self.endpoint.to_wire())
 
 

@@ -15,7 +15,7 @@ def test_questions_are_limited_to_one_a_peer_and_in_total() -> None:
     assert [notices.turn(peer(0), 0.0), notices.turn(peer(0), 0.0)] == [0, None]
     assert [notices.turn(peer(n), 0.0) for n in range(1, ASKED_MAX)] == list(range(1, ASKED_MAX))
     assert notices.turn(peer(99), 0.0) is None
-    notices.done(peer(3))
+    notices.note_answered(peer(3))
     assert notices.turn(peer(99), 0.0) == ASKED_MAX - 1
 
 

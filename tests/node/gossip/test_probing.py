@@ -90,7 +90,7 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
     """Ann's data plane. `handler` serves its probes."""
     credentials = Credentials.create(ANN)
     with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
-        listener.trust(r.parts.credentials.certificate_der)
+        listener.trust_certificate(r.parts.credentials.certificate_der)
         listener.handle(PURPOSE, handler)
         yield Endpoint(ANN.peer, *listener.address, credentials.certificate_der)
 

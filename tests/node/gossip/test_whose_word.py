@@ -110,7 +110,7 @@ class Volunteer:
         save_run(self.home.manifest, self.run)
         self.me = load_or_create(self.home.identity)
         self.admission = Admission(self.home)
-        self.admission.enter(self.run)
+        self.admission.set_run(self.run)
 
     async def _connect_any(
         self, given: Sequence[str], *, or_else: Sequence[str], deadline_s: float

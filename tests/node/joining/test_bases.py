@@ -244,7 +244,7 @@ def test_finished_bases_are_bounded_and_recently_wanted_ones_stay(
 ) -> None:
     monkeypatch.setattr(module, "KEPT_MAX", 2)
     monkeypatch.setattr(module, "KEPT_BYTES_MAX", 100)
-    kept = module.Kept()
+    kept = module.BaseCache()
     first, second, third = (Checkpoint(n, digest(str(n))) for n in (1, 2, 3))
     kept.put(first, b"1" * 10)
     kept.put(second, b"2" * 10)

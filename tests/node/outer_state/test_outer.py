@@ -415,7 +415,7 @@ async def test_advancing_transfer_is_not_given_up_for_the_next_best(
     async with restarted(tmp_path, 0, monkeypatch) as r:
         now = r.parts.now()
         monkeypatch.setattr(Parts, "now", lambda parts: now)
-        patience = module._Patience(r.parts, lambda: False, bounded=True)
+        patience = module._SnapshotTimeout(r.parts, lambda: False, bounded=True)
         for so_far in range(4):
             now += 0.6 * module.LOST_S
             r.parts.standing.fetching = FetchingSnapshot(so_far, 9)

@@ -36,7 +36,7 @@ async def test_state_before_a_fetch_is_restored_afterwards(
             if event == "state":
                 seen.append((str(fields["state"]), standing.shown.name))
                 if fields["state"] == "fetching snapshot":
-                    r.parts.enter(Loading())  # Its trainer was started meanwhile.
+                    r.parts.set_state(Loading())  # Its trainer was started meanwhile.
 
         r.parts.journal.write = journalled  # type: ignore[method-assign]
         with trio.fail_after(20):

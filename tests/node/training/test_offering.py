@@ -74,11 +74,13 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
     heard, own_peak, note = (
         threading.Event(),
         ready_work.contribution_peak,
-        module.Conversation._note_ready,
+        module.TrainerSession._note_ready,
     )
     at_once = found == "before it is ready"
 
-    async def note_and_tell(conversation: module.Conversation, ready: frames.FragmentReady) -> None:
+    async def note_and_tell(
+        conversation: module.TrainerSession, ready: frames.FragmentReady
+    ) -> None:
         first = not heard.is_set()
         if first and at_once:
             state_mismatch.begin(conversation._parts, FOUND)
@@ -93,7 +95,7 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
         return own_peak(theta, local)
 
     works, parts = list[LocalWork | None](), list[Parts]()
-    monkeypatch.setattr(module.Conversation, "_note_ready", note_and_tell)
+    monkeypatch.setattr(module.TrainerSession, "_note_ready", note_and_tell)
     monkeypatch.setattr(ready_work, "contribution_peak", find_and_measure)
     monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
     remote = TrainerRemote(held=True)

@@ -214,7 +214,7 @@ async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
         parts = r.parts
         change = Amendment(r.run.id, 1, amended_step, lr=0.03)
         one = SignedAmendment.publish(load_or_create(parts.home.identity), change, r.run)
-        parts.amendments.consider(pack([one.to_bytes()]))
+        parts.amendments.adopt_new(pack([one.to_bytes()]))
         r.decide(replace(opening(parts.ledger.state, learners=(ANN.peer,)), terms=one.terms))
         for step in range(amended_step + 1):
             await settled(lambda at=step: told_ahead(remote, at))
@@ -385,10 +385,10 @@ async def test_failing_trainer_is_restarted_until_the_budget_is_spent(
 async def test_trainer_that_cannot_run_here_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ends(_: module.Conversation) -> None:
+    async def ends(_: module.TrainerSession) -> None:
         raise TrainerUnfit(78, "[GPU-OLD] A GPU does not compute in bf16\n--precision fp32")
 
-    monkeypatch.setattr(module.Conversation, "hold", ends)
+    monkeypatch.setattr(module.TrainerSession, "serve", ends)
     async with rig(tmp_path, rules=ALONE) as r:
         with pytest.raises(TrainerUnfit) as caught:
             await train(r.parts, FakeTrainers(r.parts, TrainerRemote()))
@@ -413,13 +413,13 @@ async def test_restart_is_shown_until_the_next_trainer_offers_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, useful: list[bool]
 ) -> None:
     """Until then it may fail at the same block as the last one, and so may the next one."""
-    told, note = list[bool](), module.Conversation._note_progress
+    told, note = list[bool](), module.TrainerSession._note_progress
 
-    def noted(conversation: module.Conversation, progress: frames.Progress) -> None:
+    def noted(conversation: module.TrainerSession, progress: frames.Progress) -> None:
         note(conversation, progress)
         told.append(module.RESTARTED in conversation._parts.standing.warnings)
 
-    monkeypatch.setattr(module.Conversation, "_note_progress", noted)
+    monkeypatch.setattr(module.TrainerSession, "_note_progress", noted)
     async with training(tmp_path, TrainerRemote(dies_in_mid_lease=True)) as r:
         await settled(lambda: r.parts.standing.work is not None)
         assert len(r.said("trainer-ended")) == 1
@@ -502,7 +502,7 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(
         nursery.start_soon(tick)
         began_s = time.monotonic()
         with pytest.raises(TrainerExited):
-            await module.Conversation(r.parts, running).hold()
+            await module.TrainerSession(r.parts, running).serve()
         assert slow.is_set()
         assert time.monotonic() - began_s < supervisor.KILL_LIMIT_S
     running.kill()
@@ -553,11 +553,11 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(
     async with rig(tmp_path, rules=ALONE) as r:
         with trio.CancelScope() as node:
 
-            async def ends(_: module.Conversation) -> None:
+            async def ends(_: module.TrainerSession) -> None:
                 node.cancel()
                 raise TrainerError("it has ended")
 
-            monkeypatch.setattr(module.Conversation, "_listen", ends)
+            monkeypatch.setattr(module.TrainerSession, "_listen", ends)
             await train(r.parts, FakeTrainers(r.parts, TrainerRemote()))
         assert node.cancelled_caught
 
