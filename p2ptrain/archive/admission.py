@@ -29,8 +29,8 @@ ALL_PEERS: Container[PeerId] = _AllPeers()
 
 
 class Admission:
-    """The admission rules of a node's run. Until `enter` is called the run is not known, and nobody
-    is admitted.
+    """The admission rules of a node's run. Until `set_run` is called the run is not known, and
+    nobody is admitted.
     """
 
     def __init__(self, home: Home) -> None:

@@ -92,7 +92,7 @@ class ChainFacts:
         return self.first_step + len(self.steps)
 
 
-def account_of(
+def chain_facts(
     manifest: RunManifest, begins: LedgerState, entries: Iterable[Certified]
 ) -> ChainFacts:
     """Collect the facts in `entries`, which follow the state `begins`. Each entry is read once."""
@@ -242,13 +242,13 @@ class _ReplayEnded(Exception):
 
 @dataclass(slots=True)
 class Replay:
-    """One replay from `start` to the account's end. `tell` is called after each outer step."""
+    """One replay from `start` to the account's end. `on_step` is called after each outer step."""
 
     run: Run
     account: ChainFacts
     store: StoreReader
     start: CertifiedSnapshot
-    tell: Callable[[int], None]
+    on_step: Callable[[int], None]
     amendments: Amendments
     theta: Float32Vector | None = None
     """θ at the end of the replay; None before that."""
@@ -305,7 +305,7 @@ class Replay:
         named = self.account.snapshots.get(step + 1)
         if named is not None:
             self._compare(state, named)
-        self.tell(step + 1)
+        self.on_step(step + 1)
 
     def _apply(self, state: OuterState, ended: EndedStep, update: Digest) -> None:
         outer_step = self._outer_step(ended)

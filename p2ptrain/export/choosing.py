@@ -47,10 +47,10 @@ class ExportableState:
 
 
 def find(
-    run: Run, chain: ChainContents, store: StoreReader, wanted: str, tell: Callable[[str], None]
-) -> ExportableState:
-    """Return the state for `wanted`: "newest", "genesis", an outer step, the first characters of a
-    digest, or "head". `tell` is called with the progress of a replay.
+    run: Run, chain: ChainContents, store: StoreReader, wanted: str, print_line: Callable[[str],
+    None] ) -> ExportableState: """Return the state for `wanted`: "newest", "genesis", an outer
+    step, the first characters of a
+    digest, or "head". `print_line` is called with the progress of a replay.
 
     Raises:
         ConfigError: there is no such state, or its snapshot is not held completely.
@@ -58,7 +58,7 @@ def find(
         TryLater: the head was wanted, and some updates are not held; code AUDIT-PARTIAL.
     """
     if wanted == HEAD:
-        return _replayed(run, chain, store, tell)
+        return _replayed(run, chain, store, print_line)
     try:
         named = choose(chain.account, store, wanted)
     except ConfigError:
@@ -138,7 +138,7 @@ def _uncertified(
 
 
 def _replayed(
-    run: Run, chain: ChainContents, store: StoreReader, tell: Callable[[str], None]
+    run: Run, chain: ChainContents, store: StoreReader, print_line: Callable[[str], None]
 ) -> ExportableState:
     named = choose(chain.account, store, "newest")
     if named is None:
@@ -149,7 +149,7 @@ def _replayed(
         chain.account,
         store,
         named,
-        lambda step: tell(f"replayed outer step {step} of {end}"),
+        lambda step: print_line(f"replayed outer step {step} of {end}"),
         chain.amendments,
     )
     verdict = replay.replay()

@@ -7,8 +7,9 @@
     README.md                    the model card
     p2ptrain.json                the same for programs; it marks the folder as one of ours
 
-The folder is written beside its place under another name, checked by the caller's `look`, synced,
-and then renamed. An existing folder is replaced only on demand, and only if it is an export.
+The folder is written beside its place under another name, checked by the caller's `check_folder`,
+synced, and then renamed. An existing folder is replaced only on demand, and only if it is an
+export.
 """
 
 from __future__ import annotations
@@ -74,17 +75,22 @@ class Exported:
     theta: Digest
 
 
-Look = Callable[[Path], None]
+CheckFolder = Callable[[Path], None]
 
 
-def no_look(folder: Path) -> None:
-    """Accept every folder: the default `Look`."""
+def no_check(folder: Path) -> None:
+    """Accept every folder: the default `CheckFolder`."""
 
 
 def export(
-    plan: ExportPlan, theta: Theta, target: Path, *, force: bool = False, look: Look = no_look
+    plan: ExportPlan,
+    theta: Theta,
+    target: Path,
+    *,
+    force: bool = False,
+    check_folder: CheckFolder = no_check,
 ) -> Exported:
-    """Write `theta` as `plan` says to the folder `target`. `look` may refuse it by raising.
+    """Write `theta` as `plan` says to the folder `target`. `check_folder` may refuse it by raising.
 
     Raises:
         ConfigError: `target` already exists, or transformers does not have this model.
@@ -98,7 +104,7 @@ def export(
         if len(shards) > 1:
             _write_json(partial / "model.safetensors.index.json", index_of(shards, plan.dtype))
         _write_rest(plan, digest, partial)
-        look(partial)
+        check_folder(partial)
         files = tuple(sorted(path.name for path in partial.iterdir()))
         written_bytes = sum((partial / name).stat().st_size for name in files)
     return Exported(target, files, written_bytes, digest)

@@ -22,7 +22,7 @@ from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Dialler
 from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
 from p2ptrain.net.feed import SharedFeed
-from p2ptrain.net.gossip.pubsub import Gossip, Judge
+from p2ptrain.net.gossip.pubsub import Gossip, Validator
 from p2ptrain.net.host.hardening import (
     build_host,
     close_connection,
@@ -206,11 +206,11 @@ class Network:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
         return feed
 
-    def set_validator(self, topic: str, judge: Judge) -> None:
+    def set_validator(self, topic: str, validator: Validator) -> None:
         """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
         and passed on. It is called before their signatures are checked.
         """
-        self._gossip.pubsub.judges[topic] = judge
+        self._gossip.pubsub.validators[topic] = validator
 
     def know_members(self, members: Iterable[PeerId]) -> None:
         """Set the members, which other admitted peers cannot displace. At first there are none."""
@@ -231,7 +231,7 @@ class Network:
 
     async def find_providers(self, key: str) -> list[Found]:
         """Return the peers on record for `key`, with their addresses. Addresses from other peers
-        are recorded as by `hear`.
+        are recorded as by `record_reported`.
         """
         return await self._discovery.find_providers(key)
 

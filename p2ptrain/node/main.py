@@ -26,7 +26,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.net import Network, open_network
 from p2ptrain.node.assembly import NodeAssembly, assembled
-from p2ptrain.node.consensus.adopt_chain import take_over
+from p2ptrain.node.consensus.adopt_chain import write_adopted_chain
 from p2ptrain.node.control.control_socket import serve_commands
 from p2ptrain.node.control.leaving import ExitSignals
 from p2ptrain.node.gossip.ask_peers import ADMITTED, STRANGER
@@ -38,7 +38,7 @@ from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.malloc_limits import limit_malloc
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.node.state.threads import switch_threads_often
-from p2ptrain.node.tasks import live
+from p2ptrain.node.tasks import run_tasks
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.journal import Journal
@@ -80,7 +80,7 @@ def run_node(
             journal.write("stopped", code=error.code, reason=error.what, evidence=error.evidence)
             raise error from None
         journal.write("stopped", code="", reason="")
-    _say(config.quiet, "stopped")
+    _print_line(config.quiet, "stopped")
     return 0
 
 
@@ -92,8 +92,8 @@ async def _main(
     trainers: MakeTrainers,
     dress: Callable[[Parts], None],
 ) -> None:
-    say = partial(_say, config.quiet)
-    exit_ = ExitSignals(say)
+    print_line = partial(_print_line, config.quiet)
+    exit_ = ExitSignals(print_line)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
 
@@ -102,15 +102,15 @@ async def _main(
             if parts is not None:
                 dress(parts)
 
-        await lives(config, home, journal, say, begin, trainers)
+        await run_lives(config, home, journal, print_line, begin, trainers)
         nursery.cancel_scope.cancel()
 
 
-async def lives(
+async def run_lives(
     config: NodeConfig,
     home: Home,
     journal: Journal,
-    say: find_run.Say,
+    print_line: find_run.PrintLine,
     begin: Callable[[Parts | None], None],
     trainers: MakeTrainers = subprocesses,
     disk: Disk | None = None,
@@ -127,17 +127,17 @@ async def lives(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_commands, home.control, reception)
         while True:
-            async with opened(config, home, reception, say, disk=disk) as made:
+            async with open_node(config, home, reception, print_line, disk=disk) as made:
                 if config.seed:
-                    invite(made.parts, say)
+                    invite(made.parts, print_line)
                 begin(made.parts)
                 async with reception.with_parts(made.parts):
-                    rejoin = await live(made, say, trainers)
+                    rejoin = await run_tasks(made, print_line, trainers)
                 begin(None)
-            await trio.to_thread.run_sync(take_over, home, rejoin, disk)
+            await trio.to_thread.run_sync(write_adopted_chain, home, rejoin, disk)
             if made.parts.standing.leaving:
                 break
-            say(
+            print_line(
                 "rejoining: another chain outranks this node's branch; entries after "
                 f"{rejoin.height} are dropped, and training continues on that chain"
             )
@@ -145,22 +145,22 @@ async def lives(
 
 
 @asynccontextmanager
-async def opened(
+async def open_node(
     config: NodeConfig,
     home: Home,
     reception: StartupStatus,
-    say: find_run.Say,
+    print_line: find_run.PrintLine,
     *,
     disk: Disk | None = None,
 ) -> AsyncIterator[NodeAssembly]:
-    """Open all parts of a node that its run has admitted, for `live`; they are closed on exit.
+    """Open all parts of a node that its run has admitted, for `run_tasks`; they are closed on exit.
 
     Raises:
         P2PTrainError: the node cannot start; the error says why and what to do.
     """
     identity, journal = load_or_create(home.identity), reception.journal
-    say(f"you are {label(identity.peer)}")
-    await _check(config, home, find_run.known_run(home, config), reception, say)
+    print_line(f"you are {label(identity.peer)}")
+    await _check(config, home, find_run.known_run(home, config), reception, print_line)
     admission = Admission(home)
     async with open_network(
         identity,
@@ -170,11 +170,11 @@ async def opened(
         admitted=admission.admits,
     ) as network:
         for address in network.addresses():
-            say(f"listening at {address}")
-        run = await _join(network, config, home, identity, admission, reception, say)
-        count = partial(start_count.count, home.starts, disk=disk)
+            print_line(f"listening at {address}")
+        run = await _join(network, config, home, identity, admission, reception, print_line)
+        count = partial(start_count.count_start, home.starts, disk=disk)
         incarnation = await duplicate_identity.start(
-            network, identity, run, count, admission.admits, say
+            network, identity, run, count, admission.admits, print_line
         )
         await trusted_checkpoint.begin_at_checkpoint(
             network,
@@ -182,7 +182,7 @@ async def opened(
             home,
             run,
             journal,
-            say,
+            print_line,
             disk,
             rank=lambda peer: ADMITTED if admission.admits(peer) else STRANGER,
             draw=random.SystemRandom(),
@@ -201,7 +201,7 @@ async def _join(
     identity: Identity,
     admission: Admission,
     reception: StartupStatus,
-    say: find_run.Say,
+    print_line: find_run.PrintLine,
 ) -> Run:
     """Learn the run, connect to a peer if one is reachable, and wait for admission."""
     met = met_before(network, home, reception.journal)
@@ -210,24 +210,26 @@ async def _join(
     if ways_in:
         reception.set_state(Connecting())
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
-        say(f"connecting to {ways_in[0]}{others}")
+        print_line(f"connecting to {ways_in[0]}{others}")
     run = known or await find_run.learn_run(network, config, ways_in)
     reception.run = run
     if known is None:
-        await _check(config, home, run, reception, say)
+        await _check(config, home, run, reception, print_line)
     asking = partial(reception.set_state, AwaitingAnswer(), consent.HOW_TO_ANSWER)
-    await consent.ask(run, config, identity.peer, home.agreed, asking=asking)
+    await consent.ask_consent(run, config, identity.peer, home.agreed, asking=asking)
     if known is None:
         reception.set_state(Connecting())
         save_run(home.manifest, run)
     admission.set_run(run)
     if known is not None and ways_in:
         of_run = partial(_is_of_run, admission, met)
-        await find_run.return_to(network, config, run, ways_in, say, is_of_run=of_run)
+        await find_run.return_to(network, config, run, ways_in, print_line, is_of_run=of_run)
     network.refresh_admission()
-    say(f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}")
+    print_line(
+        f"run {run.manifest.name!r} ({run.id[:12]}…), signed by {label(run.manifest.organiser)}"
+    )
     for promise in consent.promises():
-        say(promise)
+        print_line(promise)
     await find_run.be_admitted(
         network,
         config,
@@ -236,7 +238,7 @@ async def _join(
         admission,
         ways_in,
         reception,
-        say,
+        print_line,
         draw=random.SystemRandom(),
     )
     network.refresh_admission()
@@ -249,7 +251,11 @@ def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
 
 
 async def _check(
-    config: NodeConfig, home: Home, run: Run | None, reception: StartupStatus, say: find_run.Say
+    config: NodeConfig,
+    home: Home,
+    run: Run | None,
+    reception: StartupStatus,
+    print_line: find_run.PrintLine,
 ) -> None:
     """Check that this machine can run the node; warn of resources that may run short.
 
@@ -258,10 +264,10 @@ async def _check(
     reception.set_state(Checking())
     found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
     for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):
-        say(f"warning: {doubt.words}")
+        print_line(f"warning: {doubt.words}")
 
 
-def _say(quiet: bool, text: str) -> None:
+def _print_line(quiet: bool, text: str) -> None:
     """Print a line for the user; the journal has more. Unprintable characters are replaced, so that
     no text can control the terminal.
 

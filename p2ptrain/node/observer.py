@@ -18,21 +18,21 @@ from typing import TypeVar
 import trio
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, account_of, named_by
+from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, chain_facts, named_by
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater, first_error
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.names import label
 from p2ptrain.node.assembly import NodeAssembly
-from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import nobody_keeps
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.joining.startup_status import StartupStatus
-from p2ptrain.node.main import opened
+from p2ptrain.node.main import open_node
 from p2ptrain.node.outer_state.fetch import fetch as fetch_blob
 from p2ptrain.node.outer_state.scrub import after, repair
-from p2ptrain.node.presence import be_present
+from p2ptrain.node.presence import start_presence
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
@@ -64,7 +64,7 @@ class FetchedSnapshot:
 
 
 def fetch(
-    config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say
+    config: NodeConfig, wanted: str, *, updates: bool, pin: bool, print_line: PrintLine
 ) -> FetchedSnapshot:
     """Fetch a certified snapshot into the home: "newest", "genesis", a step, or a digest's
     beginning. `updates` fetches all later updates too.
@@ -72,14 +72,16 @@ def fetch(
     Raises:
         P2PTrainError: the snapshot cannot be fetched; the error says why and what to do.
     """
-    work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, say=say)
+    work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, print_line=print_line)
     try:
-        return _run(config, work, say)
+        return _run(config, work, print_line)
     except HomeInUse as exc:
         raise _has_a_node(exc, config.home) from exc
 
 
-def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> list[Digest]:
+def repair_store(
+    config: NodeConfig, damaged: Sequence[Digest], print_line: PrintLine
+) -> list[Digest]:
     """Set these chunks aside and fetch them from peers. Return those that were fetched.
 
     Raises:
@@ -92,7 +94,7 @@ def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> lis
             await trio.to_thread.run_sync(parts.store.examine, digest)
         return await repair(parts, damaged)
 
-    return _run(config, work, say)
+    return _run(config, work, print_line)
 
 
 class HomeInUse(IdentityInUse):
@@ -103,9 +105,11 @@ def as_observer(config: NodeConfig) -> NodeConfig:
     return replace(config, seed=True, observes=True, assume_yes=True)
 
 
-def _run(config: NodeConfig, work: Callable[[Parts], Awaitable[Result]], say: Say) -> Result:
+def _run(
+    config: NodeConfig, work: Callable[[Parts], Awaitable[Result]], print_line: PrintLine
+) -> Result:
     home, config = Home(config.home), as_observer(config)
-    observed = partial(_observe, config, home, say=say, work=work)
+    observed = partial(_observe, config, home, print_line=print_line, work=work)
     with ExitStack() as stack:
         try:
             stack.enter_context(sole_use(home))
@@ -123,11 +127,11 @@ async def _observe(
     home: Home,
     journal: Journal,
     *,
-    say: Say,
+    print_line: PrintLine,
     work: Callable[[Parts], Awaitable[Result]],
 ) -> Result:
     reception = StartupStatus(load_or_create(home.identity).peer, journal)
-    async with opened(config, home, reception, say) as made:
+    async with open_node(config, home, reception, print_line) as made:
         return await observe(made, work)
 
 
@@ -140,7 +144,7 @@ async def observe(made: NodeAssembly, work: Callable[[Parts], Awaitable[Result]]
     parts.set_state(Serving())
 
     async def follow_the_ledger() -> None:
-        await agree(parts, made.events)
+        await run_ledger(parts, made.events)
         raise TryLater(
             "the run has just left a branch for another chain",
             do="repeat the command; it continues from there",
@@ -148,13 +152,13 @@ async def observe(made: NodeAssembly, work: Callable[[Parts], Awaitable[Result]]
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow_the_ledger)
-        be_present(nursery, parts, made.run)
+        start_presence(nursery, parts, made.run)
         done.append(await work(parts))
         nursery.cancel_scope.cancel()
     return done[0]
 
 
-async def _be_current(parts: Parts, say: Say) -> None:
+async def _be_current(parts: Parts, print_line: PrintLine) -> None:
     """Return when our ledger has been as long as every counted peer's for `CURRENT_S`.
 
     Raises NetworkUnreachable, TryLater: for `HEAR_S` no counted peer was heard and no entry came;
@@ -170,7 +174,7 @@ async def _be_current(parts: Parts, say: Say) -> None:
         elif parts.now() > give_up_at:
             raise nobody_keeps(parts) if parts.ledger.out_of_reach() else _nobody(parts)
     for words in _not_counted(parts):
-        say(words)
+        print_line(words)
 
 
 def _nobody(parts: Parts) -> NetworkUnreachable:
@@ -195,16 +199,16 @@ def _not_counted(parts: Parts) -> list[str]:
 
 
 async def fetch_here(
-    parts: Parts, *, wanted: str, updates: bool, pin: bool, say: Say
+    parts: Parts, *, wanted: str, updates: bool, pin: bool, print_line: PrintLine
 ) -> FetchedSnapshot:
     """Fetch as `fetch` does, in a network that is already up."""
-    await _be_current(parts, say)
-    account = account_of(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
+    await _be_current(parts, print_line)
+    account = chain_facts(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
     named = named_by(account, wanted)
     with trio.move_on_after(NO_SOURCE_S):
         # Replays need the amendments.
         await parts.until_known(parts.ledger.state.step)
-    say(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
+    print_line(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
     if pin:
         await trio.to_thread.run_sync(partial(parts.store.lasting.change, add=named.digest))
     began, count = parts.now(), 0
@@ -216,7 +220,7 @@ async def fetch_here(
         )
         count += report.bytes_fetched
         for peer in report.blamed:
-            say(f"{label(peer)} sent a wrong chunk and is not asked again")
+            print_line(f"{label(peer)} sent a wrong chunk and is not asked again")
     return FetchedSnapshot(
         step=named.step,
         digest=named.digest,

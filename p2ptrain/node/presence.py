@@ -13,15 +13,15 @@ from p2ptrain.node.gossip.connections import (
     stay_connected,
     watch_peers,
 )
-from p2ptrain.node.gossip.gossip import listen, speak
+from p2ptrain.node.gossip.gossip import listen, send_heartbeats
 from p2ptrain.node.gossip.revocation import notice_revocation
-from p2ptrain.node.joining.duplicate_identity import answer_questions, keep_alone
+from p2ptrain.node.joining.duplicate_identity import answer_questions, watch_for_duplicates
 from p2ptrain.node.joining.hello_server import answer_hellos
 from p2ptrain.node.state.context import Parts
 from p2ptrain.run import Run
 
 _TASKS = (
-    speak,
+    send_heartbeats,
     listen,
     stay_connected,
     bootstrap_again,
@@ -30,12 +30,12 @@ _TASKS = (
     watch_peers,
     notice_revocation,
     notice_pruned,
-    keep_alone,
+    watch_for_duplicates,
     keep_amended,
 )
 
 
-def be_present(nursery: trio.Nursery, parts: Parts, run: Run) -> None:
+def start_presence(nursery: trio.Nursery, parts: Parts, run: Run) -> None:
     """Answer neighbours, send and receive gossip, and stay connected while the nursery lasts."""
     answer_hellos(parts, run)
     answer_questions(parts)

@@ -15,7 +15,7 @@ from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.assembly import NodeAssembly
-from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
 from p2ptrain.node.control.slow_reduce_warning import notice_slow_exchange
@@ -23,13 +23,13 @@ from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
 from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.joining.base_server import serve_bases
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.optimizer_sharing.donor import donate
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
-from p2ptrain.node.presence import be_present
+from p2ptrain.node.presence import start_presence
 from p2ptrain.node.reduce.reduce_task import exchange
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.training.evaluation_task import gather_validation
@@ -42,7 +42,9 @@ from p2ptrain.run import DataIndex
 from p2ptrain.suggested_command import to_paste
 
 
-async def live(made: NodeAssembly, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
+async def run_tasks(
+    made: NodeAssembly, print_line: PrintLine, trainers: MakeTrainers = subprocesses
+) -> Rejoin:
     """Run until cancelled, or until this node leaves its branch. Return the chain to adopt then.
     `trainers` starts the trainers; a seed does not call it.
 
@@ -51,18 +53,18 @@ async def live(made: NodeAssembly, say: Say, trainers: MakeTrainers = subprocess
     """
     parts, left = made.parts, list[Rejoin]()
 
-    async def agree_to_the_end() -> None:
-        left.append(await agree(parts, made.events))
+    async def run_ledger_to_the_end() -> None:
+        left.append(await run_ledger(parts, made.events))
         nursery.cancel_scope.cancel()
 
     answer_introductions(parts)
     serve_bases(parts)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(agree_to_the_end)
-        be_present(nursery, parts, made.run)
+        nursery.start_soon(run_ledger_to_the_end)
+        start_presence(nursery, parts, made.run)
         for task in (notice_the_end, notice_isolation):
             nursery.start_soon(task, parts)
-        nursery.start_soon(narrate, parts, say)
+        nursery.start_soon(print_progress, parts, print_line)
         nursery.start_soon(hello_server.pass_requests_on, parts)
         await _learn_data(parts)
         nursery.start_soon(keep_outer_state, parts)
@@ -122,31 +124,31 @@ async def notice_the_end(parts: Parts) -> None:
                 "the run has ended; this node came too late to take part in it",
                 f"{export} writes its weights to a folder",
             )
-            parts.changes.ring()
+            parts.changes.notify_all()
 
 
-async def narrate(parts: Parts, say: Say) -> None:
+async def print_progress(parts: Parts, print_line: PrintLine) -> None:
     """Print each change of state, warning, request to join, and outer step, until cancelled."""
     told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
     while True:
         state, standing = parts.standing.shown, parts.standing
         if standing.trainer != trainer:
             trainer = standing.trainer
-            say(f"training on {trainer}")
+            print_line(f"training on {trainer}")
         if (news := _news(state)) != told:
             told = news
-            say(words(state))
+            print_line(words(state))
         for caution in standing.warnings.values():
             if caution not in warned:
-                say(f"warning: {caution.words}")
+                print_line(f"warning: {caution.words}")
         warned = set(standing.warnings.values())
-        for peer in hello_server.asking(parts):
+        for peer in hello_server.waiting_peers(parts):
             if peer not in asked:
                 asked.add(peer)
-                say(hello_server.asks(parts, peer))
+                print_line(hello_server.request_line(parts, peer))
         if parts.outer.step not in (step, None):
             step = parts.outer.step
-            say(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")
+            print_line(f"outer step {step} of {parts.manifest.outer.steps}, {_tokens(parts)}")
         await parts.changes.wait()
 
 

@@ -42,7 +42,7 @@ TOKENIZER_KIND = "tokenizer"
 FACTS_FILE = "data.json"
 FACTS_BYTES_MAX = 64 * 1024
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ class PackedData:
         )
 
 
-def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> PackedData:
+def make_data(
+    run_file: RunFile, beside: Path, store: Store, scratch: Path, print_line: PrintLine
+) -> PackedData:
     """Put the data of this run file into `store`: pack it, or copy a folder made by `data pack`.
 
     Raises:
@@ -88,29 +90,29 @@ def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say:
     """
     folder = beside / Path(run_file.data.source).expanduser()
     if (folder / FACTS_FILE).is_file():
-        say(f"using the packed data in {folder}")
+        print_line(f"using the packed data in {folder}")
         made = _taken_from(folder, beside, run_file, store)
-        _say_what_counts(run_file.data, made, say)
+        _say_what_counts(run_file.data, made, print_line)
     else:
         with _empty_folder(scratch):
-            made = _packed(run_file, beside, store, scratch, say)
+            made = _packed(run_file, beside, store, scratch, print_line)
     return made
 
 
-def _say_what_counts(section: DataSection, made: PackedData, say: Say) -> None:
+def _say_what_counts(section: DataSection, made: PackedData, print_line: PrintLine) -> None:
     """Warn of settings in the run file that were already fixed when the folder was packed."""
     asked, wanted = section.model_fields_set, section.validation_blocks
     if "validation_blocks" in asked and wanted != made.validation_blocks:
-        say(
+        print_line(
             f"data.validation_blocks is {wanted}, but {made.validation_blocks} were packed "
             "and are used; to change that, pack the data again"
         )
     if settled := sorted(asked & {"field", "limit_mb", "seed"}):
         names = ", ".join(f"data.{name}" for name in settled)
-        say(f"{names}: the packed data's values are used, not those of the run file")
+        print_line(f"{names}: the packed data's values are used, not those of the run file")
 
 
-def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> PackedData:
+def pack_folder(run_file: RunFile, beside: Path, out: Path, print_line: PrintLine) -> PackedData:
     """Pack the data into a new folder `out`, which appears only when it is whole.
 
     Raises ConfigError: see `make_data`; or `out` exists already.
@@ -122,7 +124,7 @@ def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> PackedD
         whole = partial_out / "whole"
         whole.mkdir()
         with Store(whole / "store") as store:
-            made = make_data(run_file, beside, store, partial_out / "scratch", say)
+            made = make_data(run_file, beside, store, partial_out / "scratch", print_line)
         (whole / FACTS_FILE).write_text(json.dumps(asdict(made), indent=1) + "\n")
         whole.rename(out)
     return made
@@ -139,7 +141,9 @@ def _empty_folder(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> PackedData:
+def _packed(
+    run_file: RunFile, beside: Path, store: Store, scratch: Path, print_line: PrintLine
+) -> PackedData:
     spec = PackSpec(
         vocab=run_file.model.vocab,
         sequence=run_file.model.sequence,
@@ -153,7 +157,7 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
         section.source, field=section.field, limit_bytes=limit_bytes, beside=beside
     )
     kind = "reads" if source.holds_reads else "text"
-    say(f"packing {section.source} as {kind}, at most {size(limit_bytes)}")
+    print_line(f"packing {section.source} as {kind}, at most {size(limit_bytes)}")
     vocabulary = _vocabulary(section, source, spec, beside)
     keep = partial(store.put_chunk, settle=False)
     packed = pack_stream(source.pieces(), vocabulary, spec, scratch, keep)

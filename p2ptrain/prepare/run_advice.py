@@ -56,7 +56,7 @@ class Lint:
     is_fault: bool = False
 
 
-Look = Callable[[RunFile, RunCosts], Iterator[Lint]]
+Adviser = Callable[[RunFile, RunCosts], Iterator[Lint]]
 
 
 def lints_of(
@@ -66,7 +66,7 @@ def lints_of(
 
     Raises ConfigError: a seed is not an address.
     """
-    found = [lint for look in _LOOKS for lint in look(run, costs)]
+    found = [lint for look in _ADVISERS for lint in look(run, costs)]
     found += founders_lints(run, founders)
     found += [lint for seed in seeds for lint in _seed(seed)]
     return sorted(found, key=lambda lint: not lint.is_fault)
@@ -208,7 +208,7 @@ def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
         yield Lint("model.heads", "heads wider than 256 cannot use fast attention on GPUs")
 
 
-_LOOKS: tuple[Look, ...] = (
+_ADVISERS: tuple[Adviser, ...] = (
     _block,
     _length,
     _exchange,

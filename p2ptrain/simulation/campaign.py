@@ -24,7 +24,7 @@ BATCH_SEEDS = 20
 
 PROGRESS_S = 5.0
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class CampaignSums:
 Known = Mapping[range, CampaignSums]
 """Results of batches that have already been run."""
 
-Keep = Callable[[range, CampaignSums], None]
+RecordBatch = Callable[[range, CampaignSums], None]
 """Called as keep(seeds, sums) when a batch is done."""
 
 
@@ -109,16 +109,17 @@ def run_campaign(
     plan: CampaignPlan,
     *,
     processes: int = 1,
-    say: Say = lambda text: None,
+    print_line: PrintLine = lambda text: None,
     known: Known | None = None,
-    keep: Keep = lambda seeds, sums: None,
+    keep: RecordBatch = lambda seeds, sums: None,
 ) -> CampaignSums:
-    """Run all batches that are not `known`, and return the sum of all results. `say` is called with
-    the progress, and with each failing seed and its replay command. The sums do not depend on
-    `processes`, except for CPU time.
+    """Run all batches that are not `known`, and return the sum of all results. `print_line` is
+    called with the progress, and with each failing seed and its replay command. The sums do not
+    depend on `processes`, except for CPU time.
 
     Raises:
-        KeyboardInterrupt: after `say` was called with the progress; no process is left behind.
+        KeyboardInterrupt: after `print_line` was called with the progress; no process is left
+        behind.
     """
     assert processes >= 1
     total = CampaignSums()
@@ -128,12 +129,12 @@ def run_campaign(
             total += sums
             for failure in sums.failures:
                 replay = plan.replay(failure.seed)
-                say(f"seed {failure.seed} failed: {failure.why}\n  replay: {replay}")
+                print_line(f"seed {failure.seed} failed: {failure.why}\n  replay: {replay}")
             if time.monotonic() - spoken > PROGRESS_S:
                 spoken = time.monotonic()
-                say(_so_far(plan, total))
+                print_line(_so_far(plan, total))
     except KeyboardInterrupt:
-        say(f"interrupted: {_so_far(plan, total)}")
+        print_line(f"interrupted: {_so_far(plan, total)}")
         raise
     return total
 
@@ -143,7 +144,7 @@ def _so_far(plan: CampaignPlan, total: CampaignSums) -> str:
 
 
 def _outcomes(
-    plan: CampaignPlan, processes: int, done: Known, keep: Keep
+    plan: CampaignPlan, processes: int, done: Known, keep: RecordBatch
 ) -> Iterator[CampaignSums]:
     """Yield the results of the batches in their order, each as soon as it is known."""
     missing = [seeds for seeds in plan.batches() if seeds not in done]

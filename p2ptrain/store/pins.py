@@ -65,7 +65,7 @@ class Pins:
     def change(self, *, add: Digest | None = None, remove: Digest | None = None) -> bool:
         """Add or remove a pin, durably; return False if nothing had to change.
 
-        Raises TryLater, StoreError: as `held` and `read` do, or if the file could not be written.
+        Raises TryLater, StoreError: as `held` and `load` do, or if the file could not be written.
         """
         with self.held() as pinned:
             wanted = (pinned | {add} if add else pinned) - {remove}

@@ -13,9 +13,9 @@ the very last synced frame, with nothing after it, looks like a torn tail.
 The checksums start from a nonce that is drawn when the file is made. A record may hold bytes that a
 peer chose, and the nonce prevents these from passing for a frame.
 
-The file stays open from the first append on, or earlier through `hold`, so that no append fails for
-lack of descriptors. Peers can make descriptors scarce, and a node that cannot write its vote has to
-end.
+The file stays open from the first append on, or earlier through `keep_open`, so that no append
+fails for lack of descriptors. Peers can make descriptors scarce, and a node that cannot write its
+vote has to end.
 
 The log does not know what its records mean.
 """

@@ -47,7 +47,7 @@ class ChunkServer:
     """A listener's handler for `swarm.PURPOSE`.
 
     `limit` is called with a peer and a number of bytes before they are sent, and returns when they
-    may be sent. `take` of the uplink's `PeerShares` is such a function; it gives the ring
+    may be sent. `wait_to_send` of the uplink's `PeerShares` is such a function; it gives the ring
     precedence.
     """
 

@@ -130,7 +130,7 @@ def next_orders(
     if desk is not None and desk.step == step and lease[: len(desk.blocks)] == desk.blocks:
         return _same_step(desk, lease, pace)
     first = _change(desk, step, lease, taken)
-    there = after(desk, first)
+    there = progress_after(desk, first)
     more = there.due(lease, pace)[len(there.blocks) :]
     if not more and isinstance(first, RebaseOrder) and not there.is_ahead:
         return [first]  # It will be ready without an order, or was ready and reports it again.
@@ -156,7 +156,7 @@ def _same_step(desk: TrainerProgress, lease: Blocks, pace: LeasePace) -> list[Or
     return [AheadOrder(desk.step, ahead)] if desk.offered and ahead else []
 
 
-def after(desk: TrainerProgress | None, order: Order) -> TrainerProgress:
+def progress_after(desk: TrainerProgress | None, order: Order) -> TrainerProgress:
     """Return the desk after `order` was given."""
     if isinstance(order, LoadOrder):
         return TrainerProgress(order.step, ())

@@ -122,7 +122,7 @@ def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], Le
     return chain, state
 
 
-def asked(
+def proposal_of(
     rules: Rules, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
 ) -> Propose:
     """Return the proposal of `entry` by the founder that proposes in `round`."""
@@ -133,7 +133,7 @@ def asked(
 
 def accepted(rules: Rules, round: int, entry: Entry) -> Accepted:
     """Return the message of a voter that has accepted that proposal."""
-    return Accepted(round, entry, asked(rules, round, entry).signature)
+    return Accepted(round, entry, proposal_of(rules, round, entry).signature)
 
 
 @dataclass(frozen=True, slots=True)

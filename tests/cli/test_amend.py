@@ -12,7 +12,7 @@ import pytest
 from p2ptrain.archive.home import Home
 from p2ptrain.cli.commands import run_amend
 from p2ptrain.cli.commands.run_amend import RunProgress, course_of
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import load_or_create
 from p2ptrain.run import (
@@ -293,7 +293,7 @@ def test_silent_node_is_an_error_and_nothing_is_signed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     where, _ = organised
-    monkeypatch.setattr(run_amend, "ask", partial(ask, deadline_s=0.05))
+    monkeypatch.setattr(run_amend, "send_command", partial(send_command, deadline_s=0.05))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(where.control))
         silent.listen()

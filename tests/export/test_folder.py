@@ -207,7 +207,7 @@ def test_refused_export_leaves_nothing_behind(tmp_path: Path) -> None:
 
     plan = ExportPlan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
     with pytest.raises(KeyboardInterrupt):
-        export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", look=refuse)
+        export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", check_folder=refuse)
     assert list(tmp_path.iterdir()) == []
 
 

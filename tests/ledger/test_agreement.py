@@ -40,9 +40,9 @@ from p2ptrain.testing.ledgers import (
     LedgerGroup,
     Unicast,
     accepted,
-    asked,
     digest,
     peers,
+    proposal_of,
     small_rules,
 )
 
@@ -174,7 +174,7 @@ def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
     some.deliver(lambda letter: not isinstance(letter.message, Accept))
     assert some["b"]._instance.round == 1
     some.send_events(
-        "b", Received(C, asked(some.rules, 0, Entry(2, some["b"].state.head, Skip(0))))
+        "b", Received(C, proposal_of(some.rules, 0, Entry(2, some["b"].state.head, Skip(0))))
     )
     assert kinds(some.mail) == ["b→c Refused"]
     assert isinstance(some.mail[0].message, Refused)
@@ -472,7 +472,7 @@ def promised(
 def test_only_the_proposer_of_a_round_can_propose_in_it() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    unsigned = replace(asked(some.rules, 1, entry), round=0)
+    unsigned = replace(proposal_of(some.rules, 1, entry), round=0)
     some.send_events("a", Received(C, unsigned), Received(C, Prepare(1, 3)))
     assert notes_of(some, "a") == [
         "a proposal for b's round 0 is ignored: its proposer did not sign it",
@@ -486,7 +486,7 @@ def test_proposal_in_a_later_round_needs_a_quorums_promises() -> None:
     proof, stranger = promised(some, C, 1), promised(some, D, 1)
     forged = PromiseProof(B, None, None, None, b"x")
     for promises in ((), (proof,), (proof, proof), (proof, stranger), (proof, forged)):
-        some.send_events("a", Received(C, asked(some.rules, 1, entry, promises)))
+        some.send_events("a", Received(C, proposal_of(some.rules, 1, entry, promises)))
     too_few = "c proposes in round 1: it lacks the promises of a quorum"
     assert notes_of(some, "a") == [
         too_few,
@@ -508,7 +508,7 @@ def test_proposal_needs_promises_whose_claims_were_proposed(round: int, claims: 
     own = accepted(some.rules, round, entry)
     had = own if claims == "its own round" else Accepted(round - 1, entry, b"no")
     proofs = (promised(some, C, round, had), promised(some, B, round))
-    some.send_events("a", Received(C, asked(some.rules, round, entry, proofs)))
+    some.send_events("a", Received(C, proposal_of(some.rules, round, entry, proofs)))
     said = f"c proposes in round {round}: c reports an accepted entry that nobody proposed"
     assert notes_of(some, "a") == [said]
     assert some["a"]._instance.acceptor.accepted is None
@@ -523,7 +523,7 @@ def test_proposer_cannot_omit_an_accepted_value() -> None:
     two = some["c"]._instance.electorate.promise(1, None)
     proofs = (proof_of(B, one), proof_of(C, two))
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    some.send_events("a", Received(C, asked(some.rules, 1, other, proofs)))
+    some.send_events("a", Received(C, proposal_of(some.rules, 1, other, proofs)))
     assert notes_of(some, "a")[-1].endswith(f"it must propose entry {accepted.entry.digest}")
 
 
@@ -532,7 +532,7 @@ def test_two_proposals_of_one_round_are_noticed() -> None:
     some.ready("a b c")
     some.deliver(lambda letter: letter.receiver == A)
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    some.send_events("a", Received(B, asked(some.rules, 0, other)))
+    some.send_events("a", Received(B, proposal_of(some.rules, 0, other)))
     assert notes_of(some, "a")[-1] == "b proposes two entries in round 0"
 
 
@@ -540,8 +540,8 @@ def test_proposal_for_another_chain_or_absurd_round_is_ignored() -> None:
     some = group()
     elsewhere, far = Entry(1, digest("elsewhere"), Skip(0)), (1 << 40) * 3
     here = Entry(1, some["a"].state.head, Skip(0))
-    some.send_events("a", Received(B, asked(some.rules, 0, elsewhere)))
-    some.send_events("a", Received(B, asked(some.rules, far, here)))
+    some.send_events("a", Received(B, proposal_of(some.rules, 0, elsewhere)))
+    some.send_events("a", Received(B, proposal_of(some.rules, far, here)))
     assert notes_of(some, "a") == [
         "a proposal for b's round 0 is ignored: it is of another chain",
         f"a proposal for b's round {far} is ignored: the round is far too high",
@@ -553,7 +553,7 @@ def test_electorate_remembers_a_bounded_number_of_proposals() -> None:
     electorate, head = some["a"]._instance.electorate, some["a"].state.head
     for step in range(2 * PROPOSALS_KEPT):
         entry = Entry(1, head, Skip(step))
-        signature = asked(some.rules, 0, entry).signature
+        signature = proposal_of(some.rules, 0, entry).signature
         assert all(electorate.proposed(0, entry.digest, signature) for _ in range(2))
         assert not electorate.proposed(0, entry.digest, b"forged")
         assert len(electorate._genuine) <= PROPOSALS_KEPT

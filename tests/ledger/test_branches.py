@@ -45,7 +45,7 @@ from p2ptrain.ledger.policy.accept import may_accept
 from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import LedgerGroup, certify, digest, peers, small_rules
-from p2ptrain.testing.ledgers import asked as asked_in_round_0
+from p2ptrain.testing.ledgers import proposal_of as asked_in_round_0
 
 A, B, C, D, E = peers("a b c d e")
 RULES = small_rules("a b c d e", participants_min=2, branch_after_s=60.0)
@@ -172,7 +172,7 @@ def test_b3_quorum_too_small_to_average_counts_as_none() -> None:
     assert it.outcome() is None
 
 
-def asked(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float = 61.0) -> Message:
+def proposal_of(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float = 61.0) -> Message:
     (*_, said) = it.receive(sender, ProposeBranch(entry), START, now)
     assert isinstance(said, Send)
     return said.message
@@ -180,7 +180,7 @@ def asked(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float = 61.
 
 def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
     it, entry = branching(B), Entry(1, START.head, PAIR)
-    assert isinstance(asked(it, entry), SignBranch)
+    assert isinstance(proposal_of(it, entry), SignBranch)
     refusals = {
         "the entry is not a branch": (replace(entry, value=Skip(0)), A, 61.0),
         "this node is at height 0 of another chain": (Entry(2, digest("x"), PAIR), A, 61.0),
@@ -193,11 +193,11 @@ def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
         ),
     }
     for reason, (proposal, sender, now) in refusals.items():
-        said = asked(it, proposal, sender, now)
+        said = proposal_of(it, proposal, sender, now)
         assert isinstance(said, RefuseBranch)
         assert said.reason.startswith(reason)
     it.note_presence(START, Presence((A, B, C), ()), 61.0)
-    assert asked(it, entry) == RefuseBranch(1, "this node sees a quorum")
+    assert proposal_of(it, entry) == RefuseBranch(1, "this node sees a quorum")
 
 
 def test_b3_proposer_repeats_and_counts_only_valid_signatures() -> None:

@@ -55,10 +55,10 @@ from p2ptrain.testing.ledgers import (
     LedgerGroup,
     Unicast,
     accepted,
-    asked,
     certify,
     digest,
     peers,
+    proposal_of,
     small_rules,
 )
 
@@ -308,7 +308,7 @@ def test_promises_inside_a_proposal_are_witnessed_too() -> None:
     own = some["b"]._instance.electorate.promise(1, accepted(RULES, 0, entry))
     some.send_events("a", Received(B, own))
     other = signed(B, promise(4))
-    proposal = asked(RULES, 4, entry, (PromiseProof(B, None, None, None, other.signature),))
+    proposal = proposal_of(RULES, 4, entry, (PromiseProof(B, None, None, None, other.signature),))
     assert accusations(some.send_events("a", Received(C, proposal))) == [B]
 
 
@@ -430,7 +430,7 @@ def test_process_that_noticed_its_copy_follows_but_does_not_vote() -> None:
     stranger = signed(A, promise(7))
     entry = Entry(1, some["a"].state.head, Skip(0))
     proofs = (PromiseProof(A, None, None, None, stranger.signature),)
-    effects = some.send_events("a", Received(C, asked(RULES, 7, entry, proofs)))
+    effects = some.send_events("a", Received(C, proposal_of(RULES, 7, entry, proofs)))
     assert in_use(effects) == ["a promise of a at height 1 is not in its records"]
     some.ready("a b c")
     assert all(letter.sender != A for letter in some.mail)
@@ -443,7 +443,7 @@ def test_forged_statement_does_not_reveal_a_second_process() -> None:
     some = LedgerGroup(RULES)
     proofs = (PromiseProof(A, None, None, None, b"forged"),)
     entry = Entry(1, some["a"].state.head, Skip(0))
-    assert in_use(some.send_events("a", Received(C, asked(RULES, 7, entry, proofs)))) == []
+    assert in_use(some.send_events("a", Received(C, proposal_of(RULES, 7, entry, proofs)))) == []
 
 
 def test_restarted_voter_recognises_its_own_votes() -> None:
@@ -500,9 +500,9 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     twin = Entry(1, first.parent, replace(first.value, participants=(*parts[1:], parts[0])))
     some.mail = []
     some.crash("b")
-    some.send_events("a", Received(B, asked(some.rules, 0, first)))
-    some.send_events("c", Received(B, asked(some.rules, 0, first)))
-    some.send_events("d", Received(B, asked(some.rules, 0, twin)))
+    some.send_events("a", Received(B, proposal_of(some.rules, 0, first)))
+    some.send_events("c", Received(B, proposal_of(some.rules, 0, first)))
+    some.send_events("d", Received(B, proposal_of(some.rules, 0, twin)))
     some.mail = []
     some.tell_all(PeerDown(B))
     some.wait(20, lambda letter: letter.sender != C or not leads_round_1(letter))

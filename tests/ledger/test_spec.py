@@ -24,10 +24,10 @@ from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import (
     LedgerGroup,
     accepted,
-    asked,
     certify,
     digest,
     peers,
+    proposal_of,
     small_rules,
 )
 from tests.exploration.harness.search import Bound, explore
@@ -205,7 +205,7 @@ def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
         proof_of(A, some["a"]._instance.electorate.promise(round, None)),
         proof_of(C, some["c"]._instance.electorate.promise(round, claim)),
     )
-    proposal = asked(some.rules, round, entry, promises)
+    proposal = proposal_of(some.rules, round, entry, promises)
     some.send_events("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (A, C)))
     some.now += after_s
     effects = some.send_events("b", Received(A, proposal))
@@ -528,7 +528,7 @@ def test_s11_proposer_cannot_drop_live_voters() -> None:
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state
     entry = Entry(1, state.head, Roster(0, 0, (b, c, d), ()))
-    fresh = asked(rules, 0, entry)
+    fresh = proposal_of(rules, 0, entry)
     said = "no vote yet: it drops a, which this node considers present"
     for voter in (c, d):
         assert some.send_events(voter, Received(b, fresh)) == [Note(said)]
@@ -537,7 +537,7 @@ def test_s11_proposer_cannot_drop_live_voters() -> None:
         proof_of(b, electorate[b].promise(1, accepted(rules, 0, entry))),
         *(proof_of(name, electorate[name].promise(1, None)) for name in (c, e)),
     )
-    assert some.send_events(d, Received(c, asked(rules, 1, entry, promises))) == []
+    assert some.send_events(d, Received(c, proposal_of(rules, 1, entry, promises))) == []
 
 
 def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:

@@ -66,7 +66,7 @@ class PaperNetwork:
     published: list[tuple[str, bytes]] = field(default_factory=list)
     requested: list[tuple[PeerId, bytes]] = field(default_factory=list)
     handlers: dict[str, Handler] = field(default_factory=dict)
-    judges: dict[str, Callable[[PeerId, PeerId, bytes], bool]] = field(default_factory=dict)
+    validators: dict[str, Callable[[PeerId, PeerId, bytes], bool]] = field(default_factory=dict)
     dropped: list[PeerId] = field(default_factory=list)
     members: list[PeerId] = field(default_factory=list)
     floods: dict[PeerId, int] = field(default_factory=dict)
@@ -105,8 +105,8 @@ class PaperNetwork:
     def know_members(self, members: Iterable[PeerId]) -> None:
         self.members = list(members)
 
-    def set_validator(self, topic: str, judge: Callable[[PeerId, PeerId, bytes], bool]) -> None:
-        self.judges[topic] = judge
+    def set_validator(self, topic: str, validator: Callable[[PeerId, PeerId, bytes], bool]) -> None:
+        self.validators[topic] = validator
 
     def pop_floods(self) -> dict[PeerId, int]:
         floods, self.floods = self.floods, {}

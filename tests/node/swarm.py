@@ -30,7 +30,7 @@ from p2ptrain.errors import P2PTrainError, PeerTooSlow
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.node.control.leaving import leave
-from p2ptrain.node.main import lives
+from p2ptrain.node.main import run_lives
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.journal import Journal
 from p2ptrain.run import (
@@ -128,7 +128,7 @@ class SwarmNode:
     async def _live(self) -> None:
         with sole_use(self.home), Diary(self.home.journal) as diary:
             self.records = diary.records
-            await lives(
+            await run_lives(
                 self.config,
                 self.home,
                 diary,

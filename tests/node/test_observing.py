@@ -22,9 +22,9 @@ from p2ptrain.ledger.messages.messages import Pruned
 from p2ptrain.names import label
 from p2ptrain.node import data_plane, observer
 from p2ptrain.node.assembly import NodeAssembly
-from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.joining.startup_status import StartupStatus
-from p2ptrain.node.main import opened
+from p2ptrain.node.main import open_node
 from p2ptrain.node.observer import FetchedSnapshot, fetch, fetch_here, observe
 from p2ptrain.node.outer_state import fetch as transfer
 from p2ptrain.node.state.context import Parts
@@ -50,7 +50,7 @@ async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[NodeAssembly]:
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
         reception = StartupStatus(node.peer, diary)
-        async with opened(config, node.home, reception, node.said.append) as made:
+        async with open_node(config, node.home, reception, node.said.append) as made:
             yield made
 
 
@@ -77,7 +77,7 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
 
         async def work(parts: Parts) -> FetchedSnapshot:
             fetched = await fetch_here(
-                parts, wanted="newest", updates=True, pin=True, say=eve.said.append
+                parts, wanted="newest", updates=True, pin=True, print_line=eve.said.append
             )
             await _expect_word_of_what_is_gone(s, parts, monkeypatch)
             return fetched
@@ -118,10 +118,10 @@ async def _expect_word_of_what_is_gone(
     for name in ("ann", "seed"):
         s[name].parts.store.chunk_path(first.update).unlink()
     with pytest.raises(StoreError, match="no source has") as caught:
-        await fetch_here(parts, wanted="genesis", updates=True, pin=False, say=print)
+        await fetch_here(parts, wanted="genesis", updates=True, pin=False, print_line=print)
     assert caught.value.code == "CKPT-NO-SOURCE"
     with pytest.raises(ConfigError, match="no certified snapshot"):
-        await fetch_here(parts, wanted="9999", updates=True, pin=False, say=print)
+        await fetch_here(parts, wanted="9999", updates=True, pin=False, print_line=print)
 
 
 async def test_observer_that_hears_nobody_says_so(
@@ -130,7 +130,7 @@ async def test_observer_that_hears_nobody_says_so(
     monkeypatch.setattr(observer, "HEAR_S", 0.1)
     async with rig(tmp_path) as r:
         with pytest.raises(NetworkUnreachable, match="no peer of the run was heard"):
-            await fetch_here(r.parts, wanted="newest", updates=True, pin=False, say=print)
+            await fetch_here(r.parts, wanted="newest", updates=True, pin=False, print_line=print)
 
 
 LIAR, HONEST = ANN.peer, BOB.peer
@@ -138,7 +138,7 @@ LIAR, HONEST = ANN.peer, BOB.peer
 
 async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
     """The ledger is followed, and these peers claim these heights."""
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(run_ledger, r.parts, r.events)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]
         r.parts.peers.note_heartbeat(peer, heartbeat(r.run.id, height=height), r.parts.now())
@@ -244,12 +244,12 @@ async def test_source_that_is_silent_in_a_long_catch_up_is_waited_for(
 def test_home_of_a_running_node_is_refused_with_advice(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught:
-        fetch(NodeConfig(home.root), "newest", updates=True, pin=False, say=print)
+        fetch(NodeConfig(home.root), "newest", updates=True, pin=False, print_line=print)
     assert caught.value.do.startswith("p2ptrain ckpt ls --home ")
 
 
 def test_errors_are_raised_unchanged(tmp_path: Path) -> None:
     config = NodeConfig(tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",))
     with pytest.raises(ConfigError) as caught:
-        fetch(config, "newest", updates=True, pin=False, say=print)
+        fetch(config, "newest", updates=True, pin=False, print_line=print)
     assert caught.value.code == "ADDR-NONE"

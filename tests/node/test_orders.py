@@ -15,8 +15,8 @@ from p2ptrain.sync.trainer_orders import (
     RebaseOrder,
     TrainerProgress,
     TrainOrder,
-    after,
     next_orders,
+    progress_after,
 )
 
 B, C, D = (1, 2, 3), (7, 8, 9), (11, 12, 13)
@@ -80,7 +80,7 @@ def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
     desk = TrainerProgress(4, B)
     (order,) = next_orders(desk, 5, B + C[:1], LeasePace(1, 1))
     assert order == RebaseOrder(5)
-    assert after(desk, order).due(B + C[:1], LeasePace(1, 1)) == B
+    assert progress_after(desk, order).due(B + C[:1], LeasePace(1, 1)) == B
 
 
 def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
@@ -118,7 +118,7 @@ def desks(draw):
 @given(st.none() | desks(), steps, leases, paces, st.booleans())
 def test_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, taken) -> None:
     for order in next_orders(desk, step, lease, pace, taken=taken):
-        desk = after(desk, order)
+        desk = progress_after(desk, order)
     if lease:
         assert desk.step == step
         assert desk.blocks == lease[: len(desk.blocks)]

@@ -48,11 +48,11 @@ from p2ptrain.simulation.rings import update_of
 from p2ptrain.testing.ledgers import (
     LedgerGroup,
     accepted,
-    asked,
     certify,
     chain_of,
     digest,
     peers,
+    proposal_of,
     small_rules,
 )
 
@@ -144,16 +144,16 @@ def test_checker_finds_a_vote_for_an_unsigned_proposal() -> None:
         message = promise_message(RULES.run, 1, round, had.round, entry.digest)
         return Promise(1, round, had, signature_of(A, message))
 
-    checker.on_vote(B, asked(RULES, 0, entry), SimDisk())
-    checker.on_vote(C, asked(RULES, 1, entry), SimDisk())
+    checker.on_vote(B, proposal_of(RULES, 0, entry), SimDisk())
+    checker.on_vote(C, proposal_of(RULES, 1, entry), SimDisk())
     checker.on_vote(A, promise(2, accepted(RULES, 0, entry)), SimDisk())
     assert checker.violations == []
-    checker.on_vote(B, replace(asked(RULES, 3, entry), signature=b"no"), SimDisk())
+    checker.on_vote(B, replace(proposal_of(RULES, 3, entry), signature=b"no"), SimDisk())
     vote = Vote(RULES.run, 1, 3, entry.digest, A, b"")
     checker.on_vote(A, Accept(vote), SimDisk())
     checker.on_vote(A, promise(4, Accepted(3, entry, b"no")), SimDisk())
     proof = PromiseProof(A, 3, entry.digest, b"no", b"")
-    checker.on_vote(C, asked(RULES, 4, entry, (proof,)), SimDisk())
+    checker.on_vote(C, proposal_of(RULES, 4, entry, (proof,)), SimDisk())
     where = f"stands for {entry.digest[:8]} in round 3 of 1, unsigned"
     said = [f"ProposalsAreSigned: {name} {where}" for name in "aac"]
     assert checker.violations == said
@@ -186,7 +186,7 @@ def test_checker_finds_a_vote_that_the_promises_forbid() -> None:
         *((one, (free, held, bent), True) for bent in (own_round, later, unsigned, stranger)),
     ):
         checker = ProposalsAreEntitled(lines=LINES, rules=RULES)
-        checker.on_vote(A, asked(RULES, 2, entry, proofs), SimDisk())
+        checker.on_vote(A, proposal_of(RULES, 2, entry, proofs), SimDisk())
         checker.on_vote(B, Accept(Vote(RULES.run, 1, 2, entry.digest, B, b"")), SimDisk())
         assert (checker.violations == []) is entitled
 

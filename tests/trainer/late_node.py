@@ -30,8 +30,8 @@ from p2ptrain.sync.trainer_orders import (
     RebaseOrder,
     TrainerProgress,
     TrainOrder,
-    after,
     next_orders,
+    progress_after,
 )
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, StallWatch
 from tests.trainer.ought import Offered, Ought, Vector
@@ -233,7 +233,7 @@ class LateNode:
                 pull = (0.5, 0.5, 0.5) if self.eager else ()
                 frame = frames.Train(step, paths, 0, isinstance(order, AheadOrder), *pull)
                 self.to_train += len(blocks)
-        self.desk = after(self.desk, order)
+        self.desk = progress_after(self.desk, order)
         if not isinstance(order, AheadOrder):
             self.work = self.offer = None
         self.watch.sent(frame, self.now)

@@ -142,7 +142,7 @@ def test_half_is_taken_of_what_the_ranks_found_to_fit(
     every_start_ends: list[TrainerConfig], config: TrainerConfig, vectors: Vectors
 ) -> None:
     told: list[Halving] = []
-    supervisor = Supervisor(config, vectors.theta_fd, vectors.local_fd, found=told.append)
+    supervisor = Supervisor(config, vectors.theta_fd, vectors.local_fd, on_halving=told.append)
     trainer = supervisor.start()
     hello = Hello(0, 1, vectors.layout.digest, 9, "A GPU", 2, 700)
     assert trainer.feed(encode(hello)) == [hello]

@@ -300,7 +300,7 @@ def test_rank_without_memory_makes_the_next_ones_take_less(node: Node) -> None:
 def test_reduced_size_is_below_what_the_ranks_found_to_fit(node: Node) -> None:
     running, first = node.start(), node.gathered()[0]
     told: list[Halving] = []
-    node.trainers.found = told.append
+    node.trainers.on_halving = told.append
     first.channel().send(Hello(0, 2, LAYOUT.digest, 10, "A GPU", 2, 700))
     assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
     first.tell_end(OUT_OF_MEMORY_EXIT_CODE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import NotAuthorised, P2PTrainError
@@ -115,7 +115,7 @@ def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
     from p2ptrain.ids import PeerId
 
     try:
-        told = ask(root, "pending").get("pending", [])
+        told = send_command(root, "pending").get("pending", [])
     except P2PTrainError as error:
         return [], error
     asking = [PeerId(peer) for peer in told if is_peer_id(peer)] if isinstance(told, list) else []
@@ -150,7 +150,7 @@ def _tell_node(root: Path) -> None:
     """Tell the new list to a node that runs here, which gossips it at once; otherwise it applies
     later."""
     try:
-        ask(root, "reload-allowlist")
+        send_command(root, "reload-allowlist")
     except P2PTrainError as error:
         if error.code == "NO-NODE":
             progress("no node runs in this home: the list takes effect when you start one here")

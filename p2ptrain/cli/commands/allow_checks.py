@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
 from p2ptrain.suggested_command import to_paste
 
@@ -66,13 +66,13 @@ def hear_others(where: Home) -> NeighbourAnswers:
     from p2ptrain.archive.chain_reader import records_in
 
     try:
-        told = ask(where.root, "newest-allowlist", deadline_s=ANSWER_S)
+        told = send_command(where.root, "newest-allowlist", deadline_s=ANSWER_S)
     except P2PTrainError as error:
         if error.code != "NO-NODE":
             raise
         if next(records_in(where.ledger), None) is None:
             return NeighbourAnswers()  # The run has not begun: only this home has lists of it.
-        raise _unheard(
+        raise _nobody_answered(
             "no node runs in this home, so others could not be asked for the newest allowlist",
             f"start it ({to_paste(where.root, 'node')}) and repeat the command",
         ) from error
@@ -80,7 +80,7 @@ def hear_others(where: Home) -> NeighbourAnswers:
     if type(heard) is not int or not _are_peers(others) or not _are_peers(voters):
         raise RemoteProtocolError("the node in this home does not say which allowlist others have")
     if others and not heard:
-        raise _unheard(
+        raise _nobody_answered(
             "the node in this home is not connected to any peer that shows the newest allowlist",
             "repeat the command when other peers are back",
         )
@@ -94,7 +94,7 @@ def _are_peers(told: object) -> bool:
     return isinstance(told, list) and all(map(is_peer_id, told))
 
 
-def _unheard(what: str, do: str) -> TryLater:
+def _nobody_answered(what: str, do: str) -> TryLater:
     return TryLater(
         what,
         code="ALLOW-UNHEARD",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.commands import bench_state
-from p2ptrain.cli.commands.bench_output import hosts_of, numbers, tell
+from p2ptrain.cli.commands.bench_output import hosts_of, numbers, print_lines
 from p2ptrain.cli.output import JsonOption, examples, progress, result
 from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
@@ -61,7 +61,7 @@ def kernels(
 
     report = measure(elements, rounds, variant, block)
     if as_json:
-        tell(report.lines(), as_json)
+        print_lines(report.lines(), as_json)
     else:
         for line in lines_of(report):
             result(line)
@@ -165,7 +165,7 @@ def allreduce(
             if len(counts) + len(sizes) > 2:
                 raise ValueError("--bad-link takes one number of --peers and one of --elements")
             found = orders.measure(counts[0], sizes[0], bad_link * 1e6 / 8, rounds)
-            return tell(found.lines, as_json)
+            return print_lines(found.lines, as_json)
         settings = settings_of(
             counts,
             sizes,
@@ -184,7 +184,7 @@ def allreduce(
         ) from exc
     for name, why in report.missing.items():
         progress(f"{name} was not measured: {why}")
-    tell(report.lines, as_json)
+    print_lines(report.lines, as_json)
 
 
 @app.command(
@@ -241,7 +241,7 @@ def trainer(
         )
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
     try:
-        tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
+        print_lines(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
     except ProcessFailed as exc:
         raise ConfigError(f"the measurement cannot run: {exc}", do="--against none") from exc
 
@@ -315,7 +315,7 @@ def utilisation(
         setting = UtilisationSetting(layers, width, sequence, batch, steps, measured, limit)
         streaming = SyncMode(fragments, overlap, mixing, "int4", outer_lr=0.4)
         hosts = hosts_of(addresses, len(addresses.split(",")) if addresses else nodes)
-        tell(measure(setting, [SyncMode(), streaming], hosts), as_json)
+        print_lines(measure(setting, [SyncMode(), streaming], hosts), as_json)
     except (ValueError, ProcessFailed) as exc:
         raise ConfigError(
             f"the measurement cannot run: {exc}", do="correct the option; --help describes it"

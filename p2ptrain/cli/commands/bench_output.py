@@ -33,7 +33,7 @@ def numbers(option: str, text: str) -> list[int]:
     return [int(each) for each in text.split(",")]
 
 
-def tell(lines: Iterable[FigureLine], as_json: bool) -> None:
+def print_lines(lines: Iterable[FigureLine], as_json: bool) -> None:
     """Print each line as soon as it is known."""
     for line in lines:
         if as_json:

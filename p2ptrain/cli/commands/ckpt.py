@@ -83,11 +83,11 @@ def account_in(where: Home) -> ChainFacts:
     """Read the ledger of a home and check each certificate. Raises StoreError."""
     from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
-    from p2ptrain.archive.replay import account_of
+    from p2ptrain.archive.replay import chain_facts
 
     run = run_of(where)
     walk = ChainVerifier(rules_of(run), records_in(where.ledger), where.ledger)
-    return account_of(run.manifest, walk.begins, (link.certified for link in walk.links()))
+    return chain_facts(run.manifest, walk.begins, (link.certified for link in walk.links()))
 
 
 def _rows(where: Home, account: ChainFacts) -> Iterator[SnapshotRow]:
@@ -189,7 +189,7 @@ def fetch(
     allow_open_files()
     from p2ptrain.node.observer import fetch as fetched_by
 
-    fetched = fetched_by(config, snapshot, updates=updates, pin=pin, say=progress)
+    fetched = fetched_by(config, snapshot, updates=updates, pin=pin, print_line=progress)
     if as_json:
         result_json(asdict(fetched))
         return
@@ -218,7 +218,7 @@ def verify(
     manifest = store.manifest(named.digest)
     damaged, missing = _examined(store, manifest.chunks)
     if as_json and not damaged and not missing:
-        result_json({**_told(named), "chunks": len(manifest.chunks), "good": True})
+        result_json({**_as_map(named), "chunks": len(manifest.chunks), "good": True})
     if damaged:
         raise ChunkCorrupt(
             f"{len(damaged)} of the {len(manifest.chunks)} chunks of the snapshot of outer step "
@@ -276,7 +276,7 @@ def pin(
     result(f"the snapshot of outer step {named.step} {words}: {named.digest}")
 
 
-def _told(named: CertifiedSnapshot) -> dict[str, object]:
+def _as_map(named: CertifiedSnapshot) -> dict[str, object]:
     return {
         "step": named.step,
         "digest": named.digest,

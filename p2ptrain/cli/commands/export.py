@@ -116,7 +116,9 @@ def export(
         run.manifest.model, found.origin, tokenizer, dtype.value, shard_mb * 1_000_000
     )
     seen: list[Parity] = []
-    exported = export(plan, found.theta, folder, force=force, look=_looking(compared, seen))
+    exported = export(
+        plan, found.theta, folder, force=force, check_folder=_parity_check(compared, seen)
+    )
     if as_json:
         more = {"dtype": plan.dtype, "updates_after": found.updates_after}
         result_json(_facts(found.origin, exported, seen) | more)
@@ -131,16 +133,17 @@ def export(
         )
 
 
-def _looking(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
-    """Return a `Look` that compares the logits of a folder if `compared`, and appends the result to
-    `seen`."""
+def _parity_check(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
+    """Return a `CheckFolder` that compares the logits of a folder if `compared`, and appends the
+    result to `seen`.
+    """
     from p2ptrain.export.parity import compare
 
-    def look(written: Path) -> None:
+    def check_folder(written: Path) -> None:
         if compared:
             seen.append(compare(written))
 
-    return look
+    return check_folder
 
 
 def export_newest(home: Path, folder: Path) -> Path:
@@ -172,12 +175,12 @@ def _chain(where: Home, run: Run) -> ChainContents:
     from p2ptrain.archive.amendments import Amendments
     from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
-    from p2ptrain.archive.replay import account_of
+    from p2ptrain.archive.replay import chain_facts
     from p2ptrain.export.choosing import ChainContents
 
     walk = ChainVerifier(rules_of(run), records_in(where.ledger), where.ledger)
     tokens_before = {walk.begins.step: walk.begins.tokens}
-    account = account_of(run.manifest, walk.begins, _counted(walk, tokens_before))
+    account = chain_facts(run.manifest, walk.begins, _counted(walk, tokens_before))
     amendments = Amendments.of(where, run)
     return ChainContents(account, tokens_before, walk.state.height, walk.state.head, amendments)
 

@@ -57,7 +57,7 @@ def show(home: HomeOption = None, last: LastOption = 20, as_json: JsonOption = F
             {**_summary(run, chain), "entries": [_plain(link) for link in chain.links[-last:]]}
         )
         return
-    _tell(run, chain)
+    _print_summary(run, chain)
     for link in chain.links[-last:]:
         result(printable(_line(link)))
 
@@ -89,7 +89,7 @@ def verify(
     if as_json:
         result_json({**_summary(run, chain), "good": True, "amendments": amended})
         return
-    _tell(run, chain)
+    _print_summary(run, chain)
     for each in amended:
         result(f"amendment {each['number']}: {each['words']}")
     first = "" if chain.origin is None else f" from {chain.links[0].after.height} on"
@@ -206,7 +206,7 @@ def run_at(manifest: Path) -> Run:
     return run
 
 
-def _tell(run: Run, chain: CheckedChain) -> None:
+def _print_summary(run: Run, chain: CheckedChain) -> None:
     from p2ptrain.ledger.queries import branch_words
     from p2ptrain.names import named
 

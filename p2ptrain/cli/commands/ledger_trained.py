@@ -54,7 +54,7 @@ def trained(
     records = _records(journals or [where.journal])
     found = check_trained(walk.begins, links, records)
     if not as_json:
-        return _tell(where, found)
+        return _print_audit(where, found)
     result_json(_plain(found))
     if not found.good:
         raise typer.Exit(P2PTrainError.exit_code)
@@ -78,7 +78,7 @@ def _plain(found: TrainingAudit) -> dict[str, object]:
     }
 
 
-def _tell(where: Home, found: TrainingAudit) -> None:
+def _print_audit(where: Home, found: TrainingAudit) -> None:
     if not found.good:
         export = to_paste(where.root, "ledger export FILE")
         raise P2PTrainError(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.output import progress
 from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater
 
@@ -43,7 +43,7 @@ class RunProgress:
     agreed: tuple[Digest, ...]
 
 
-def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
+def wanted_amendment(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
     """Return the wanted amendment, not numbered yet. Raises ConfigError, code AMEND-VALUE."""
     from p2ptrain.run import Amendment
 
@@ -118,12 +118,12 @@ def course_of(where: Home, run: Run) -> RunProgress:
     from p2ptrain.cli.commands.ledger import chain_of
 
     try:
-        told = ask(where.root, "reload-amendments")
+        told = send_command(where.root, "reload-amendments")
     except P2PTrainError as error:
         if error.code != "NO-NODE":
             raise
     else:
-        return _told(told)
+        return _decode_progress(told)
     links = chain_of(run, where.ledger).links
     if not links:
         return RunProgress(0, ())
@@ -131,7 +131,7 @@ def course_of(where: Home, run: Run) -> RunProgress:
     return RunProgress(state.step, tuple(each.digest for each in state.terms))
 
 
-def _told(reply: Mapping[str, object]) -> RunProgress:
+def _decode_progress(reply: Mapping[str, object]) -> RunProgress:
     from p2ptrain.ids import Digest, is_digest
 
     step, agreed = reply.get("step"), reply.get("agreed")
@@ -260,7 +260,7 @@ def _tell_node(where: Home) -> None:
     """Pass the amendment to a node that runs here, which gossips it at once; otherwise a node does
     so later."""
     try:
-        ask(where.root, "reload-amendments")
+        send_command(where.root, "reload-amendments")
     except P2PTrainError as error:
         if error.code == "NO-NODE":
             progress(

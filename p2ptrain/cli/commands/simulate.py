@@ -61,12 +61,12 @@ def simulate(
         raise ConfigError(f"there is no profile {profile!r}", do=f"choose one of {known}")
     plan, began = CampaignPlan(seeds, first_seed, peers, steps, profile), time.monotonic()
     if results is None:
-        sums = run_campaign(plan, processes=processes, say=progress)
+        sums = run_campaign(plan, processes=processes, print_line=progress)
         facts = _facts(plan, sums, time.monotonic() - began)
     else:
         book = Results(results, plan)
         sums = run_campaign(
-            plan, processes=processes, say=progress, known=book.known, keep=book.record_batch
+            plan, processes=processes, print_line=progress, known=book.known, keep=book.record_batch
         )
         facts = _facts(plan, sums, time.monotonic() - began)
         book.end(facts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
@@ -149,7 +149,7 @@ def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> lis
         mended = set(repair_store(config, bad, progress))
     except HomeInUse:
         progress("the node that runs in this home repairs them")
-        ask(where.root, "scrub")
+        send_command(where.root, "scrub")
         return _wait_for(where, bad)
     return [digest for digest in bad if digest not in mended]
 

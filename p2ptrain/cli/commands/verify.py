@@ -105,7 +105,7 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
     """Audit the run. Raises ConfigError, or StoreError: the disk is damaged."""
     from p2ptrain.archive.chain_reader import ChainVerifier, EntryBroken, ReadOnlyDisk
     from p2ptrain.archive.ledger_on_disk import rules_of
-    from p2ptrain.archive.replay import account_of
+    from p2ptrain.archive.replay import chain_facts
     from p2ptrain.store import LogCorrupt, RecordLog
 
     findings = AuditFindings(run.id, run.manifest.name)
@@ -115,7 +115,7 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
             findings.torn = f"{where.ledger.name} ends in {log.torn_bytes} bytes of a torn record"
             progress(f"{findings.torn}: a node is writing it, or a crash left it; it is ignored")
         walk = ChainVerifier(rules_of(run), log or (), where.ledger)
-        account = account_of(run.manifest, walk.begins, _told(walk))
+        account = chain_facts(run.manifest, walk.begins, _with_progress(walk))
     except (EntryBroken, LogCorrupt) as exc:
         findings.difference = _of_entry(exc)
         return findings
@@ -130,7 +130,7 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
     return findings
 
 
-def _told(walk: ChainVerifier) -> Iterator[Certified]:
+def _with_progress(walk: ChainVerifier) -> Iterator[Certified]:
     seldom = ThrottledProgress()
     for link in walk.links():
         seldom(f"{walk.good} entries are valid")

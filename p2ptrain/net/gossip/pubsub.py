@@ -56,7 +56,7 @@ PARKED_MAX = 64
 """Strangers whose stream waits. A connection holds at most 1 MiB of unread bytes (bounds.py)."""
 
 Admitted = Callable[[PeerId], bool]
-Judge = Callable[[PeerId, PeerId, bytes], bool]
+Validator = Callable[[PeerId, PeerId, bytes], bool]
 """judge(forwarder, author, payload): whether to deliver a message and pass it on."""
 Message = tuple[PeerId, bytes]
 
@@ -144,7 +144,7 @@ class GatedPubsub(Pubsub):
         self._kept = router.mcache.get
         self._deliver = deliver
         self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
-        self.judges: dict[str, Judge] = {}
+        self.validators: dict[str, Validator] = {}
 
     def is_admitted(self, peer: ID) -> bool:
         return bool(peer == self.my_id or self._admitted(PeerId(str(peer))))
@@ -236,14 +236,16 @@ class GatedPubsub(Pubsub):
             log.debug("a message through %s was dropped: %r", msg_forwarder, exc)
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
-        """Ask the judges of its topics. This comes before the signature check, which costs more: an
-        unwanted message stays unwanted whoever wrote it.
+        """Ask the validators of its topics. This comes before the signature check, which costs
+        more: an unwanted message stays unwanted whoever wrote it.
         """
-        judges = [self.judges[topic] for topic in message.topicIDs if topic in self.judges]
-        if forwarder == self.my_id or not judges:
+        validators = [
+            self.validators[topic] for topic in message.topicIDs if topic in self.validators
+        ]
+        if forwarder == self.my_id or not validators:
             return True
         names = PeerId(str(forwarder)), PeerId(str(ID(message.from_id)))
-        return all(judge(*names, bytes(message.data)) for judge in judges)
+        return all(validator(*names, bytes(message.data)) for validator in validators)
 
     def notify_subscriptions(self, publish_message: Any) -> None:
         """Deliver at once: libp2p's own queue is short, and a full one drops the newest message."""

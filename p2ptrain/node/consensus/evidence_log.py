@@ -20,7 +20,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import RecordLog
 
 
-def kept(home: Home) -> list[Accused]:
+def load_evidence(home: Home) -> list[Accused]:
     """Return the evidence that this home holds, for the ledger, which checks it.
 
     Raises:
@@ -37,7 +37,7 @@ def kept(home: Home) -> list[Accused]:
         ) from exc
 
 
-async def keep(parts: Parts, evidence: Evidence) -> None:
+async def record_evidence(parts: Parts, evidence: Evidence) -> None:
     """Write `evidence` to disk durably, and warn the user."""
     parts.journal.write("accused", peer=evidence.peer, height=evidence.height, words=evidence.words)
     if evidence.peer == parts.me:

@@ -54,14 +54,14 @@ LAST_WORDS_S = 1.0
 """How long the node waits for the entry that healed a branch to reach the others on it."""
 
 
-async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoin:
+async def run_ledger(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoin:
     """Own the ledger until it ends. Return the chain that is to replace ours."""
     parts.network.handle(LEDGER_PROTOCOL, _listener(parts), bytes_max=LEDGER_BYTES_MAX)
     due: list[Event] = [
         AllowedPeers(parts.admission.members_allowed()),
         KnownAmendments(parts.amendments.terms),
     ]
-    due += await trio.to_thread.run_sync(evidence_log.kept, parts.home)
+    due += await trio.to_thread.run_sync(evidence_log.load_evidence, parts.home)
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(parts, nursery)
         height = 0
@@ -74,7 +74,7 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoi
                     await _speak_last(parts, effects[-1])
                     nursery.cancel_scope.cancel()
                     return effects[-1]
-            parts.changes.ring()
+            parts.changes.notify_all()
             await _compact(parts)
             if parts.ledger.state.height > height:
                 height = parts.ledger.state.height
@@ -82,7 +82,7 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoi
                 await pruning.prune(parts)
             due = await _due(events, parts.ledger.next_deadline())
             for event in due:
-                parts.heard.release(author_of(event))
+                parts.inbox_shares.release(author_of(event))
 
 
 async def _due(events: trio.MemoryReceiveChannel[Event], deadline: float | None) -> list[Event]:
@@ -142,7 +142,7 @@ async def _carry_out(
                 # The outer step may have ended before that task runs.
                 nursery.start_soon(_hold_update, parts, update, parts.ledger.state.step)
             case Accuse(evidence):
-                await evidence_log.keep(parts, evidence)
+                await evidence_log.record_evidence(parts, evidence)
             case VotingStopped():
                 evidence_log.heed_namesake(parts, effect)
             case Note(text):
@@ -154,7 +154,7 @@ async def _carry_out(
 async def _speak_last(parts: Parts, rejoin: Rejoin) -> None:
     last = rejoin.chain[-1].entry
     parts.journal.write("rejoining", parted_at=rejoin.height, height=last.height, head=last.digest)
-    parts.changes.ring()
+    parts.changes.notify_all()
     await trio.sleep(LAST_WORDS_S)
 
 
@@ -199,7 +199,7 @@ async def _hold_update(parts: Parts, update: Digest, step: int) -> None:
 
     parts.holding.add(update)
     try:
-        sound = await parts.changes.so_long_as(matters, inspect)
+        sound = await parts.changes.run_while(matters, inspect)
         if sound and opened is not None:
             await parts.send_event(UpdateHeld(update, (opened.step, opened.attempt)))
     except RemoteProtocolError as exc:

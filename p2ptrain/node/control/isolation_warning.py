@@ -40,7 +40,7 @@ async def notice_isolation(parts: Parts) -> None:
             parts.standing.isolated = reason
             _warn(parts)
             parts.journal.write("isolated", reason=reason)
-            parts.changes.ring()
+            parts.changes.notify_all()
         await parts.changes.wait(at_most_s=LOOK_S)
 
 

@@ -26,8 +26,8 @@ GOODBYE_S = 0.3
 class ExitSignals:
     """Handles SIGINT and SIGTERM. `parts` is set once there are peers to say goodbye to."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._say = print_line
         self.parts: Parts | None = None
 
     async def obey_signals(self, node: trio.CancelScope) -> None:
@@ -37,7 +37,7 @@ class ExitSignals:
                 async for _ in signals:
                     if self.parts is None or self.parts.standing.leaving:
                         break
-                    self._say(farewell(self.parts))
+                    self._say(goodbye_text(self.parts))
                     nursery.start_soon(self._leave, self.parts, node)
                 node.cancel()
 
@@ -75,7 +75,7 @@ def _is_needed(parts: Parts) -> bool:
     return bool(others) and state.phase is not Phase.ENDED
 
 
-def farewell(parts: Parts) -> str:
+def goodbye_text(parts: Parts) -> str:
     """Return the text for a user who presses Ctrl-C."""
     standing = parts.standing
     lost = ""

@@ -78,7 +78,7 @@ class LeftOutWatch:
         `doubted`: this node's own record of failed attempts says that it should sit out.
         """
         was_member, self.member = self.member, state.is_member(me)
-        before, self.judged = self.judged, opened(state)
+        before, self.judged = self.judged, reduce_under_way(state)
         roster = state.roster
         if was_member and not self.member:
             return GONE
@@ -98,7 +98,7 @@ class LeftOutWatch:
         return UNHEARD if work is not None and work.step == roster.step else LATE
 
 
-def opened(state: LedgerState) -> tuple[int, int] | None:
+def reduce_under_way(state: LedgerState) -> tuple[int, int] | None:
     """Return the outer step and the attempt of the exchange under way; None if there is none."""
     roster = state.roster
     return (roster.step, roster.attempt) if roster and roster.participants else None
@@ -111,7 +111,7 @@ async def notice_left_out(parts: Parts) -> None:
     knows that.
     """
     state, warnings = parts.ledger.state, parts.standing.warnings
-    rosters = LeftOutWatch(state.is_member(parts.me), opened(state))
+    rosters = LeftOutWatch(state.is_member(parts.me), reduce_under_way(state))
     while True:
         state = parts.ledger.state
         blame, everybody = parts.ledger.reports.blame, frozenset(state.members)
@@ -120,7 +120,7 @@ async def notice_left_out(parts: Parts) -> None:
         if why is not None and not parts.standing.leaving:
             warnings[WARNING] = why
             parts.journal.write("left-out", step=state.step, why=why.what)
-            parts.changes.ring()
+            parts.changes.notify_all()
         elif state.roster is not None and parts.me in state.roster.peers:
             warnings.pop(WARNING, None)
         await parts.changes.wait()

@@ -72,7 +72,7 @@ async def notice_slow_exchange(parts: Parts) -> None:
             caution = caution_about(parts, lasts_s, exchanges.usual_s)
             standing.warnings[WARNING] = caution
             parts.journal.write("exchange-slow", step=standing.averaging, what=caution.what)
-            parts.changes.ring()
+            parts.changes.notify_all()
         await parts.changes.wait(at_most_s=LOOK_S)
 
 

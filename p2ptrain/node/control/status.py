@@ -103,8 +103,8 @@ async def _state_digest(parts: Parts) -> str:
 
 
 def _asking(parts: Parts) -> tuple[str, ...]:
-    first = hello_server.asking(parts)[:ASKING_MAX]
-    return tuple(hello_server.asks(parts, peer) for peer in first)
+    first = hello_server.waiting_peers(parts)[:ASKING_MAX]
+    return tuple(hello_server.request_line(parts, peer) for peer in first)
 
 
 def _sending(parts: Parts) -> str:

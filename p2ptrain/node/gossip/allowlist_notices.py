@@ -16,7 +16,7 @@ import trio
 from p2ptrain.encoding import fields, unpack
 from p2ptrain.errors import PeerError, ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.hello_messages import HelloRequest
 
@@ -51,8 +51,9 @@ class AllowlistNotices:
     """Until when each peer that showed no list is left alone."""
 
     def turn(self, peer: PeerId, now: float) -> int | None:
-        """Return how many peers are asked before `peer`, and count it as asked until `done`. Return
-        None if it must not be asked now."""
+        """Return how many peers are asked before `peer`, and count it as asked until
+        `note_answered`. Return None if it must not be asked now.
+        """
         rests = now < self.resting.get(peer, now)
         if rests or peer in self.asked or len(self.asked) >= ASKED_MAX:
             return None
@@ -99,7 +100,7 @@ async def _is_shown(parts: Parts, notices: AllowlistNotices, peer: PeerId, seque
         "it sent another allowlist than the one it had announced",
     )
     try:
-        shown = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).allowlist
+        shown = (await send_hello(parts.network, peer, HelloRequest(parts.run, b""))).allowlist
         newer = bool(shown) and parts.admission.adopt_if_newer(shown)
     except PeerError as exc:
         rest_s, reason = SILENT_S, exc.what

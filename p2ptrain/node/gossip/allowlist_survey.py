@@ -13,7 +13,7 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.ask_peers import ADMITTED, whom_to_ask
 from p2ptrain.node.gossip.gossip import admission_changed
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.hello_messages import HelloRequest
 
@@ -58,7 +58,7 @@ async def _shown(parts: Parts) -> dict[PeerId, bytes]:
 
     async def ask_one(peer: PeerId) -> None:
         try:
-            reply = await ask(parts.network, peer, HelloRequest(parts.run, b""))
+            reply = await send_hello(parts.network, peer, HelloRequest(parts.run, b""))
         except (PeerError, RemoteProtocolError) as exc:
             parts.complain("bad-hello", peer, reason=exc.what)
             return

@@ -17,7 +17,7 @@ from p2ptrain.ledger.chain.terms import amendment_fault
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.ledger.messages.peer_reports import KnownAmendments
 from p2ptrain.node.gossip.ask_peers import ADMITTED, HELLO_PACE, first_good, whom_to_ask
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.peers.hello_messages import HelloRequest
@@ -55,7 +55,7 @@ async def amendments_changed(parts: Parts) -> None:
     parts.journal.write("amendments", numbers=numbers)
     await _publish(parts)
     await parts.send_event(KnownAmendments(parts.amendments.terms))
-    parts.changes.ring()
+    parts.changes.notify_all()
 
 
 async def _offer(parts: Parts) -> None:
@@ -97,7 +97,7 @@ async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
     Amendments that it shows are kept if the organiser has signed them, needed or not.
     """
     try:
-        told = (await ask(parts.network, peer, HelloRequest(parts.run, b""))).amendments
+        told = (await send_hello(parts.network, peer, HelloRequest(parts.run, b""))).amendments
         if told:
             parts.amendments.adopt_new(told, parts.ledger.state.terms)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:

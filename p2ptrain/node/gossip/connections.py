@@ -200,4 +200,4 @@ async def _judge(parts: Parts, ended: PeerId | None = None) -> None:
             await parts.send_event(PeerDown(peer))
         elif colour is Colour.GREEN:
             await parts.send_event(PeerUp(peer))
-        parts.changes.ring()
+        parts.changes.notify_all()

@@ -75,10 +75,10 @@ ALLOWLIST_BYTES_MAX = 32 << 10
 """A longer list is only announced, and a peer that lacks it asks: gossip would carry it many
 times."""
 
-Take = Callable[[Parts, PeerId, bytes], Awaitable[None]]
+HandlePayload = Callable[[Parts, PeerId, bytes], Awaitable[None]]
 
 
-async def speak(parts: Parts) -> None:
+async def send_heartbeats(parts: Parts) -> None:
     """Send a heartbeat every `interval_s`, and at once when something changed, until cancelled."""
     for serial in itertools.count():
         parts.heartbeat_due = trio.Event()
@@ -90,11 +90,11 @@ async def speak(parts: Parts) -> None:
         heartbeat = describe(parts, incarnation, serial, lacks)
         await parts.network.publish(heartbeat_topic(parts.run), parts.saying.encode_next(heartbeat))
         await trio.sleep(HASTE_S)
-        with trio.move_on_after(interval_s(speakers(parts))):
+        with trio.move_on_after(interval_s(heartbeat_senders(parts))):
             await parts.heartbeat_due.wait()
 
 
-def speakers(parts: Parts) -> int:
+def heartbeat_senders(parts: Parts) -> int:
     """Return how many peers send heartbeats, as heard here; our listeners count about the same."""
     most = len(parts.ledger.state.members) + OTHERS_MAX
     return min(len(parts.peers), most) if parts.admission.is_open else len(parts.peers)
@@ -150,26 +150,26 @@ async def listen(parts: Parts) -> None:
     network, run = parts.network, parts.run
     network.set_validator(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, parts))
     async with trio.open_nursery() as nursery:
-        for topic, take in (
+        for topic, handle in (
             (heartbeat_topic(run), _take_heartbeat),
             (ledger_topic(run), _take_entry),
             (allowlist_topic(run), partial(_take_allowlist, nursery, AllowlistNotices())),
             (amendments_topic(run), take_amendments),
             (identity_topic(run), take_notice),
         ):
-            nursery.start_soon(_follow, parts, network.subscribe(topic), take)
+            nursery.start_soon(_follow, parts, network.subscribe(topic), handle)
         nursery.start_soon(_offer_allowlist, parts)
         nursery.start_soon(_complain_of_floods, parts)
 
 
 async def _follow(
-    parts: Parts, messages: trio.abc.ReceiveChannel[tuple[PeerId, bytes]], take: Take
+    parts: Parts, messages: trio.abc.ReceiveChannel[tuple[PeerId, bytes]], handle: HandlePayload
 ) -> None:
     async for peer, payload in messages:
         if peer == parts.me or not parts.admission.admits(peer):
             continue
         try:
-            await take(parts, peer, payload)
+            await handle(parts, peer, payload)
         except (ProtocolError, RunMismatch) as exc:
             parts.complain("bad-gossip", peer, reason=exc.what)
 
@@ -194,7 +194,7 @@ async def _take_heartbeat(parts: Parts, peer: PeerId, payload: bytes) -> None:
     else:
         if parts.peers.note_alive(peer, beat, parts.now()):
             _is_alive(parts, peer, beat.incarnation, beat.serial)
-            parts.changes.ring()
+            parts.changes.notify_all()
         _ask_for_full(parts)
 
 
@@ -221,14 +221,14 @@ def _take_in(
     if parts.me in heartbeat.lacks:
         _answer_in_full(parts)
     parts.paths.note_report(peer, heartbeat.paths, parts.ledger.state.since)
-    evaluation_task.hear(parts, peer, heartbeat)
+    evaluation_task.note_share_report(parts, peer, heartbeat)
     report(parts, peer, heartbeat, before.heartbeat if before else None)
-    parts.changes.ring()
+    parts.changes.notify_all()
 
 
 def _is_alive(parts: Parts, peer: PeerId, incarnation: int, serial: int) -> None:
     now = parts.now()
-    again_s = PATIENCE * interval_s(speakers(parts))
+    again_s = PATIENCE * interval_s(heartbeat_senders(parts))
     if parts.identities.incarnations.note_arrival(peer, incarnation, serial, now, again_s):
         parts.detector.note_arrival(peer, now)
 
@@ -238,7 +238,7 @@ def _ask_for_full(parts: Parts) -> None:
     but not more often than our regular heartbeats.
     """
     now = parts.now()
-    if now >= parts.saying.asked_s + interval_s(speakers(parts)):
+    if now >= parts.saying.asked_s + interval_s(heartbeat_senders(parts)):
         parts.saying.asked_s = now
         parts.send_heartbeat_now()
 
@@ -249,7 +249,7 @@ def _answer_in_full(parts: Parts) -> None:
     """
     now, saying = parts.now(), parts.saying
     saying.full_next = True
-    if now >= saying.answered_s + interval_s(speakers(parts)):
+    if now >= saying.answered_s + interval_s(heartbeat_senders(parts)):
         saying.answered_s = now
         parts.send_heartbeat_now()
 
@@ -321,7 +321,7 @@ async def admission_changed(parts: Parts) -> None:
             # It will not be heard any more; the others need not wait for the detector.
             parts.detector.hint_lost(record.peer, parts.now())
     await parts.send_event(AllowedPeers(parts.admission.members_allowed()))
-    parts.changes.ring()
+    parts.changes.notify_all()
 
 
 async def _offer_allowlist(parts: Parts) -> None:

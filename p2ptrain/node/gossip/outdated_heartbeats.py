@@ -80,7 +80,7 @@ def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
         return False
     if incarnation > parts.identities.incarnation:
         parts.identities.watch.ask_soon(parts.now())
-        parts.identities.news.ring()
+        parts.identities.news.notify_all()
     return True
 
 

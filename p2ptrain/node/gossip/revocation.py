@@ -18,7 +18,7 @@ from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.names import label
 from p2ptrain.node.gossip.ask_peers import HELLO_PACE, STRANGER, first_good, whom_to_ask
 from p2ptrain.node.gossip.gossip import admission_changed
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.hello_messages import HelloRequest
 
@@ -68,7 +68,7 @@ async def _ask_everybody(parts: Parts) -> None:
 async def _newer_list_of(parts: Parts, peer: PeerId) -> bool | None:
     """Return True if `peer` showed a newer list, which is kept; None if it did not."""
     try:
-        reply = await ask(parts.network, peer, HelloRequest(parts.run, b""))
+        reply = await send_hello(parts.network, peer, HelloRequest(parts.run, b""))
         newer = bool(reply.allowlist) and parts.admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         parts.complain("bad-hello", peer, reason=exc.what)

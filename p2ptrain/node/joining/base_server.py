@@ -3,8 +3,8 @@
 The base is made by replaying the chain up to the checkpoint. That takes 25 µs an entry, or 2.5 s
 for a run of 50,000 outer steps. So it is made in a thread of its own, finished bases are kept, and
 rate limits apply to each peer, each address and the whole network. Only admitted peers are
-answered; a newcomer asks after its admission (`main.opened`), so none is excluded. The answer need
-not be trusted, since the newcomer compares it with the digest that its user has named.
+answered; a newcomer asks after its admission (`main.open_node`), so none is excluded. The answer
+need not be trusted, since the newcomer compares it with the digest that its user has named.
 """
 
 from __future__ import annotations

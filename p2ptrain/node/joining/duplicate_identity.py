@@ -20,7 +20,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.events import CloneFound
 from p2ptrain.names import label, peer_name
 from p2ptrain.net import Network
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.duplicate_watch import (
@@ -88,15 +88,15 @@ class IdentityQuestions:
         except (PeerError, RemoteProtocolError):
             pass  # Another member is asked next time.
         self.under_way -= 1
-        self.answers.ring()
+        self.answers.notify_all()
 
 
-async def be_alone(
+async def wait_until_unique(
     network: Network,
     watch: DuplicateWatch,
     admitted: Admitted,
     founders: Collection[PeerId],
-    say: Say,
+    print_line: PrintLine,
 ) -> None:
     """Return once no other process with our identity is known to live. This takes no time if no
     admitted member is connected, little if none has heard another process lately, and
@@ -118,7 +118,7 @@ async def be_alone(
                 if not watch.may_start() and not told:
                     told = True
                     me = peer_name(watch.me)
-                    say(
+                    print_line(
                         f"another process used the identity {me} a moment ago: checking that it "
                         "has ended"
                     )
@@ -131,7 +131,7 @@ async def be_alone(
         raise in_use(watch.me, watch.duplicate)
 
 
-async def keep_alone(parts: Parts) -> None:
+async def watch_for_duplicates(parts: Parts) -> None:
     """Ask members in turn, and answer them. Once another process has proved that it lives, stop
     voting, and end if this process started later.
 
@@ -144,7 +144,7 @@ async def keep_alone(parts: Parts) -> None:
         parts.identities.news = asking.answers
         while watch.duplicate is None:
             await _take_turn(parts, asking)
-        await _tell(parts, watch.duplicate)
+        await _report_duplicate(parts, watch.duplicate)
         while not watch.duplicate.ends_us:
             await _take_turn(parts, asking)
         ends = parts.now() + LINGER_S
@@ -181,7 +181,7 @@ async def take_notice(parts: Parts, author: PeerId, payload: bytes) -> None:
     parts.identities.desk.note_notice(author, notice, now)
     if notice.peer == parts.me and notice.proof is None:
         parts.identities.watch.note_challenges(author, [notice.nonce], now)
-        parts.identities.news.ring()
+        parts.identities.news.notify_all()
 
 
 async def start(
@@ -190,11 +190,11 @@ async def start(
     run: Run,
     count: Callable[[int], int],
     admitted: Admitted,
-    say: Say,
+    print_line: PrintLine,
 ) -> int:
     """Return the incarnation of this start, once no other process with its identity is known to
-    live. `count` durably counts a start after the given number of earlier ones, and returns the new
-    count.
+    live. `count_start` durably counts a start after the given number of earlier ones, and returns
+    the new count.
 
     Raises:
         IdentityInUse: another process with this identity has answered.
@@ -206,7 +206,7 @@ async def start(
     watch = DuplicateWatch(
         identity.peer, run.id, incarnation, identity.sign, verify, random, starting=True
     )
-    await be_alone(network, watch, admitted, run.manifest.founders, say)
+    await wait_until_unique(network, watch, admitted, run.manifest.founders, print_line)
     behind = starts_of(watch.incarnation_to_exceed(trio.current_time()))
     if not behind:
         return incarnation
@@ -229,7 +229,7 @@ def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
     )
 
 
-async def _tell(parts: Parts, found: Duplicate) -> None:
+async def _report_duplicate(parts: Parts, found: Duplicate) -> None:
     """Stop the ledger from voting, and journal the evidence."""
     mine, other = starts_of(parts.identities.incarnation), starts_of(found.incarnation)
     parts.journal.write(
@@ -253,7 +253,7 @@ async def _count_on(parts: Parts) -> None:
     behind = parts.identities.watch.incarnation_to_exceed(parts.now())
     if not behind:
         return
-    count = partial(start_count.count, parts.home.starts, starts_of(behind))
+    count = partial(start_count.count_start, parts.home.starts, starts_of(behind))
     counted = await trio.to_thread.run_sync(count)
     incarnation = incarnation_of(counted, draw_of(parts.identities.incarnation))
     parts.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))

@@ -39,7 +39,7 @@ from p2ptrain.node.gossip.ask_peers import (
     first_good,
     in_order,
 )
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
@@ -51,7 +51,7 @@ CONNECT_S = 10.0
 ASK_AGAIN_S = 15.0
 """Pause between two checks whether the organiser has admitted us."""
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def known_run(home: Home, config: NodeConfig) -> Run | None:
@@ -114,7 +114,7 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
         VersionMismatch: it sends a run of another version.
     """
     try:
-        reply = await ask(network, peer, HelloRequest(config.run or "", b""))
+        reply = await send_hello(network, peer, HelloRequest(config.run or "", b""))
         return Run.from_bytes(reply.manifest)
     except (PeerError, RemoteProtocolError) as exc:
         raise NetworkUnreachable(
@@ -146,7 +146,7 @@ async def return_to(
     config: NodeConfig,
     run: Run,
     addresses: list[str],
-    say: Say,
+    print_line: PrintLine,
     *,
     is_of_run: Callable[[PeerId], bool],
 ) -> None:
@@ -167,7 +167,7 @@ async def return_to(
         try:
             peer = await _connect(network, config, left)
         except NetworkUnreachable as exc:
-            say(_going_on(exc))
+            print_line(_going_on(exc))
             break
         given = [address for address in config.bootstrap if peer in address]
         if not given or is_of_run(peer):
@@ -180,7 +180,7 @@ async def return_to(
     if others and others.keys() >= set(config.bootstrap):
         raise _of_another_run(run, others)
     for address, other in others.items():
-        say(f"{address} belongs to another run, {other}, and is not used")
+        print_line(f"{address} belongs to another run, {other}, and is not used")
 
 
 async def _other_run(
@@ -211,12 +211,14 @@ def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
     )
 
 
-async def reconnect(network: Network, config: NodeConfig, addresses: list[str], say: Say) -> None:
+async def reconnect(
+    network: Network, config: NodeConfig, addresses: list[str], print_line: PrintLine
+) -> None:
     """Connect to a peer of a known run. If none answers, go on and try again later."""
     try:
         await _connect(network, config, addresses)
     except NetworkUnreachable as exc:
-        say(_going_on(exc))
+        print_line(_going_on(exc))
 
 
 async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -> PeerId:
@@ -242,7 +244,7 @@ async def be_admitted(
     admission: Admission,
     ways_in: list[str],
     reception: StartupStatus,
-    say: Say,
+    print_line: PrintLine,
     *,
     draw: random.Random,
 ) -> None:
@@ -265,13 +267,13 @@ async def be_admitted(
             raise refusal
         if not asked:
             reception.set_state(AwaitingApproval(), refusal.do)
-            say(f"{AwaitingApproval.name}: {refusal.what}")
-            say(refusal.do)
-            say(f"the node then continues by itself; it checks every {ASK_AGAIN_S:.0f} s")
+            print_line(f"{AwaitingApproval.name}: {refusal.what}")
+            print_line(refusal.do)
+            print_line(f"the node then continues by itself; it checks every {ASK_AGAIN_S:.0f} s")
             asked = True
         await trio.sleep(ASK_AGAIN_S)
         if away := _to_dial_again(network, admission, ways_in):
-            await reconnect(network, config, away, say)
+            await reconnect(network, config, away, print_line)
 
 
 def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
@@ -308,7 +310,7 @@ async def _refresh(
     """
     request = JoinRequest(run.id, identity.peer, int(time.time()))
     try:
-        reply = await ask(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
+        reply = await send_hello(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
         if reply.allowlist:
             admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:

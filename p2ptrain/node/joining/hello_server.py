@@ -18,7 +18,7 @@ import trio
 from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import AdmissionRequest, Parts
 from p2ptrain.peers.hello_messages import (
     PEERS_TOLD_MAX,
@@ -85,7 +85,7 @@ def _hello(parts: Parts, run: Run) -> Handler:
                 allowlist=allowlist.to_bytes() if allowlist else b"",
                 amendments=parts.amendments.to_bytes(),
                 admitted=admitted,
-                peers=_told(parts) if admitted else {},
+                peers=_shared_addresses(parts) if admitted else {},
             )
         )
 
@@ -117,7 +117,7 @@ def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
         parts.complain("join-request", request.peer, note=request.note, told_by=teller)
     parts.pending.pop(request.peer, None)
     parts.pending[request.peer] = AdmissionRequest(parts.now(), site, signed)
-    parts.changes.ring()
+    parts.changes.notify_all()
     return is_passed_on
 
 
@@ -137,7 +137,9 @@ async def pass_requests_on(parts: Parts) -> None:
             continue
         told_s[peer] = parts.now()
         try:
-            await ask(parts.network, organiser, HelloRequest(parts.run, parts.pending[peer].signed))
+            await send_hello(
+                parts.network, organiser, HelloRequest(parts.run, parts.pending[peer].signed)
+            )
         except (PeerError, RemoteProtocolError) as exc:
             parts.journal.write("not-passed-on", peer=peer, code=exc.code, reason=exc.what)
         await trio.sleep(PASS_ON_S)
@@ -176,20 +178,20 @@ def _has_room(parts: Parts, site: str) -> bool:
     return True
 
 
-def asking(parts: Parts) -> list[PeerId]:
+def waiting_peers(parts: Parts) -> list[PeerId]:
     """Return the peers that wait for admission; empty except on the organiser's node."""
     if parts.me != parts.manifest.organiser:
         return []
     return sorted(peer for peer in parts.pending if not parts.admission.admits(peer))
 
 
-def asks(parts: Parts, peer: PeerId) -> str:
+def request_line(parts: Parts, peer: PeerId) -> str:
     """Return the line that shows this request, with the command that admits the peer."""
     admit = to_paste(parts.home.root, f"allow add {peer}")
     return f"{label(peer)} asks to join; to admit it, run: {admit}"
 
 
-def _told(parts: Parts) -> dict[PeerId, tuple[str, ...]]:
+def _shared_addresses(parts: Parts) -> dict[PeerId, tuple[str, ...]]:
     """Return the addresses of this node and of the admitted peers connected to it."""
     told = {parts.me: tuple(parts.network.addresses())}
     for peer in sorted(parts.network.connected()):

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 from p2ptrain.net.addresses import parse
 from p2ptrain.net.scopes import AddressScope, scope_of
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.cautions import Caution
 
 WARNING = "address"
 
 
-def invite(parts: Parts, say: Say) -> None:
+def invite(parts: Parts, print_line: PrintLine) -> None:
     """Print how others take part. If the address cannot work for them, add a warning."""
     if not (addresses := parts.network.addresses()):
         return
     best = best_of(addresses)
-    say(f"others can take part with: p2ptrain node --bootstrap {best}")
+    print_line(f"others can take part with: p2ptrain node --bootstrap {best}")
     if caution := caution_about(best):
         parts.standing.warnings[WARNING] = caution
 

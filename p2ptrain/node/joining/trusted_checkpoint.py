@@ -29,7 +29,7 @@ from p2ptrain.names import label
 from p2ptrain.net import Network
 from p2ptrain.node.gossip.ask_peers import AskingRate, PeerRank, first_good, in_order
 from p2ptrain.node.joining.base_server import encode_named
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers.protocol_names import BASE_PROTOCOL
 from p2ptrain.run import Run
@@ -48,7 +48,7 @@ async def begin_at_checkpoint(
     home: Home,
     run: Run,
     journal: Journal,
-    say: Say,
+    print_line: PrintLine,
     disk: Disk | None = None,
     *,
     rank: PeerRank,
@@ -71,14 +71,14 @@ async def begin_at_checkpoint(
     if own.get(named.height, named.digest) != named.digest:
         raise _contradicted(named, own[named.height])
     if max(own, default=0) >= named.height:
-        say(
+        print_line(
             "--trust-checkpoint is not needed any more: the ledger in this home is longer than that"
         )
         return
     order = in_order(network.connected(), rank, draw)
     origin = Origin(await _fetched(network, order, rules, named, journal), named)
     await trio.to_thread.run_sync(log.rewrite, [origin_bytes(origin)])
-    say(f"ledger {origin.words}")
+    print_line(f"ledger {origin.words}")
 
 
 async def _fetched(

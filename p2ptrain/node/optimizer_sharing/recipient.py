@@ -144,14 +144,14 @@ async def _offers(
     for peer in around:
         if len(offered) + waiting == missing:
             break
-        reply = await _ask(parts, peer)
+        reply = await _request_offer(parts, peer)
         put_off[peer] += 1 if reply == LATER else LATER_MAX
         if reply == LATER and put_off[peer] < LATER_MAX:
             waiting += 1
         if reply in (LATER, NOTHING):
             continue
         try:
-            offer = _read(parts, peer, reply)
+            offer = _decode_offer(parts, peer, reply)
         except _UnusableState as exc:
             _refuse(parts, peer, exc, useless)
             continue
@@ -170,15 +170,15 @@ async def _take_all(
     those that are valid, in the order of the offers."""
     adding, gifts = trio.Lock(), dict[PeerId, _ReceivedState]()
 
-    async def take(each: _MemberOffer) -> None:
+    async def add_one(each: _MemberOffer) -> None:
         try:
-            gifts[each.peer] = await _take(parts, each, donated, adding, len(offered))
+            gifts[each.peer] = await _fetch_and_add(parts, each, donated, adding, len(offered))
         except _UnusableState as exc:
             _refuse(parts, each.peer, exc, useless)
 
     async with trio.open_nursery() as nursery:
         for each in offered:
-            nursery.start_soon(take, each)
+            nursery.start_soon(add_one, each)
     return {each.peer: gifts[each.peer] for each in offered if each.peer in gifts}
 
 
@@ -211,7 +211,7 @@ def donors(parts: Parts) -> Sequence[PeerId]:
     return sorted(set(heard) - {parts.me}, key=lambda peer: (-tokens.get(peer, 0), peer))
 
 
-async def _ask(parts: Parts, peer: PeerId) -> bytes:
+async def _request_offer(parts: Parts, peer: PeerId) -> bytes:
     """Return the reply of `peer`; `NOTHING` if it does not answer."""
     try:
         return await parts.network.request(
@@ -222,7 +222,7 @@ async def _ask(parts: Parts, peer: PeerId) -> bytes:
         return NOTHING
 
 
-def _read(parts: Parts, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
+def _decode_offer(parts: Parts, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
     """Decode the offer of `peer`. Return None if its step is too old or too new: time may fix that.
 
     Raises _Useless.
@@ -241,7 +241,7 @@ def _read(parts: Parts, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
     return offer
 
 
-async def _take(
+async def _fetch_and_add(
     parts: Parts, offered: _MemberOffer, donated: AveragedState, adding: trio.Lock, fetches: int
 ) -> _ReceivedState:
     """Fetch an offered state and add it to the mean. `fetches` states share our line meanwhile, and
@@ -318,4 +318,4 @@ def _start_fresh(parts: Parts, why: str) -> None:
     said = f"{why}: {FRESH}" + (f" of {steps} inner steps" if steps else "")
     parts.standing.warnings["donor"] = Caution("JOIN-FRESH", said)
     parts.journal.write("inner-state-fresh", reason=why)
-    parts.changes.ring()
+    parts.changes.notify_all()

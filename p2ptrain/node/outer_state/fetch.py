@@ -205,7 +205,7 @@ async def _until_here(
                 )
             if tries == TRIES_BEFORE_WORD:
                 parts.standing.warnings[name] = Caution(reason.code, told, WAITS_FOR_A_SOURCE)
-                parts.changes.ring()
+                parts.changes.notify_all()
             await _others_or_later(parts)
 
 
@@ -283,7 +283,7 @@ async def _one_at_a_time(parts: Parts, name: Digest) -> AsyncIterator[None]:
     finally:
         parts.fetching.discard(name)
         parts.standing.warnings.pop(name, None)
-        parts.changes.ring()
+        parts.changes.notify_all()
 
 
 def sources(parts: Parts) -> list[Endpoint]:

@@ -75,14 +75,14 @@ async def keep_outer_state(parts: Parts) -> None:
 async def _put_right(parts: Parts, found: StateMismatch, nursery: trio.Nursery) -> None:
     """Continue from the certified snapshot. Chunks that ours has in common with it are here
     already."""
-    state_mismatch.begin(parts, found)
+    state_mismatch.quarantine_state(parts, found)
     while parts.outer.writing:
         await parts.changes.wait()
-    await trio.to_thread.run_sync(state_mismatch.disown, parts.store)
+    await trio.to_thread.run_sync(state_mismatch.disown_snapshot, parts.store)
     await _load(parts, first_step=found.step)
     while not parts.at_head():
         await _go_on(parts, nursery)
-    state_mismatch.end(parts, found)
+    state_mismatch.release_state(parts, found)
 
 
 async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> bool:
@@ -95,7 +95,7 @@ async def _load(parts: Parts, first_step: int = 0, *, or_log: bool = False) -> b
     """
     useless, passed = set[Digest](), set[Digest]()
     while True:
-        here = await snapshot_choice.look(parts)
+        here = await snapshot_choice.find_held_states(parts)
         pick = partial(snapshot_choice.best_start, parts, here, first_step=first_step)
         start = pick(useless | passed)
         if start is not None:
@@ -171,7 +171,7 @@ async def _load_from(parts: Parts, start: StartSnapshot, unwanted: Callable[[], 
             raise
         parts.outer.step = start.step
         parts.outer.moving = False
-    parts.changes.ring()
+    parts.changes.notify_all()
 
 
 async def _fetch(parts: Parts, start: StartSnapshot, unwanted: Callable[[], bool]) -> None:
@@ -264,7 +264,7 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
         parts.outer.step = step + 1
     _note_utilisation(parts)
     parts.journal.write("committed", **_account(parts, step, closing))
-    parts.changes.ring()
+    parts.changes.notify_all()
     parts.send_heartbeat_now()
     every = parts.manifest.policy.snapshot_every
     # After a long absence, the next snapshot would soon be outdated.
@@ -285,7 +285,7 @@ async def _apply(parts: Parts, commit: Commit) -> None:
     await parts.until_known(commit.step)
     outer_step = parts.outer_step(commit.step)
     await update_blobs.own_result(parts, commit.step)
-    payload = await update_blobs.obtain(parts, commit.update, outer_step, lost)
+    payload = await update_blobs.fetch_update(parts, commit.update, outer_step, lost)
     await _hold_to_the_bound(parts, commit, outer_step, payload)
     while parts.standing.theta_in_use:
         await parts.changes.wait()
@@ -307,7 +307,9 @@ async def _hold_to_the_bound(
     Continuing without it would fork θ silently.
     """
     try:
-        await update_blobs.hold(payload, outer_step, parts.history.reduce_of(commit.step))
+        await update_blobs.check_influence_bound(
+            payload, outer_step, parts.history.reduce_of(commit.step)
+        )
     except RemoteProtocolError as exc:
         height = parts.history.closing(commit.step).entry.height
         raise RemoteProtocolError(

@@ -166,7 +166,7 @@ async def _collect(parts: Parts) -> RootsDamaged | None:
         return exc if isinstance(exc, RootsDamaged) else None
     parts.standing.warnings.pop(WARNING, None)
     parts.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)
-    parts.changes.ring()
+    parts.changes.notify_all()
     return None
 
 
@@ -199,7 +199,7 @@ async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
         parts.standing.warnings[WARNING] = Caution(
             left.code, left.what, left.remedy(parts.home.root)
         )
-        parts.changes.ring()
+        parts.changes.notify_all()
     await trio.sleep(AGAIN_S)
 
 

@@ -105,7 +105,7 @@ async def one_pass(parts: Parts, bytes_per_s: float | None) -> ScrubPass:
         if found:
             done.repaired += await repair(parts, found)
             parts.standing.warnings[WARNING] = done.caution
-            parts.changes.ring()
+            parts.changes.notify_all()
     return done
 
 

@@ -87,7 +87,7 @@ def _holds(store: Store, digest: Digest) -> bool:
         return False
 
 
-async def look(parts: Parts) -> HeldStates:
+async def find_held_states(parts: Parts) -> HeldStates:
     """Return which snapshots and updates are here now; later arrivals are not counted."""
     ledger = parts.ledger
     *certified, genesis = certified_starts(ledger, parts.manifest.genesis)
@@ -95,10 +95,12 @@ async def look(parts: Parts) -> HeldStates:
     one_of_each = ([own] if own else [], certified, [genesis])
     known = range(ledger.kept.start.step, ledger.state.step)
     committed = dict(ledger.kept.updates)
-    return await trio.to_thread.run_sync(_look, parts.store, one_of_each, known, committed)
+    return await trio.to_thread.run_sync(
+        _find_held_states, parts.store, one_of_each, known, committed
+    )
 
 
-def _look(
+def _find_held_states(
     store: Store,
     kinds: Iterable[Iterable[StartSnapshot]],
     known: Iterable[int],

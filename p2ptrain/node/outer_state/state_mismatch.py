@@ -54,7 +54,7 @@ def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Dige
     return any(each.step == step and each.digest != digest for each in named)
 
 
-def begin(parts: Parts, found: StateMismatch) -> None:
+def quarantine_state(parts: Parts, found: StateMismatch) -> None:
     """Stop the use of θ and m, and of work trained on them, until they are corrected.
 
     Raises MachineUnfit: it has happened too often.
@@ -73,17 +73,17 @@ def begin(parts: Parts, found: StateMismatch) -> None:
         "differ",
         "test this machine's memory and processor, which may be faulty",
     )
-    parts.changes.ring()
+    parts.changes.notify_all()
 
 
-def disown(store: Store) -> None:
+def disown_snapshot(store: Store) -> None:
     """Make no restart begin at our own snapshot, which may be wrong too."""
     head = store.head()
     if head is not None and head.snapshot is not None:
         store.put_head(replace(head, snapshot=None, snapshot_step=None))
 
 
-def end(parts: Parts, found: StateMismatch) -> None:
+def release_state(parts: Parts, found: StateMismatch) -> None:
     """Report that θ and m are correct again."""
     unlike, of = chunks_unlike(parts.store, found)
     parts.journal.write("state-put-right", step=parts.outer.step, chunks=unlike, of=of)
@@ -93,7 +93,7 @@ def end(parts: Parts, found: StateMismatch) -> None:
         "chunks; they have been corrected",
         "if this happens once more, test this machine's memory and processor",
     )
-    parts.changes.ring()
+    parts.changes.notify_all()
 
 
 def chunks_unlike(store: Store, found: StateMismatch) -> tuple[int, int]:

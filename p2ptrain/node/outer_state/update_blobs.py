@@ -30,7 +30,7 @@ def payload_bytes_about(parts: Parts) -> int:
     return parts.outer_steps.payload_bytes_about(state.terms, state.step)
 
 
-async def obtain(
+async def fetch_update(
     parts: Parts,
     digest: Digest,
     outer_step: OuterStep,
@@ -68,7 +68,7 @@ async def inspect(
     it.
 
     Raises:
-        RemoteProtocolError, StoreError: as `obtain` does.
+        RemoteProtocolError, StoreError: as `fetch_update` does.
     """
     await own_result(parts, outer_step.step)
     with _blob_expected(digest):
@@ -76,13 +76,15 @@ async def inspect(
             await fetch.fetch_loose(parts, [digest])
             check = partial(outer_step.update.check_manifest, parts.store, digest)
             await trio.to_thread.run_sync(check)
-    payload = await obtain(parts, digest, outer_step)
+    payload = await fetch_update(parts, digest, outer_step)
     if opened is not None:
-        await hold(payload, outer_step, opened)
+        await check_influence_bound(payload, outer_step, opened)
     await trio.to_thread.run_sync(parts.store.settle)
 
 
-async def hold(payload: bytes | memoryview, outer_step: OuterStep, opened: ReduceShape) -> None:
+async def check_influence_bound(
+    payload: bytes | memoryview, outer_step: OuterStep, opened: ReduceShape
+) -> None:
     """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
     await trio.to_thread.run_sync(outer_step.update.check_bound, payload, opened)
 

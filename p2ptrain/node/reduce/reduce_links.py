@@ -83,7 +83,7 @@ async def connect(parts: Parts, request: ReduceRequest, edges: ReduceLinks) -> L
     openers = {peer: _opener(parts, request, peer) for peer in request.neighbours}
     faults: list[ReduceAborted] = []
 
-    async def have(open_one: Opener, peer: PeerId, stream: int) -> None:
+    async def ensure_open(open_one: Opener, peer: PeerId, stream: int) -> None:
         dialler = me if open_one is _reach else peer
         key = RingKey(request.run, request.step, request.attempt, stream, dialler)
         try:
@@ -96,7 +96,7 @@ async def connect(parts: Parts, request: ReduceRequest, edges: ReduceLinks) -> L
 
     async with trio.open_nursery() as nursery:
         for peer, stream in product(request.neighbours, range(request.streams)):
-            nursery.start_soon(have, openers[peer], peer, stream)
+            nursery.start_soon(ensure_open, openers[peer], peer, stream)
     if faults:
         raise faults[0]  # The cause; the other attempts were only cancelled because of it.
     return edges.links(request)

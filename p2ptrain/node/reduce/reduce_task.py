@@ -187,7 +187,7 @@ async def _averaged(
         return await _reduce(parts, outer_step, roster, edges)
     finally:
         parts.standing.averaging = None
-        parts.changes.ring()
+        parts.changes.notify_all()
 
 
 async def _reduce(

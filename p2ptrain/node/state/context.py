@@ -225,7 +225,7 @@ class Parts:
     paths: PathTable = field(init=False)
     validation: ValidationTally = field(init=False)
     """The validation losses of θ that members report. Written by `evaluation_task`."""
-    heard: QueueShares = field(default_factory=QueueShares)
+    inbox_shares: QueueShares = field(default_factory=QueueShares)
     """How many queued `events` each peer is the author of. `ledger_task` gives places back."""
     pages: Allowance = field(default_factory=lambda: Allowance(PAGES_BURST, PAGES_PER_S))
     """Rate limit for pages of ledger entries, per peer. Used by `inbox`."""
@@ -357,7 +357,7 @@ class Parts:
         author, queue = author_of(event), self.events.statistics()
         assert author is not None, "this node's own statements are delivered locally"
         size = int(queue.max_buffer_size)
-        if self.heard.reserve(author, size - queue.current_buffer_used, size):
+        if self.inbox_shares.reserve(author, size - queue.current_buffer_used, size):
             self.events.send_nowait(event)
         else:
             self.standing.warnings["flood"] = FLOOD

@@ -59,7 +59,7 @@ async def own_files(parts: Parts, idle: Callable[[], bool]) -> tuple[str, ...]:
     async def fetch() -> None:
         files.extend(map(str, await lease_data.paths_of(parts, share)))
 
-    await parts.changes.so_long_as(lambda: idle() and parts.ledger.state.step == step, fetch)
+    await parts.changes.run_while(lambda: idle() and parts.ledger.state.step == step, fetch)
     return tuple(files)
 
 
@@ -86,10 +86,10 @@ def measured(parts: Parts, step: int, loss: float, tokens: int) -> None:
         refused=refused,
     )
     parts.send_heartbeat_now()
-    parts.changes.ring()
+    parts.changes.notify_all()
 
 
-def hear(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
+def note_share_report(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
     """Count a heartbeat's report of its sender's share. On another line θ is different."""
     report = heartbeat.validation
     if report is None or heartbeat.line != parts.ledger.state.line:
@@ -114,7 +114,7 @@ def _begin(parts: Parts, step: int) -> None:
     who = shares(parts, step)
     if who and parts.validation.begin(step, who, parts.now()):
         for record in parts.peers:
-            hear(parts, record.peer, record.heartbeat)
+            note_share_report(parts, record.peer, record.heartbeat)
 
 
 def _is_gone(parts: Parts, peer: PeerId) -> bool:

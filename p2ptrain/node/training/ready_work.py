@@ -40,7 +40,7 @@ async def hold_to_the_bound(parts: Parts, outer_step: OuterStep) -> None:
         )
 
 
-async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
+async def offer_work(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
     """Offer all of our `lease`, which the trainer has finished: from now on it may be averaged."""
     work = LocalWork(ready.step, lease, ready.tokens)
     parts.standing.work = work
@@ -54,17 +54,17 @@ async def offer(parts: Parts, ready: FragmentReady, lease: Blocks) -> None:
         loss=ready.loss,
     )
     parts.set_state(StandingBy("for the others to finish their inner steps"))
-    await _tell(parts, work)
+    await _send_ready(parts, work)
 
 
-async def offer_again(parts: Parts) -> None:
+async def offer_work_again(parts: Parts) -> None:
     """Offer standing work again when a new trainer starts. The task of the old trainer may have
-    ended in `offer`, before our ledger received the event. No trainer makes the work again, so no
-    other offer would follow. A repeated offer changes nothing.
+    ended in `offer_work`, before our ledger received the event. No trainer makes the work again, so
+    no other offer would follow. A repeated offer changes nothing.
     """
     work = parts.standing.work
     if work is not None and stands(parts):
-        await _tell(parts, work)
+        await _send_ready(parts, work)
 
 
 def stands(parts: Parts) -> bool:
@@ -76,6 +76,6 @@ def stands(parts: Parts) -> bool:
     return work.stands_for(state.step, lease, outer_step.pace)
 
 
-async def _tell(parts: Parts, work: LocalWork) -> None:
+async def _send_ready(parts: Parts, work: LocalWork) -> None:
     await parts.send_event(Ready(parts.me, work.step, work.tokens, len(work.blocks)))
     parts.send_heartbeat_now()

@@ -28,8 +28,8 @@ from p2ptrain.sync.trainer_orders import (
     RebaseOrder,
     TrainerProgress,
     TrainOrder,
-    after,
     next_orders,
+    progress_after,
 )
 
 READ_BYTES = 1 << 16
@@ -78,7 +78,7 @@ class TrainerSession:
         """
         if self._parts.ledger.state.phase is not Phase.ENDED:
             self._parts.set_state(Loading())
-        await ready_work.offer_again(self._parts)
+        await ready_work.offer_work_again(self._parts)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen)
@@ -102,7 +102,7 @@ class TrainerSession:
             for frame in await trio.to_thread.run_sync(self._running.feed, received):
                 await self._handle_frame(frame)
             self._hears = False
-            self._parts.changes.ring()
+            self._parts.changes.notify_all()
 
     async def _watch(self) -> None:
         told = ""
@@ -110,7 +110,7 @@ class TrainerSession:
             await trio.to_thread.run_sync(self._running.check)
             if (wanted := self._running.waits_for) != told:
                 self._parts.set_state(StandingBy(wanted) if wanted else Loading())
-                self._parts.changes.ring()
+                self._parts.changes.notify_all()
                 told = wanted
             if self._rests_on_wrong_theta:
                 raise TrainerError("its work started from a wrong θ", code="STATE-DIFFERS")
@@ -237,7 +237,7 @@ class TrainerSession:
                 if blocks and not ahead:
                     standing.inner_step, standing.inner_steps = before, before + len(blocks)
                     parts.set_state(Training(standing.inner_step, standing.inner_steps))
-        self._desk = after(self._desk, order)
+        self._desk = progress_after(self._desk, order)
         if not isinstance(order, AheadOrder):
             standing.work = None
         self._note_use_of_theta()
@@ -345,7 +345,7 @@ class TrainerSession:
         self._desk = replace(self._desk, offered=ready.blocks)
         self._running.useful = True
         parts.standing.warnings.pop(RESTARTED, None)
-        await ready_work.offer(parts, ready, lease)
+        await ready_work.offer_work(parts, ready, lease)
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
         """Return the due part of our lease as agreed now, if exactly that is `ready`; else (). Work

@@ -74,12 +74,12 @@ def subprocesses(parts: Parts) -> Trainers:
     assert parts.arena is not None, "a seed has no trainer"
     config = parts.config
     settings = _settings(parts)
-    trainer, found = (
-        micro_batch_memory.recall(parts, settings),
-        partial(micro_batch_memory.keep, parts, settings),
+    trainer, on_halving = (
+        micro_batch_memory.load_halving(parts, settings),
+        partial(micro_batch_memory.save_halving, parts, settings),
     )
     if not config.ranks_host:
-        return Supervisor(trainer, *parts.arena.fds, ranks=config.ranks, found=found)
+        return Supervisor(trainer, *parts.arena.fds, ranks=config.ranks, on_halving=on_halving)
     return ExternalTrainers(
         # The ranks' hosts keep the optimizer's state, and have a setting of their own for its
         # folder.
@@ -91,7 +91,7 @@ def subprocesses(parts: Parts) -> Trainers:
         config.ranks_port,
         config.ranks,
         parts.journal.write,
-        found=found,
+        on_halving=on_halving,
     )
 
 

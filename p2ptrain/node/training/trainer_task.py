@@ -70,4 +70,4 @@ def _forget_trainer(parts: Parts) -> None:
     standing.trainer_up = False
     standing.theta_in_use = False
     standing.tokens_per_s = 0.0
-    parts.changes.ring()
+    parts.changes.notify_all()

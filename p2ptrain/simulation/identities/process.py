@@ -99,7 +99,9 @@ class SimProcess:
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
     def _starting(self) -> None:
-        """Start like `be_alone` and `start` of the node, which wait while a question is open."""
+        """Start like `wait_until_unique` and `start` of the node, which wait while a question is
+        open.
+        """
         if not self.alive or self.running:
             return
         now = self.world.clock.now
@@ -126,7 +128,7 @@ class SimProcess:
         self._look()
 
     def _look(self) -> None:
-        """Look regularly, like `keep_alone` of the node."""
+        """Look regularly, like `watch_for_duplicates` of the node."""
         if not self.running:
             return
         self.look_now()

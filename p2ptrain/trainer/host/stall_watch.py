@@ -21,8 +21,9 @@ from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
-"""Seconds between two calls of `look`, which come every second. If they are further apart, this
-process itself stood still."""
+"""Seconds between two calls of `check_overdue`, which come every second. If they are further apart,
+this process itself stood still.
+"""
 
 STATE_BYTES = 8
 """Bytes of optimizer state per parameter: see `inner_format`."""

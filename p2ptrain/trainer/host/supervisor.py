@@ -42,11 +42,11 @@ from p2ptrain.trainer.host.launch import LaunchedRanks, launch
 from p2ptrain.trainer.host.micro_batch import (
     OUT_OF_MEMORY_EXIT_CODE,
     UNFIT_EXIT_CODE,
-    Found,
+    OnHalving,
     at_once,
     halved,
-    tell,
-    unheard,
+    ignore_halving,
+    report_halving,
 )
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 
@@ -243,7 +243,7 @@ class Supervisor:
     inherit them. They and this object serve any number of starts, one at a time.
 
     If memory ran out, the next start uses half as many sequences at once. It does not count against
-    the budget, because it can happen only a few times. `found` is called with the new number.
+    the budget, because it can happen only a few times. `on_halving` is called with the new number.
     """
 
     config: TrainerConfig
@@ -252,7 +252,7 @@ class Supervisor:
     ranks: int = 1
     budget: RestartBudget = field(default_factory=RestartBudget)
     patience: AnswerTimeout = field(default_factory=AnswerTimeout)
-    found: Found = unheard
+    on_halving: OnHalving = ignore_halving
     _last: LocalTrainer | None = field(default=None, init=False)
 
     def start(self) -> LocalTrainer:
@@ -276,7 +276,7 @@ class Supervisor:
         if self._last.poll() != OUT_OF_MEMORY_EXIT_CODE or smaller is None:
             return False
         self.config = smaller
-        tell(self.found, self._last.hello, smaller)
+        report_halving(self.on_halving, self._last.hello, smaller)
         return True
 
 

@@ -30,8 +30,8 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
-from p2ptrain.trainer.host.micro_batch import Found, halved, tell, unheard
-from p2ptrain.trainer.host.rank_server import RankGathering, Told
+from p2ptrain.trainer.host.micro_batch import OnHalving, halved, ignore_halving, report_halving
+from p2ptrain.trainer.host.rank_server import RankGathering, WriteEvent
 from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 from p2ptrain.trainer.host.supervisor import spend
 
@@ -197,11 +197,11 @@ class ExternalTrainers:
     host: str
     port: int
     ranks: int
-    told: Told
+    write_event: WriteEvent
     budget: RestartBudget = field(default_factory=RestartBudget)
     patience: AnswerTimeout = field(default_factory=AnswerTimeout)
     return_limit_s: float = RETURN_LIMIT_S
-    found: Found = unheard
+    on_halving: OnHalving = ignore_halving
     _were_here: bool = field(default=False, init=False)
     _last: ExternalRanks | None = field(default=None, init=False)
 
@@ -223,7 +223,7 @@ class ExternalTrainers:
             # Ranks must not mistake old entries in torchrun's store for their own, even if this
             # node is a new process and torchrun is not. Hence a random number.
             generation=secrets.randbits(48),
-            told=self.told,
+            write_event=self.write_event,
         )
         limit_s = self.return_limit_s if self._were_here else None
         self._last = ExternalRanks(gathering, self.address, limit_s, self.patience, self.config)
@@ -246,7 +246,7 @@ class ExternalTrainers:
         smaller = halved(replace(self.config, micro_batch=last.micro_batch), self.ranks)
         if isinstance(last.error, TrainerOutOfMemory) and smaller is not None:
             self.config = smaller
-            tell(self.found, last.hello, smaller)
+            report_halving(self.on_halving, last.hello, smaller)
         else:
             spend(self.budget, useful=last.useful)
 

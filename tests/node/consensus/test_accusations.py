@@ -18,7 +18,7 @@ from p2ptrain.ledger.messages.effects import VotingStopped
 from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, encode_evidence
 from p2ptrain.node.consensus import evidence_log
-from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.store import RecordLog
 from tests.node.rig import ANN, NewRig, rig, settled
 
@@ -37,11 +37,11 @@ async def test_evidence_is_written_once_and_reported(
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))
     evidence = twice(ANN, r.run.id)
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(run_ledger, r.parts, r.events)
     await r.parts.send_event(Accused(evidence))
-    await settled(lambda: bool(evidence_log.kept(r.parts.home)))
-    await evidence_log.keep(r.parts, evidence)
-    assert evidence_log.kept(r.parts.home) == [Accused(evidence)]
+    await settled(lambda: bool(evidence_log.load_evidence(r.parts.home)))
+    await evidence_log.record_evidence(r.parts, evidence)
+    assert evidence_log.load_evidence(r.parts.home) == [Accused(evidence)]
     (warning,) = r.parts.standing.warnings.values()
     assert (warning.code, "is evicted" in warning.what) == ("VOTER-LIED", True)
 
@@ -51,7 +51,7 @@ async def test_restarted_node_remembers_liars(
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))
     RecordLog(r.parts.home.evidence).append([encode_evidence(twice(ANN, r.run.id))])
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(run_ledger, r.parts, r.events)
     await settled(lambda: ANN.peer in r.parts.ledger.reports.accused)
 
 
@@ -69,5 +69,5 @@ def test_unreadable_evidence_is_a_fault_of_this_disk(tmp_path: Path) -> None:
     home = Home(tmp_path)
     RecordLog(home.evidence).append([b"{}"])
     with pytest.raises(StoreError, match="cannot be read") as caught:
-        evidence_log.kept(home)
+        evidence_log.load_evidence(home)
     assert caught.value.code == "LEDGER-BROKEN"

@@ -17,7 +17,7 @@ from p2ptrain.ledger.messages.peer_reports import AllowedPeers, Joining, PeerUp,
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.consensus import ledger_task
-from p2ptrain.node.consensus.ledger_task import _due, _in_runs, agree
+from p2ptrain.node.consensus.ledger_task import _due, _in_runs, run_ledger
 from p2ptrain.node.gossip import gossip
 from p2ptrain.node.state.context import PAGES_BURST
 from p2ptrain.peers.misbehaviour_log import NOTES_BURST
@@ -51,7 +51,7 @@ async def test_waiting_events_are_taken_together_and_time_makes_a_tick() -> None
 async def test_single_founder_decides_and_everything_is_on_disk(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
-        nursery.start_soon(agree, parts, r.events)
+        nursery.start_soon(run_ledger, parts, r.events)
         await parts.send_event(Joining(ANN.peer))
         await settled(lambda: parts.ledger.state.is_member(ANN.peer))
         await settled(lambda: bool(r.network.published))
@@ -68,7 +68,7 @@ async def test_log_of_votes_is_shortened_while_the_node_runs(
     monkeypatch.setattr(ledger_task, "VOTE_RECORDS_MAX", 4)
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         parts = r.parts
-        nursery.start_soon(agree, parts, r.events)
+        nursery.start_soon(run_ledger, parts, r.events)
         for number in range(12):
             peer = somebody(number).peer
             parts.admission._listed |= {peer}
@@ -105,7 +105,7 @@ async def test_peer_that_asks_for_entries_gets_them(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(run_ledger, r.parts, r.events)
     await r.parts.send_event(Joining(ANN.peer))
     await settled(lambda: r.parts.ledger.state.height == 1)
     reply = await r.network.handlers[LEDGER_PROTOCOL](BOB.peer, encode(EntriesRequest(1)))
@@ -119,7 +119,7 @@ async def test_noise_costs_only_an_answer_to_its_sender(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(run_ledger, r.parts, r.events)
     await settled(lambda: LEDGER_PROTOCOL in r.network.handlers)
     for noise in (b"", b"noise", b"\x80", b"{" * 100):
         with pytest.raises(RemoteProtocolError):
@@ -145,7 +145,7 @@ async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
     nursery.start_soon(parts.send_event, PeerUp(ANN.peer))
     await trio.testing.wait_all_tasks_blocked()
     assert queued().tasks_waiting_send == 2
-    nursery.start_soon(agree, parts, r.events)
+    nursery.start_soon(run_ledger, parts, r.events)
     await settled(lambda: parts.me in parts.ledger.reports.ready, deadline_s=20.0)
     await settled(lambda: ANN.peer not in parts.ledger.reports.down, deadline_s=20.0)
 
@@ -165,7 +165,7 @@ async def test_processed_messages_no_longer_count_against_their_author(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(run_ledger, r.parts, r.events)
     for _ in range(EVENTS_MAX // 256):
         for _ in range(256):
             r.parts.send_event_nowait(PeerHeight(BOB.peer, 0))
@@ -194,7 +194,7 @@ async def test_notes_caused_by_one_peer_do_not_fill_the_journal(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.parts, r.events)
+    nursery.start_soon(run_ledger, r.parts, r.events)
     for _ in range(5):
         for _ in range(NOTES_BURST):
             r.parts.send_event_nowait(Received(CAI.peer, Refused(1, 0, 0, "no")))
@@ -214,7 +214,7 @@ async def test_vote_that_cannot_be_written_is_never_sent(tmp_path: Path) -> None
         r.parts.votes = Full(r.parts.home.votes)
         await r.parts.send_event(Joining(ANN.peer))
         with pytest.raises(BaseExceptionGroup) as caught:
-            await agree(r.parts, r.events)
+            await run_ledger(r.parts, r.events)
         assert caught.group_contains(StoreFull)
         assert r.network.requested == []
         assert r.network.published == []
@@ -229,7 +229,7 @@ async def test_healed_ledger_ends_the_task_with_the_chain_to_follow(
         rejoin = Rejoin(0, (signed(r.run.id, state, opening(state), ANN),))
         monkeypatch.setattr(r.parts.ledger, "handle", lambda *_: [Note("outranked"), rejoin])
         with trio.fail_after(30):
-            assert await agree(r.parts, r.events) == rejoin
+            assert await run_ledger(r.parts, r.events) == rejoin
         (said,) = r.said("rejoining")
         assert (said["parted_at"], said["height"]) == (0, 1)
         assert r.said("note") != []

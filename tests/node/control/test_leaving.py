@@ -12,7 +12,7 @@ import trio
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.ledger.messages.peer_reports import Leaving
 from p2ptrain.node.control import leaving
-from p2ptrain.node.control.leaving import farewell, leave
+from p2ptrain.node.control.leaving import goodbye_text, leave
 from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
@@ -65,7 +65,7 @@ async def test_member_waits_until_the_others_agree_to_go_on_without_it(
         r.parts.ledger.state = replace(
             r.parts.ledger.state, voters=(ANN.peer,), since={ANN.peer: 0}
         )
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: r.said("left") == [{"event": "left", "member": False}])
 
 
@@ -98,13 +98,13 @@ async def test_goodbye_says_what_will_be_lost(tmp_path: Path, change: Change, lo
     async with rig(tmp_path) as r:
         two_voters(r)
         change(r)
-        assert ("will be lost" in farewell(r.parts)) == bool(lost)
-        assert lost in farewell(r.parts)
-        assert "only voter" not in farewell(r.parts)
+        assert ("will be lost" in goodbye_text(r.parts)) == bool(lost)
+        assert lost in goodbye_text(r.parts)
+        assert "only voter" not in goodbye_text(r.parts)
 
 
 async def test_only_voter_is_told_that_the_run_stops_without_it(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1), steps=1) as r:
-        assert "only voter" in farewell(r.parts)
+        assert "only voter" in goodbye_text(r.parts)
         r.decide(opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1)))
-        assert "only voter" in farewell(r.parts)
+        assert "only voter" in goodbye_text(r.parts)

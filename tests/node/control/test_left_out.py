@@ -91,16 +91,16 @@ async def test_warning_stays_until_a_reduce_includes_this_node(
     parts.outer.step = 0
     for step in range(2):
         r.decide(opening(parts.ledger.state, theirs, learners=[ANN.peer]))
-        parts.changes.ring()
+        parts.changes.notify_all()
         await settled(partial(told, r, step + 1))
         assert parts.standing.warnings[WARNING] == left_out_warning.LATE
         r.decide(Commit(step, 0, digest_of(b"update")))
         parts.outer.step = step + 1
-        parts.changes.ring()
+        parts.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
     assert [each["step"] for each in r.said("left-out")] == [0, 1]
     r.decide(opening(parts.ledger.state, ours, theirs, learners=[ANN.peer]))
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: WARNING not in parts.standing.warnings)
 
 

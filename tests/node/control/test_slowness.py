@@ -96,15 +96,15 @@ async def test_warning_lasts_as_long_as_the_reduce(
     monkeypatch.setattr(slow_reduce_warning, "KNOWN_MIN", 1)
     nursery.start_soon(notice_slow_exchange, parts)
     standing.averaging = 0
-    parts.changes.ring()
+    parts.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()
     standing.averaging, standing.last_reduce = None, REPORT
-    parts.changes.ring()
+    parts.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()
     standing.averaging = 1
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: WARNING in standing.warnings)
     assert [each["step"] for each in r.said("exchange-slow")] == [1]
     standing.averaging = None
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: WARNING not in standing.warnings)

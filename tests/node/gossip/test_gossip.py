@@ -27,11 +27,11 @@ from p2ptrain.node.gossip import allowlist_notices, gossip
 from p2ptrain.node.gossip.gossip import (
     HEARTBEAT_S,
     describe,
+    heartbeat_senders,
     interval_s,
     listen,
     report,
-    speak,
-    speakers,
+    send_heartbeats,
 )
 from p2ptrain.peers.heartbeat import (
     SUSPECTS_MAX,
@@ -127,7 +127,7 @@ async def test_heartbeat_is_sent_at_once_when_something_changed(
 ) -> None:
     monkeypatch.setattr(gossip, "HEARTBEAT_S", 1000.0)
     r = await new_rig(tmp_path)
-    nursery.start_soon(speak, r.parts)
+    nursery.start_soon(send_heartbeats, r.parts)
     await settled(lambda: len(r.network.published) == 1)
     r.parts.send_heartbeat_now()
     await settled(lambda: len(r.network.published) == 2)
@@ -158,7 +158,7 @@ async def test_nonmembers_of_an_open_run_count_as_twenty_at_most(
     await topics.say(ANN.peer, heartbeat_topic(r.run.id), encode(heartbeat(r.run.id)))
     await settled(lambda: len(parts.peers) == 101)
     expected = {"open": len(parts.ledger.state.members) + 20, "allowlist": 101}[admission]
-    assert speakers(parts) == expected
+    assert heartbeat_senders(parts) == expected
     incarnations, again_s = parts.identities.incarnations, 1.25 * interval_s(expected)
     assert incarnations.is_other_due(ANN.peer, 2, parts.now() + 0.8 * again_s)
     assert not incarnations.is_other_due(ANN.peer, 2, parts.now() + again_s)
@@ -169,9 +169,9 @@ async def test_all_members_count_in_an_open_run(tmp_path: Path) -> None:
         parts, many = r.parts, [somebody(number).peer for number in range(1, 60)]
         for peer in many[:30]:
             parts.peers.note_heartbeat(peer, heartbeat(r.run.id), parts.now())
-        assert speakers(parts) == 21
+        assert heartbeat_senders(parts) == 21
         r.decide(replace(opening(parts.ledger.state), learners=tuple(sorted(many))))
-        assert speakers(parts) == 30
+        assert heartbeat_senders(parts) == 30
 
 
 async def test_flooding_peer_is_named_in_the_journal(
@@ -325,7 +325,7 @@ async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
 ) -> None:
     r = await new_rig(tmp_path)
     assert r.parts.peers.restore(ANN.peer, HeartbeatDelta(1, 2, 1, {})) is None
-    nursery.start_soon(speak, r.parts)
+    nursery.start_soon(send_heartbeats, r.parts)
     for count in range(1, FULL_AT_FIRST + 2):
         await settled(lambda count=count: len(r.network.published) == count)
         r.parts.send_heartbeat_now()

@@ -27,9 +27,9 @@ from p2ptrain.node.gossip.gossip import _take_heartbeat
 from p2ptrain.node.joining import duplicate_identity
 from p2ptrain.node.joining.duplicate_identity import (
     answer_questions,
-    keep_alone,
     start,
     take_notice,
+    watch_for_duplicates,
 )
 from p2ptrain.peers import duplicate_watch
 from p2ptrain.peers.duplicate_watch import DuplicateWatch
@@ -95,7 +95,7 @@ def honest_but_for(liars: list[PeerId], witness: Rig, me: PeerId) -> Answer:
 
 async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
     """It asks `TURNS` more times and keeps voting."""
-    nursery.start_soon(keep_alone, r.parts)
+    nursery.start_soon(watch_for_duplicates, r.parts)
     watch = r.parts.identities.watch
     await settled(lambda: len(watch._nonces) >= TURNS)
     assert watch.duplicate is None
@@ -107,7 +107,7 @@ async def test_stranger_cannot_stop_a_seed_without_other_peers(
 ) -> None:
     r = await new_rig(tmp_path, seed=True)
     r.network.peers, r.network.answer = {STRANGERS[0]}, lying()
-    nursery.start_soon(keep_alone, r.parts)
+    nursery.start_soon(watch_for_duplicates, r.parts)
     ends_s = r.parts.now() + TURNS * duplicate_watch.LOOK_S
     await settled(lambda: r.parts.identities.watch.next_ask_s() > ends_s)
     assert r.network.requested == []
@@ -141,14 +141,14 @@ async def started_again(r: Rig) -> None:
     parts = r.parts
 
     def count(at_least: int) -> int:
-        return start_count.count(parts.home.starts, at_least)
+        return start_count.count_start(parts.home.starts, at_least)
 
-    counted = start_count.counted(parts.home.starts)
+    counted = start_count.read_start_count(parts.home.starts)
     with trio.fail_after(20):
         incarnation = await start(
             parts.network, parts.identity, r.run, count, parts.admission.admits, lambda text: None
         )
-    assert starts_of(incarnation) == start_count.counted(parts.home.starts) == counted + 1
+    assert starts_of(incarnation) == start_count.read_start_count(parts.home.starts) == counted + 1
 
 
 async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
@@ -205,7 +205,7 @@ async def test_earlier_duplicate_ends_this_node(
     r.parts.identities.watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(2, 1))
     with pytest.raises(ExceptionGroup) as raised:
-        await keep_alone(r.parts)
+        await watch_for_duplicates(r.parts)
     (error,) = raised.value.exceptions
     assert isinstance(error, IdentityInUse)
     assert (error.code, error.exit_code) == ("ID-IN-USE", 8)
@@ -226,7 +226,7 @@ async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
     watch = r.parts.identities.watch
     watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(4, 1))
-    nursery.start_soon(keep_alone, r.parts)
+    nursery.start_soon(watch_for_duplicates, r.parts)
     await settled(lambda: bool(r.said("duplicate")))
     assert not r.said("duplicate")[0]["ends"]
 
@@ -237,7 +237,7 @@ async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
     r.network.answer = gone
     await settled(lambda: bool(r.said("counted-on")))
     assert watch.incarnation == incarnation_of(5, 1)
-    assert start_count.counted(r.parts.home.starts) == 5
+    assert start_count.read_start_count(r.parts.home.starts) == 5
     assert [type(event) for event in r.heard()] == [CloneFound]
 
 
@@ -251,11 +251,11 @@ async def test_restored_home_counts_on_above_the_numbers_it_signed(
         return encode_reply(IdentityReply(False, mark=mark))
 
     r.network.peers, r.network.answer = {ANN.peer}, remembers
-    count = partial(start_count.count, r.parts.home.starts)
+    count = partial(start_count.count_start, r.parts.home.starts)
     incarnation = await start(
         r.parts.network, r.parts.identity, r.run, count, r.parts.admission.admits, print
     )
-    assert starts_of(incarnation) == start_count.counted(r.parts.home.starts) == 41
+    assert starts_of(incarnation) == start_count.read_start_count(r.parts.home.starts) == 41
 
 
 async def test_only_members_announce_challenges_and_at_a_limited_rate(

@@ -139,7 +139,7 @@ async def test_probe_is_cancelled_when_a_reduce_begins(
             nursery.start_soon(probe_paths, parts)
             await settled(begun.is_set)
             r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1), learners=(ann,)))
-            parts.changes.ring()
+            parts.changes.notify_all()
             await settled(ended.is_set)
             assert not parts.paths.is_measured(parts.me, ann)
             nursery.cancel_scope.cancel()

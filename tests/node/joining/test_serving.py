@@ -18,7 +18,7 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.joining import hello_server as module
 from p2ptrain.node.joining.hello_server import PEER_BURST, SITE_BURST, answer_hellos
 from p2ptrain.node.state.context import Parts
-from p2ptrain.node.tasks import narrate
+from p2ptrain.node.tasks import print_progress
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.peers.hello_messages import (
@@ -88,7 +88,7 @@ async def test_request_to_another_node_is_forwarded_to_the_organisers(
     await trio.testing.wait_all_tasks_blocked()
     assert r.network.requested == [], "the organiser is not connected"
     r.network.peers = {organiser, BOB.peer}
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
     await settled(lambda: bool(r.network.requested))
     await hello(r, CAI.peer, request)  # A repeated request is not forwarded each time.
     ((to, sent),) = r.network.requested
@@ -103,7 +103,7 @@ async def test_organiser_hears_of_requests_from_members_only(
         await hello(r, BOB.peer, request)
         assert r.parts.pending == {}
         short = await hello(r, ANN.peer, request)
-        assert list(r.parts.pending) == module.asking(r.parts) == [CAI.peer]
+        assert list(r.parts.pending) == module.waiting_peers(r.parts) == [CAI.peer]
         assert (short.allowlist, short.peers) == (b"", {})
         own = await hello(r, ANN.peer, request_of(ANN, r.run.id))
         assert own.allowlist, "a peer that was just admitted is told"
@@ -131,7 +131,7 @@ async def test_organiser_sees_requests_on_terminal_and_in_status(
     r = await new_rig(tmp_path, allowed=[])
     admit = f"p2ptrain allow add {CAI.peer} --home {r.parts.home.root}"
     words = f"{label(CAI.peer)} asks to join; to admit it, run: {admit}"
-    nursery.start_soon(narrate, r.parts, said.append)
+    nursery.start_soon(print_progress, r.parts, said.append)
     await settled(lambda: said == ["starting"])
     for _ in range(2):
         await hello(r, CAI.peer, request_of(CAI, r.run.id))
@@ -149,11 +149,11 @@ async def test_each_warning_is_shown_once_with_its_code(
 ) -> None:
     said: list[str] = []
     r = await new_rig(tmp_path)
-    nursery.start_soon(narrate, r.parts, said.append)
+    nursery.start_soon(print_progress, r.parts, said.append)
     told = ["starting", "warning: many messages: wait (p2ptrain explain FLOOD)"]
     for _ in range(2):
         r.parts.standing.warnings["flood"] = Caution("FLOOD", "many messages", "wait")
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: said == told)
 
 

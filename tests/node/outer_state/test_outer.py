@@ -27,7 +27,7 @@ from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.outer_state import fetch, update_blobs
 from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
-from p2ptrain.node.outer_state.snapshot_choice import best_start, look
+from p2ptrain.node.outer_state.snapshot_choice import best_start, find_held_states
 from p2ptrain.node.outer_state.start import StartSnapshot
 from p2ptrain.node.state.context import Parts
 from p2ptrain.observe.states import FetchingSnapshot
@@ -77,7 +77,7 @@ async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | N
     update = update or await sound_update(r, step)
     anything = None if snapshot is None else digest_of(b"sealed by the rig")
     r.decide(roster(r), Commit(step, 0, update, snapshot, anything))  # type: ignore[arg-type]
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
 
 
 async def test_newcomer_starts_from_genesis_and_replays_the_commits(
@@ -227,7 +227,7 @@ async def test_theta_waits_for_its_readers_trainer_and_ring(tmp_path: Path) -> N
         assert r.parts.outer.step == 0
         async with r.parts.outer.lock:
             r.parts.standing.theta_in_use = False
-            r.parts.changes.ring()
+            r.parts.changes.notify_all()
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert r.parts.outer.step == 0
         await settled(lambda: r.parts.outer.step == 1)
@@ -271,7 +271,7 @@ async def test_certified_blob_that_is_no_snapshot_is_skipped(
     for step in range(3):
         await commit(r, snapshot=lie if step == 1 else None)
     away = taken_away(r, genesis)
-    assert best_start(r.parts, await look(r.parts)) == StartSnapshot(1, lie.digest)
+    assert best_start(r.parts, await find_held_states(r.parts)) == StartSnapshot(1, lie.digest)
     nursery.start_soon(keep_outer_state, r.parts)
     await settled(lambda: genesis in r.parts.fetching)
     r.parts.store.put_chunk(away)
@@ -294,7 +294,7 @@ async def test_only_the_manifest_of_a_wrong_sized_snapshot_is_fetched(
         for step in range(12):
             await commit(r, snapshot=SnapshotRef(11, huge) if step == 11 else None)
         away = [taken_away(r, update_of(r, step)) for step in range(11)]
-        assert best_start(r.parts, await look(r.parts)) == StartSnapshot(11, huge)
+        assert best_start(r.parts, await find_held_states(r.parts)) == StartSnapshot(11, huge)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_outer_state, r.parts)
             await settled(lambda: bool(r.said("snapshot-useless")))
@@ -331,7 +331,7 @@ async def test_node_away_for_too_long_jumps_to_a_newer_snapshot(
     monkeypatch.setattr(module, "LOST_S", 0.1)
     async with following(tmp_path, steps=2) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
-        assert best_start(r.parts, await look(r.parts)).step == 2
+        assert best_start(r.parts, await find_held_states(r.parts)).step == 2
         await commit(r, digest_of(b"gone"))
         await settled(lambda: bool(r.parts.fetching))
         random = np.random.default_rng(7)
@@ -465,7 +465,7 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
     await commit(r, snapshot=snapshot)
     await settled(lambda: bool(r.parts.ledger.state.snapshot))
     r.parts.standing.theta_in_use = False
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
     return elsewhere
 
 
@@ -498,7 +498,7 @@ async def test_stored_updates_cost_nothing_and_are_applied(tmp_path: Path) -> No
             await commit(r)
         await commit(r, snapshot=certified_elsewhere(r, 12))
         r.parts.standing.theta_in_use = False
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: r.parts.outer.step == 13)
         assert (len(r.said("committed")), r.said("leapt")) == (13, [])
 
@@ -574,7 +574,7 @@ async def test_snapshot_of_an_abandoned_chain_is_not_used(tmp_path: Path) -> Non
             (replace(ours, height=state.height + 1), False),
         ):
             r.parts.store.put_head(head)
-            start = best_start(r.parts, await look(r.parts))
+            start = best_start(r.parts, await find_held_states(r.parts))
             assert start == (
                 StartSnapshot(1, snapshot)
                 if trusted
@@ -596,6 +596,6 @@ async def test_snapshots_below_a_named_checkpoint_are_not_used(
         snapshot = r.parts.store.put_blob("snapshot", [b"of some chain"], {})
         r.parts.store.put_head(Head(r.parts.run, 1, digest_of(b"?"), 4, snapshot, 4))
         r.parts.origin = Origin(base)
-        assert best_start(r.parts, await look(r.parts)) == StartSnapshot(4, snapshot)
+        assert best_start(r.parts, await find_held_states(r.parts)) == StartSnapshot(4, snapshot)
         r.parts.origin = Origin(base, base.checkpoint)
-        assert best_start(r.parts, await look(r.parts)) != StartSnapshot(4, snapshot)
+        assert best_start(r.parts, await find_held_states(r.parts)) != StartSnapshot(4, snapshot)

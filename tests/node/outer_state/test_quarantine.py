@@ -18,7 +18,7 @@ from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.outer_state import outer_task as outer_module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
-from p2ptrain.node.outer_state.snapshot_choice import best_start, look
+from p2ptrain.node.outer_state.snapshot_choice import best_start, find_held_states
 from p2ptrain.node.outer_state.start import StartSnapshot
 from p2ptrain.node.outer_state.state_mismatch import TIMES_MAX, WARNING
 from p2ptrain.state import OuterState, snapshot_meta
@@ -81,7 +81,7 @@ async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> N
     roster = opening(r.parts.ledger.state, Participant(r.parts.me, 32, 2))
     r.decide(roster, Commit(step, 0, update, snapshot, sealed))
     truth.apply(bytes(payload))
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
 
 
 async def snapshot_taken(r: Rig, step: int) -> Digest:
@@ -165,10 +165,10 @@ async def test_restart_does_not_use_a_snapshot_that_was_not_certified(
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         nursery.cancel_scope.cancel()
-        assert best_start(r.parts, await look(r.parts)) == StartSnapshot(2, own)
+        assert best_start(r.parts, await find_held_states(r.parts)) == StartSnapshot(2, own)
         await commit(r, truth, SnapshotRef(2, digest_of(b"certified")))
         assert best_start(
-            r.parts, await look(r.parts), (digest_of(b"certified"),)
+            r.parts, await find_held_states(r.parts), (digest_of(b"certified"),)
         ) == StartSnapshot(0, r.parts.manifest.genesis)
 
 

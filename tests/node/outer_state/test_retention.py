@@ -234,7 +234,7 @@ async def test_seed_gives_up_its_history_before_its_disk_is_full(
 async def certifying(r: Rig, step: int, named: SnapshotRef) -> None:
     r.parts.outer.step = step + 1
     committed(r, step, named)
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
 
 
 async def grown(r: Rig, step: int) -> None:
@@ -260,7 +260,7 @@ async def test_damaged_root_stops_only_the_collection(tmp_path: Path) -> None:
             nursery.start_soon(keep_store_small, r.parts)
             r.parts.outer.step = 1
             committed(r, 0, snapshot(r.parts, 0))
-            r.parts.changes.ring()
+            r.parts.changes.notify_all()
             await settled(partial(r.said, "not-collected"))
             nursery.cancel_scope.cancel()
         assert r.said("not-collected")[0]["code"] == ChunkCorrupt.default_code
@@ -296,7 +296,7 @@ async def test_damaged_pin_is_named_until_it_is_repaired_or_released(
             nursery.start_soon(keep_store_small, r.parts)
             r.parts.outer.step = 1
             committed(r, 0, snapshot(r.parts, 0))
-            r.parts.changes.ring()
+            r.parts.changes.notify_all()
             await settled(lambda: retention.WARNING in warnings)
             assert [each["lost"] for each in r.said("rot-repaired")] == [[old]]
             assert r.parts.scrub_asked.is_set()

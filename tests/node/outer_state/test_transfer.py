@@ -73,7 +73,7 @@ async def test_peer_heard_during_a_fetch_is_asked_too(
                 nursery.start_soon(fetch.fetch, r.parts, blob)
                 await settled(lambda: asked == [blob])
                 Neighbour(r, second)
-                r.parts.changes.ring()
+                r.parts.changes.notify_all()
         assert r.parts.store.read_blob(blob) == b"x" * 5000
 
 
@@ -100,7 +100,7 @@ async def test_source_of_garbage_is_reported_and_avoided_afterwards(
                 nursery.start_soon(fetch.fetch, r.parts, blob)
                 await settled(lambda: blob in r.parts.standing.warnings)
                 Neighbour(r, good)
-                r.parts.changes.ring()
+                r.parts.changes.notify_all()
         assert r.parts.store.read_blob(blob) == b"x" * 5000
         assert lies == [blob]
         told = [(each["peer"], each["digest"]) for each in r.said("bad-chunk")]

@@ -43,7 +43,7 @@ async def test_stored_update_is_read_back(tmp_path: Path) -> None:
         payload, store = payload_of(r.parts), r.parts.store
         third, fourth = r.parts.outer_step(3), r.parts.outer_step(4)
         digest = third.update.write(store, payload)
-        assert await update_blobs.obtain(r.parts, digest, third) == payload
+        assert await update_blobs.fetch_update(r.parts, digest, third) == payload
         await update_blobs.inspect(r.parts, digest, third)
         assert digest == third.update.write(store, bytearray(payload))
         assert digest != fourth.update.write(store, bytearray(payload))
@@ -54,7 +54,7 @@ async def refused(parts: Parts, digest: Digest, step: int = 3) -> str:
     with pytest.raises(RemoteProtocolError) as before_a_vote:
         await update_blobs.inspect(parts, digest, parts.outer_step(step))
     with pytest.raises(RemoteProtocolError):
-        await update_blobs.obtain(parts, digest, parts.outer_step(step))
+        await update_blobs.fetch_update(parts, digest, parts.outer_step(step))
     return before_a_vote.value.what
 
 
@@ -160,10 +160,10 @@ async def test_missing_bytes_are_searched_only_while_the_step_lasts(
         nursery.start_soon(_hold_update, r.parts, nowhere, 0)
         await settled(lambda: nowhere in r.parts.fetching)
         r.decide(opening(r.parts.ledger.state, Participant(r.parts.me, 16, 1)))
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         assert r.parts.holding == {nowhere}
         r.decide(Commit(0, 0, digest_of(b"another")))
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: not r.parts.holding and not r.parts.fetching)
         assert r.heard() == []
 
@@ -195,7 +195,7 @@ async def test_corrupt_update_on_our_disk_is_fetched_again(tmp_path: Path) -> No
         rotten = bytes(path.stat().st_size)
         path.unlink()
         path.write_bytes(rotten)
-        assert await update_blobs.obtain(r.parts, digest, r.parts.outer_step(0)) == payload
+        assert await update_blobs.fetch_update(r.parts, digest, r.parts.outer_step(0)) == payload
         assert len(r.said("chunk-damaged")) == 1
         assert r.parts.store.holds_blob(digest)
 

@@ -122,7 +122,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
     await trio.testing.wait_all_tasks_blocked()
     assert r.said("exchange-started") == []  # It has nothing to average yet.
     parts.standing.work = LocalWork(0, (0,), 16)
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: parts.standing.reduce is not None)
     report = parts.standing.reduce
     assert report is not None
@@ -142,7 +142,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
         "quantisation_error": done["quantisation_error"],
     }
     assert {name: done[name] for name in shown.learning} == shown.learning
-    parts.changes.ring()
+    parts.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()
     assert len(r.said("exchange-started")) == 1
 
@@ -299,13 +299,13 @@ async def test_node_that_lost_its_promised_work_says_so(
     await trio.testing.wait_all_tasks_blocked()
     assert r.heard() == []  # This process never reported ready, and may still do so.
     parts.ledger.reports.note(Ready(parts.me, 0, 16, 1))
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
     lost = ReduceFailed(parts.me, 0, 0, (parts.me,))
     await settled(lambda: r.events.statistics().current_buffer_used > 0)
     assert r.heard() == [lost]
     assert r.said("exchange-started") == []
-    parts.changes.ring()
+    parts.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()
     assert len(r.said("exchange-failed")) == 1
 
@@ -325,7 +325,7 @@ async def test_returning_node_with_other_work_says_so_and_offers_that(
     ready = Ready(parts.me, 0, 16, 1)
     reports, rules = parts.ledger.reports, parts.ledger.rules
     reports.note(ready)
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: r.events.statistics().current_buffer_used > 1)
     heard = r.heard()
     assert heard == [ReduceFailed(parts.me, 0, 0, (parts.me,)), ready]
@@ -336,7 +336,7 @@ async def test_returning_node_with_other_work_says_so_and_offers_that(
     assert isinstance(wish.value, Roster)
     assert wish.value.participants == (Participant(parts.me, 16, 1),)
     r.decide(wish.value)
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-done")))
     assert len(r.said("exchange-failed")) == 1
 
@@ -394,7 +394,7 @@ async def test_slightly_later_node_makes_the_committed_update_itself(
 
         nursery.start_soon(late)
         r.decide(Commit(0, 0, digest_of(b"update")))
-        parts.changes.ring()
+        parts.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
         assert made == []
         last_bytes.set()
@@ -419,7 +419,7 @@ async def test_update_that_a_reduce_is_about_to_make_is_not_fetched(
         await trio.testing.wait_all_tasks_blocked()
         assert not done.is_set()
         parts.standing.averaging = None
-        parts.changes.ring()
+        parts.changes.notify_all()
         await settled(done.is_set)
 
 

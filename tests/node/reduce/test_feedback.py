@@ -51,7 +51,7 @@ async def begin(r: Rig, step: int) -> NDArray[np.float32]:
     lease = parts.ledger.state.leases[parts.me]
     parts.standing.work = LocalWork(step, lease[:BLOCKS], TOKENS)
     r.decide(opening_with(r, Participant(parts.me, TOKENS, BLOCKS)))
-    parts.changes.ring()
+    parts.changes.notify_all()
     return offered
 
 
@@ -91,7 +91,7 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(
             offered, update = await offer(r, step)
             if step == 2:  # the attempt fails, and its loss does not count
                 r.decide(Skip(step))
-                r.parts.changes.ring()
+                r.parts.changes.notify_all()
                 await settled(lambda done=step + 1: r.parts.outer.step == done)
                 assert [each.tobytes() for each in owed(r)] == [each.tobytes() for each in before]
                 continue
@@ -99,7 +99,7 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(
             r.parts.outer_step(step).codec.dequantise(r.parts.store.read_blob(update), told)
             lacking[number] += offered.astype(np.float64) - told
             r.decide(Commit(step, 0, update))
-            r.parts.changes.ring()
+            r.parts.changes.notify_all()
             await settled(lambda done=step + 1: r.parts.outer.step == done)
             assert np.abs(owed(r)[number]).max() > 1e-4
             np.testing.assert_allclose(owed(r)[number], lacking[number], atol=1e-6)
@@ -153,7 +153,7 @@ async def owing(
         nursery.start_soon(exchange, r.parts)
         _, update = await offer(r, 0)
         r.decide(Commit(0, 0, update))
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: bool(owed(r)[0].any()))
         r.decide(opening(r.parts.ledger.state, learners=[ANN.peer]))
         monkeypatch.setattr(exchanging, "Reduce", late)
@@ -166,7 +166,7 @@ async def owing(
 async def decided(r: Rig, *values: Value) -> None:
     """The others agree on these entries, and our reduce is given up."""
     r.decide(*values)
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
     await trio.testing.wait_all_tasks_blocked()
 

@@ -63,7 +63,7 @@ async def test_of_two_that_start_together_one_stays_without_a_vote(
 ) -> None:
     async with swarm(tmp_path, nodes=("ann",), later=("cai",), steps=ENDLESS) as s:
         twins = [s["cai"], copied(s, "cai", all_of_it=False)]
-        monkeypatch.setattr(duplicate_identity, "be_alone", alone_for_all_it_knows)
+        monkeypatch.setattr(duplicate_identity, "wait_until_unique", alone_for_all_it_knows)
         monkeypatch.setattr(duplicate_watch, "QUIET_S", 3.0)
         monkeypatch.setattr(duplicate_identity, "LINGER_S", 3.0)
         await s.start("cai", "cai-copy")

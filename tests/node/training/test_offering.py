@@ -83,7 +83,7 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
     ) -> None:
         first = not heard.is_set()
         if first and at_once:
-            state_mismatch.begin(conversation._parts, FOUND)
+            state_mismatch.quarantine_state(conversation._parts, FOUND)
         await note(conversation, ready)
         if first:
             works.append(conversation._parts.standing.work)
@@ -91,7 +91,7 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
 
     def find_and_measure(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         if not heard.is_set() and not at_once:
-            trio.from_thread.run_sync(state_mismatch.begin, parts[0], FOUND)
+            trio.from_thread.run_sync(state_mismatch.quarantine_state, parts[0], FOUND)
         return own_peak(theta, local)
 
     works, parts = list[LocalWork | None](), list[Parts]()
@@ -106,6 +106,6 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
         assert works == [None]
         assert r.heard() == []
         r.parts.outer.step = 0
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: r.parts.standing.work == LocalWork(0, (0, 1), 32))
         assert orders(remote) == 2 * ["load 0", "train 0 (2 blocks from 0)"]

@@ -81,13 +81,13 @@ async def stepped(r: Rig) -> Stepped:
     work = parts.standing.work
     assert work is not None
     r.decide(opening(parts.ledger.state, Participant(parts.me, work.tokens, len(work.blocks))))
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: parts.standing.reduce is not None and bool(parts.standing.reduce.update))
     assert parts.standing.reduce is not None
     update = parts.standing.reduce.update
     assert update is not None
     r.decide(Commit(0, 0, update))
-    parts.changes.ring()
+    parts.changes.notify_all()
     await settled(lambda: parts.outer.step == 1)
     up, ready = r.said("trainer-up")[0], r.said("ready")[0]
     # By then it trains on from the new θ, which it has read through the same connection.

@@ -96,7 +96,7 @@ def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
     end = Skip(state.step) if skip else Commit(state.step, 0, digest_of(b"%d" % state.step))
     r.decide(end)
     r.parts.outer.step = state.step + 1
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
 
 
 async def test_step_goes_from_load_to_ready(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.parts.standing.work is not None)
         found = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
-        state_mismatch.begin(r.parts, found)
+        state_mismatch.quarantine_state(r.parts, found)
         assert r.parts.standing.work is None
         await settled(lambda: len(r.said("trainer-started")) == 2)
         assert [each["code"] for each in r.said("trainer-ended")] == ["STATE-DIFFERS"]
@@ -184,7 +184,7 @@ async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert len(orders(remote)) == 2
         r.parts.outer.step = 0
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: r.parts.standing.work == LocalWork(0, (0, 1), 32))
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
@@ -257,15 +257,15 @@ async def test_no_order_is_given_while_theta_moves_or_is_elsewhere(
     know_data(r)
     nursery.start_soon(train, r.parts, FakeTrainers(r.parts, remote))
     await settled(lambda: r.parts.standing.trainer_up)
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()
     assert remote.obeyed == []
     async with r.parts.outer.lock:
         r.parts.outer.step = 0
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
         assert remote.obeyed == []
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
     await settled(lambda: bool(orders(remote)))
 
 
@@ -328,7 +328,7 @@ async def test_node_that_is_not_a_member_trains_nothing(tmp_path: Path) -> None:
         state = r.parts.ledger.state
         book = replace(state.lease_book, held={})
         r.parts.ledger.state = replace(state, voters=(ANN.peer,), since={}, lease_book=book)
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: r.parts.standing.work is None)
         assert r.parts.standing.state.name == "standing by"
 
@@ -345,11 +345,11 @@ async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
         await settled(lambda: r.parts.standing.work is not None)
         without = replace(opening(r.parts.ledger.state), voters=(ANN.peer,))
         r.decide(without)
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: r.parts.standing.work is None)
         r.decide(replace(without, learners=(me,)))
         assert r.parts.ledger.state.leases[me] == (0, 1)
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: r.parts.standing.work == LocalWork(0, (0, 1), 32), 10.0)
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
@@ -626,7 +626,7 @@ async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path:
         told = len(orders(remote))
         remote.dies = True
         await settled(lambda: remote.starts == 2 and r.parts.standing.trainer_up)
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
         assert len(orders(remote)) == told
         assert r.parts.standing.work == LocalWork(0, (0, 1), 32)
@@ -646,7 +646,7 @@ async def test_our_share_of_the_held_out_blocks_is_measured_once(tmp_path: Path)
         remote.dies = True
         await settled(lambda: remote.starts == 2 and r.parts.standing.trainer_up)
         for _ in range(3):
-            r.parts.changes.ring()
+            r.parts.changes.notify_all()
             await trio.testing.wait_all_tasks_blocked()
         asked = [frame for frame in remote.obeyed if isinstance(frame, frames.Evaluate)]
         assert [(frame.request, len(frame.block_paths)) for frame in asked] == [(1, 1)]

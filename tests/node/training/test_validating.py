@@ -54,7 +54,7 @@ def commit(r: Rig, *peers: PeerId) -> int:
     r.decide(opening(state, *who, learners=state.learners))
     step = r.decide(Commit(state.step, 0, digest_of(b"%d" % state.step))).step
     r.parts.outer.step = step
-    r.parts.changes.ring()
+    r.parts.changes.notify_all()
     return step
 
 
@@ -70,8 +70,8 @@ def says(
     beat = heartbeat(r.run.id, validation=report, serial=serial, **changes)
     if r.parts.peers.note_heartbeat(peer, beat, r.parts.now()) is not None:
         r.parts.detector.note_arrival(peer, r.parts.now())
-        evaluation_task.hear(r.parts, peer, beat)
-    r.parts.changes.ring()
+        evaluation_task.note_share_report(r.parts, peer, beat)
+    r.parts.changes.notify_all()
 
 
 async def test_shares_of_the_measurement_follow_from_the_last_commit(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_share_of_an_absent_member_is_a_gap_that_is_reported(tmp_path: Pat
         await trio.testing.wait_all_tasks_blocked()
         assert r.said("evaluated") == []
         r.parts.detector.hint_lost(ANN.peer, r.parts.now() - 2.0)
-        r.parts.changes.ring()
+        r.parts.changes.notify_all()
         await settled(lambda: bool(r.said("evaluated")))
         (told,) = r.said("evaluated")
         assert (told["what"], told["missing"]) == ("3.000 over 1 of 2 held-out blocks", (ANN.peer,))
@@ -210,5 +210,5 @@ async def test_missing_held_out_blocks_do_not_delay_training(
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert got == []
             orders.append("train")
-            r.parts.changes.ring()
+            r.parts.changes.notify_all()
         assert got == [()]
