@@ -173,7 +173,7 @@ def _is_whole(store: StoreReader, named: CertifiedSnapshot) -> bool:
 
 def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSnapshot | None:
     """Return the snapshot at which to begin a replay: "oldest" of those from which it comes
-    furthest, "newest", or as in `named_by`. Return None if no snapshot is held.
+    furthest, "newest", or as in `snapshot_named`. Return None if no snapshot is held.
 
     Raises ConfigError for another word, or a snapshot that is not held.
     """
@@ -183,7 +183,7 @@ def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSna
         return max(starts, key=lambda each: (reached[each.step], -each.step), default=None)
     if wanted == "newest":
         return starts[-1] if starts else None
-    named = named_by(account, wanted)
+    named = snapshot_named(account, wanted)
     if named not in starts:
         held = ", ".join(str(each.step) for each in starts)
         fetch = to_paste(store.root.parent, f"ckpt fetch {named.step}")
@@ -194,7 +194,7 @@ def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSna
     return named
 
 
-def named_by(account: ChainFacts, text: str) -> CertifiedSnapshot:
+def snapshot_named(account: ChainFacts, text: str) -> CertifiedSnapshot:
     """Return the certified snapshot that a person means by "newest", "genesis", an outer step's
     number, or the first characters of a digest.
 

@@ -47,9 +47,13 @@ class ExportableState:
 
 
 def find(
-    run: Run, chain: ChainContents, store: StoreReader, wanted: str, print_line: Callable[[str],
-    None] ) -> ExportableState: """Return the state for `wanted`: "newest", "genesis", an outer
-    step, the first characters of a
+    run: Run,
+    chain: ChainContents,
+    store: StoreReader,
+    wanted: str,
+    print_line: Callable[[str], None],
+) -> ExportableState:
+    """Return the state for `wanted`: "newest", "genesis", an outer step, the first characters of a
     digest, or "head". `print_line` is called with the progress of a replay.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import trio
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, chain_facts, named_by
+from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, chain_facts, snapshot_named
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater, first_error
 from p2ptrain.identity import load_or_create
@@ -204,7 +204,7 @@ async def fetch_here(
     """Fetch as `fetch` does, in a network that is already up."""
     await _be_current(parts, print_line)
     account = chain_facts(parts.manifest, parts.ledger.kept.start, parts.ledger.kept.entries)
-    named = named_by(account, wanted)
+    named = snapshot_named(account, wanted)
     with trio.move_on_after(NO_SOURCE_S):
         # Replays need the amendments.
         await parts.until_known(parts.ledger.state.step)

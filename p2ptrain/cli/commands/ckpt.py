@@ -209,11 +209,11 @@ def verify(
     Works whether or not a node runs in the home. To check the whole run, use p2ptrain
     verify.
     """
-    from p2ptrain.archive.replay import named_by
+    from p2ptrain.archive.replay import snapshot_named
     from p2ptrain.store import StoreReader
 
     where = open_home(home, to_write=False)
-    named = named_by(account_in(where), snapshot)
+    named = snapshot_named(account_in(where), snapshot)
     store = StoreReader(where.store)
     manifest = store.manifest(named.digest)
     damaged, missing = _examined(store, manifest.chunks)
@@ -263,11 +263,11 @@ def pin(
 
     p2ptrain store unpin ends that. Works whether or not a node runs in the home.
     """
-    from p2ptrain.archive.replay import named_by
+    from p2ptrain.archive.replay import snapshot_named
     from p2ptrain.store import LocalDisk, Pins
 
     where = open_home(home)
-    named = named_by(account_in(where), snapshot)
+    named = snapshot_named(account_in(where), snapshot)
     changed = Pins(where.store, LocalDisk()).change(add=named.digest)
     if as_json:
         result_json({"step": named.step, "digest": named.digest, "changed": changed})
