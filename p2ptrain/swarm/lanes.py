@@ -104,7 +104,7 @@ class Fetch(Generic[SourceT]):
         self._sockets: dict[Lane, SecureSocket] = {}
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()
-        self._landing = WriteBehind(len(self._lanes))
+        self._write_behind = WriteBehind(len(self._lanes))
         self._pool: ThreadPoolExecutor | None = None
         """Runs the lanes' threads; set while the fetch runs."""
         self._telling = threading.Lock()
@@ -169,7 +169,7 @@ class Fetch(Generic[SourceT]):
         lanes = [Lane(peer, stream) for stream in range(self._plan.streams_per_peer)]
         lanes = lanes[: LANES_MAX - len(self._lanes)]
         for _ in lanes:
-            self._landing.add_lane()
+            self._write_behind.add_lane()
         return lanes
 
     def _begin(self, lane: Lane) -> None:
@@ -193,7 +193,7 @@ class Fetch(Generic[SourceT]):
         pool.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._sockets)
-        self._landing.close()
+        self._write_behind.close()
 
     def _judge(self) -> None:
         if self._failure is not None:
@@ -253,7 +253,7 @@ class Fetch(Generic[SourceT]):
             self._stop()
 
     def _exchange(self, lane: Lane, sock: SecureSocket) -> None:
-        buffer = self._landing.buffer()
+        buffer = self._write_behind.buffer()
         asked: deque[Digest] = deque()
         try:
             while True:
@@ -269,11 +269,11 @@ class Fetch(Generic[SourceT]):
                 if chunk is None:
                     self._note_lack(lane, digest)
                 elif self._is_first(lane, right := checked(chunk, digest)):
-                    storing = self._landing.store(buffer, partial(self._put, lane, right))
+                    storing = self._write_behind.store(buffer, partial(self._put, lane, right))
                     storing.add_done_callback(self._thread_ended)
-                    buffer = self._landing.buffer()
+                    buffer = self._write_behind.buffer()
         finally:
-            self._landing.give_back(buffer)
+            self._write_behind.give_back(buffer)
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
         """Return the chunks to request now. An idle lane waits for one, or for the end: []."""

@@ -147,7 +147,7 @@ Postman = Callable[[Unicast], bool]
 """Returns whether the message arrives."""
 
 
-def everything(letter: Unicast) -> bool:
+def everything(unicast: Unicast) -> bool:
     return True
 
 
@@ -193,7 +193,7 @@ class LedgerGroup:
     def crash(self, name: PeerId | str) -> None:
         """Remove the process and the messages to it. Its disk stays."""
         del self.ledgers[PeerId(name)]
-        self.mail = [letter for letter in self.mail if letter.receiver != name]
+        self.mail = [unicast for unicast in self.mail if unicast.receiver != name]
 
     def __getitem__(self, name: str) -> Ledger:
         return self.ledgers[PeerId(name)]
@@ -237,9 +237,9 @@ class LedgerGroup:
         for _ in range(DELIVERIES_MAX):
             if not self.mail:
                 return
-            letter = self.mail.pop(0)
-            if arrives(letter) and letter.receiver in self.ledgers:
-                self.send_events(letter.receiver, Received(letter.sender, letter.message))
+            unicast = self.mail.pop(0)
+            if arrives(unicast) and unicast.receiver in self.ledgers:
+                self.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
         raise AssertionError("the ledgers talk in circles")
 
     def wait(self, seconds: float, arrives: Postman = everything) -> None:

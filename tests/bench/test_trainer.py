@@ -193,7 +193,7 @@ def test_tests_that_train_in_their_own_process_also_use_a_gpu() -> None:
     there = {
         path.stem.removeprefix("test_")
         for path in (ROOT / "tests" / "trainer").glob("test_*.py")
-        if re.search(r"\b(desk|make_desk|ranks: Ranks)\b", path.read_text())
+        if re.search(r"\b(driver|make_driver|ranks: Ranks)\b", path.read_text())
     }
     assert there == {*gpu_check.ON_GPU, *gpu_check.MEASURED_BY_A_CPU}
 

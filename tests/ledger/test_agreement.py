@@ -75,8 +75,8 @@ def test_a_step_takes_two_entries_and_each_takes_one_round_trip() -> None:
     some.ready("a b c")
     proposals, some.mail = some.mail, []
     assert kinds(proposals) == ["b→a Propose", "b→c Propose"]
-    for letter in proposals:
-        some.send_events(letter.receiver, Received(letter.sender, letter.message))
+    for unicast in proposals:
+        some.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
     assert kinds(some.mail) == ["a→b Accept", "c→b Accept"]
     some.deliver()
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
@@ -115,8 +115,8 @@ def test_votes_are_durable_before_sent_entries_before_announced() -> None:
     proposal = next(i for i, it in enumerate(effects) if isinstance(it, Send))
     assert isinstance(effects[proposal - 1], Persist)
     while some.mail:
-        letter = some.mail.pop(0)
-        effects = some.send_events(letter.receiver, Received(letter.sender, letter.message))
+        unicast = some.mail.pop(0)
+        effects = some.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
         shapes = [type(effect) for effect in effects]
         if Decided in shapes and Announce in shapes:
             assert shapes.index(Decided) < shapes.index(Announce)
@@ -152,7 +152,7 @@ def test_nothing_happens_after_the_end_of_the_run() -> None:
 def test_lost_messages_are_sent_again() -> None:
     some = group()
     some.ready("a b c")
-    some.deliver(lambda letter: False)
+    some.deliver(lambda unicast: False)
     some.wait(0.6)
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
     assert some["a"].chain[0].certificate.round == 0
@@ -161,7 +161,7 @@ def test_lost_messages_are_sent_again() -> None:
 def test_voter_that_missed_the_outcome_learns_it_in_the_next_round() -> None:
     some = group()
     some.ready("a b c")
-    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     assert some.heights() == {"a": 0, "b": 1, "c": 0}
     some.wait(5)
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
@@ -171,7 +171,7 @@ def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
     some = reducing()
     some.tell_all(PeerDown(C))
     some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
-    some.deliver(lambda letter: not isinstance(letter.message, Accept))
+    some.deliver(lambda unicast: not isinstance(unicast.message, Accept))
     assert some["b"]._instance.round == 1
     some.send_events(
         "b", Received(C, proposal_of(some.rules, 0, Entry(2, some["b"].state.head, Skip(0))))
@@ -213,7 +213,7 @@ def test_value_that_one_voter_accepted_is_adopted_after_a_crash() -> None:
     """
     some = group()
     some.ready("a b c")
-    some.deliver(lambda letter: letter.receiver == A)
+    some.deliver(lambda unicast: unicast.receiver == A)
     some.crash("b")
     some.tell_all(PeerDown(B))
     some.deliver()
@@ -227,11 +227,11 @@ def test_restarted_proposer_of_round_0_repeats_its_proposal() -> None:
     some = group()
     some.ready("a b c")
     first = some.mail[0].message
-    some.deliver(lambda letter: False)
+    some.deliver(lambda unicast: False)
     some.crash("b")
     some.start("b")
     some.send_events("b", PeerDown(C), *_ready(A, 0), *_ready(B, 0))
-    assert [letter.message for letter in some.mail] == [first, first]
+    assert [unicast.message for unicast in some.mail] == [first, first]
     some.deliver()
     assert some.heights()["a"] == 1
 
@@ -242,7 +242,7 @@ def test_restarted_proposer_does_not_lead_a_later_round_again() -> None:
     some.tell_all(PeerDown(B))
     some.ready("a c")
     assert "c→a Prepare" in kinds(some.mail)
-    some.deliver(lambda letter: False)
+    some.deliver(lambda unicast: False)
     some.crash("c")
     some.start("c")
     some.send_events("c", PeerDown(B), *_ready(A, 0), *_ready(C, 0))
@@ -311,7 +311,7 @@ def test_majority_or_half_with_the_first_ranked_continues(
 def test_rounds_are_not_used_up_without_a_quorum() -> None:
     some = group()
     some.send_events("a", PeerDown(B), PeerDown(C), *_ready(A, 0), *_ready(B, 0))
-    some.wait(100, lambda letter: False)
+    some.wait(100, lambda unicast: False)
     assert some["a"]._instance.round == 0
     some.send_events("a", PeerUp(B))
     some.ready("a b c")
@@ -326,7 +326,7 @@ def test_two_halves_never_both_decide() -> None:
         some.send_events(peer, PeerDown(C), PeerDown(D), *_ready(A, 0), *_ready(B, 0))
     for peer in right:
         some.send_events(peer, PeerDown(A), PeerDown(B), *_ready(C, 0), *_ready(D, 0))
-    some.wait(30, lambda letter: (letter.sender in left) == (letter.receiver in left))
+    some.wait(30, lambda unicast: (unicast.sender in left) == (unicast.receiver in left))
     assert some.heights() == {"a": 1, "b": 1, "c": 0, "d": 0}
     assert some["a"].state.voters == (A, B)
 
@@ -530,7 +530,7 @@ def test_proposer_cannot_omit_an_accepted_value() -> None:
 def test_two_proposals_of_one_round_are_noticed() -> None:
     some = group()
     some.ready("a b c")
-    some.deliver(lambda letter: letter.receiver == A)
+    some.deliver(lambda unicast: unicast.receiver == A)
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
     some.send_events("a", Received(B, proposal_of(some.rules, 0, other)))
     assert notes_of(some, "a")[-1] == "b proposes two entries in round 0"
@@ -620,7 +620,7 @@ def test_commit_is_not_proposed_twice_with_other_contents() -> None:
     proposals = [it.message for it in some.mail if isinstance(it.message, Propose)]
     some.hold_update(U, "a c")
     some.made(U, "a c")
-    some.wait(0.6, lambda letter: False)
+    some.wait(0.6, lambda unicast: False)
     later = [it.message for it in some.mail if isinstance(it.message, Propose)]
     assert {it.entry for it in proposals} >= {it.entry for it in later if it.round == 0}
     assert not any(isinstance(it.entry.value, Commit) for it in proposals)

@@ -47,13 +47,13 @@ def test_voters_that_missed_an_announcement_get_a_unicast() -> None:
     some = crowd(UNICASTS_MAX + 9)
     proposer = some["v000"]._instance.electorate.proposer(0)
     deaf = [name for name in some.names if name != proposer][:UNICASTS_MAX]
-    some.deliver(lambda letter: letter.receiver not in deaf)
+    some.deliver(lambda unicast: unicast.receiver not in deaf)
     assert some[proposer].state.height == 0
     asked: set[str] = set()
 
-    def overhear(letter: Unicast) -> bool:
-        if isinstance(letter.message, Propose):
-            asked.add(letter.receiver)
+    def overhear(unicast: Unicast) -> bool:
+        if isinstance(unicast.message, Propose):
+            asked.add(unicast.receiver)
         return True
 
     some.wait(0.6, overhear)
@@ -77,7 +77,7 @@ def test_learners_ignore_announced_proposals(gossip: None) -> None:
 def test_proposer_that_is_behind_hears_it_from_all_and_asks_one(gossip: None) -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
-    some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
+    some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
     effects = some.send_events("a", Received(C, Prepare(1, 1)))
     assert effects == [Send(C, Entries(1, ()))]
     some.wait(2)
@@ -98,11 +98,11 @@ def test_second_proposal_is_evidence_even_if_it_comes_late() -> None:
 def test_lost_announcement_costs_one_round(gossip: None) -> None:
     some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
-    some.deliver(lambda letter: False)
+    some.deliver(lambda unicast: False)
     some.crash("b")
     some.tell_all(PeerDown(B))
-    assert any(isinstance(letter.message, Prepare) for letter in some.mail)
-    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    assert any(isinstance(unicast.message, Prepare) for unicast in some.mail)
+    some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     assert some["c"].chain[0].certificate.round == 1
 
 

@@ -67,9 +67,9 @@ def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
     some = old_and_new()
     pages: list[int] = []
 
-    def watch(letter: Unicast) -> bool:
-        if isinstance(letter.message, Entries):
-            pages.append(len(letter.message.certified))
+    def watch(unicast: Unicast) -> bool:
+        if isinstance(unicast.message, Entries):
+            pages.append(len(unicast.message.certified))
         return True
 
     some.send_events("d", PeerHeight(A, 200), Tick())
@@ -287,7 +287,7 @@ def test_a_forged_fork_accuses_nobody() -> None:
 def test_peer_behind_a_decided_height_gets_missing_entries() -> None:
     some = old_and_new()
     some.send_events("a", Received(B, Prepare(199, 1)))
-    assert [letter.message for letter in some.mail] == [Entries(200, tuple(CHAIN[198:]))]
+    assert [unicast.message for unicast in some.mail] == [Entries(200, tuple(CHAIN[198:]))]
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ def test_message_about_the_next_height_waits_for_its_entry() -> None:
     some.ready("a b c")
     kept: list[Unicast] = []
 
-    def hold_back(letter: Unicast) -> bool:
-        if letter.receiver == A and isinstance(letter.message, Outcome):
-            kept.append(letter)
+    def hold_back(unicast: Unicast) -> bool:
+        if unicast.receiver == A and isinstance(unicast.message, Outcome):
+            kept.append(unicast)
             return False
         return True
 
@@ -343,4 +343,4 @@ def test_message_about_the_next_height_waits_for_its_entry() -> None:
 def test_every_ledger_answers_questions() -> None:
     some = old_and_new()
     some.send_events("a", Received(D, EntriesRequest(200)))
-    assert [letter.message for letter in some.mail] == [Entries(200, (CHAIN[-1],))]
+    assert [unicast.message for unicast in some.mail] == [Entries(200, (CHAIN[-1],))]

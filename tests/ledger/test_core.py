@@ -142,7 +142,7 @@ def test_update_that_was_voted_for_is_named_until_decided() -> None:
     assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
     some.hold_update(U, "a b c")
     some.made(U, "a b c")
-    some.deliver(lambda letter: letter.receiver == B)
+    some.deliver(lambda unicast: unicast.receiver == B)
     assert [some[name].voted_for() for name in "abc"] == [(), (U,), (U,)]
     assert some.start("b").voted_for() == (U,)
     some.wait(5)

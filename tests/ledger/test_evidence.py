@@ -355,13 +355,13 @@ def test_voter_with_evidence_refuses_and_shows_it() -> None:
     some.ready("a b c")
     said: list[Unicast] = []
 
-    def overhear(letter: Unicast) -> bool:
-        said.append(letter)
-        return letter.receiver != C
+    def overhear(unicast: Unicast) -> bool:
+        said.append(unicast)
+        return unicast.receiver != C
 
     some.deliver(overhear)
     assert Unicast(A, B, Accusation(evidence_against(C))) in said
-    some.wait(10, lambda letter: C not in (letter.sender, letter.receiver))
+    some.wait(10, lambda unicast: C not in (unicast.sender, unicast.receiver))
     for peer in (A, B):
         some.tell_all(ReduceFailed(peer, 0, 0))
     some.wait(10)
@@ -407,7 +407,7 @@ def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
     """A copy of c has voted, and the slower c has not."""
     some = LedgerGroup(RULES)
     some.ready("a b c")
-    some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
+    some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
     certified = certify(RULES, some["c"].state, some["a"].chain[0].entry.value)
     effects = some.send_events("c", Received(A, Outcome(certified)))
     assert in_use(effects) == ["a vote of c at height 1 is not in its records"]
@@ -433,7 +433,7 @@ def test_process_that_noticed_its_copy_follows_but_does_not_vote() -> None:
     effects = some.send_events("a", Received(C, proposal_of(RULES, 7, entry, proofs)))
     assert in_use(effects) == ["a promise of a at height 1 is not in its records"]
     some.ready("a b c")
-    assert all(letter.sender != A for letter in some.mail)
+    assert all(unicast.sender != A for unicast in some.mail)
     some.wait(10)
     assert some["a"].state.height == some["b"].state.height > 0
     assert not any(isinstance(e, Persist | Send) for e in some.send_events("a", Joining(D)))
@@ -449,7 +449,7 @@ def test_forged_statement_does_not_reveal_a_second_process() -> None:
 def test_restarted_voter_recognises_its_own_votes() -> None:
     some = LedgerGroup(RULES)
     some.ready("a b c")
-    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     some.start("a")
     effects = some.send_events("a", Received(B, Outcome(some["b"].chain[0])))
     assert A in some["b"].chain[0].certificate.voters
@@ -505,13 +505,13 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     some.send_events("d", Received(B, proposal_of(some.rules, 0, twin)))
     some.mail = []
     some.tell_all(PeerDown(B))
-    some.wait(20, lambda letter: letter.sender != C or not leads_round_1(letter))
+    some.wait(20, lambda unicast: unicast.sender != C or not leads_round_1(unicast))
     assert [some[name].chain[0].entry for name in "acd"] == [first] * 3
     assert some["a"].chain[0].certificate.round == 2
 
 
-def leads_round_1(letter: Unicast) -> bool:
-    message = letter.message
+def leads_round_1(unicast: Unicast) -> bool:
+    message = unicast.message
     return isinstance(message, Prepare | Propose) and message.round == 1
 
 
@@ -520,7 +520,7 @@ def test_voter_told_of_a_second_process_stops_until_restart() -> None:
     assert in_use(some.send_events("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
     assert in_use(some.send_events("a", CloneFound("c hears two of a"))) == []
     some.ready("a b c")
-    assert all(letter.sender != A for letter in some.mail)
+    assert all(unicast.sender != A for unicast in some.mail)
     some.deliver()
     assert some["a"].state.height == some["b"].state.height == 1
     some.start("a")

@@ -316,7 +316,7 @@ def test_evidence_comes_with_the_proposal_that_depends_on_it() -> None:
 
 def announced(some: LedgerGroup, effects: list[Effect]) -> list[Unicast]:
     said = [effect.message for effect in effects if isinstance(effect, Announce)]
-    return [letter for letter in some.mail[: 2 * len(said)] if letter.message in said]
+    return [unicast for unicast in some.mail[: 2 * len(said)] if unicast.message in said]
 
 
 def evidence_against_c(some: LedgerGroup) -> Evidence:

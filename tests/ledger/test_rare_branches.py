@@ -38,9 +38,9 @@ def test_earlier_round_is_refused_and_an_accepted_one_skipped() -> None:
     some.send_events("a", PeerDown(B))
     some.send_events("c", PeerDown(B))
     some.send_events(
-        "a", *(Received(C, letter.message) for letter in some.mail if letter.receiver == A)
+        "a", *(Received(C, unicast.message) for unicast in some.mail if unicast.receiver == A)
     )
-    some.deliver(lambda letter: letter.receiver in (A, C))
+    some.deliver(lambda unicast: unicast.receiver in (A, C))
     assert some["a"].state.height == 1
 
 
@@ -67,7 +67,7 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
     results = [ReduceDone(peer, 0, 0, U) for peer in (A, C, D)]
     for name in "cd":
         some.send_events(name, *results)
-    some.deliver(lambda letter: letter.receiver == D)
+    some.deliver(lambda unicast: unicast.receiver == D)
     some.crash("c")
     some.crash("d")
     some.start("d")
@@ -94,7 +94,7 @@ def test_bytes_of_an_unwanted_commit_are_not_waited_for() -> None:
     some.send_events("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
     assert len(some.fetches) == 1
     some.send_events("c", PeerDown(A), PeerDown(B))
-    some.wait(3, lambda letter: False)
+    some.wait(3, lambda unicast: False)
     assert len(some.fetches) == 1
     assert some["c"]._instance._fetch.due_at is None
 
@@ -133,7 +133,7 @@ def test_bytes_that_acceptance_does_not_wait_for_are_not_refetched() -> None:
     some.deliver()
     some.hold_update(U, "c")
     some.made(U, "b c")
-    some.deliver(lambda letter: letter.receiver == A)
+    some.deliver(lambda unicast: unicast.receiver == A)
     fetches = len(some.fetches)
     assert fetches > 0
     some.hold_update(U, "a b")

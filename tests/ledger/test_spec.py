@@ -122,7 +122,7 @@ def test_r5_claim_of_a_value_never_proposed_is_ignored() -> None:
 def test_r6_certificate_without_its_proposers_vote_is_invalid() -> None:
     some = LedgerGroup(small_rules())
     some.ready("a b c")
-    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     certified = certify(some.rules, some["a"].state, some["b"].chain[0].entry.value)
     others = tuple(pair for pair in certified.certificate.votes if pair[0] != B)
     without = replace(certified, certificate=replace(certified.certificate, votes=others))

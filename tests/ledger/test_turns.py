@@ -85,8 +85,8 @@ def heights_took_s(group: LedgerGroup, silent: PeerId, steps: int) -> dict[int, 
     height took.
     """
 
-    def arrives(letter: Unicast) -> bool:
-        return letter.sender != silent
+    def arrives(unicast: Unicast) -> bool:
+        return unicast.sender != silent
 
     took_s: dict[int, float] = {}
     for step in range(steps):

@@ -28,7 +28,7 @@ AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
 
 
 @pytest.mark.parametrize(
-    ("desk", "step", "lease", "expected"),
+    ("progress", "step", "lease", "expected"),
     [
         (None, 4, B, [LoadOrder(4), TrainOrder(4, B)]),
         (None, 4, (), []),
@@ -45,8 +45,8 @@ AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
         (READY, 4, B + C, [TrainOrder(4, C)]),
     ],
 )
-def test_orders_match_each_row_of_the_table(desk, step, lease, expected) -> None:
-    assert next_orders(desk, step, lease, PLAIN) == expected
+def test_orders_match_each_row_of_the_table(progress, step, lease, expected) -> None:
+    assert next_orders(progress, step, lease, PLAIN) == expected
 
 
 def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
@@ -54,7 +54,7 @@ def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("desk", "step", "lease", "expected"),
+    ("progress", "step", "lease", "expected"),
     [
         (None, 4, B + C, [LoadOrder(4), TrainOrder(4, B)]),
         (TrainerProgress(4, B), 4, B + C, []),
@@ -71,21 +71,23 @@ def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
         (TrainerProgress(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
     ],
 )
-def test_next_outer_step_is_begun_while_one_is_being_agreed(desk, step, lease, expected) -> None:
-    assert next_orders(desk, step, lease, LATE) == expected
+def test_next_outer_step_is_begun_while_one_is_being_agreed(
+    progress, step, lease, expected
+) -> None:
+    assert next_orders(progress, step, lease, LATE) == expected
 
 
 def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
     """A node left out in mid-training once waited for ever, since it had made more than was due."""
-    desk = TrainerProgress(4, B)
-    (order,) = next_orders(desk, 5, B + C[:1], LeasePace(1, 1))
+    progress = TrainerProgress(4, B)
+    (order,) = next_orders(progress, 5, B + C[:1], LeasePace(1, 1))
     assert order == RebaseOrder(5)
-    assert progress_after(desk, order).due(B + C[:1], LeasePace(1, 1)) == B
+    assert progress_after(progress, order).due(B + C[:1], LeasePace(1, 1)) == B
 
 
 def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
-    desk = TrainerProgress(4, B + C, 0, 3, True)
-    assert next_orders(desk, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
+    progress = TrainerProgress(4, B + C, 0, 3, True)
+    assert next_orders(progress, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
 
 
 @pytest.mark.parametrize(
@@ -108,25 +110,25 @@ steps = st.integers(0, 3)
 
 
 @st.composite
-def desks(draw):
+def progresses(draw):
     blocks = draw(leases)
     offered = draw(st.integers(0, len(blocks)))
     carried = draw(st.integers(0, offered))
     return TrainerProgress(draw(steps), blocks, carried, offered, 0 < offered < len(blocks))
 
 
-@given(st.none() | desks(), steps, leases, paces, st.booleans())
-def test_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, taken) -> None:
-    for order in next_orders(desk, step, lease, pace, taken=taken):
-        desk = progress_after(desk, order)
+@given(st.none() | progresses(), steps, leases, paces, st.booleans())
+def test_trainer_that_obeyed_needs_no_further_orders(progress, step, lease, pace, taken) -> None:
+    for order in next_orders(progress, step, lease, pace, taken=taken):
+        progress = progress_after(progress, order)
     if lease:
-        assert desk.step == step
-        assert desk.blocks == lease[: len(desk.blocks)]
-    assert next_orders(desk, step, lease, pace, taken=taken) == []
+        assert progress.step == step
+        assert progress.blocks == lease[: len(progress.blocks)]
+    assert next_orders(progress, step, lease, pace, taken=taken) == []
 
 
-@given(desks(), steps, leases, paces)
-def test_work_on_blocks_that_are_still_ours_is_never_dropped(desk, step, lease, pace) -> None:
-    kept = lease[: len(desk.blocks)] == desk.blocks
-    orders = next_orders(desk, step, lease, pace)
+@given(progresses(), steps, leases, paces)
+def test_work_on_blocks_that_are_still_ours_is_never_dropped(progress, step, lease, pace) -> None:
+    kept = lease[: len(progress.blocks)] == progress.blocks
+    orders = next_orders(progress, step, lease, pace)
     assert not (kept and [each for each in orders if isinstance(each, LoadOrder | MergeOrder)])

@@ -131,9 +131,9 @@ def _audited(where: Home, run: Run, start: str) -> AuditFindings:
 
 
 def _with_progress(walk: ChainVerifier) -> Iterator[Certified]:
-    seldom = ThrottledProgress()
+    report_progress = ThrottledProgress()
     for link in walk.links():
-        seldom(f"{walk.good} entries are valid")
+        report_progress(f"{walk.good} entries are valid")
         yield link.certified
 
 
@@ -162,14 +162,14 @@ def _replay(
         if newest is not None:
             findings.missing = MissingBytes("snapshot", newest.step, newest.digest)
         return
-    seldom = ThrottledProgress()
+    report_progress = ThrottledProgress()
     progress(f"replaying from the snapshot of outer step {begin.step}")
     replay = Replay(
         run,
         account,
         store,
         begin,
-        lambda step: seldom(f"replayed outer step {step} of {account.end}"),
+        lambda step: report_progress(f"replayed outer step {step} of {account.end}"),
         Amendments.of(where, run),
     )
     verdict = replay.replay()

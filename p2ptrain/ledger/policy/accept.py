@@ -94,8 +94,8 @@ def _judge_heal(reports: Reports, heal: Heal, *, forced: bool) -> Judgement:
     SPEC.md B6. If it is forced, any such chain will do: the one that it names may have healed into
     another since.
     """
-    parting = reports.outranked_by
-    if parting is None or not (forced or parting.digest == heal.entry):
+    outranked_by = reports.outranked_by
+    if outranked_by is None or not (forced or outranked_by.digest == heal.entry):
         return Judgement(Answer.LATER, "this node has not verified that chain")
     return _YES
 

@@ -107,8 +107,8 @@ def what_to_propose(rules: Rules, state: LedgerState, reports: Reports, now: flo
     if state.phase is Phase.HEALED:
         return Wish(None, "this branch has healed; looking for the chain to follow")
     if reports.outranked_by is not None and state.past:
-        parting = reports.outranked_by
-        heal = Heal(state.step, parting.height, parting.digest)
+        rival_entry = reports.outranked_by
+        heal = Heal(state.step, rival_entry.height, rival_entry.digest)
         return Wish(heal, "a chain that outranks this branch was found")
     if state.phase is Phase.GATHER:
         have = participants.readiness(rules, state, reports)

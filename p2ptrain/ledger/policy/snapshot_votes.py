@@ -56,10 +56,10 @@ def _vouched(
     said = {
         voter: reports.snapshots.get(voter, {}).items() for voter in voters if voter not in apart
     }
-    voices = Counter(taken for each in said.values() for taken in each)
+    counts = Counter(taken for each in said.values() for taken in each)
     return [
         taken
-        for taken, count in voices.items()
+        for taken, count in counts.items()
         if quorum.is_enough(
             rules.quorum, len(voters), count, first_present=taken in said.get(voters[0], ())
         )

@@ -178,7 +178,7 @@ async def take_notice(parts: Parts, author: PeerId, payload: bytes) -> None:
     if not parts.ledger.state.is_member(author):
         return
     notice, now = decode_notice(payload), parts.now()
-    parts.identities.desk.note_notice(author, notice, now)
+    parts.identities.mailboxes.note_notice(author, notice, now)
     if notice.peer == parts.me and notice.proof is None:
         parts.identities.watch.note_challenges(author, [notice.nonce], now)
         parts.identities.news.notify_all()
@@ -263,10 +263,10 @@ async def _count_on(parts: Parts) -> None:
 
 def _answer(parts: Parts) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
-        reply = parts.identities.desk.answer(peer, decode_question(payload), parts.now())
+        reply = parts.identities.mailboxes.answer(peer, decode_question(payload), parts.now())
         if reply is None:
             raise TryLater("you ask too often whether you are alone")
-        for notice in parts.identities.desk.pop_notices():
+        for notice in parts.identities.mailboxes.pop_notices():
             await parts.network.publish(identity_topic(parts.run), encode_notice(notice))
         return encode_reply(reply)
 

@@ -19,7 +19,7 @@ from p2ptrain.peers.replayed_heartbeats import ReplayedHeartbeats
 
 @dataclass(slots=True)
 class Identities:
-    """The state of one life of a node. `duplicate_identity` writes `watch`, `desk` and `news`;
+    """The state of one life of a node. `duplicate_identity` writes `watch`, `mailboxes` and `news`;
     `gossip` writes `incarnations`; `outdated_heartbeats` writes `replays`.
     """
 
@@ -27,7 +27,7 @@ class Identities:
     """Decides whether this process is the only one with its identity. Holds our incarnation."""
     incarnations: Incarnations
     """The newest incarnation of each other peer."""
-    desk: IdentityMailboxes
+    mailboxes: IdentityMailboxes
     """Questions of other peers, and notes that wait for them here."""
     news: Changes = field(default_factory=Changes)
     """Rings when a peer asked or answered whether we are alone."""

@@ -46,9 +46,9 @@ class TrainerSession:
         self._parts = parts
         self._running = running
         self._up = False
-        self._desk: TrainerProgress | None = None
+        self._progress: TrainerProgress | None = None
         self._paths: tuple[str, ...] = ()
-        """The files of the desk's blocks."""
+        """The files of the blocks in `_progress`."""
         self._rates = inner_rates(Leg(parts.manifest))
         """The rates that it trains with; at first those of its settings."""
         self._first_inner_step = 0
@@ -160,12 +160,12 @@ class TrainerSession:
 
     def _taken(self) -> bool:
         """Return whether the work that the trainer has offered was averaged into θ."""
-        parts, desk = self._parts, self._desk
-        if desk is None or not desk.offered or desk.step >= parts.ledger.state.step:
+        parts, progress = self._parts, self._progress
+        if progress is None or not progress.offered or progress.step >= parts.ledger.state.step:
             return False
-        if desk.step < parts.ledger.kept.start.step:
+        if progress.step < parts.ledger.kept.start.step:
             return False  # That step was pruned. A Load is always correct.
-        return any(each.peer == parts.me for each in parts.history.participants(desk.step))
+        return any(each.peer == parts.me for each in parts.history.participants(progress.step))
 
     def _may_read_theta(self) -> bool:
         """Return whether θ is at the ledger's head and nothing is about to change it."""
@@ -185,14 +185,14 @@ class TrainerSession:
             return []
         lease = state.leases.get(parts.me, ())
         if not lease:
-            self._desk = None  # If the same lease returns in this step, it starts again.
+            self._progress = None  # If the same lease returns in this step, it starts again.
         if not lease and self._may_read_theta():
             parts.standing.work = None
             parts.set_state(StandingBy("for a place in the next roster"))
-        if self._desk is None and ready_work.stands(parts):
+        if self._progress is None and ready_work.stands(parts):
             return []  # The previous trainer made the work; `local` must not change.
         taken = self._taken()
-        orders = next_orders(self._desk, state.step, lease, outer_step.pace, taken=taken)
+        orders = next_orders(self._progress, state.step, lease, outer_step.pace, taken=taken)
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
@@ -218,9 +218,9 @@ class TrainerSession:
                 self._to_train, self._paths = 0, ()
             case MergeOrder(step):
                 frame = frames.Merge(step)
-                assert self._desk is not None
+                assert self._progress is not None
                 self._first_inner_step = outer_step.first_inner_step
-                self._paths = self._paths[self._desk.offered :]
+                self._paths = self._paths[self._progress.offered :]
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
@@ -228,7 +228,7 @@ class TrainerSession:
                 await self._set_rates(outer_step, ahead=ahead)
                 paths = tuple(map(str, await lease_data.paths_of(parts, self._blocks_of([order]))))
                 self._paths += paths
-                before = len(self._desk.blocks) if self._desk else 0
+                before = len(self._progress.blocks) if self._progress else 0
                 others = parts.history.newest_participants(step)
                 pull = eagerness(outer_step.manifest, others, parts.me)
                 begun = self._first_inner_step + before
@@ -237,7 +237,7 @@ class TrainerSession:
                 if blocks and not ahead:
                     standing.inner_step, standing.inner_steps = before, before + len(blocks)
                     parts.set_state(Training(standing.inner_step, standing.inner_steps))
-        self._desk = progress_after(self._desk, order)
+        self._progress = progress_after(self._progress, order)
         if not isinstance(order, AheadOrder):
             standing.work = None
         self._note_use_of_theta()
@@ -277,7 +277,7 @@ class TrainerSession:
     def _note_use_of_theta(self) -> None:
         """Set `theta_in_use`: from an order until a report for its step. `outer_task` waits for
         that."""
-        owes_report = self._desk is not None and self._answered_step != self._desk.step
+        owes_report = self._progress is not None and self._answered_step != self._progress.step
         self._parts.standing.theta_in_use = owes_report or self._evaluating
 
     # -- reports of the trainer -------------------------------------------------------------------
@@ -305,7 +305,7 @@ class TrainerSession:
                 parts.journal.write("evaluation-failed", code=code, reason=text)
                 self._forget_damaged(self._held_out)
             case frames.Failed(code, text):
-                blocks = self._desk.blocks if self._desk else ()
+                blocks = self._progress.blocks if self._progress else ()
                 self._forget_damaged([parts.data_block(block) for block in blocks])
                 raise TrainerError(f"the trainer cannot continue: {text}", code=code)
             case _:
@@ -338,11 +338,11 @@ class TrainerSession:
             return
         if ready.block_paths != self._paths:
             raise TrainerError("the trainer did not train on its assigned blocks")
-        assert self._desk is not None
-        await ready_work.hold_to_the_bound(parts, parts.outer_step(self._desk.step))
+        assert self._progress is not None
+        await ready_work.hold_to_the_bound(parts, parts.outer_step(self._progress.step))
         if self._whole_lease_of(ready) != lease:
             return
-        self._desk = replace(self._desk, offered=ready.blocks)
+        self._progress = replace(self._progress, offered=ready.blocks)
         self._running.useful = True
         parts.standing.warnings.pop(RESTARTED, None)
         await ready_work.offer_work(parts, ready, lease)
@@ -351,14 +351,14 @@ class TrainerSession:
         """Return the due part of our lease as agreed now, if exactly that is `ready`; else (). Work
         based on a θ that was found wrong since does not count: offered work would outlive this
         trainer, which `_watch` ends."""
-        state, desk = self._parts.ledger.state, self._desk
-        if self._rests_on_wrong_theta or desk is None:
+        state, progress = self._parts.ledger.state, self._progress
+        if self._rests_on_wrong_theta or progress is None:
             return ()
-        if not ready.step == desk.step == state.step:
+        if not ready.step == progress.step == state.step:
             return ()
         lease = state.leases.get(self._parts.me, ())
-        due = desk.due(lease, self._parts.outer_step(state.step).pace)
-        return due if desk.blocks == due and ready.blocks == len(due) else ()
+        due = progress.due(lease, self._parts.outer_step(state.step).pace)
+        return due if progress.blocks == due and ready.blocks == len(due) else ()
 
     def _note_progress(self, progress: frames.Progress) -> None:
         parts, standing = self._parts, self._parts.standing
@@ -379,7 +379,7 @@ class TrainerSession:
         standing.progress = progress
         self._to_train = max(0, self._to_train - 1)
         standing.tokens_per_s = progress.tokens_per_s
-        if self._desk is None or not self._desk.offered:
+        if self._progress is None or not self._progress.offered:
             standing.inner_step += 1
             parts.set_state(Training(standing.inner_step, standing.inner_steps))
 

@@ -61,7 +61,7 @@ class SimProcess:
         self.serial = 0
         self.under_way = 0
         self.incarnations = Incarnations(world.is_member)
-        self.desk = IdentityMailboxes(self.incarnations, world.is_member)
+        self.mailboxes = IdentityMailboxes(self.incarnations, world.is_member)
         self.replays = ReplayedHeartbeats()
         self._seen: dict[MarkedHeartbeat, float] = {}
         draw = world.random.getrandbits(DRAW_BITS)
@@ -181,14 +181,14 @@ class SimProcess:
     # ── as a member ──────────────────────────────────────────────────────────────────────────────
 
     def answer(self, asker: PeerId, question: IdentityQuestion) -> IdentityReply | None:
-        reply = self.desk.answer(asker, question, self.world.clock.now)
-        for notice in self.desk.pop_notices():
+        reply = self.mailboxes.answer(asker, question, self.world.clock.now)
+        for notice in self.mailboxes.pop_notices():
             self.world.publish_notice(self.me, notice)
         return reply
 
     def hear_notice(self, author: PeerId, notice: IdentityNotice) -> None:
         now = self.world.clock.now
-        self.desk.note_notice(author, notice, now)
+        self.mailboxes.note_notice(author, notice, now)
         if notice.peer == self.me and notice.proof is None:
             self.watch.note_challenges(author, [notice.nonce], now)
             self.look_now()

@@ -267,9 +267,9 @@ class Story:
         if not line.words:
             self.group.deliver(self._arrives)
             return
-        for letter in self._picked(line):
-            if letter.receiver in self.group.ledgers and self._arrives(letter):
-                self.group.send_events(letter.receiver, Received(letter.sender, letter.message))
+        for unicast in self._picked(line):
+            if unicast.receiver in self.group.ledgers and self._arrives(unicast):
+                self.group.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
 
     def drop(self, line: Line) -> None:
         """drop: all mail is lost. drop a->b propose: only that"""
@@ -282,15 +282,15 @@ class Story:
         """tick 2.0: two seconds pass; timers fire and mail arrives"""
         self.group.wait(float(line.words[0]), self._arrives)
 
-    def _arrives(self, letter: Unicast) -> bool:
-        return self.reaches(letter.sender, letter.receiver)
+    def _arrives(self, unicast: Unicast) -> bool:
+        return self.reaches(unicast.sender, unicast.receiver)
 
     def _picked(self, line: Line) -> list[Unicast]:
         """Remove from the mail the messages that match the words, and return them."""
-        chosen = [letter for letter in self.group.mail if _fits(letter, line.words)]
+        chosen = [unicast for unicast in self.group.mail if _fits(unicast, line.words)]
         if not chosen:
             raise StoryFault(f"there is no mail {' '.join(line.words)}")
-        self.group.mail = [letter for letter in self.group.mail if letter not in chosen]
+        self.group.mail = [unicast for unicast in self.group.mail if unicast not in chosen]
         return chosen
 
     # ── what must not happen ─────────────────────────────────────────────────────────────────────
@@ -298,8 +298,8 @@ class Story:
     def tamper(self, line: Line) -> None:
         """tamper a->c accept line: alter this part of the message before it arrives"""
         *which, part = line.words
-        for letter in self._picked(Line(line.name, tuple(which), (), {})):
-            self.group.mail.append(tampered(letter, part, self.group.rules.run))
+        for unicast in self._picked(Line(line.name, tuple(which), (), {})):
+            self.group.mail.append(tampered(unicast, part, self.group.rules.run))
 
     def forge(self, line: Line) -> None:
         """forge c->a skip by=a,b,c: c sends an outcome with a forged certificate
@@ -326,13 +326,13 @@ _RULES = {
 }
 
 
-def _fits(letter: Unicast, words: Sequence[str]) -> bool:
+def _fits(unicast: Unicast, words: Sequence[str]) -> bool:
     """Return whether the message matches the words: `a->b`, `propose`, or both."""
     sender, arrow, receiver = words[0].partition("->")
     kinds = words[1:] if arrow else words
-    if arrow and (letter.sender != sender or receiver not in ("*", letter.receiver)):
+    if arrow and (unicast.sender != sender or receiver not in ("*", unicast.receiver)):
         return False
-    return not kinds or type(letter.message).__name__.lower() in kinds
+    return not kinds or type(unicast.message).__name__.lower() in kinds
 
 
 def _runs(

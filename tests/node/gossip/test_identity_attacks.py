@@ -168,7 +168,7 @@ async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
                 beat = heartbeat(witness.run.id, incarnation=incarnation, serial=turn)
                 await _take_heartbeat(parts, watch.me, encode(beat))
             ((_, question),) = watch.ask({parts.me}, (), now + turn)
-            reply = parts.identities.desk.answer(watch.me, question, now + turn)
+            reply = parts.identities.mailboxes.answer(watch.me, question, now + turn)
             assert reply is not None
             watch.note_reply(parts.me, reply, now + turn)
     assert [watch.duplicate for watch in watches] == [None] * 3
