@@ -99,14 +99,14 @@ class Gate:
             self._context = None
         return peer
 
-    def know_members(self, members: Iterable[PeerId]) -> None:
+    def set_members(self, members: Iterable[PeerId]) -> None:
         """Set the members. Other allowed peers cannot displace members."""
         self._members = frozenset((self._credentials.peer, *members))
 
     def is_member(self, peer: PeerId) -> bool:
         return peer in self._members
 
-    def prove(
+    def authenticate(
         self,
         sock: socket.socket,
         *,

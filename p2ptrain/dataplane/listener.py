@@ -113,9 +113,9 @@ class Listener:
         """
         return self._gate.trust_certificate(certificate_der)
 
-    def know_members(self, members: Iterable[PeerId]) -> None:
+    def set_members(self, members: Iterable[PeerId]) -> None:
         """Set the members, which other allowed peers cannot displace. At first there are none."""
-        self._gate.know_members(members)
+        self._gate.set_members(members)
 
     def handle(self, purpose: str, handler: Handler) -> None:
         """Let `handler(socket, hello)` serve `purpose` from now on; the socket is closed after it.
@@ -201,7 +201,7 @@ class Listener:
         """Serve one connection from its first byte to its last, in its own thread."""
         thread = threading.current_thread()
         try:
-            self._serve_peer(self._gate.prove(sock, deadline_s=self._bounds.handshake_s))
+            self._serve_peer(self._gate.authenticate(sock, deadline_s=self._bounds.handshake_s))
         except NotAuthorised:
             self._count("refused_peer")
         except (RemoteProtocolError, PeerError):

@@ -67,7 +67,7 @@ class Story:
     def read_events(self) -> None:
         """Read all journals once, print the interesting events, refresh the table."""
         for node in self.cast.values():
-            for event in node.news():
+            for event in node.new_events():
                 text = in_words(event)
                 if text is None or (event["event"] == "evaluated" and text in self._told):
                     continue  # All nodes report the same loss; print it once.
@@ -161,7 +161,7 @@ class Story:
         it."""
         victim, survivors = self.cast["cat"], [self.cast["ann"], self.cast["ben"]]
         started = self.wait_for(
-            "cat in an exchange with others", lambda: _open_exchange(victim), deadline_s=60
+            "cat in an exchange with others", lambda: _open_reduce(victim), deadline_s=60
         )
         step = int(started["step"])
         victim.kill()
@@ -171,7 +171,7 @@ class Story:
         )
         self.read_events()
         self.facts.killed_at_step = step
-        self.facts.killed_in_reduce = _open_exchange(victim) == started
+        self.facts.killed_in_reduce = _open_reduce(victim) == started
         commits = self.wait_for(
             f"the commit of outer step {step}",
             lambda: _all([node.find("committed", step=step) for node in survivors]),
@@ -314,7 +314,7 @@ def _all(events: list[Event | None]) -> list[Event] | None:
     return found if len(found) == len(events) else None
 
 
-def _open_exchange(node: DemoNode) -> Event | None:
+def _open_reduce(node: DemoNode) -> Event | None:
     """Return the open reduce of this node, if it has three peers or more (this one included) and is
     of KILL_AT_STEP or later."""
     for event in reversed(node.events):

@@ -212,7 +212,7 @@ class Network:
         """
         self._gossip.pubsub.validators[topic] = validator
 
-    def know_members(self, members: Iterable[PeerId]) -> None:
+    def set_members(self, members: Iterable[PeerId]) -> None:
         """Set the members, which other admitted peers cannot displace. At first there are none."""
         self._members = frozenset(members)
 
@@ -252,7 +252,7 @@ class Network:
     ) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(running(self._host, listen))
-            self._learn_listening(listen, announce)
+            self._note_listening(listen, announce)
             for service in (self._gossip.pubsub, self._gossip.router):
                 contain_tasks(await stack.enter_async_context(background_trio_service(service)))
             await self._gossip.pubsub.wait_until_ready()
@@ -260,7 +260,7 @@ class Network:
                 stack.enter_context(mdns_neighbours(self.peer, self.record_reported))
             yield
 
-    def _learn_listening(self, listen: list[str], announce: Sequence[str]) -> None:
+    def _note_listening(self, listen: list[str], announce: Sequence[str]) -> None:
         bound = [parse(str(address)) for address in self._host.get_transport_addrs()]
         if len(bound) < len(listen):
             raise listen_failed(listen)

@@ -85,7 +85,7 @@ class Service:
 
 
 @dataclass(slots=True)
-class _Exchange:
+class _PendingRequest:
     """One request in progress. `done` is set when `reply` or `error` is."""
 
     peer: PeerId
@@ -152,7 +152,7 @@ class Requester:
         if self._in_flight[peer] >= IN_FLIGHT_PER_PEER_MAX:
             raise PeerTooSlow("too many requests to this peer are already waiting", peer=peer)
         ends = trio.current_time() + deadline_s
-        exchange = _Exchange(peer, protocol, payload, ends, bytes_max, trio.Event())
+        exchange = _PendingRequest(peer, protocol, payload, ends, bytes_max, trio.Event())
         self._in_flight[peer] += 1
         self._nursery.start_soon(self._run, exchange)
         with trio.move_on_at(ends):
@@ -169,7 +169,7 @@ class Requester:
         for key in [key for key in self._idle if key[0] == peer]:
             del self._idle[key]
 
-    async def _run(self, exchange: _Exchange) -> None:
+    async def _run(self, exchange: _PendingRequest) -> None:
         peer = exchange.peer
         try:
             exchange.reply = await self._converse(exchange)
@@ -186,7 +186,7 @@ class Requester:
                 del self._in_flight[peer]
             exchange.done.set()
 
-    async def _converse(self, exchange: _Exchange) -> bytes:
+    async def _converse(self, exchange: _PendingRequest) -> bytes:
         kept = self._pop_idle(exchange.peer, exchange.protocol)
         if kept is not None:
             with suppress(*_GONE):
@@ -197,7 +197,7 @@ class Requester:
         stream = await open_stream(self._host, exchange.peer, exchange.protocol)
         return await self._ask(stream, exchange, "on a new stream")
 
-    async def _ask(self, stream: INetStream, exchange: _Exchange, where: str) -> bytes:
+    async def _ask(self, stream: INetStream, exchange: _PendingRequest, where: str) -> bytes:
         peer = exchange.peer
         exchange.stage = f"sending {where}"
         framed = _LENGTH.pack(len(exchange.payload)) + exchange.payload
@@ -211,7 +211,7 @@ class Requester:
             raise PeerTooSlow("no reply in time", peer=peer)
         return await self._judge(stream, exchange, frame)
 
-    async def _judge(self, stream: INetStream, exchange: _Exchange, frame: bytes) -> bytes:
+    async def _judge(self, stream: INetStream, exchange: _PendingRequest, frame: bytes) -> bytes:
         """Return the reply in `frame`, or raise the error that it stands for."""
         peer = exchange.peer
         if frame[:1] == bytes([ReplyStatus.OK]):

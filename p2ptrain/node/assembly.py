@@ -109,7 +109,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[NodeAssembly]:
             events=send,
         )
         _serve_probes(parts)
-        _say_how_it_sends(parts)
+        _record_congestion(parts)
         yield NodeAssembly(parts, run, receive)
 
 
@@ -163,7 +163,7 @@ def _serve_probes(parts: Parts) -> None:
     parts.listener.handle(path_probes.PURPOSE, ProbeServer(busy, swarm_limit(parts.uplink)))
 
 
-def _say_how_it_sends(parts: Parts) -> None:
+def _record_congestion(parts: Parts) -> None:
     limit = parts.config.limit_up_bytes_per_s
     parts.journal.write("sending", **asdict(parts.congestion), limit_bytes_per_s=limit)
     if not parts.manifest.encrypted:

@@ -211,7 +211,7 @@ async def _join(
         reception.set_state(Connecting())
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         print_line(f"connecting to {ways_in[0]}{others}")
-    run = known or await find_run.learn_run(network, config, ways_in)
+    run = known or await find_run.fetch_run(network, config, ways_in)
     reception.run = run
     if known is None:
         await _check(config, home, run, reception, print_line)

@@ -18,7 +18,7 @@ from p2ptrain.node.assembly import NodeAssembly
 from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
-from p2ptrain.node.control.slow_reduce_warning import notice_slow_exchange
+from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
 from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.joining import hello_server
@@ -30,7 +30,7 @@ from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
 from p2ptrain.node.presence import start_presence
-from p2ptrain.node.reduce.reduce_task import exchange
+from p2ptrain.node.reduce.reduce_task import run_reduces
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.training.evaluation_task import gather_validation
 from p2ptrain.node.training.lease_data import fetch_ahead
@@ -66,7 +66,7 @@ async def run_tasks(
             nursery.start_soon(task, parts)
         nursery.start_soon(print_progress, parts, print_line)
         nursery.start_soon(hello_server.pass_requests_on, parts)
-        await _learn_data(parts)
+        await _fetch_data_index(parts)
         nursery.start_soon(keep_outer_state, parts)
         nursery.start_soon(fetch_ahead, parts)
         nursery.start_soon(probe_paths, parts)
@@ -77,13 +77,13 @@ async def run_tasks(
         if parts.arena is None:
             nursery.start_soon(serve_only, parts)
         else:
-            for task in (exchange, notice_left_out, notice_slow_exchange):
+            for task in (run_reduces, notice_left_out, notice_slow_reduce):
                 nursery.start_soon(task, parts)
             nursery.start_soon(train, parts, trainers(parts))
     return left[0]
 
 
-async def _learn_data(parts: Parts) -> None:
+async def _fetch_data_index(parts: Parts) -> None:
     """Fetch the tokenizer and the index of the run's data blocks, and set `parts.data`."""
     manifest = parts.manifest
     for digest in (manifest.data.index, manifest.tokenizer):

@@ -92,14 +92,16 @@ def make_data(
     if (folder / FACTS_FILE).is_file():
         print_line(f"using the packed data in {folder}")
         made = _taken_from(folder, beside, run_file, store)
-        _say_what_counts(run_file.data, made, print_line)
+        _warn_of_ignored_settings(run_file.data, made, print_line)
     else:
         with _empty_folder(scratch):
             made = _packed(run_file, beside, store, scratch, print_line)
     return made
 
 
-def _say_what_counts(section: DataSection, made: PackedData, print_line: PrintLine) -> None:
+def _warn_of_ignored_settings(
+    section: DataSection, made: PackedData, print_line: PrintLine
+) -> None:
     """Warn of settings in the run file that were already fixed when the folder was packed."""
     asked, wanted = section.model_fields_set, section.validation_blocks
     if "validation_blocks" in asked and wanted != made.validation_blocks:
@@ -159,9 +161,9 @@ def _packed(
     kind = "reads" if source.holds_reads else "text"
     print_line(f"packing {section.source} as {kind}, at most {size(limit_bytes)}")
     vocabulary = _vocabulary(section, source, spec, beside)
-    keep = partial(store.put_chunk, settle=False)
+    keep = partial(store.put_chunk, durable=False)
     packed = pack_stream(source.pieces(), vocabulary, spec, scratch, keep)
-    store.settle()
+    store.make_durable()
     index = DataIndex(packed.train, packed.validation)
     masked = section.mask_documents
     apart = source.holds_records if masked is None else masked
@@ -252,8 +254,8 @@ def _copy(theirs: StoreReader, store: Store, made: PackedData) -> None:
     blobs = (made.index, made.tokenizer)
     pieces = [chunk for blob in blobs for chunk in (*theirs.manifest(blob).chunks, blob)]
     for digest in (*index.train, *index.validation, *pieces):
-        store.put_chunk(theirs.get_chunk(digest), expected=digest, settle=False)
-    store.settle()
+        store.put_chunk(theirs.get_chunk(digest), expected=digest, durable=False)
+    store.make_durable()
 
 
 def _facts(folder: Path) -> PackedData:

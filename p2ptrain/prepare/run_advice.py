@@ -130,7 +130,7 @@ def is_unknown(costs: RunCosts) -> bool:
     return not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN
 
 
-def _exchange(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
+def _slow_reduce(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if is_unknown(costs):
         return
     for plan in costs.plans:
@@ -211,7 +211,7 @@ def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
 _ADVISERS: tuple[Adviser, ...] = (
     _block,
     _length,
-    _exchange,
+    _slow_reduce,
     _policy,
     _muon,
     _coarse_ring,

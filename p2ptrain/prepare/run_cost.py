@@ -56,13 +56,13 @@ class RunScenario:
     """Seconds that training goes on while an exchange is under way."""
 
     @property
-    def exchange_s(self) -> float:
+    def reduce_s(self) -> float:
         return self.exchange.seconds(self.mbit)
 
     @property
     def waited_s(self) -> float:
         """Seconds per outer step in which trainers wait for the exchange."""
-        return max(0.0, self.exchange_s - self.overlap_s)
+        return max(0.0, self.reduce_s - self.overlap_s)
 
     @property
     def days(self) -> float:

@@ -4,8 +4,8 @@ A name appears only when its bytes are durable (write beside, sync, rename). So 
 the right content unless the disk is corrupted. Every chunk is hashed when it is read, and a bad
 file is set aside as `….corrupt` and counts as missing from then on.
 
-Names become durable later, in `settle`, which syncs each touched directory once for many chunks.
-Code that writes something that refers to chunks must settle first.
+Names become durable later, in `make_durable`, which syncs each touched directory once for many
+chunks. Code that writes something that refers to chunks must settle first.
 
 All methods may be called from any thread. This module does not know what refers to a chunk.
 """
@@ -125,11 +125,11 @@ class Objects:
                 self._disk.remove(temporary)
             raise
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Make every name given so far durable."""
         # The outer lock makes a second caller wait for the syncs of the first: no sync may
         # be in
-        # progress after `settle`, whichever caller started it.
+        # progress after `make_durable`, whichever caller started it.
         with self._settling:
             with self._lock:
                 directories, self._unsettled = self._unsettled, set()

@@ -105,13 +105,13 @@ class Store:
     # chunks
 
     def put_chunk(
-        self, data: Buffer, *, expected: Digest | None = None, settle: bool = True
+        self, data: Buffer, *, expected: Digest | None = None, durable: bool = True
     ) -> Digest:
         """Store up to 4 MiB and return their digest; they are durable on return.
 
-        `expected` is the digest under which a peer sent them. With `settle=False` the bytes are
-        durable but the name may not be, until `settle` or a method that writes a reference to it is
-        called.
+        `expected` is the digest under which a peer sent them. With `durable=False` the bytes are
+        durable but the name may not be, until `make_durable` or a method that writes a reference to
+        it is called.
 
         Raises:
             ChunkCorrupt: the data is not what was expected; nothing was stored.
@@ -119,20 +119,20 @@ class Store:
         """
         chunk = checked(data, expected)
         self.put_checked(chunk)
-        if settle:
-            self._objects.settle()
+        if durable:
+            self._objects.make_durable()
         return chunk.digest
 
     def put_checked(self, chunk: CheckedChunk) -> None:
-        """Store bytes that are already hashed, as `put_chunk` does with `settle=False`.
+        """Store bytes that are already hashed, as `put_chunk` does with `durable=False`.
 
         Raises StoreFull.
         """
         self._objects.place(chunk.digest, chunk.data)
 
-    def settle(self) -> None:
-        """Make durable what was put with `settle=False`."""
-        self._objects.settle()
+    def make_durable(self) -> None:
+        """Make durable what was put with `durable=False`."""
+        self._objects.make_durable()
 
     def get_chunk(self, digest: Digest) -> bytes:
         """Return the bytes, checked against `digest`.
@@ -209,11 +209,11 @@ class Store:
         lanes: Lanes,
         throttle: IdleThrottle | None = None,
     ) -> Digest:
-        put = partial(self.put_chunk, settle=False)
+        put = partial(self.put_chunk, durable=False)
         with self._writing_blob():
             chunks, size = put_all(fill, self.chunk_bytes, put, lanes, throttle)
             manifest = BlobManifest(kind, size, self.chunk_bytes, tuple(chunks), dict(meta))
-            self._objects.settle()
+            self._objects.make_durable()
             return self.put_chunk(manifest.to_wire())
 
     @contextmanager
@@ -273,9 +273,9 @@ class Store:
                 raise ChunkMissing(
                     f"the head would name snapshot {head.snapshot}, which is not held completely"
                 )
-            self._objects.settle()
+            self._objects.make_durable()
             self._objects.write_whole(self.root / "head", head.to_bytes(), "writing the head")
-            self._objects.settle()
+            self._objects.make_durable()
 
     def head(self) -> Head | None:
         """Return the last head; None in a new store. Raises StoreError if it is damaged."""
@@ -317,7 +317,7 @@ class Store:
         with self._collecting, self.lasting.held() as lasting:
             # After a crash, a head whose rename is not durable could revert to the
             # previous one.
-            self._objects.settle()
+            self._objects.make_durable()
             young, puts = self._objects.young()
             roots = [*keep, *self._head_snapshot(), *self._pins]
             reached = reached_from(self._objects, roots, lasting)

@@ -121,7 +121,7 @@ class Fetch(Generic[SourceT]):
         started = time.monotonic()
         if not self._picker.done and self._lanes:
             self._run_lanes(started + self._plan.deadline_s)
-        self._store.settle()
+        self._store.make_durable()
         self._judge()
         return FetchReport(
             self._chunks_fetched,
@@ -234,7 +234,7 @@ class Fetch(Generic[SourceT]):
             sock.close()
             return
         try:
-            self._exchange(lane, sock)
+            self._request_chunks(lane, sock)
         except (PeerError, RemoteProtocolError, ChunkCorrupt) as exc:
             self._drop(lane, exc, connected=True)
         finally:
@@ -252,7 +252,7 @@ class Fetch(Generic[SourceT]):
                 self._failure = self._failure or exc
             self._stop()
 
-    def _exchange(self, lane: Lane, sock: SecureSocket) -> None:
+    def _request_chunks(self, lane: Lane, sock: SecureSocket) -> None:
         buffer = self._write_behind.buffer()
         asked: deque[Digest] = deque()
         try:

@@ -209,7 +209,7 @@ class LedgerGroup:
             self._carry_out(me, effect)
         return effects
 
-    def tell_all(self, *events: Event) -> None:
+    def send_to_all(self, *events: Event) -> None:
         for name in list(self.ledgers):
             self.send_events(name, *events)
 
@@ -218,14 +218,14 @@ class LedgerGroup:
         for peer in peers(names):
             state = self.ledgers[peer].state
             blocks = len(state.leases[peer])
-            self.tell_all(Ready(peer, state.step, 100 * blocks, blocks))
+            self.send_to_all(Ready(peer, state.step, 100 * blocks, blocks))
 
     def made(self, update: Digest, names: str) -> None:
         """Report to all ledgers that these peers have finished the reduce under way."""
         for peer in peers(names):
             state = self.ledgers[peer].state
             assert state.roster is not None
-            self.tell_all(ReduceDone(peer, state.step, state.roster.attempt, update))
+            self.send_to_all(ReduceDone(peer, state.step, state.roster.attempt, update))
 
     def hold_update(self, update: Digest, names: str) -> None:
         for peer in peers(names):

@@ -76,7 +76,7 @@ def content() -> PublishedContent:
     theta = first_weights(MODEL, 1)
     with Store(folder, chunk_bytes=CHUNK_BYTES) as store:
         blocks = tuple(
-            store.put_chunk(block_file(number), settle=False) for number in range(BLOCKS + 2)
+            store.put_chunk(block_file(number), durable=False) for number in range(BLOCKS + 2)
         )
         index = DataIndex(blocks[:-2], blocks[-2:]).to_bytes()
         meta = snapshot_meta(None, 0, layout_of(MODEL).digest)

@@ -154,7 +154,7 @@ def _serve(
         sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
         sys.stderr.flush()
         if link is not None:
-            link.tell_end(OUT_OF_MEMORY_EXIT_CODE)
+            link.report_end(OUT_OF_MEMORY_EXIT_CODE)
         os._exit(OUT_OF_MEMORY_EXIT_CODE)
 
 

@@ -140,7 +140,7 @@ def test_first_ctrl_c_ends_the_text_and_the_next_one_the_program(
     def interrupted(talk: object, prompt: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(chat.ChatSession, "go_on", interrupted)
+    monkeypatch.setattr(chat.ChatSession, "print_continuation", interrupted)
     typed += ["def ", KeyboardInterrupt()]
     done = p2ptrain("chat", weights)
     assert (done.code, typed) == (0, [])

@@ -349,7 +349,7 @@ def test_each_member_takes_the_place_of_another_stranger(
     """A connection that was shut down no longer counts, even if its handler has not ended."""
     listener, endpoint = listening(connections_max=2)
     listener.trust_certificate(stranger.certificate_der)
-    listener.know_members([client.peer])
+    listener.set_members([client.peer])
     entered, end = threading.Semaphore(0), threading.Event()
 
     def stays(connection: PeerSocket, hello: Mapping[str, object]) -> None:
@@ -375,7 +375,7 @@ def test_stranger_has_to_leave_for_a_member(
 ) -> None:
     listener, endpoint = listening(connections_max=2)
     listener.trust_certificate(stranger.certificate_der)
-    listener.know_members([client.peer])
+    listener.set_members([client.peer])
     held = [connect(stranger, endpoint, ECHO) for _ in range(2)]
     members = [connect(client, endpoint, ECHO) for _ in range(2)]
     assert listener.statistics().made_room == 2
@@ -395,7 +395,7 @@ def test_members_certificate_is_kept_among_many_others(
 ) -> None:
     monkeypatch.setattr(gate, "TRUSTED_MAX", 3)
     listener, endpoint = listening()
-    listener.know_members([client.peer])
+    listener.set_members([client.peer])
     for number in range(50, 55):
         listener.trust_certificate(Credentials.create(identity(number)).certificate_der)
     assert len(listener._gate._trusted) == 3
@@ -407,7 +407,7 @@ def test_newest_certificates_and_our_own_are_kept(
 ) -> None:
     monkeypatch.setattr(gate, "TRUSTED_MAX", 3)
     some = gate.Gate(client, lambda peer: True)
-    some.know_members([])
+    some.set_members([])
     for number in (50, 51, 50, 52):
         some.trust_certificate(Credentials.create(identity(number)).certificate_der)
     assert list(some._trusted) == [client.peer, identity(50).peer, identity(52).peer]

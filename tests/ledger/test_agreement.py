@@ -130,7 +130,7 @@ def _ready(peer: PeerId, step: int) -> list[Event]:
 
 def test_idle_ledger_sends_nothing_and_sets_no_timer() -> None:
     some = group()
-    some.tell_all(Tick())
+    some.send_to_all(Tick())
     assert some.mail == []
     assert all(ledger.next_deadline() is None for ledger in some.ledgers.values())
 
@@ -141,7 +141,7 @@ def test_nothing_happens_after_the_end_of_the_run() -> None:
     some.made(U, "a b c")
     some.deliver()
     assert {ledger.state.phase for ledger in some.ledgers.values()} == {Phase.ENDED}
-    some.tell_all(Joining(D), ReduceFailed(A, 0, 0), PeerDown(B))
+    some.send_to_all(Joining(D), ReduceFailed(A, 0, 0), PeerDown(B))
     some.wait(30)
     assert set(some.heights().values()) == {2}
 
@@ -169,8 +169,8 @@ def test_voter_that_missed_the_outcome_learns_it_in_the_next_round() -> None:
 
 def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
     some = reducing()
-    some.tell_all(PeerDown(C))
-    some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
+    some.send_to_all(PeerDown(C))
+    some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
     some.deliver(lambda unicast: not isinstance(unicast.message, Accept))
     assert some["b"]._instance.round == 1
     some.send_events(
@@ -187,7 +187,7 @@ def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
 def test_dead_proposer_is_skipped_at_once() -> None:
     some = group()
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.ready("a c")
     some.deliver()
     assert some.heights() == {"a": 1, "c": 1}
@@ -215,7 +215,7 @@ def test_value_that_one_voter_accepted_is_adopted_after_a_crash() -> None:
     some.ready("a b c")
     some.deliver(lambda unicast: unicast.receiver == A)
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.deliver()
     chosen = some["c"].chain[0]
     assert chosen.certificate.round == 1
@@ -239,7 +239,7 @@ def test_restarted_proposer_of_round_0_repeats_its_proposal() -> None:
 def test_restarted_proposer_does_not_lead_a_later_round_again() -> None:
     some = group()
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.ready("a c")
     assert "c→a Prepare" in kinds(some.mail)
     some.deliver(lambda unicast: False)
@@ -273,7 +273,7 @@ def test_all_crash_at_once_and_continue_from_disk() -> None:
     for name in "abc":
         some.start(name)
     assert {ledger.state.head for ledger in some.ledgers.values()} == heads
-    some.tell_all(*[ReduceFailed(peer, 0, 0) for peer in (A, B, C)])
+    some.send_to_all(*[ReduceFailed(peer, 0, 0) for peer in (A, B, C)])
     some.ready("a b c")
     some.deliver()
     assert {(it.state.height, it.state.attempt) for it in some.ledgers.values()} == {(2, 2)}
@@ -302,7 +302,7 @@ def test_majority_or_half_with_the_first_ranked_continues(
     some = group(founders)
     for peer in set(peers(founders)) - set(peers(alive)):
         some.crash(peer)
-        some.tell_all(PeerDown(peer))
+        some.send_to_all(PeerDown(peer))
     some.ready(alive)
     some.wait(20)
     assert set(some.heights().values()) == {1 if decides else 0}
@@ -383,7 +383,7 @@ def test_result_that_cannot_be_fetched_is_given_up() -> None:
     some = reducing()
     some.hold_update(U, "b")
     some.made(U, "b c")
-    some.tell_all(ReduceFailed(A, 0, 0))
+    some.send_to_all(ReduceFailed(A, 0, 0))
     some.wait(9)
     assert {it.state.height for it in some.ledgers.values()} == {1}
     some.wait(30)
@@ -396,8 +396,8 @@ def test_result_that_cannot_be_fetched_is_given_up() -> None:
 def test_killed_participant_is_dropped_without_a_timeout() -> None:
     some = reducing()
     some.crash("c")
-    some.tell_all(PeerDown(C))
-    some.tell_all(ReduceFailed(A, 0, 0, (C,)), ReduceFailed(B, 0, 0, (C,)))
+    some.send_to_all(PeerDown(C))
+    some.send_to_all(ReduceFailed(A, 0, 0, (C,)), ReduceFailed(B, 0, 0, (C,)))
     some.deliver()
     assert some.now == 0.0
     state = some["a"].state
@@ -410,7 +410,7 @@ def test_killed_participant_is_dropped_without_a_timeout() -> None:
 
 def test_one_failure_is_acted_on_after_a_short_wait() -> None:
     some = reducing()
-    some.tell_all(ReduceFailed(A, 0, 0))
+    some.send_to_all(ReduceFailed(A, 0, 0))
     some.wait(0.4)
     assert set(some.heights().values()) == {1}
     some.wait(0.2)
@@ -419,7 +419,7 @@ def test_one_failure_is_acted_on_after_a_short_wait() -> None:
 
 def test_joiner_is_admitted_then_contributes_then_votes() -> None:
     some = LedgerGroup(small_rules("a b"), names=peers("a b d"))
-    some.tell_all(Joining(D))
+    some.send_to_all(Joining(D))
     some.deliver()
     assert {it.state.learners for it in some.ledgers.values()} == {(D,)}
     some.ready("a b d")
@@ -434,7 +434,7 @@ def test_joiner_is_admitted_then_contributes_then_votes() -> None:
 
 def test_a_joiner_cannot_vote_before_its_roster() -> None:
     some = LedgerGroup(small_rules("a b c"), names=peers("a b c d"))
-    some.tell_all(Joining(D))
+    some.send_to_all(Joining(D))
     entry = Entry(1, some["d"].state.head, Skip(0))
     vote = some["d"]._instance.electorate.vote(0, entry)
     effects = some.send_events("b", Received(D, Accept(vote)))
@@ -445,7 +445,7 @@ def test_a_joiner_cannot_vote_before_its_roster() -> None:
 
 def test_a_leaver_votes_for_the_roster_without_it() -> None:
     some = group("a b")
-    some.tell_all(Leaving(A))
+    some.send_to_all(Leaving(A))
     some.deliver()
     assert some.heights() == {"a": 1, "b": 1}
     assert some["a"].state.voters == (B,)
@@ -601,7 +601,7 @@ def test_invalid_votes_are_not_counted() -> None:
 def test_invalid_promises_are_not_counted() -> None:
     some = group()
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.ready("a c")
     some.mail = []
     stages = [some["c"]._instance.stage]
@@ -615,8 +615,8 @@ def test_invalid_promises_are_not_counted() -> None:
 def test_commit_is_not_proposed_twice_with_other_contents() -> None:
     """The proposal of a round stays the same, whatever the proposer hears meanwhile."""
     some = reducing()
-    some.tell_all(PeerDown(B))
-    some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))
+    some.send_to_all(PeerDown(B))
+    some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))
     proposals = [it.message for it in some.mail if isinstance(it.message, Propose)]
     some.hold_update(U, "a c")
     some.made(U, "a c")

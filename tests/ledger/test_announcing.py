@@ -63,7 +63,7 @@ def test_voters_that_missed_an_announcement_get_a_unicast() -> None:
 
 def test_learners_ignore_announced_proposals(gossip: None) -> None:
     some = LedgerGroup(small_rules(), peers("a b c d"))
-    some.tell_all(Joining(D))
+    some.send_to_all(Joining(D))
     some.deliver()
     some.ready("a b c d")
     proposals = [it for it in some.mail if isinstance(it.message, Propose)]
@@ -100,7 +100,7 @@ def test_lost_announcement_costs_one_round(gossip: None) -> None:
     some.ready("a b c d e")
     some.deliver(lambda unicast: False)
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     assert any(isinstance(unicast.message, Prepare) for unicast in some.mail)
     some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     assert some["c"].chain[0].certificate.round == 1

@@ -229,7 +229,7 @@ def three_of_seven(silent: str) -> LedgerGroup:
     """
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
     some = LedgerGroup(rules, names=(A, B, C))
-    some.tell_all(*(PeerHeight(peer, 0, rules.run) for peer in (A, B, C)))
+    some.send_to_all(*(PeerHeight(peer, 0, rules.run) for peer in (A, B, C)))
     for peer in peers(silent):
         some.crash(peer)
     return some

@@ -214,7 +214,7 @@ def test_number_of_remembered_heights_is_bounded() -> None:
 
 def test_a_status_or_a_tick_changes_nothing() -> None:
     some = LedgerGroup(small_rules())
-    some.tell_all(Tick())
+    some.send_to_all(Tick())
     before = [ledger.state for ledger in some.ledgers.values()]
     for ledger in some.ledgers.values():
         ledger.status(99.0)

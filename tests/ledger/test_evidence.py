@@ -337,11 +337,11 @@ def test_false_evidence_is_only_noted() -> None:
 
 def test_accused_peer_is_evicted_and_not_readmitted() -> None:
     some = LedgerGroup(RULES)
-    some.tell_all(Accused(evidence_against(C)))
+    some.send_to_all(Accused(evidence_against(C)))
     some.deliver()
     some.wait(5)
     assert some["a"].state.members == (A, B)
-    some.tell_all(Joining(C))
+    some.send_to_all(Joining(C))
     some.wait(5)
     assert some["a"].state.members == (A, B)
 
@@ -363,7 +363,7 @@ def test_voter_with_evidence_refuses_and_shows_it() -> None:
     assert Unicast(A, B, Accusation(evidence_against(C))) in said
     some.wait(10, lambda unicast: C not in (unicast.sender, unicast.receiver))
     for peer in (A, B):
-        some.tell_all(ReduceFailed(peer, 0, 0))
+        some.send_to_all(ReduceFailed(peer, 0, 0))
     some.wait(10)
     assert some["b"].state.members == some["a"].state.members == (A, B)
 
@@ -372,8 +372,8 @@ def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
     some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver()
-    some.tell_all(Accused(evidence_against(C)))
-    some.tell_all(*(ReduceFailed(peer, 0, 0) for peer in (A, B, C)))
+    some.send_to_all(Accused(evidence_against(C)))
+    some.send_to_all(*(ReduceFailed(peer, 0, 0) for peer in (A, B, C)))
     some.wait(5)
     roster = some["a"].state.roster
     assert roster is not None
@@ -417,7 +417,7 @@ def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
 def test_peer_without_its_disk_may_vote_after_it_caught_up() -> None:
     some = LedgerGroup(RULES)
     for joiner in (D, PeerId("e")):
-        some.tell_all(Joining(joiner))
+        some.send_to_all(Joining(joiner))
         some.deliver()
     history = [certify(RULES, genesis(RULES), some["a"].chain[0].entry.value), *some["a"].chain[1:]]
     fresh = Ledger(RULES, C, signer(C), verify)
@@ -504,7 +504,7 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     some.send_events("c", Received(B, proposal_of(some.rules, 0, first)))
     some.send_events("d", Received(B, proposal_of(some.rules, 0, twin)))
     some.mail = []
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.wait(20, lambda unicast: unicast.sender != C or not leads_round_1(unicast))
     assert [some[name].chain[0].entry for name in "acd"] == [first] * 3
     assert some["a"].chain[0].certificate.round == 2

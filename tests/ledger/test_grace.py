@@ -63,7 +63,7 @@ def test_members_are_waited_for_no_longer_than_their_usual_lag() -> None:
         update = digest(f"u{step}")
         some.hold_update(update, "a b c")
         some.send_events("b", *(done(some, peer, update) for peer in "ab"))
-        some.tell_all(*(done(some, peer, update) for peer in "ab"))
+        some.send_to_all(*(done(some, peer, update) for peer in "ab"))
         some.deliver()
         assert some["a"].state.step == step + 1
     some.ready("a b")
@@ -134,6 +134,6 @@ def average_without_c(some: LedgerGroup, step: int) -> None:
     update = digest(f"u{step}")
     some.hold_update(update, "a b c")
     some.send_events("b", *(done(some, peer, update) for peer in "ab"))
-    some.tell_all(*(done(some, peer, update) for peer in "ab"))
+    some.send_to_all(*(done(some, peer, update) for peer in "ab"))
     some.deliver()
     assert some["a"].state.step == step + 1

@@ -81,7 +81,7 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
     )
     assert set(some.heights().values()) == {1}
     some.hold_update(U, "a b d e")
-    some.tell_all(*results)
+    some.send_to_all(*results)
     some.wait(10)
     assert some.heights() == {"a": 2, "b": 2, "d": 2, "e": 2}
     assert some["a"].updates[0].update == U
@@ -108,7 +108,7 @@ def test_roster_without_a_voter_is_not_proposed() -> None:
         ledger = some[name]
         wish = what_to_propose(ledger.rules, ledger.state, ledger.reports, some.now)
         assert wish.value is None
-    some.tell_all(PeerUp(A), Tick())
+    some.send_to_all(PeerUp(A), Tick())
     assert set(some.heights().values()) == {1}
 
 

@@ -296,7 +296,7 @@ def test_s7_newcomer_votes_only_after_its_first_update() -> None:
 def snapped() -> LedgerGroup:
     """Return a group whose second entry certifies a snapshot."""
     some = LedgerGroup(small_rules())
-    some.tell_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
+    some.send_to_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
     some.ready("a b c")
     some.deliver()
     some.hold_update(digest("u"), "a b c")

@@ -275,7 +275,7 @@ async def test_dials_to_addresses_told_by_peers_are_bounded(
     monkeypatch.setattr(dialling, "probe", silent_probe)
     member = identity(2).peer
     async with networks(1) as (network,), trio.open_nursery() as nursery:
-        network.know_members([member])
+        network.set_members([member])
         for number in range(2, 62):
             network.remember(identity(number).peer, [f"/ip4/10.0.0.1/tcp/{n}" for n in range(1, 9)])
         for number in range(61, 1, -1):

@@ -71,7 +71,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 async def attacked() -> AsyncIterator[tuple[Network, SharedFeed[bytes], Network, Hostile]]:
     """A victim with its feed, an honest member, and a hostile peer that is not a member."""
     async with networks(2) as (victim, honest):
-        victim.know_members([honest.peer])
+        victim.set_members([honest.peer])
         channel = victim.subscribe(TOPIC)
         await honest.connect(victim.addresses()[0])
         await heard(honest, TOPIC, b"first", channel)
@@ -201,7 +201,7 @@ async def test_members_connect_however_many_others_are_connected(
 ) -> None:
     monkeypatch.setattr(connections, "OTHERS_MAX", 1)
     async with networks(3) as (victim, first, member):
-        victim.know_members([member.peer])
+        victim.set_members([member.peer])
         await first.connect(victim.addresses()[0])
         async with hostile_to(victim):
             await eventually(lambda: victim.connected() == {first.peer})

@@ -102,7 +102,7 @@ class PaperNetwork:
     def drop(self, peer: PeerId) -> None:
         self.dropped.append(peer)
 
-    def know_members(self, members: Iterable[PeerId]) -> None:
+    def set_members(self, members: Iterable[PeerId]) -> None:
         self.members = list(members)
 
     def set_validator(self, topic: str, validator: Callable[[PeerId, PeerId, bytes], bool]) -> None:

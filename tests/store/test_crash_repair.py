@@ -52,8 +52,8 @@ def repair(store: Store, victims: Mapping[Digest, bytes]) -> None:
         store.examine(victim)
     for victim, sound in victims.items():
         if not store.has_chunk(victim):
-            store.put_chunk(sound, expected=victim, settle=False)
-    store.settle()
+            store.put_chunk(sound, expected=victim, durable=False)
+    store.make_durable()
 
 
 def count_of(work: Callable[[MemoryDisk, Digest], object]) -> int:

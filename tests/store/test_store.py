@@ -423,11 +423,11 @@ def test_names_that_could_not_be_made_durable_are_tried_again(seed: int) -> None
     disk, root = MemoryDisk(), Path("/store")
     disk.make_directories(root)
     objects = Objects(root, disk)
-    objects.settle()
+    objects.make_durable()
     digest = digest_of(b"chunk")
     objects.place(digest, b"chunk")
     disk.fail_at, disk.failure = len(disk.writes) + 1, errno.EIO
     with pytest.raises(StoreError):
-        objects.settle()
-    objects.settle()
+        objects.make_durable()
+    objects.make_durable()
     assert Objects(root, disk.reboot(random.Random(seed))).read_chunk(digest) == b"chunk"

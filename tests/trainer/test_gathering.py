@@ -290,7 +290,7 @@ def test_rank_that_connects_later_ends_its_old_group(node: Node) -> None:
 def test_rank_without_memory_makes_the_next_ones_take_less(node: Node) -> None:
     running = node.start()
     before = node.trainers.config
-    node.gathered()[0].tell_end(OUT_OF_MEMORY_EXIT_CODE)
+    node.gathered()[0].report_end(OUT_OF_MEMORY_EXIT_CODE)
     assert isinstance(error_of(running), TrainerOutOfMemory)
     running.stop(0.0, again=True)
     node.start()
@@ -303,7 +303,7 @@ def test_reduced_size_is_below_what_the_ranks_found_to_fit(node: Node) -> None:
     node.trainers.on_halving = told.append
     first.channel().send(Hello(0, 2, LAYOUT.digest, 10, "A GPU", 2, 700))
     assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
-    first.tell_end(OUT_OF_MEMORY_EXIT_CODE)
+    first.report_end(OUT_OF_MEMORY_EXIT_CODE)
     assert "with 2 sequences at once; trying 1" in error_of(running).what
     running.stop(0.0, again=True)
     node.start()

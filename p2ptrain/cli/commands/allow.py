@@ -135,7 +135,7 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
     after, changed = changed_list(where, run, peer, add=add, anyway=anyway)
     if changed:
         save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
-        _tell_node(where.root)
+        _notify_node(where.root)
     done = "is on" if add else "is off"
     progress(f"{label(peer)} {done} the allowlist, number {after.sequence}")
     if run.manifest.admission == "open":
@@ -146,7 +146,7 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
         result_json({"sequence": after.sequence, "changed": changed, "peers": list(after.peers)})
 
 
-def _tell_node(root: Path) -> None:
+def _notify_node(root: Path) -> None:
     """Tell the new list to a node that runs here, which gossips it at once; otherwise it applies
     later."""
     try:

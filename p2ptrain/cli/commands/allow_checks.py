@@ -43,7 +43,7 @@ def changed_list(
     from p2ptrain.run import Allowlist, load_allowlist
 
     asks = not anyway and run.manifest.admission != "open"
-    heard = hear_others(where) if asks else NeighbourAnswers()
+    heard = ask_neighbours(where) if asks else NeighbourAnswers()
     held = load_allowlist(where.allowlist, run)
     before = held.allowlist if held else Allowlist.of(run.id, 1, [run.manifest.organiser])
     if (peer in before.peers) == add:
@@ -55,7 +55,7 @@ def changed_list(
     return after, True
 
 
-def hear_others(where: Home) -> NeighbourAnswers:
+def ask_neighbours(where: Home) -> NeighbourAnswers:
     """Fetch the newest list of the run into the home, through the node that runs here.
 
     Raises:

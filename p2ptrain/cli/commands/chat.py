@@ -75,19 +75,19 @@ def chat(
     TEXT, the command asks for texts at a terminal, or reads one from stdin. A model trained on
     plain text continues a text; it does not answer questions.
     """
-    with _speaker(folder.expanduser().absolute()) as speaker:
+    with _load_chat_model(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling
 
         talk = ChatSession(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
         if prompt is not None:
-            talk.go_on(_text(prompt))
+            talk.print_continuation(_text(prompt))
             return
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="surrogateescape")
         if sys.stdin.isatty() and not as_json:
             _converse(talk)
         else:
-            talk.go_on(_text(sys.stdin.read(PROMPT_CHARACTERS_MAX)))
+            talk.print_continuation(_text(sys.stdin.read(PROMPT_CHARACTERS_MAX)))
 
 
 def _text(typed: str) -> str:
@@ -106,7 +106,7 @@ class ChatModel:
 
 
 @contextmanager
-def _speaker(folder: Path) -> Iterator[ChatModel]:
+def _load_chat_model(folder: Path) -> Iterator[ChatModel]:
     """Load the model. Raises ConfigError: the folder has no model that can run here."""
     if not (folder / "run" / "manifest.signed").exists():
         yield _loaded(folder)
@@ -194,7 +194,7 @@ class ChatSession:
     tokens_max: int
     as_json: bool
 
-    def go_on(self, prompt: str) -> None:
+    def print_continuation(self, prompt: str) -> None:
         """Show the continuation of `prompt` token by token, or all of it as JSON."""
         started_s, said, count = time.monotonic(), list[str](), 0
         ended = "length"
@@ -259,7 +259,7 @@ def _answer(talk: ChatSession, prompt: str) -> None:
     try:
         shown = f"{DIM}{prompt}{PLAIN}" if coloured(sys.stdout) else prompt
         print(shown, end="", flush=True)
-        talk.go_on(prompt)
+        talk.print_continuation(prompt)
     except KeyboardInterrupt:
         print(" …")
 

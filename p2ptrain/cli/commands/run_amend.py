@@ -106,7 +106,7 @@ def amend(
             ),
         ) from exc
     save_amendments(where.amendments, [*held, made])
-    _tell_node(where)
+    _notify_node(where)
     return made
 
 
@@ -256,7 +256,7 @@ def _words(manifest: RunManifest) -> str:
     )
 
 
-def _tell_node(where: Home) -> None:
+def _notify_node(where: Home) -> None:
     """Pass the amendment to a node that runs here, which gossips it at once; otherwise a node does
     so later."""
     try:

@@ -121,9 +121,9 @@ def _table(costs: RunCosts) -> Iterator[str]:
 
 def _cell(plan: RunScenario, costs: RunCosts) -> str:
     if is_unknown(costs):
-        return duration(plan.exchange_s)
+        return duration(plan.reduce_s)
     days = duration(plan.days * 86_400)
-    return f"{duration(plan.exchange_s)}, {plan.utilisation:.0%}, {days}"
+    return f"{duration(plan.reduce_s)}, {plan.utilisation:.0%}, {days}"
 
 
 def duration(seconds: float) -> str:
@@ -143,7 +143,7 @@ def facts(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> dict[
             "peers": plan.exchange.peers,
             "sent_bytes": plan.exchange.sent_bytes,
             "mbit": plan.mbit,
-            "exchange_s": plan.exchange_s,
+            "exchange_s": plan.reduce_s,
             "inner_s": plan.inner_s,
             "utilisation": plan.utilisation,
             "days": plan.days,

@@ -71,7 +71,7 @@ def simulate(
         facts = _facts(plan, sums, time.monotonic() - began)
         book.end(facts)
     if not sums.good:
-        _tell_story(plan, sums)
+        _print_story(plan, sums)
     if as_json:
         result_json(facts)
     else:
@@ -80,7 +80,7 @@ def simulate(
         raise typer.Exit(FAILED)
 
 
-def _tell_story(plan: CampaignPlan, sums: CampaignSums) -> None:
+def _print_story(plan: CampaignPlan, sums: CampaignSums) -> None:
     from p2ptrain.simulation import PROFILES
     from p2ptrain.simulation.shrink import FailingCase, shrink, transcript
 

@@ -41,7 +41,7 @@ async def record_evidence(parts: Parts, evidence: Evidence) -> None:
     """Write `evidence` to disk durably, and warn the user."""
     parts.journal.write("accused", peer=evidence.peer, height=evidence.height, words=evidence.words)
     if evidence.peer == parts.me:
-        heed_namesake(parts, VotingStopped(evidence.words))
+        warn_of_duplicate(parts, VotingStopped(evidence.words))
     else:
         parts.standing.warnings[f"liar {evidence.peer}"] = Caution(
             "VOTER-LIED",
@@ -57,7 +57,7 @@ def _append(home: Home, record: bytes) -> None:
         log.append([record])
 
 
-def heed_namesake(parts: Parts, found: VotingStopped) -> None:
+def warn_of_duplicate(parts: Parts, found: VotingStopped) -> None:
     """Warn the user that another process has this identity. The ledger has stopped voting."""
     parts.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
     parts.standing.warnings["identity"] = Caution(

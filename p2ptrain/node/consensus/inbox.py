@@ -16,7 +16,7 @@ from p2ptrain.node.state.context import Parts
 def receive(parts: Parts, peer: PeerId, message: Message) -> None:
     """Handle a message of `peer`, which came by unicast or by gossip."""
     if _draws_a_page(parts, message) and not parts.pages.consume(peer, 1, parts.now()):
-        parts.complain("asks-too-often", peer)
+        parts.report_misbehaviour("asks-too-often", peer)
         return
     parts.send_event_nowait(Received(peer, message))
 

@@ -129,7 +129,7 @@ async def _carry_out(
     if decided:
         await durably(parts.chain_log.append, [entry_bytes(each) for each in decided])
         for certified in decided:
-            parts.journal.write("decided", **_account(certified))
+            parts.journal.write("decided", **_journal_fields(certified))
     for effect in effects:
         match effect:
             case Send(peer, message):
@@ -144,7 +144,7 @@ async def _carry_out(
             case Accuse(evidence):
                 await evidence_log.record_evidence(parts, evidence)
             case VotingStopped():
-                evidence_log.heed_namesake(parts, effect)
+                evidence_log.warn_of_duplicate(parts, effect)
             case Note(text):
                 parts.complaints.note(author, text, parts.now())
             case _:
@@ -170,7 +170,7 @@ async def _compact(parts: Parts) -> None:
     try:
         await durably(parts.votes.rewrite, binding)
     except StoreError as exc:
-        parts.complain("not-shortened", parts.me, code=exc.code, reason=exc.what)
+        parts.report_misbehaviour("not-shortened", parts.me, code=exc.code, reason=exc.what)
     else:
         parts.vote_records = len(binding)
 
@@ -216,7 +216,7 @@ def _listener(parts: Parts) -> Handler:
     return receive
 
 
-def _account(certified: Certified) -> dict[str, object]:
+def _journal_fields(certified: Certified) -> dict[str, object]:
     """Return the journal's fields for an entry."""
     value = certified.entry.value
     said: dict[str, object] = {

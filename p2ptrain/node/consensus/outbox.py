@@ -97,7 +97,7 @@ class Outboxes:
                 peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
             )
         except (PeerError, RemoteProtocolError) as exc:
-            self._parts.complain("message-lost", peer, reason=exc.what)
+            self._parts.report_misbehaviour("message-lost", peer, reason=exc.what)
             if exc.code == "PEER-REFUSED":
                 self._parts.standing.refused = True
             return False
@@ -111,7 +111,7 @@ class Outboxes:
                 await self._parts.network.publish(topic, message)
             except LocalProtocolError as exc:
                 # An entry of hundreds of members. A peer that learns of its height asks for it.
-                self._parts.complain("not-announced", topic, reason=exc.what)
+                self._parts.report_misbehaviour("not-announced", topic, reason=exc.what)
 
 
 def _fits(queue: trio.MemorySendChannel[Item], item: Item) -> bool:

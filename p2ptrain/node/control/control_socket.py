@@ -109,7 +109,7 @@ async def _reload_amendments(parts: Parts) -> Answer:
     return {"newer": newer, "step": state.step, "agreed": agreed}
 
 
-async def _pending(parts: Parts) -> Answer:
+async def _pending_requests(parts: Parts) -> Answer:
     waiting = (peer for peer in parts.pending if not parts.admission.admits(peer))
     return {"pending": sorted(waiting)}
 
@@ -124,6 +124,6 @@ COMMANDS: dict[str, Command] = {
     "newest-allowlist": newest_allowlist,
     "reload-allowlist": _reload_allowlist,
     "reload-amendments": _reload_amendments,
-    "pending": _pending,
+    "pending": _pending_requests,
     "scrub": _scrub,
 }

@@ -32,7 +32,7 @@ async def notice_isolation(parts: Parts) -> None:
     """Keep `standing.isolated` up to date until cancelled."""
     alone_since: float | None = None
     while True:
-        missing = unheard(parts)
+        missing = unreachable_voters(parts)
         alone_since = None if not missing else parts.now() if alone_since is None else alone_since
         isolated = alone_since is not None and parts.now() >= alone_since + PATIENCE_S
         reason = in_words(parts, missing) if isolated else ""
@@ -53,7 +53,7 @@ def _warn(parts: Parts) -> None:
         parts.standing.warnings.pop(WARNING, None)
 
 
-def unheard(parts: Parts) -> tuple[PeerId, ...]:
+def unreachable_voters(parts: Parts) -> tuple[PeerId, ...]:
     """Return the voters that are down, unheard or on another line, if the others are no quorum."""
     state = parts.ledger.state
     if state.phase is Phase.ENDED:

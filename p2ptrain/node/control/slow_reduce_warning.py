@@ -59,7 +59,7 @@ class ReduceDurations:
         return median(self.known_s)
 
 
-async def notice_slow_exchange(parts: Parts) -> None:
+async def notice_slow_reduce(parts: Parts) -> None:
     """Keep the warning up to date until cancelled. It stays as long as the slow exchange."""
     exchanges, standing, last = ReduceDurations(), parts.standing, parts.standing.last_reduce
     while True:

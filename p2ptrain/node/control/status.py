@@ -81,7 +81,7 @@ async def status(parts: Parts) -> NodeStatus:
         limit_up_bytes_per_s=parts.config.limit_up_bytes_per_s,
         sending=_sending(parts),
         exchange=standing.last_reduce.facts() if standing.last_reduce else {},
-        exchanged=exchanged(standing.last_reduce) if standing.last_reduce else "",
+        exchanged=reduce_in_words(standing.last_reduce) if standing.last_reduce else "",
         uptime_s=time.monotonic() - parts.started_s,
         warnings=tuple(each.words for each in cautions),
         cautions=cautions,
@@ -119,7 +119,7 @@ def validated(validation: Validation) -> str:
     return f"{said}; nothing from {missing}" if missing else said
 
 
-def exchanged(report: ReduceStatistics) -> str:
+def reduce_in_words(report: ReduceStatistics) -> str:
     """Return how a reduce went, in words."""
     said = (
         f"the last took {report.seconds:.2f} s, of which {report.scatter_s:.2f} s for the "

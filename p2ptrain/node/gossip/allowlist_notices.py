@@ -71,7 +71,9 @@ class AllowlistNotices:
             del self.resting[next(iter(self.resting))]
 
 
-def heed(parts: Parts, notices: AllowlistNotices, peer: PeerId, notice: bytes) -> Question | None:
+def question_about(
+    parts: Parts, notices: AllowlistNotices, peer: PeerId, notice: bytes
+) -> Question | None:
     """Return the question that a notice calls for, to be run in a task of its own; None if there is
     none.
 
@@ -108,7 +110,7 @@ async def _is_shown(parts: Parts, notices: AllowlistNotices, peer: PeerId, seque
         reason = exc.what
     if _lacks(parts, sequence):
         notices.leave_alone(peer, parts.now() + rest_s)
-        parts.complain("list-not-shown", peer, sequence=sequence, reason=reason)
+        parts.report_misbehaviour("list-not-shown", peer, sequence=sequence, reason=reason)
     return newer
 
 

@@ -37,7 +37,7 @@ async def newest_allowlist(parts: Parts) -> dict[str, object]:
             newer |= parts.admission.adopt_if_newer(data)
             heard += 1
         except (RemoteProtocolError, RunMismatch) as exc:
-            parts.complain("bad-hello", peer, reason=exc.what)
+            parts.report_misbehaviour("bad-hello", peer, reason=exc.what)
     if newer:
         await admission_changed(parts)
     held, state = parts.admission.allowlist, parts.ledger.state
@@ -60,7 +60,7 @@ async def _shown(parts: Parts) -> dict[PeerId, bytes]:
         try:
             reply = await send_hello(parts.network, peer, HelloRequest(parts.run, b""))
         except (PeerError, RemoteProtocolError) as exc:
-            parts.complain("bad-hello", peer, reason=exc.what)
+            parts.report_misbehaviour("bad-hello", peer, reason=exc.what)
             return
         if reply.allowlist:
             shown[peer] = reply.allowlist

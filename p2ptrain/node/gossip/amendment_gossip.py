@@ -101,7 +101,7 @@ async def _has_missing(parts: Parts, peer: PeerId) -> bool | None:
         if told:
             parts.amendments.adopt_new(told, parts.ledger.state.terms)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        parts.complain("bad-hello", peer, reason=exc.what)
+        parts.report_misbehaviour("bad-hello", peer, reason=exc.what)
     return True if _missing(parts) is None else None
 
 

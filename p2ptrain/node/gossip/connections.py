@@ -87,7 +87,9 @@ async def bootstrap_again(parts: Parts) -> None:
         try:
             await parts.network.connect_any(ways, deadline_s=DIAL_S)
         except P2PTrainError as exc:
-            parts.complain("bootstrap-failed", ways[0], reason=exc.what, evidence=exc.evidence)
+            parts.report_misbehaviour(
+                "bootstrap-failed", ways[0], reason=exc.what, evidence=exc.evidence
+            )
 
 
 def _ways_back(parts: Parts) -> list[str]:
@@ -137,7 +139,7 @@ async def _save(parts: Parts, cache: PeerCache) -> None:
         known, members = parts.network.known_addresses(), parts.ledger.state.members
         await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
     except OSError as exc:  # Without the file, the next start takes longer; nothing else happens.
-        parts.complain("peers-not-saved", str(cache), reason=str(exc))
+        parts.report_misbehaviour("peers-not-saved", str(cache), reason=str(exc))
 
 
 async def notice_lost_connections(parts: Parts) -> None:
@@ -162,8 +164,8 @@ async def watch_peers(parts: Parts) -> None:
 def _keep_room_for_members(parts: Parts) -> None:
     """Reserve places for members: both planes have few, and in an open run anybody may connect."""
     members = parts.ledger.state.members
-    parts.network.know_members(members)
-    parts.listener.know_members(members)
+    parts.network.set_members(members)
+    parts.listener.set_members(members)
 
 
 async def _expect_members(parts: Parts) -> None:

@@ -47,7 +47,7 @@ async def introduced(parts: Parts, peer: PeerId) -> Endpoint | None:
         )
         return _let_in(parts, peer, reply)
     except (PeerError, RemoteProtocolError) as exc:
-        parts.complain("not-introduced", peer, reason=exc.what)
+        parts.report_misbehaviour("not-introduced", peer, reason=exc.what)
         return None
 
 

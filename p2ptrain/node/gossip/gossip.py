@@ -33,7 +33,7 @@ from p2ptrain.node.gossip.allowlist_notices import (
     NOTICE_BYTES_MAX,
     AllowlistNotices,
     Question,
-    heed,
+    question_about,
 )
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
 from p2ptrain.node.gossip.reachability import judged_reach
@@ -159,7 +159,7 @@ async def listen(parts: Parts) -> None:
         ):
             nursery.start_soon(_follow, parts, network.subscribe(topic), handle)
         nursery.start_soon(_offer_allowlist, parts)
-        nursery.start_soon(_complain_of_floods, parts)
+        nursery.start_soon(_report_floods, parts)
 
 
 async def _follow(
@@ -171,15 +171,15 @@ async def _follow(
         try:
             await handle(parts, peer, payload)
         except (ProtocolError, RunMismatch) as exc:
-            parts.complain("bad-gossip", peer, reason=exc.what)
+            parts.report_misbehaviour("bad-gossip", peer, reason=exc.what)
 
 
-async def _complain_of_floods(parts: Parts) -> None:
+async def _report_floods(parts: Parts) -> None:
     """Report peers that bring more gossip than we check. They may only forward another peer's
     flood."""
     while True:
         for peer, count in parts.network.pop_floods().items():
-            parts.complain("gossip-flood", peer, unread=count)
+            parts.report_misbehaviour("gossip-flood", peer, unread=count)
         await trio.sleep(COMPLAINT_S)
 
 
@@ -298,7 +298,7 @@ async def _take_allowlist(
     if len(payload) > NOTICE_BYTES_MAX:
         if parts.admission.adopt_if_newer(payload):
             await admission_changed(parts)
-    elif (question := heed(parts, notices, peer, payload)) is not None:
+    elif (question := question_about(parts, notices, peer, payload)) is not None:
         nursery.start_soon(_ask_for_list, parts, question)
 
 

@@ -37,7 +37,9 @@ def is_wanted(parts: Parts, forwarder: PeerId, author: PeerId, payload: bytes) -
         return _is_ours(parts, forwarder, beat)
     if not is_outdated(parts, author, beat):
         return True
-    _complain(parts, forwarder, author, parts.identities.incarnations.heard_span(author), beat)
+    _report_outdated(
+        parts, forwarder, author, parts.identities.incarnations.heard_span(author), beat
+    )
     return False
 
 
@@ -74,7 +76,7 @@ def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
     """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
     incarnation, _ = counts_of(beat)
     if incarnation < parts.identities.incarnation:
-        _complain(
+        _report_outdated(
             parts, forwarder, parts.me, IncarnationSpan(parts.identities.since_s, parts.now()), beat
         )
         return False
@@ -84,14 +86,14 @@ def _is_ours(parts: Parts, forwarder: PeerId, beat: Beat) -> bool:
     return True
 
 
-def _complain(
+def _report_outdated(
     parts: Parts, forwarder: PeerId, author: PeerId, spoke: IncarnationSpan | None, beat: Beat
 ) -> None:
     now, incarnation = parts.now(), counts_of(beat)[0]
     brought = parts.identities.incarnations.heard_span(forwarder)
     forwarder_since_s = None if brought is None else brought.first_s
     if parts.identities.replays.note_replay(forwarder, author, spoke, forwarder_since_s, now):
-        parts.complain(
+        parts.report_misbehaviour(
             "outdated-heartbeats",
             forwarder,
             what=f"this peer passed it on long after a later start of {author} was known",

@@ -115,7 +115,7 @@ async def _probe(parts: Parts, endpoint: Endpoint) -> None:
     try:
         seconds, found = await in_thread(work, stop=dialling.give_up)
     except (PeerError, RemoteProtocolError) as exc:
-        parts.complain("probe-failed", peer, reason=exc.what)
+        parts.report_misbehaviour("probe-failed", peer, reason=exc.what)
         return
     parts.paths.connected(peer, seconds)
     parts.paths.found_delay(peer, found.round_trip_s / 2)

@@ -71,6 +71,6 @@ async def _newer_list_of(parts: Parts, peer: PeerId) -> bool | None:
         reply = await send_hello(parts.network, peer, HelloRequest(parts.run, b""))
         newer = bool(reply.allowlist) and parts.admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        parts.complain("bad-hello", peer, reason=exc.what)
+        parts.report_misbehaviour("bad-hello", peer, reason=exc.what)
         return None
     return newer or None

@@ -66,7 +66,7 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
     return run
 
 
-async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
+async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
     """Return the checked run of a peer at one of `addresses`.
 
     A peer that sends no run, another run, or a forged one only makes its own addresses useless.
@@ -167,7 +167,7 @@ async def return_to(
         try:
             peer = await _connect(network, config, left)
         except NetworkUnreachable as exc:
-            print_line(_going_on(exc))
+            print_line(_continuing_offline(exc))
             break
         given = [address for address in config.bootstrap if peer in address]
         if not given or is_of_run(peer):
@@ -218,7 +218,7 @@ async def reconnect(
     try:
         await _connect(network, config, addresses)
     except NetworkUnreachable as exc:
-        print_line(_going_on(exc))
+        print_line(_continuing_offline(exc))
 
 
 async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -> PeerId:
@@ -232,7 +232,7 @@ async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -
     return await network.connect_any(given, or_else=met, deadline_s=CONNECT_S)
 
 
-def _going_on(exc: NetworkUnreachable) -> str:
+def _continuing_offline(exc: NetworkUnreachable) -> str:
     return f"{exc.what}; continuing with the data on this disk, and trying again"
 
 

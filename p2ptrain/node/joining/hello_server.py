@@ -114,7 +114,7 @@ def _note_request(parts: Parts, teller: PeerId, signed: bytes) -> bool:
     if request.peer not in parts.pending:
         if not _has_room(parts, site):
             return is_passed_on
-        parts.complain("join-request", request.peer, note=request.note, told_by=teller)
+        parts.report_misbehaviour("join-request", request.peer, note=request.note, told_by=teller)
     parts.pending.pop(request.peer, None)
     parts.pending[request.peer] = AdmissionRequest(parts.now(), site, signed)
     parts.changes.notify_all()

@@ -218,7 +218,7 @@ async def _request_offer(parts: Parts, peer: PeerId) -> bytes:
             peer, INNER_PROTOCOL, ask_of(parts.run), deadline_s=ASK_S, bytes_max=OFFER_BYTES_MAX
         )
     except (PeerError, RemoteProtocolError) as exc:
-        parts.complain("donor-silent", peer, reason=exc.what)
+        parts.report_misbehaviour("donor-silent", peer, reason=exc.what)
         return NOTHING
 
 
@@ -236,7 +236,7 @@ def _decode_offer(parts: Parts, peer: PeerId, reply: bytes) -> OptimizerOffer | 
     step = parts.ledger.state.step
     if not offer.is_current(step, parts.manifest.sync.fragments):
         told = f"its state is of outer step {offer.step}; outer step {step} is the newest"
-        parts.complain("donor-not-current", peer, reason=told)
+        parts.report_misbehaviour("donor-not-current", peer, reason=told)
         return None
     return offer
 

@@ -55,7 +55,7 @@ async def keep_outer_state(parts: Parts) -> None:
     started_s, replayed = time.monotonic(), 0
     async with trio.open_nursery() as nursery:
         while not parts.at_head():
-            replayed += await _go_on(parts, nursery)
+            replayed += await _advance_or_leap(parts, nursery)
         parts.journal.write(
             "caught-up",
             step=parts.outer.step,
@@ -65,14 +65,16 @@ async def keep_outer_state(parts: Parts) -> None:
         parts.send_heartbeat_now()
         while True:
             if found := state_mismatch.contradiction(parts):
-                await _put_right(parts, found, nursery)
+                await _restore_certified_state(parts, found, nursery)
             elif parts.at_head():
                 await parts.changes.wait()
             else:
-                await _go_on(parts, nursery)
+                await _advance_or_leap(parts, nursery)
 
 
-async def _put_right(parts: Parts, found: StateMismatch, nursery: trio.Nursery) -> None:
+async def _restore_certified_state(
+    parts: Parts, found: StateMismatch, nursery: trio.Nursery
+) -> None:
     """Continue from the certified snapshot. Chunks that ours has in common with it are here
     already."""
     state_mismatch.quarantine_state(parts, found)
@@ -81,7 +83,7 @@ async def _put_right(parts: Parts, found: StateMismatch, nursery: trio.Nursery) 
     await trio.to_thread.run_sync(state_mismatch.disown_snapshot, parts.store)
     await _load(parts, first_step=found.step)
     while not parts.at_head():
-        await _go_on(parts, nursery)
+        await _advance_or_leap(parts, nursery)
     state_mismatch.release_state(parts, found)
 
 
@@ -192,14 +194,14 @@ async def _fetch(parts: Parts, start: StartSnapshot, unwanted: Callable[[], bool
         )
 
 
-async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
+async def _advance_or_leap(parts: Parts, nursery: trio.Nursery) -> int:
     """Advance by one outer step, or load a newer certified snapshot instead. That happens if the
     updates up to it have more bytes, or if nobody has them any more: peers keep a certified
     snapshot newer than the updates that they have dropped.
     """
     step = parts.outer.step
     assert step is not None
-    nearer = await _nearer(parts, step)
+    nearer = await _snapshot_that_saves_bytes(parts, step)
     if nearer is not None and await _leapt(parts, nearer):
         return 0
     try:
@@ -212,7 +214,7 @@ async def _go_on(parts: Parts, nursery: trio.Nursery) -> int:
     return 0
 
 
-async def _nearer(parts: Parts, step: int) -> StartSnapshot | None:
+async def _snapshot_that_saves_bytes(parts: Parts, step: int) -> StartSnapshot | None:
     """Return the newest certified snapshot if it takes fewer bytes than the missing updates.
 
     A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
@@ -263,7 +265,7 @@ async def _advance(parts: Parts, nursery: trio.Nursery) -> int:
     else:
         parts.outer.step = step + 1
     _note_utilisation(parts)
-    parts.journal.write("committed", **_account(parts, step, closing))
+    parts.journal.write("committed", **_journal_fields(parts, step, closing))
     parts.changes.notify_all()
     parts.send_heartbeat_now()
     every = parts.manifest.policy.snapshot_every
@@ -367,7 +369,7 @@ def _note_utilisation(parts: Parts) -> None:
     standing.advanced_s, standing.inner_s = now_s, 0.0
 
 
-def _account(parts: Parts, step: int, closing: Certified) -> dict[str, object]:
+def _journal_fields(parts: Parts, step: int, closing: Certified) -> dict[str, object]:
     """Return the journal's fields for a finished outer step."""
     participants = parts.history.participants(step)
     return {

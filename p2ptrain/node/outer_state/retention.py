@@ -142,7 +142,7 @@ async def keep_store_small(parts: Parts) -> None:
         if newest is None or newest == collected_at or not parts.at_head():
             await parts.changes.wait()
         elif damaged := await _collect(parts):
-            await _see_to(parts, damaged)
+            await _fetch_damaged_roots(parts, damaged)
         else:
             collected_at = newest
 
@@ -188,7 +188,7 @@ def _history(parts: Parts) -> tuple[Digest, ...]:
     return found.blobs
 
 
-async def _see_to(parts: Parts, damaged: RootsDamaged) -> None:
+async def _fetch_damaged_roots(parts: Parts, damaged: RootsDamaged) -> None:
     """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are whole,
     or the user unpins them, this store only grows.
     """

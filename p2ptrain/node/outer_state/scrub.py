@@ -100,7 +100,7 @@ async def one_pass(parts: Parts, bytes_per_s: float | None) -> ScrubPass:
             done.bytes += health.bytes
             if health.is_damaged:
                 found.append(digest)
-                _say_so(parts, done, digest, health)
+                _record_damage(parts, done, digest, health)
             await _asked_or_after(parts, health.bytes / bytes_per_s if bytes_per_s else 0.0)
         if found:
             done.repaired += await repair(parts, found)
@@ -109,7 +109,7 @@ async def one_pass(parts: Parts, bytes_per_s: float | None) -> ScrubPass:
     return done
 
 
-def _say_so(parts: Parts, done: ScrubPass, digest: Digest, health: ChunkHealth) -> None:
+def _record_damage(parts: Parts, done: ScrubPass, digest: Digest, health: ChunkHealth) -> None:
     done.damaged.append(digest)
     parts.journal.write("bit-rot", digest=digest, why=health.why)
 

@@ -79,7 +79,7 @@ async def inspect(
     payload = await fetch_update(parts, digest, outer_step)
     if opened is not None:
         await check_influence_bound(payload, outer_step, opened)
-    await trio.to_thread.run_sync(parts.store.settle)
+    await trio.to_thread.run_sync(parts.store.make_durable)
 
 
 async def check_influence_bound(

@@ -86,11 +86,11 @@ def reduce_impossible(
     return roster if ours and (lost or other) else None
 
 
-async def exchange(parts: Parts) -> None:
+async def run_reduces(parts: Parts) -> None:
     """Take part in every reduce that the ledger opens with us in it, or report that we cannot."""
     tried: tuple[int, int] | None = None
     while True:
-        _settle(parts)
+        _settle_residual(parts)
         ledger, work, held = parts.ledger, parts.standing.work, parts.outer.step
         roster = reduce_due(ledger.state, held, parts.me, work)
         said = ledger.reports.ready.get(parts.me)
@@ -284,7 +284,7 @@ def _side_by_side(fragment: Fragment, arena: Arena) -> tuple[Float32Vector, Floa
     return theta, local
 
 
-def _settle(parts: Parts) -> None:
+def _settle_residual(parts: Parts) -> None:
     """Account for the rounding errors of reduces that were committed, whatever their end was here.
 
     The chain decides this, not the updates that were applied: a node that leaps over an update with

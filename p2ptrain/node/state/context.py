@@ -361,9 +361,9 @@ class Parts:
             self.events.send_nowait(event)
         else:
             self.standing.warnings["flood"] = FLOOD
-            self.complain("flood", author)
+            self.report_misbehaviour("flood", author)
 
-    def complain(self, event: str, about: str, **fields: object) -> None:
+    def report_misbehaviour(self, event: str, about: str, **fields: object) -> None:
         """Journal what a peer did wrong, with a rate limit."""
         self.complaints.complain(event, about, fields, self.now())
 

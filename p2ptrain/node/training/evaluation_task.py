@@ -95,7 +95,7 @@ def note_share_report(parts: Parts, peer: PeerId, heartbeat: Heartbeat) -> None:
     if report is None or heartbeat.line != parts.ledger.state.line:
         return
     if refused := parts.validation.note_report(peer, report):
-        parts.complain("validation-refused", peer, reason=refused)
+        parts.report_misbehaviour("validation-refused", peer, reason=refused)
 
 
 async def gather_validation(parts: Parts) -> None:
@@ -105,7 +105,7 @@ async def gather_validation(parts: Parts) -> None:
             _begin(parts, parts.ledger.state.step)
         for each in parts.validation.settled(parts.now(), lambda peer: _is_gone(parts, peer)):
             event = "evaluated" if each.loss is not None else "not-evaluated"
-            parts.journal.write(event, **_account(each))
+            parts.journal.write(event, **_journal_fields(each))
         await parts.changes.wait(at_most_s=LOOK_S)
 
 
@@ -121,7 +121,7 @@ def _is_gone(parts: Parts, peer: PeerId) -> bool:
     return peer != parts.me and parts.is_down(peer)
 
 
-def _account(validation: Validation) -> dict[str, object]:
+def _journal_fields(validation: Validation) -> dict[str, object]:
     return {
         "step": validation.step,
         "loss": validation.loss,

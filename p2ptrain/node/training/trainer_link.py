@@ -82,8 +82,8 @@ class TrainerSession:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen)
-                nursery.start_soon(self._heard_out, self._watch)
-                nursery.start_soon(self._heard_out, self._give_orders)
+                nursery.start_soon(self._run_then_drain, self._watch)
+                nursery.start_soon(self._run_then_drain, self._give_orders)
         except BaseExceptionGroup as group:
             ended, others = group.split(TrainerError)
             if others is not None:
@@ -116,18 +116,18 @@ class TrainerSession:
                 raise TrainerError("its work started from a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(CHECK_EVERY_S)
 
-    async def _heard_out(self, task: Callable[[], Awaitable[None]]) -> None:
+    async def _run_then_drain(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run `task`. If it finds that the trainer has ended, wait until all frames are processed:
         the last frame says why the trainer ended, and `_listen` raises that.
         """
         try:
             await task()
         except TrainerExited:
-            while self._hears or self._has_more_to_say():
+            while self._hears or self._has_unread_bytes():
                 await trio.sleep(LAST_WORDS_LOOK_S)
             raise
 
-    def _has_more_to_say(self) -> bool:
+    def _has_unread_bytes(self) -> bool:
         """Return whether unread bytes of the trainer remain, or its end of file."""
         try:
             self._running.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)

@@ -42,7 +42,7 @@ class Checkers:
         self._world = world
         self.violations: list[str] = []
         self._taken: dict[tuple[int, PeerId], tuple[int, int]] = {}
-        world.clock.after(1.0, self._look)
+        world.clock.after(1.0, self._check)
 
     def found_duplicate(self, process: SimProcess) -> None:
         """Check a process that stops voting, or does not start: it must not have been alone."""
@@ -84,13 +84,13 @@ class Checkers:
             if self._is_alone(process):
                 self._check_heard(process)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for peer in self._world.honest:
             running = [each for each in self._world.of(peer) if each.running]
             for index, one in enumerate(running):
                 for other in running[index + 1 :]:
                     self._check_pair(one, other)
-        self._world.clock.after(1.0, self._look)
+        self._world.clock.after(1.0, self._check)
 
     def _check_pair(self, one: SimProcess, other: SimProcess) -> None:
         assert one.running_s is not None

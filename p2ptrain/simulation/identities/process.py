@@ -125,17 +125,17 @@ class SimProcess:
         self.running_s = now
         self.world.note_start(self)
         self._beat()
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Look regularly, like `watch_for_duplicates` of the node."""
         if not self.running:
             return
-        self.look_now()
+        self.check_now()
         due_s = min(self.watch.next_ask_s(), self.world.clock.now + watching.ALARM_S)
-        self.world.clock.at(due_s, self._look)
+        self.world.clock.at(due_s, self._check)
 
-    def look_now(self) -> None:
+    def check_now(self) -> None:
         """Ask a question if one is due, and act on the answers so far."""
         now, found = self.world.clock.now, self.watch.duplicate
         if now >= self.watch.next_ask_s():
@@ -168,13 +168,13 @@ class SimProcess:
         """Stop waiting for one question: it was answered before, or never will be."""
         self.under_way -= 1
 
-    def hear_reply(self, member: PeerId, reply: IdentityReply) -> None:
+    def handle_reply(self, member: PeerId, reply: IdentityReply) -> None:
         if not self.alive:
             return
         self.under_way -= 1
         self.watch.note_reply(member, reply, self.world.clock.now)
         if self.running:
-            self.look_now()
+            self.check_now()
         else:
             self._starting()
 
@@ -186,12 +186,12 @@ class SimProcess:
             self.world.publish_notice(self.me, notice)
         return reply
 
-    def hear_notice(self, author: PeerId, notice: IdentityNotice) -> None:
+    def handle_notice(self, author: PeerId, notice: IdentityNotice) -> None:
         now = self.world.clock.now
         self.mailboxes.note_notice(author, notice, now)
         if notice.peer == self.me and notice.proof is None:
             self.watch.note_challenges(author, [notice.nonce], now)
-            self.look_now()
+            self.check_now()
 
     # ── heartbeats ───────────────────────────────────────────────────────────────────────────────
 
@@ -203,7 +203,7 @@ class SimProcess:
         self.world.publish_beat(self, beat)
         self.world.clock.after(BEAT_S, self._beat)
 
-    def hear_beat(self, forwarder: PeerId, beat: MarkedHeartbeat) -> None:
+    def handle_heartbeat(self, forwarder: PeerId, beat: MarkedHeartbeat) -> None:
         """Handle a heartbeat like gossip does: drop it if it is a repetition or stale, else accept
         it and forward it.
         """
@@ -212,7 +212,7 @@ class SimProcess:
             return
         incarnation = beat.mark.incarnation
         if beat.author == self.me:
-            self._hear_own_name(forwarder, incarnation)
+            self._handle_own_heartbeat(forwarder, incarnation)
             return
         if self.incarnations.is_stale(beat.author, incarnation):
             self._complain(forwarder, beat.author, self.incarnations.heard_span(beat.author))
@@ -226,7 +226,7 @@ class SimProcess:
             beat.author, incarnation, beat.serial, now, PATIENCE * BEAT_S
         )
 
-    def _hear_own_name(self, forwarder: PeerId, incarnation: int) -> None:
+    def _handle_own_heartbeat(self, forwarder: PeerId, incarnation: int) -> None:
         if incarnation < self.watch.incarnation:
             spoke = IncarnationSpan(self.running_s or 0.0, self.world.clock.now)
             self._complain(forwarder, self.me, spoke)

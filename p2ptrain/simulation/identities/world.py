@@ -85,7 +85,7 @@ class IdentityWorld:
         def arrive() -> None:
             reply = self._reply(asker, member, question)
             if reply is not None and self._gets_through():
-                self.clock.after(self._delay_s(), lambda: asker.hear_reply(member, reply))
+                self.clock.after(self._delay_s(), lambda: asker.handle_reply(member, reply))
 
         if self._gets_through():
             self.clock.after(self._delay_s(), arrive)
@@ -105,7 +105,7 @@ class IdentityWorld:
     def publish_notice(self, author: PeerId, notice: IdentityNotice) -> None:
         for peer in self.honest:
             if peer != author:
-                self._bring_to(peer, lambda process: process.hear_notice(author, notice))
+                self._bring_to(peer, lambda process: process.handle_notice(author, notice))
 
     def note_start(self, process: SimProcess) -> None:
         self.checkers.started(process)
@@ -127,7 +127,7 @@ class IdentityWorld:
         return living
 
     def _bring(self, forwarder: PeerId, peer: PeerId, beat: MarkedHeartbeat) -> None:
-        self._bring_to(peer, lambda process: process.hear_beat(forwarder, beat))
+        self._bring_to(peer, lambda process: process.handle_heartbeat(forwarder, beat))
 
     def _bring_to(self, peer: PeerId, hear: Callable[[SimProcess], None]) -> None:
         """Deliver gossip to one random running process of `peer`."""

@@ -204,7 +204,7 @@ class NodeLink:
             raise ChunkMissing(f"data block {path} cannot be read at the node")
         return decode_block(bytes(block), vocab=vocab, sequence=sequence, name=path)
 
-    def tell_end(self, status: int) -> None:
+    def report_end(self, status: int) -> None:
         """Tell the node that this rank ends now with exit status `status`."""
         slices.send(self._socket, slices.Ending(status))
 

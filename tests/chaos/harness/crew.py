@@ -164,7 +164,7 @@ class ChaosNode(DemoNode):
             self._line = None
 
     def look(self) -> None:
-        for event in self.news():
+        for event in self.new_events():
             self.seen.take(event)
         self.events.clear()
         for text in self._heard():

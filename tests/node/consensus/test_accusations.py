@@ -57,7 +57,7 @@ async def test_restarted_node_remembers_liars(
 
 async def test_second_process_is_reported_with_advice(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        evidence_log.heed_namesake(r.parts, VotingStopped("a vote that this node did not cast"))
+        evidence_log.warn_of_duplicate(r.parts, VotingStopped("a vote that this node did not cast"))
         said = r.parts.standing.warnings["identity"]
         assert (said.code, said.what[:17]) == ("ID-IN-USE", "another node uses")
         assert [record["what"] for record in r.said("identity-in-use")] == [

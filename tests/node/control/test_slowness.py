@@ -18,7 +18,7 @@ from p2ptrain.node.control.slow_reduce_warning import (
     WARNING,
     ReduceDurations,
     caution_about,
-    notice_slow_exchange,
+    notice_slow_reduce,
 )
 from p2ptrain.ring import ReduceStatistics
 from p2ptrain.testing.published import policy
@@ -94,7 +94,7 @@ async def test_warning_lasts_as_long_as_the_reduce(
     r = await new_rig(tmp_path)
     parts, standing = r.parts, r.parts.standing
     monkeypatch.setattr(slow_reduce_warning, "KNOWN_MIN", 1)
-    nursery.start_soon(notice_slow_exchange, parts)
+    nursery.start_soon(notice_slow_reduce, parts)
     standing.averaging = 0
     parts.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()

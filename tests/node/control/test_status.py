@@ -12,7 +12,7 @@ from p2ptrain.dataplane import Congestion, probe_congestion
 from p2ptrain.ledger.chain.values import Branch, Commit, Participant
 from p2ptrain.names import label, peer_name
 from p2ptrain.node.consensus import branch_warning
-from p2ptrain.node.control.status import exchanged, status
+from p2ptrain.node.control.status import reduce_in_words, status
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.observe.status import status_lines
@@ -154,11 +154,13 @@ def test_reduce_is_described_with_its_slowest_path() -> None:
         Traffic(BOB.peer, 1_000_000, 3_000_000, 1.0),
     )
     report = ReduceStatistics(1.5, 0.9, 0.2, 0.4, 0.9, 0.31, traffic)
-    assert exchanged(report) == (
+    assert reduce_in_words(report) == (
         "the last took 1.50 s, of which 0.90 s for the sum; 4.0 MB up, 4.0 MB down, 0.31 s of CPU; "
         f"slowest connection to {peer_name(BOB.peer)}, 8 Mbit/s"
     )
     facts = report.facts()
     assert facts["sent_bytes_per_s_by_peer"] == {ANN.peer: 6_000_000, BOB.peer: 1_000_000}
     assert (facts["gather_s"], facts["received_bytes"]) == (pytest.approx(0.6), 4_000_000)
-    assert exchanged(ReduceStatistics(1.5, 1.5, 0.2, 0, 0, 0.31, ())).endswith("0.31 s of CPU")
+    assert reduce_in_words(ReduceStatistics(1.5, 1.5, 0.2, 0, 0, 0.31, ())).endswith(
+        "0.31 s of CPU"
+    )

@@ -33,8 +33,8 @@ from p2ptrain.node.reduce.reduce_task import (
     _request,
     _while_it_matters,
     _why_moot,
-    exchange,
     reduce_due,
+    run_reduces,
 )
 from p2ptrain.node.state.context import Parts
 from p2ptrain.peers.heartbeat import ReduceReport
@@ -118,7 +118,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
     assert parts.arena is not None
     parts.arena.local[:] = parts.arena.theta - np.float32(0.01)
     r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-    nursery.start_soon(exchange, parts)
+    nursery.start_soon(run_reduces, parts)
     await trio.testing.wait_all_tasks_blocked()
     assert r.said("exchange-started") == []  # It has nothing to average yet.
     parts.standing.work = LocalWork(0, (0,), 16)
@@ -159,7 +159,7 @@ async def test_unreachable_peer_is_suspected_and_theta_is_released(
     roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
     parts.ledger.state = replace(parts.ledger.state, roster=roster)
     parts.standing.work = LocalWork(0, (0,), 16)
-    nursery.start_soon(exchange, parts)
+    nursery.start_soon(run_reduces, parts)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
     assert not parts.outer.lock.locked()
@@ -187,7 +187,7 @@ async def test_neighbour_that_never_opens_its_streams_is_named(
             roster = opening(parts.ledger.state, *order, learners=[ANN.peer])
             parts.ledger.state = replace(parts.ledger.state, roster=roster)
             parts.standing.work = LocalWork(0, (0,), 16)
-            nursery.start_soon(exchange, parts)
+            nursery.start_soon(run_reduces, parts)
             await settled(lambda: bool(r.said("exchange-failed")))
             assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
             assert len(parts.ring_inbox) == 0
@@ -242,7 +242,7 @@ async def test_neighbour_with_a_bad_answer_or_certificate_is_named(
             parts.peers.note_heartbeat(ANN.peer, beat, parts.now())
             parts.detector.note_arrival(ANN.peer, parts.now())
             put_into_a_roster(parts, ANN.peer)
-            nursery.start_soon(exchange, parts)
+            nursery.start_soon(run_reduces, parts)
             await settled(lambda: bool(r.said("exchange-failed")))
             nursery.cancel_scope.cancel()
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
@@ -260,7 +260,7 @@ async def test_participant_without_a_valid_peer_id_is_not_named(
     r = await new_rig(tmp_path)
     parts, nobody = r.parts, PeerId("nobody")
     put_into_a_roster(parts, ANN.peer, nobody)
-    nursery.start_soon(exchange, parts)
+    nursery.start_soon(run_reduces, parts)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
     heard = decode_beat(
@@ -278,7 +278,7 @@ async def test_attempt_that_became_void_before_its_start_is_not_begun(
     parts.standing.work = LocalWork(0, (0,), 16)
     r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
     async with parts.outer.lock:
-        nursery.start_soon(exchange, parts)
+        nursery.start_soon(run_reduces, parts)
         await settled(lambda: bool(r.said("exchange-started")))
         r.decide(Commit(0, 0, digest_of(b"by others")))
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -295,7 +295,7 @@ async def test_node_that_lost_its_promised_work_says_so(
     ours, theirs = Participant(parts.me, 16, 1), Participant(ANN.peer, 16, 1)
     roster = opening(parts.ledger.state, ours, theirs, learners=[ANN.peer])
     parts.ledger.state = replace(parts.ledger.state, roster=roster)
-    nursery.start_soon(exchange, parts)
+    nursery.start_soon(run_reduces, parts)
     await trio.testing.wait_all_tasks_blocked()
     assert r.heard() == []  # This process never reported ready, and may still do so.
     parts.ledger.reports.note(Ready(parts.me, 0, 16, 1))
@@ -320,7 +320,7 @@ async def test_returning_node_with_other_work_says_so_and_offers_that(
     parts = r.parts
     parts.outer.step, now = 0, parts.now()
     state = r.decide(opening(parts.ledger.state, Participant(parts.me, 32, 2)))
-    nursery.start_soon(exchange, parts)
+    nursery.start_soon(run_reduces, parts)
     parts.standing.work = work = LocalWork(0, state.leases[parts.me][:1], 16)
     ready = Ready(parts.me, 0, 16, 1)
     reports, rules = parts.ledger.reports, parts.ledger.rules
@@ -368,7 +368,7 @@ async def test_pseudo_gradient_with_nan_is_not_offered_again(
     parts.standing.work = LocalWork(0, (0,), 16)
     parts.arena.local[0] = float("nan")
     r.decide(opening(parts.ledger.state, Participant(parts.me, 16, 1)))
-    nursery.start_soon(exchange, parts)
+    nursery.start_soon(run_reduces, parts)
     await settled(lambda: r.events.statistics().current_buffer_used > 0)
     assert r.heard() == [ReduceFailed(parts.me, 0, 0, (parts.me,))]
     assert parts.standing.work is None

@@ -22,7 +22,7 @@ from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce import reduce_task as exchanging
-from p2ptrain.node.reduce.reduce_task import _settle, exchange
+from p2ptrain.node.reduce.reduce_task import _settle_residual, run_reduces
 from p2ptrain.ring import Reduce, ReduceStatistics
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.sync import SyncSpec
@@ -83,7 +83,7 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(
     }
     async with rig(tmp_path, **settings) as r, trio.open_nursery() as nursery:
         nursery.start_soon(keep_outer_state, r.parts)
-        nursery.start_soon(exchange, r.parts)
+        nursery.start_soon(run_reduces, r.parts)
         lacking = [np.zeros(each.numel) for each in r.parts.fragments]
         """By fragment: everything that was offered and committed, minus the updates."""
         for step in range(6):
@@ -150,7 +150,7 @@ async def owing(
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(keep_outer_state, r.parts)
-        nursery.start_soon(exchange, r.parts)
+        nursery.start_soon(run_reduces, r.parts)
         _, update = await offer(r, 0)
         r.decide(Commit(0, 0, update))
         r.parts.changes.notify_all()
@@ -213,10 +213,10 @@ async def test_residuals_of_a_pruned_step_are_dropped(tmp_path: Path) -> None:
         assert residual is not None
         residual.owed[:] = 1.0
         residual.begun(0, 0, 1)
-        _settle(r.parts)
+        _settle_residual(r.parts)
         assert residual.open_step == 0
         ledger.state = ledger.kept.start = replace(ledger.state, step=1)
-        _settle(r.parts)
+        _settle_residual(r.parts)
         assert (residual.open_step, residual.owed.any()) == (None, False)
 
 

@@ -25,7 +25,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.node.outer_state import outer_task as module
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
-from p2ptrain.node.reduce.reduce_task import exchange
+from p2ptrain.node.reduce.reduce_task import run_reduces
 from p2ptrain.node.training.trainer_processes import subprocesses
 from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.states import StandingBy
@@ -54,7 +54,7 @@ def lay_in_data(r: Rig) -> None:
     random = np.random.default_rng(0)
     store = r.parts.store
     blocks = tuple(
-        store.put_chunk(encode_block(rows, MODEL.vocab), settle=False)
+        store.put_chunk(encode_block(rows, MODEL.vocab), durable=False)
         for rows in random.integers(0, MODEL.vocab, (BLOCKS + 2, 2, MODEL.sequence + 1))
     )
     r.parts.data = DataIndex(blocks[:-2], blocks[-2:])
@@ -68,7 +68,7 @@ async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
         r.parts.config = replace(r.parts.config, **config)  # type: ignore[arg-type]
         lay_in_data(r)
         nursery.start_soon(keep_outer_state, r.parts)
-        nursery.start_soon(exchange, r.parts)
+        nursery.start_soon(run_reduces, r.parts)
         nursery.start_soon(train, r.parts, subprocesses(r.parts))
         yield r
         nursery.cancel_scope.cancel()
