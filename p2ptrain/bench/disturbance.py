@@ -27,7 +27,7 @@ from p2ptrain.bench.lines import FigureLine
 from p2ptrain.demo.show import Show
 from p2ptrain.demo.story import Story
 from p2ptrain.errors import MachineUnfit
-from p2ptrain.testing.network_namespaces import TestNetwork, opened
+from p2ptrain.testing.network_namespaces import NodeNetwork, opened
 from p2ptrain.testing.node_process import DemoNode
 
 BEFORE_S = 8.0
@@ -70,7 +70,7 @@ class JoinStory(Story):
     uplink = seed_uplink = "1000Mbit"
     """A limit above the cable's rate, so that the network is the limit."""
 
-    def __init__(self, folder: Path, config: Path, place: TestNetwork, joins: int) -> None:
+    def __init__(self, folder: Path, config: Path, place: NodeNetwork, joins: int) -> None:
         super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))
         self._joiners = {
             f"joiner-{number}": self._cast(f"joiner-{number}") for number in range(joins)

@@ -21,7 +21,7 @@ import pytest
 import p2ptrain
 from p2ptrain.ipc.frames import Evaluate, Evaluated, FragmentReady, Hello, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.testing.network_namespaces import TestNetwork, opened
+from p2ptrain.testing.network_namespaces import NodeNetwork, opened
 from p2ptrain.trainer.host.supervisor import LocalTrainer, Supervisor
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Conversation:
 
 
 @contextmanager
-def process(place: TestNetwork, host: int, words: list[str]) -> Iterator[subprocess.Popen[str]]:
+def process(place: NodeNetwork, host: int, words: list[str]) -> Iterator[subprocess.Popen[str]]:
     started = subprocess.Popen(
         place.inside(host, [sys.executable, *words]),
         stdin=subprocess.PIPE,
@@ -78,7 +78,7 @@ def process(place: TestNetwork, host: int, words: list[str]) -> Iterator[subproc
         started.communicate()
 
 
-def torchrun(place: TestNetwork, host: int, folder: Path) -> list[str]:
+def torchrun(place: NodeNetwork, host: int, folder: Path) -> list[str]:
     """The command that a user runs on each host."""
     address, call, meet = place.address(0)
     return [

@@ -27,7 +27,7 @@ class ExitSignals:
     """Handles SIGINT and SIGTERM. `parts` is set once there are peers to say goodbye to."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
-        self._say = print_line
+        self._print_line = print_line
         self.parts: Parts | None = None
 
     async def obey_signals(self, node: trio.CancelScope) -> None:
@@ -37,7 +37,7 @@ class ExitSignals:
                 async for _ in signals:
                     if self.parts is None or self.parts.standing.leaving:
                         break
-                    self._say(goodbye_text(self.parts))
+                    self._print_line(goodbye_text(self.parts))
                     nursery.start_soon(self._leave, self.parts, node)
                 node.cancel()
 
