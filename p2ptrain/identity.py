@@ -78,7 +78,9 @@ def load_or_create(path: Path) -> Identity:
 
 
 def _load(path: Path) -> Identity:
-    seed = private_file.read(path, 2 * SEED_BYTES, what="the identity key", code="ID-MODE")
+    seed = private_file.read_private_file(
+        path, 2 * SEED_BYTES, what="the identity key", code="ID-MODE"
+    )
     if len(seed) != SEED_BYTES:
         raise ConfigError(
             f"the identity key {path} does not have {SEED_BYTES} bytes",

@@ -42,7 +42,7 @@ def _sync_names(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read(path: Path, bytes_max: int, *, what: str, code: str) -> bytes:
+def read_private_file(path: Path, bytes_max: int, *, what: str, code: str) -> bytes:
     """Return the first `bytes_max` bytes of the file. `what` and `code` are for the error.
 
     Raises:

@@ -34,7 +34,7 @@ class Allowance:
     def covers(self, key: Hashable, count: int, now: float) -> bool:
         return self._after(key, count, now) <= now + self._whole_s + _ROUNDING_S
 
-    def take(self, key: Hashable, count: int, now: float) -> bool:
+    def consume(self, key: Hashable, count: int, now: float) -> bool:
         """Return whether `count` more are allowed; if so, subtract them from the allowance."""
         after = self._after(key, count, now)
         if after > now + self._whole_s + _ROUNDING_S:

@@ -29,8 +29,8 @@ ALL_PEERS: Container[PeerId] = _AllPeers()
 
 
 class Admission:
-    """The admission rules of a node's run. Until `enter` is called the run is not known, and nobody
-    is admitted.
+    """The admission rules of a node's run. Until `set_run` is called the run is not known, and
+    nobody is admitted.
     """
 
     def __init__(self, home: Home) -> None:
@@ -40,7 +40,7 @@ class Admission:
         self._listed: frozenset[PeerId] = frozenset()
         self.allowlist: SignedAllowlist | None = None
 
-    def enter(self, run: Run) -> None:
+    def set_run(self, run: Run) -> None:
         """Admit peers by the rules of `run` from now on, with the allowlist in our home, if there
         is one.
         """
@@ -68,7 +68,7 @@ class Admission:
         """Return which peers may be members, for the ledger."""
         return ALL_PEERS if self.is_open else self._always | self._listed
 
-    def consider(self, data: bytes) -> bool:
+    def adopt_if_newer(self, data: bytes) -> bool:
         """Take a list that somebody sent, if it is newer than ours. Return whether it was.
 
         Raises:

@@ -71,7 +71,7 @@ class Amendments:
         shown = self.held[-newest:]
         return pack([each.to_bytes() for each in shown]) if shown else b""
 
-    def consider(self, data: bytes, agreed: Agreed = ()) -> bool:
+    def adopt_new(self, data: bytes, agreed: Agreed = ()) -> bool:
         """Take the new amendments of a list that somebody sent. Return whether there are more than
         before.
 

@@ -27,7 +27,7 @@ from p2ptrain.store.disk import LocalDisk
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class CheckedEntry:
     """A checked entry, and the states before and after it."""
 
     certified: Certified
@@ -36,11 +36,11 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedChain:
     """A chain in which all entries are valid, provided that its `origin` is (None for genesis)."""
 
     origin: Origin | None
-    links: list[Link]
+    links: list[CheckedEntry]
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -52,7 +52,7 @@ class Checked:
         return None
 
 
-class ReadingDisk(LocalDisk):
+class ReadOnlyDisk(LocalDisk):
     """The file system of this machine, read-only."""
 
     def truncate(self, path: Path, size: int) -> None:
@@ -87,7 +87,7 @@ def records_in(log: Path) -> Iterator[bytes]:
     Raises StoreError with code LOG-CORRUPT if the log is damaged in the middle.
     """
     if log.exists():
-        yield from RecordLog(log, disk=ReadingDisk())
+        yield from RecordLog(log, disk=ReadOnlyDisk())
 
 
 def lines_in(file: Path) -> Iterator[bytes]:
@@ -122,7 +122,7 @@ class EntryBroken(StoreError):
 
 
 @dataclass(slots=True)
-class Walk:
+class ChainVerifier:
     """Verifies a chain one entry after the other, from the run's manifest or the chain's base on.
     It keeps no entries in memory.
 
@@ -152,7 +152,7 @@ class Walk:
             self.begins = self.origin.base.state
         self.state = self.begins
 
-    def links(self) -> Iterator[Link]:
+    def links(self) -> Iterator[CheckedEntry]:
         for record in itertools.chain(self._first, self.records):
             certified: Certified | None = None
             try:
@@ -161,7 +161,7 @@ class Walk:
             except RemoteProtocolError as exc:
                 raise EntryBroken(self.source, self.state, self.good, certified, exc.what) from exc
             before, self.state, self.good = self.state, after, self.good + 1
-            yield Link(certified, before, after)
+            yield CheckedEntry(certified, before, after)
 
     def _read(self, record: bytes) -> Certified:
         if self.good == 0 and self.origin is not None:
@@ -169,7 +169,10 @@ class Walk:
         return entry_of(record)
 
 
-def checked(rules: Rules, records: Iterable[bytes], source: Path) -> Checked:
-    """Check the whole chain at once. Raises StoreError with code LEDGER-BROKEN, as `Walk` does."""
-    walk = Walk(rules, records, source)
-    return Checked(walk.origin, list(walk.links()))
+def checked(rules: Rules, records: Iterable[bytes], source: Path) -> CheckedChain:
+    """Check the whole chain at once.
+
+    Raises StoreError with code LEDGER-BROKEN, as `ChainVerifier` does.
+    """
+    walk = ChainVerifier(rules, records, source)
+    return CheckedChain(walk.origin, list(walk.links()))

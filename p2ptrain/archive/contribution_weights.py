@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from p2ptrain.archive.step_index import History
+from p2ptrain.archive.step_index import StepIndex
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Participant, Roster
 from p2ptrain.run import RunManifest
 
 
 def weights(
-    history: History, since: Mapping[PeerId, int], roster: Roster, fragments: int
+    history: StepIndex, since: Mapping[PeerId, int], roster: Roster, fragments: int
 ) -> tuple[int, ...]:
     """Return the weight of each participant of `roster`, whose reduce is under way. `since` is the
     outer step in which each member was admitted.

@@ -26,7 +26,7 @@ ROOM_BYTES_MIN = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ReplayBlobs:
     """The blobs to keep for a replay from genesis: all of them, or none and the reason
     (`caution`).
     """
@@ -37,7 +37,7 @@ class History:
 
 def held_history(
     store: Store, manifest: RunManifest, chain: KeptChain, *, disk_free: int, snapshot_bytes: int
-) -> History:
+) -> ReplayBlobs:
     """Decide what a seed keeps of its run's history.
 
     If one of the updates is missing, a replay from genesis is impossible here, so the others are
@@ -58,12 +58,12 @@ def held_history(
             f"{needed / 1e9:.1f} GB, so old updates are removed"
         )
     updates = (chain.updates[step].update for step in sorted(chain.updates))
-    return History((manifest.genesis, *updates), None)
+    return ReplayBlobs((manifest.genesis, *updates), None)
 
 
-def _cut(reason: str) -> History:
+def _cut(reason: str) -> ReplayBlobs:
     what = f"this seed lacks data that a replay of the run from its genesis needs: {reason}"
-    return History((), Caution("HISTORY-CUT", what, DO))
+    return ReplayBlobs((), Caution("HISTORY-CUT", what, DO))
 
 
 DO = "verify at a seed that has run since the beginning, or replay from a later snapshot"

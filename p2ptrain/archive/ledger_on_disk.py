@@ -73,7 +73,7 @@ def open_ledger(
     """
     chain_log, votes = RecordLog(home.ledger, disk=disk), RecordLog(home.votes, disk=disk)
     for log in (chain_log, votes):
-        log.hold()
+        log.keep_open()
     rules = rules_of(run)
     chain = verified(home, rules, chain_log)
     try:

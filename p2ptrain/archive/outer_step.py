@@ -19,7 +19,7 @@ from p2ptrain.ids import RunId
 from p2ptrain.ipc.frames import Rates
 from p2ptrain.run import Leg, OuterSpec, RunManifest
 from p2ptrain.sync.fragments import Fragment
-from p2ptrain.sync.trainer_orders import Pace
+from p2ptrain.sync.trainer_orders import LeasePace
 
 KEPT_MAX = 4
 """Outer steps that are kept once made: the one under way, the one being applied, and the one whose
@@ -65,10 +65,10 @@ class OuterStep:
         return self.manifest.outer
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> LeasePace:
         """The number of blocks in a member's lease: those of the step (H), and those of the overlap
         with the next step."""
-        return Pace(self.manifest.blocks_per_step, self.manifest.sync.overlap_steps)
+        return LeasePace(self.manifest.blocks_per_step, self.manifest.sync.overlap_steps)
 
     @property
     def first_inner_step(self) -> int:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from p2ptrain.archive.amendments import Amendments
 from p2ptrain.archive.outer_step import OuterStep, OuterSteps
-from p2ptrain.archive.update_format import Opened
+from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.errors import (
     ChunkCorrupt,
     ChunkMissing,
@@ -43,7 +43,7 @@ Kind = Literal["entry", "amendment", "update", "snapshot", "state"]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FactSource:
     """The entry that states a fact, and its signers; height 0 is the run's manifest."""
 
     height: int
@@ -51,36 +51,36 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedStep:
     """How outer step `step` ended: with this update, or with None if it was skipped. `opened` is
     the reduce that made the update.
     """
 
     step: int
     update: Digest | None
-    source: Source
-    opened: Opened | None = None
+    source: FactSource
+    opened: ReduceShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class CertifiedSnapshot:
     """A certified snapshot of θ and m before outer step `step`."""
 
     step: int
     digest: Digest
-    source: Source
+    source: FactSource
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ChainFacts:
     """The facts that a chain states about each outer step from `first_step` on. `snapshots` are
     keyed by their step; `amended` are the agreed amendments, each with the entry that states it.
     """
 
     first_step: int
-    steps: Mapping[int, Ended]
-    snapshots: Mapping[int, Named]
-    amended: tuple[tuple[Terms, Source], ...] = ()
+    steps: Mapping[int, EndedStep]
+    snapshots: Mapping[int, CertifiedSnapshot]
+    amended: tuple[tuple[Terms, FactSource], ...] = ()
 
     @property
     def terms(self) -> tuple[Terms, ...]:
@@ -92,29 +92,33 @@ class Account:
         return self.first_step + len(self.steps)
 
 
-def account_of(manifest: RunManifest, begins: LedgerState, entries: Iterable[Certified]) -> Account:
+def chain_facts(
+    manifest: RunManifest, begins: LedgerState, entries: Iterable[Certified]
+) -> ChainFacts:
     """Collect the facts in `entries`, which follow the state `begins`. Each entry is read once."""
-    snapshots: dict[int, Named] = {}
+    snapshots: dict[int, CertifiedSnapshot] = {}
     if begins.step == 0:
-        snapshots[0] = Named(0, manifest.genesis, Source(0, (manifest.organiser,)))
-    steps: dict[int, Ended] = {}
-    amended = [(terms, Source(begins.height, ())) for terms in begins.terms]
-    opened = None if begins.roster is None else Opened.by(begins.roster)
+        snapshots[0] = CertifiedSnapshot(0, manifest.genesis, FactSource(0, (manifest.organiser,)))
+    steps: dict[int, EndedStep] = {}
+    amended = [(terms, FactSource(begins.height, ())) for terms in begins.terms]
+    opened = None if begins.roster is None else ReduceShape.by(begins.roster)
     for certified in entries:
         value = certified.entry.value
         if isinstance(value, Roster) and value.participants:
-            opened = Opened.by(value)
-        source = Source(certified.entry.height, tuple(sorted(certified.certificate.voters)))
+            opened = ReduceShape.by(value)
+        source = FactSource(certified.entry.height, tuple(sorted(certified.certificate.voters)))
         match value:
             case Roster(terms=Terms() as terms):
                 amended.append((terms, source))
             case Commit(step=step, update=update, snapshot=snapshot):
-                steps[step] = Ended(step, update, source, opened)
+                steps[step] = EndedStep(step, update, source, opened)
                 if isinstance(snapshot, SnapshotRef) and snapshot.step >= begins.step:
-                    snapshots[snapshot.step] = Named(snapshot.step, snapshot.digest, source)
+                    snapshots[snapshot.step] = CertifiedSnapshot(
+                        snapshot.step, snapshot.digest, source
+                    )
             case Skip(step=step):
-                steps[step] = Ended(step, None, source)
-    return Account(begins.step, steps, snapshots, tuple(amended))
+                steps[step] = EndedStep(step, None, source)
+    return ChainFacts(begins.step, steps, snapshots, tuple(amended))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingBytes:
     """The bytes that the replay needs next, and that are not held."""
 
     kind: Kind
@@ -141,35 +145,35 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReplayResult:
     """How far a replay came. `state` is the digest of θ and m at its end."""
 
     begun: int
     reached: int
     updates: int
-    compared: tuple[Named, ...]
+    compared: tuple[CertifiedSnapshot, ...]
     state: Digest | None
     difference: Difference | None = None
-    missing: Missing | None = None
+    missing: MissingBytes | None = None
 
 
-def held_starts(account: Account, store: StoreReader) -> list[Named]:
+def held_starts(account: ChainFacts, store: StoreReader) -> list[CertifiedSnapshot]:
     """Return the snapshots that are completely held, the oldest first. Raises StoreError for faults
     of the disk only.
     """
     return [named for _, named in sorted(account.snapshots.items()) if _is_whole(store, named)]
 
 
-def _is_whole(store: StoreReader, named: Named) -> bool:
+def _is_whole(store: StoreReader, named: CertifiedSnapshot) -> bool:
     try:
         return store.holds_blob(named.digest)
     except ManifestInvalid:
         return True  # It is here; the replay from it will report the fault.
 
 
-def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
+def choose(account: ChainFacts, store: StoreReader, wanted: str) -> CertifiedSnapshot | None:
     """Return the snapshot at which to begin a replay: "oldest" of those from which it comes
-    furthest, "newest", or as in `named_by`. Return None if no snapshot is held.
+    furthest, "newest", or as in `snapshot_named`. Return None if no snapshot is held.
 
     Raises ConfigError for another word, or a snapshot that is not held.
     """
@@ -179,7 +183,7 @@ def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
         return max(starts, key=lambda each: (reached[each.step], -each.step), default=None)
     if wanted == "newest":
         return starts[-1] if starts else None
-    named = named_by(account, wanted)
+    named = snapshot_named(account, wanted)
     if named not in starts:
         held = ", ".join(str(each.step) for each in starts)
         fetch = to_paste(store.root.parent, f"ckpt fetch {named.step}")
@@ -190,7 +194,7 @@ def choose(account: Account, store: StoreReader, wanted: str) -> Named | None:
     return named
 
 
-def named_by(account: Account, text: str) -> Named:
+def snapshot_named(account: ChainFacts, text: str) -> CertifiedSnapshot:
     """Return the certified snapshot that a person means by "newest", "genesis", an outer step's
     number, or the first characters of a digest.
 
@@ -212,11 +216,11 @@ def named_by(account: Account, text: str) -> Named:
     )
 
 
-def _spellings(named: Named) -> set[str]:
+def _spellings(named: CertifiedSnapshot) -> set[str]:
     return {str(named.step), named.digest, *(["genesis"] if named.source.height == 0 else [])}
 
 
-def reaches(account: Account, store: StoreReader) -> dict[int, int]:
+def reaches(account: ChainFacts, store: StoreReader) -> dict[int, int]:
     """Return, for each outer step, the first step from there on whose update is not held. It looks
     at each step once.
     """
@@ -228,57 +232,57 @@ def reaches(account: Account, store: StoreReader) -> dict[int, int]:
     return reached
 
 
-class _Ended(Exception):
+class _ReplayEnded(Exception):
     """Raised when a replay ends early."""
 
-    def __init__(self, found: Difference | Missing) -> None:
+    def __init__(self, found: Difference | MissingBytes) -> None:
         super().__init__()
         self.found = found
 
 
 @dataclass(slots=True)
 class Replay:
-    """One replay from `start` to the account's end. `tell` is called after each outer step."""
+    """One replay from `start` to the account's end. `on_step` is called after each outer step."""
 
     run: Run
-    account: Account
+    account: ChainFacts
     store: StoreReader
-    start: Named
-    tell: Callable[[int], None]
+    start: CertifiedSnapshot
+    on_step: Callable[[int], None]
     amendments: Amendments
     theta: Float32Vector | None = None
     """θ at the end of the replay; None before that."""
     _updates: int = 0
     _step: int = 0
-    _compared: list[Named] = field(default_factory=list)
+    _compared: list[CertifiedSnapshot] = field(default_factory=list)
     _outer_steps: OuterSteps = field(init=False)
 
     def __post_init__(self) -> None:
         self._outer_steps = OuterSteps(self.run.id, self.run.manifest, self.amendments)
 
-    def judge(self) -> Verdict:
+    def replay(self) -> ReplayResult:
         """Run the replay. Raises StoreError only for faults of the disk, such as STORE-IO."""
         layout = layout_of(self.run.manifest.model)
         self._step = self.start.step
         state = OuterState(layout.numel)
-        found: Difference | Missing | None = None
+        found: Difference | MissingBytes | None = None
         try:
             self._begin(state)
             for step in range(self.start.step, self.account.end):
                 self._advance(state, step)
-        except _Ended as ended:
+        except _ReplayEnded as ended:
             found = ended.found
         finally:
             state.close()
         self.theta = state.theta
-        return Verdict(
+        return ReplayResult(
             begun=self.start.step,
             reached=self._step,
             updates=self._updates,
             compared=tuple(self._compared),
             state=state.digest(),
             difference=found if isinstance(found, Difference) else None,
-            missing=found if isinstance(found, Missing) else None,
+            missing=found if isinstance(found, MissingBytes) else None,
         )
 
     def _begin(self, state: OuterState) -> None:
@@ -286,7 +290,7 @@ class Replay:
         try:
             manifest = state.load_snapshot(self.store, named.digest)
         except ChunkMissing as exc:
-            raise _Ended(Missing("snapshot", named.step, named.digest)) from exc
+            raise _ReplayEnded(MissingBytes("snapshot", named.step, named.digest)) from exc
         except (ChunkCorrupt, ManifestInvalid) as exc:
             raise self._differs("snapshot", named, exc.what) from exc
         expected = {"numel": state.numel, **self._meta(named.step)}
@@ -301,43 +305,43 @@ class Replay:
         named = self.account.snapshots.get(step + 1)
         if named is not None:
             self._compare(state, named)
-        self.tell(step + 1)
+        self.on_step(step + 1)
 
-    def _apply(self, state: OuterState, ended: Ended, update: Digest) -> None:
+    def _apply(self, state: OuterState, ended: EndedStep, update: Digest) -> None:
         outer_step = self._outer_step(ended)
         rates, form = outer_step.rates, outer_step.update
         try:
-            payload = form.read(self.store, update)
+            payload = form.read_payload(self.store, update)
             if ended.opened is not None:
-                form.hold(payload, ended.opened)
+                form.check_bound(payload, ended.opened)
         except ChunkMissing as exc:
-            raise _Ended(Missing("update", ended.step, update)) from exc
+            raise _ReplayEnded(MissingBytes("update", ended.step, update)) from exc
         except (ChunkCorrupt, ManifestInvalid, RemoteProtocolError) as exc:
             what, source = exc.what, ended.source
-            raise _Ended(
+            raise _ReplayEnded(
                 Difference("update", source.height, ended.step, update, what, source.signed_by)
             ) from exc
         codec, fragment = form.codec, outer_step.fragment
         state.apply(payload, rates.lr, rates.momentum, codec, fragment)
         self._updates += 1
 
-    def _outer_step(self, ended: Ended) -> OuterStep:
+    def _outer_step(self, ended: EndedStep) -> OuterStep:
         """Return the run as it held in that outer step, after checking that the amendments are
         those agreed.
         """
         terms = self.account.terms
         missing = self.amendments.missing(terms, ended.step)
         if missing is not None:
-            raise _Ended(Missing("amendment", missing.step, missing.digest))
+            raise _ReplayEnded(MissingBytes("amendment", missing.step, missing.digest))
         try:
             return self._outer_steps.at(terms, ended.step)
         except RemoteProtocolError as exc:
             source, step = ended.source, ended.step
-            raise _Ended(
+            raise _ReplayEnded(
                 Difference("amendment", source.height, step, None, exc.what, source.signed_by)
             ) from exc
 
-    def _compare(self, state: OuterState, named: Named) -> None:
+    def _compare(self, state: OuterState, named: CertifiedSnapshot) -> None:
         chunk_bytes = self.run.manifest.policy.chunk_bytes
         computed = state.describe(chunk_bytes, self._meta(named.step))
         held = self.store.manifest_if_any(named.digest)
@@ -356,14 +360,14 @@ class Replay:
         run = None if step == 0 else self.run.id
         return snapshot_meta(run, step, self.run.manifest.layout)
 
-    def _differs(self, kind: Kind, named: Named, what: str) -> _Ended:
+    def _differs(self, kind: Kind, named: CertifiedSnapshot, what: str) -> _ReplayEnded:
         source = named.source
-        return _Ended(
+        return _ReplayEnded(
             Difference(kind, source.height, named.step, named.digest, what, source.signed_by)
         )
 
 
-def _unlike(computed: BlobManifest, held: BlobManifest | None, named: Named) -> str:
+def _unlike(computed: BlobManifest, held: BlobManifest | None, named: CertifiedSnapshot) -> str:
     """Say in which chunks θ and m differ, as far as the certified snapshot's own list is held."""
     what = f"the updates lead to {computed.digest}, not to {named.digest}"
     if held is None or held.chunk_bytes != computed.chunk_bytes:

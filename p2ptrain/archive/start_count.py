@@ -18,7 +18,7 @@ from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 STARTS_BYTES_MAX = 16
 
 
-def counted(path: Path, disk: Disk | None = None) -> int:
+def read_start_count(path: Path, disk: Disk | None = None) -> int:
     """Return the count in the file; 0 if there is none, or if it is not a count."""
     disk = disk or LocalDisk()
     with disk_errors("reading the count of starts", path):
@@ -28,7 +28,7 @@ def counted(path: Path, disk: Disk | None = None) -> int:
     return int(text) if text.isascii() and text.isdigit() and int(text) <= STARTS_MAX else 0
 
 
-def count(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
+def count_start(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
     """Count one more start than the file says, or than `at_least`, and return the new count. The
     file contains it durably when this function returns.
 
@@ -36,7 +36,7 @@ def count(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
         StoreError: the disk cannot be written to.
     """
     disk = disk or LocalDisk()
-    starts = min(max(counted(path, disk), at_least) + 1, STARTS_MAX)
+    starts = min(max(read_start_count(path, disk), at_least) + 1, STARTS_MAX)
     new = path.with_suffix(".new")
     with disk_errors("counting this start", path):
         disk.write(new, memoryview(f"{starts}\n".encode()))

@@ -6,7 +6,7 @@ follows pruning, since the index is kept in memory.
 
 from __future__ import annotations
 
-from p2ptrain.archive.update_format import Opened
+from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import (
     Branch,
@@ -20,7 +20,7 @@ from p2ptrain.ledger.chain.values import (
 from p2ptrain.ledger.history.kept_chain import KeptChain
 
 
-class History:
+class StepIndex:
     """The index of one chain. `kept` is the ledger's own chain, which grows at its end and may be
     cut at its beginning.
     """
@@ -29,7 +29,7 @@ class History:
         self._kept = kept
         self._closing: dict[int, Certified] = {}
         self._participants: dict[int, tuple[Participant, ...]] = {}
-        self._reduces: dict[int, Opened] = {}
+        self._reduces: dict[int, ReduceShape] = {}
         self._arranged: tuple[Schedule, tuple[PeerId, ...]] = ("ring", ())
         self._certified_step = 0
         self._begin()
@@ -62,7 +62,7 @@ class History:
                 self._closing[value.step] = certified
                 self._participants[value.step] = took_part
                 if isinstance(value, Commit):
-                    self._reduces[value.step] = Opened(self._arranged[0], len(took_part))
+                    self._reduces[value.step] = ReduceShape(self._arranged[0], len(took_part))
                 self._open = ()
                 if isinstance(value, Commit) and value.snapshot is not None:
                     self._certified_step = value.step
@@ -82,7 +82,7 @@ class History:
         self._follow()
         return self._participants[step]
 
-    def reduce_of(self, step: int) -> Opened:
+    def reduce_of(self, step: int) -> ReduceShape:
         """Return the reduce that made the update of outer step `step`, which was committed."""
         self._follow()
         return self._reduces[step]

@@ -33,14 +33,14 @@ _RUN = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ReduceShape:
     """The properties of a reduce's roster that the bound on its update depends on."""
 
     schedule: Schedule
     peers: int
 
     @classmethod
-    def by(cls, roster: Roster) -> Opened:
+    def by(cls, roster: Roster) -> ReduceShape:
         return cls(roster.schedule, len(roster.peers))
 
 
@@ -95,7 +95,7 @@ class UpdateFormat:
         if manifest.size != self.payload_bytes:
             raise RemoteProtocolError(f"update {digest[:12]} has {manifest.size} bytes")
 
-    def hold(self, payload: bytes | memoryview, opened: Opened) -> None:
+    def check_bound(self, payload: bytes | memoryview, opened: ReduceShape) -> None:
         """Check the update, made in the reduce that was `opened`, against the bound on influence.
 
         The check uses the largest element, as the kernels decode it: scales alone are not enough if
@@ -136,7 +136,7 @@ class UpdateFormat:
             largest = max(largest, float(part.max()), -float(part.min()))
         return largest
 
-    def read(self, blobs: BlobReader, digest: Digest) -> memoryview:
+    def read_payload(self, blobs: BlobReader, digest: Digest) -> memoryview:
         """Return the payload, which can be applied. Raises as `check_manifest` does."""
         self.check_manifest(blobs, digest)
         payload = memoryview(bytearray(self.payload_bytes))  # Gigabytes: no second copy.

@@ -23,13 +23,13 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from p2ptrain.bench.lines import Line
-from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.lines import FigureLine
+from p2ptrain.bench.processes import ProcessFailed
 from p2ptrain.bench.snapshot import state_of
 from p2ptrain.bench.trainer import setting
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.state import OuterState, write_frozen
-from p2ptrain.store import Leisure, Store
+from p2ptrain.store import IdleThrottle, Store
 
 FIRST_STEP_S_MAX = 120.0
 
@@ -63,7 +63,7 @@ USUAL = Pauses()
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SnapshotTurn:
     """Seconds of the inner steps before, during and after a snapshot, and of the snapshot."""
 
     before: list[float]
@@ -78,7 +78,7 @@ class Turn:
         return alone / statistics.mean(self.beside)
 
 
-class Ticks:
+class StepTimes:
     """The times at which inner steps of a process ended, as it has printed them."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -86,7 +86,7 @@ class Ticks:
         self._ends: list[float] = []
         self._more = threading.Condition()
         self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
 
     def end(self) -> None:
@@ -95,7 +95,7 @@ class Ticks:
         self._process.wait()
         self._reader.join()
 
-    def _read(self) -> None:
+    def _read_output(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as told:
             for line in told:
@@ -112,13 +112,15 @@ class Ticks:
             wanted = len(self._ends) + count
             self._more.wait_for(lambda: self._ended or len(self._ends) >= wanted, seconds)
             if len(self._ends) < wanted:
-                raise Failed("the trainer ended, or took no step in time; its output is above")
+                raise ProcessFailed(
+                    "the trainer ended, or took no step in time; its output is above"
+                )
 
     def wait_s(self, seconds: float) -> None:
         """Wait `seconds`. Raises Failed: the trainer ended."""
         with self._more:
             if self._more.wait_for(lambda: self._ended, seconds):
-                raise Failed("the trainer ended; its output is above")
+                raise ProcessFailed("the trainer ended; its output is above")
 
     def within(self, start: float, end: float) -> list[float]:
         """Return the seconds of the steps that began and ended between these times."""
@@ -130,10 +132,10 @@ class Ticks:
 
 
 @contextmanager
-def training(config: TrainerConfig, warm_s: float) -> Iterator[Ticks]:
+def training(config: TrainerConfig, warm_s: float) -> Iterator[StepTimes]:
     """Run a process that trains until the block ends. Raises Failed."""
     command = [sys.executable, "-m", "p2ptrain.trainer.tools.ticking", json.dumps(asdict(config))]
-    ticks = Ticks(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    ticks = StepTimes(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     try:
         ticks.wait_for(1, FIRST_STEP_S_MAX)
         ticks.wait_s(warm_s)
@@ -144,7 +146,7 @@ def training(config: TrainerConfig, warm_s: float) -> Iterator[Ticks]:
 
 def measure(
     config: TrainerConfig, numel: int, turns: int, folder: Path | None, pauses: Pauses = USUAL
-) -> Iterator[Line]:
+) -> Iterator[FigureLine]:
     """Measure on the disk of `folder`; by default on that of temporary files. Raises Failed."""
     state = state_of(numel)
     try:
@@ -156,17 +158,17 @@ def measure(
 
 
 def _turns(
-    state: OuterState, ticks: Ticks, turns: int, folder: Path | None, pauses: Pauses
-) -> Iterator[Turn]:
+    state: OuterState, ticks: StepTimes, turns: int, folder: Path | None, pauses: Pauses
+) -> Iterator[SnapshotTurn]:
     before = _alone(ticks, pauses.before_s, pauses.settle_s)
     for _ in range(turns):
         (begun, ended), beside = with_steps(ticks, partial(_write, state, folder))
         after = _alone(ticks, max(pauses.before_s, ended - begun), pauses.settle_s)
-        yield Turn(before, beside, after, ended - begun)
+        yield SnapshotTurn(before, beside, after, ended - begun)
         before = after
 
 
-def _alone(ticks: Ticks, seconds: float, settle_s: float) -> list[float]:
+def _alone(ticks: StepTimes, seconds: float, settle_s: float) -> list[float]:
     ticks.wait_s(settle_s)
 
     def passes() -> Stretch:
@@ -177,13 +179,13 @@ def _alone(ticks: Ticks, seconds: float, settle_s: float) -> list[float]:
     return with_steps(ticks, passes)[1]
 
 
-def with_steps(ticks: Ticks, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
+def with_steps(ticks: StepTimes, stretch: Callable[[], Stretch]) -> tuple[Stretch, list[float]]:
     """Return the first period that contains inner steps, and these. Raises Failed: none does."""
     for _ in range(TRIES_MAX):
         begun, ended = stretch()
         if steps := ticks.within(begun, ended):
             return (begun, ended), steps
-    raise Failed(
+    raise ProcessFailed(
         "no inner step began and ended while a snapshot was written: use a larger snapshot"
     )
 
@@ -196,19 +198,21 @@ def _write(state: OuterState, folder: Path | None) -> Stretch:
         state.freeze(store.chunk_bytes) as frozen,
     ):
         begun = time.monotonic()
-        write_frozen(store, frozen, state.numel, {}, leisure=Leisure())
+        write_frozen(store, frozen, state.numel, {}, throttle=IdleThrottle())
         return begun, time.monotonic()
 
 
-def lines(seen: list[Turn], numel: int) -> Iterator[Line]:
+def lines(seen: list[SnapshotTurn], numel: int) -> Iterator[FigureLine]:
     """Yield the figures."""
     ratios = [turn.ratio for turn in seen]
     steps = sum(len(turn.beside) for turn in seen)
     name = "a trainer's inner-step rate while a snapshot is written"
     against = f"before and after each of {len(seen)} snapshots ({steps} inner steps beside them)"
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
-    yield Line(name, statistics.mean(ratios), "ratio", against, {"standard_error": error})
-    yield Line(f"{name}, the median of the turns", statistics.median(ratios), "ratio", against)
-    yield Line("its standard error", error, "")
+    yield FigureLine(name, statistics.mean(ratios), "ratio", against, {"standard_error": error})
+    yield FigureLine(
+        f"{name}, the median of the turns", statistics.median(ratios), "ratio", against
+    )
+    yield FigureLine("its standard error", error, "")
     seconds = statistics.median(turn.snapshot_s for turn in seen)
-    yield Line(f"a snapshot of {8 * numel / 1e6:,.0f} MB beside a trainer", seconds, "s")
+    yield FigureLine(f"a snapshot of {8 * numel / 1e6:,.0f} MB beside a trainer", seconds, "s")

@@ -23,11 +23,11 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from p2ptrain.bench.lines import Line
+from p2ptrain.bench.lines import FigureLine
 from p2ptrain.demo.show import Show
 from p2ptrain.demo.story import Story
 from p2ptrain.errors import MachineUnfit
-from p2ptrain.testing.network_namespaces import Place, opened
+from p2ptrain.testing.network_namespaces import NodeNetwork, opened
 from p2ptrain.testing.node_process import DemoNode
 
 BEFORE_S = 8.0
@@ -46,7 +46,7 @@ MEASURED, OTHER = "ann", "ben"
 
 
 @dataclass(slots=True)
-class Seen:
+class MemberTimes:
     """Measurements of one member over all joiners: seconds of its inner steps, and processor
     seconds of its node.
     """
@@ -70,7 +70,7 @@ class JoinStory(Story):
     uplink = seed_uplink = "1000Mbit"
     """A limit above the cable's rate, so that the network is the limit."""
 
-    def __init__(self, folder: Path, config: Path, place: Place, joins: int) -> None:
+    def __init__(self, folder: Path, config: Path, place: NodeNetwork, joins: int) -> None:
         super().__init__(folder, config, Show(Console(stderr=True, highlight=False)))
         self._joiners = {
             f"joiner-{number}": self._cast(f"joiner-{number}") for number in range(joins)
@@ -85,7 +85,7 @@ class JoinStory(Story):
         host, control, data = self._place.address(self._numbers[node.name])
         return "--listen", f"/ip4/{host}/tcp/{control}", "--data-listen", f"{host}:{data}"
 
-    def measure(self) -> Seen:
+    def measure(self) -> MemberTimes:
         own_core, core_of_the_others = sorted(os.sched_getaffinity(0))[:2]
         os.sched_setaffinity(0, {core_of_the_others})
         address = self.publish(tuple(self.cast)[1:])
@@ -94,12 +94,12 @@ class JoinStory(Story):
         self._start(self.cast[MEASURED], "--bootstrap", address)
         os.sched_setaffinity(0, {core_of_the_others})
         self.wait_for("two outer steps", lambda: self._committed_by(MEASURED, 1), deadline_s=180)
-        seen = Seen()
+        seen = MemberTimes()
         for joiner in self._joiners.values():
             self._measure_one(joiner, address, seen)
         return seen
 
-    def _measure_one(self, joiner: DemoNode, address: str, seen: Seen) -> None:
+    def _measure_one(self, joiner: DemoNode, address: str, seen: MemberTimes) -> None:
         node_s, (start, end) = self._node_s(), self._let_pass(BEFORE_S)
         before_s = self._node_s() - node_s
         seen.node_s_before.append(before_s / (end - start))
@@ -145,7 +145,7 @@ class JoinStory(Story):
         ]
 
 
-def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[Line]:
+def measure(joins: int, up_mbit_per_s: float, config: str) -> Iterator[FigureLine]:
     """Measure with the run of this TOML, with more steps. Every node may send at `up_mbit_per_s`.
 
     A join has a fixed cost in processor time, so it is more visible with a small model and a fast
@@ -186,19 +186,21 @@ def _lengthened(config: str) -> str:
     return re.sub(r"(?m)^(\[outer\].*\nsteps = )\d+", rf"\g<1>{OUTER_STEPS}", config)
 
 
-def lines(seen: Seen, mbit_per_s: float) -> Iterator[Line]:
+def lines(seen: MemberTimes, mbit_per_s: float) -> Iterator[FigureLine]:
     """Yield the figures."""
     before = statistics.mean(seen.steps_before)
     for steps, doing in (
         (seen.steps_fetching, f"while a joiner fetches at up to {mbit_per_s:g} Mbit/s"),
         (seen.steps_coming, "from a joiner's start until it has the snapshot"),
     ):
-        yield Line(
+        yield FigureLine(
             f"a member's inner-step rate {doing}",
             before / statistics.mean(steps),
             "ratio",
             f"before each joiner ({len(seen.steps_before)} and {len(steps)} inner steps)",
         )
-    yield Line("a member's node, for each joiner", statistics.mean(seen.node_s_extra), "CPU s more")
-    yield Line("a member's node, before", statistics.mean(seen.node_s_before), "CPU s per s")
-    yield Line("a joiner's fetch", statistics.mean(seen.fetch_s), "s")
+    yield FigureLine(
+        "a member's node, for each joiner", statistics.mean(seen.node_s_extra), "CPU s more"
+    )
+    yield FigureLine("a member's node, before", statistics.mean(seen.node_s_before), "CPU s per s")
+    yield FigureLine("a joiner's fetch", statistics.mean(seen.fetch_s), "s")

@@ -20,9 +20,9 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from p2ptrain.bench.joining import JOINER, Measured, Setting, make_blob, parts_of
-from p2ptrain.bench.lines import Line
-from p2ptrain.bench.processes import Failed, Host
+from p2ptrain.bench.joining import JOINER, JoinMeasured, JoinSetting, make_blob, parts_of
+from p2ptrain.bench.lines import FigureLine
+from p2ptrain.bench.processes import Host, ProcessFailed
 from p2ptrain.ids import Digest
 
 PIECE_BYTES = 1 << 20
@@ -32,13 +32,13 @@ HTTP = "plain HTTP, unchecked"
 
 
 def measure(
-    setting: Setting, rounds: int, hosts: Sequence[Host], *, http_too: bool = True
-) -> Iterable[Line]:
+    setting: JoinSetting, rounds: int, hosts: Sequence[Host], *, http_too: bool = True
+) -> Iterable[FigureLine]:
     """Measure both `rounds` times in turns; the best of each counts.
 
     The first of `hosts` is the joiner's, the others are the peers'. Raises Failed.
     """
-    ours: list[Measured] = []
+    ours: list[JoinMeasured] = []
     theirs: list[float] = []
     for _ in range(rounds):
         ours.append(run(setting, hosts))
@@ -47,26 +47,26 @@ def measure(
     best = min(ours, key=lambda each: each.seconds)
     secrecy = "TLS" if setting.encrypted else "plaintext"
     name = f"join, {setting.bytes / 1e6:,.0f} MB from {setting.peers} peers, {secrecy}"
-    yield Line(name, best.seconds, "s")
-    yield Line(name, setting.bytes / best.seconds / 1e6, "MB/s")
-    yield Line(name, best.cpu_s, "CPU s")
+    yield FigureLine(name, best.seconds, "s")
+    yield FigureLine(name, setting.bytes / best.seconds / 1e6, "MB/s")
+    yield FigureLine(name, best.cpu_s, "CPU s")
     for fault in best.dropped:
-        yield Line(f"{name}: dropped", 1, fault)
+        yield FigureLine(f"{name}: dropped", 1, fault)
     if theirs:
-        yield Line(HTTP, setting.bytes / min(theirs) / 1e6, "MB/s")
-        yield Line(name, min(theirs) / best.seconds, "× as fast as", HTTP)
+        yield FigureLine(HTTP, setting.bytes / min(theirs) / 1e6, "MB/s")
+        yield FigureLine(name, min(theirs) / best.seconds, "× as fast as", HTTP)
 
 
-def run(setting: Setting, hosts: Sequence[Host]) -> Measured:
+def run(setting: JoinSetting, hosts: Sequence[Host]) -> JoinMeasured:
     """Run all processes of `setting`, each on its host. Raises Failed."""
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as name:
         folder = Path(name)
         digest = make_blob(folder, setting.bytes)
         commands = [command(setting, me, host, folder, digest) for me, host in enumerate(hosts)]
-        return Measured(**json.loads(_answer_of_the_first(commands)))
+        return JoinMeasured(**json.loads(_answer_of_the_first(commands)))
 
 
-def command(setting: Setting, me: int, host: Host, folder: Path, digest: Digest) -> list[str]:
+def command(setting: JoinSetting, me: int, host: Host, folder: Path, digest: Digest) -> list[str]:
     """Return the command that runs peer number `me`; number 0 prints its measurements."""
     arguments = json.dumps(asdict(setting))
     module = "p2ptrain.bench.joiner"
@@ -87,11 +87,11 @@ def _answer_of_the_first(commands: list[list[str]]) -> str:
             process.kill()
             process.wait()
     if running[JOINER].returncode:
-        raise Failed("the joiner failed; its output is above")
+        raise ProcessFailed("the joiner failed; its output is above")
     return answer
 
 
-class _Silent(SimpleHTTPRequestHandler):
+class _SilentHandler(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
 
@@ -102,7 +102,7 @@ def http_seconds(size: int) -> float:
         folder = Path(name)
         with (folder / "blob").open("wb") as out:
             out.writelines(parts_of(size))
-        handler = partial(_Silent, directory=name)
+        handler = partial(_SilentHandler, directory=name)
         with ThreadingHTTPServer((LOOPBACK, 0), handler) as server:
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()

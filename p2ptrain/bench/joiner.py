@@ -7,12 +7,12 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from p2ptrain.bench.joining import JOINER, Setting, join, serve
+from p2ptrain.bench.joining import JOINER, JoinSetting, join, serve
 from p2ptrain.ids import Digest
 
 
 def main(setting_json: str, me: str, host: str, folder: str, digest: str) -> None:
-    setting = Setting(**json.loads(setting_json))
+    setting = JoinSetting(**json.loads(setting_json))
     if int(me) == JOINER:
         measured = join(setting, host, Path(folder), Digest(digest))
         sys.stdout.write(json.dumps(asdict(measured)))

@@ -32,7 +32,7 @@ JOINER = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class JoinSetting:
     """The measurement: `peers` serve. The first `garbage` of them send wrong bytes, and the next
     `dying` end after half of their fair share.
     """
@@ -51,15 +51,15 @@ class Setting:
 
 def settings_of(
     encryption: Sequence[str], peers: int, size: int, streams: int, garbage: int, dying: int
-) -> list[Setting]:
+) -> list[JoinSetting]:
     """Return one setting for each kind of encryption. Raises ValueError: a value is impossible."""
     if not set(encryption) <= {"tls", "none"}:
         raise ValueError("the encryption must be tls or none")
-    return [Setting(peers, size, each == "tls", streams, garbage, dying) for each in encryption]
+    return [JoinSetting(peers, size, each == "tls", streams, garbage, dying) for each in encryption]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class JoinMeasured:
     """The joiner's measurements. The keys of `bytes_by_peer` are the peers' numbers."""
 
     seconds: float
@@ -87,7 +87,7 @@ class Chunks:
     """
 
     def __init__(
-        self, setting: Setting, me: int, folder: Path, die: Callable[[int], object] = os._exit
+        self, setting: JoinSetting, me: int, folder: Path, die: Callable[[int], object] = os._exit
     ) -> None:
         self._die = die
         self._store = StoreReader(folder / "store")
@@ -103,7 +103,7 @@ class Chunks:
         return chunk[:-1] + bytes([chunk[-1] ^ 1]) if self._garbage else chunk
 
 
-def serve(setting: Setting, me: int, host: str, folder: Path) -> None:
+def serve(setting: JoinSetting, me: int, host: str, folder: Path) -> None:
     """Serve chunks until the joiner has ended."""
     credentials = Credentials.create(identity(me))
     with _listening(setting, me, credentials, host, folder) as listener:
@@ -111,7 +111,7 @@ def serve(setting: Setting, me: int, host: str, folder: Path) -> None:
         _await(lambda: (folder / "ended").exists(), DEADLINE_S)
 
 
-def join(setting: Setting, host: str, folder: Path, digest: Digest) -> Measured:
+def join(setting: JoinSetting, host: str, folder: Path, digest: Digest) -> JoinMeasured:
     """Fetch the blob from all serving peers into a new store."""
     credentials = Credentials.create(identity(JOINER))
     numbers = range(1, setting.peers + 1)
@@ -136,7 +136,7 @@ def join(setting: Setting, host: str, folder: Path, digest: Digest) -> Measured:
         seconds, cpu_s = time.monotonic() - begun, time.process_time() - cpu_begun
         names = {source.peer: str(number) for number, source in zip(numbers, sources, strict=True)}
     (folder / "ended").touch()
-    return Measured(
+    return JoinMeasured(
         seconds,
         cpu_s,
         report.bytes_fetched,
@@ -151,7 +151,7 @@ def identity(number: int) -> Identity:
 
 @contextmanager
 def _listening(
-    setting: Setting, me: int, credentials: Credentials, host: str, folder: Path
+    setting: JoinSetting, me: int, credentials: Credentials, host: str, folder: Path
 ) -> Iterator[Listener]:
     """Open a listener and write its address into `folder`. A server also trusts the joiner."""
     with Listener(
@@ -164,7 +164,7 @@ def _listening(
         written.rename(folder / f"{me}.json")
         if me != JOINER:
             _await((folder / f"{JOINER}.json").exists, CONNECT_S)
-            listener.trust(_endpoint(folder, JOINER).certificate_der)
+            listener.trust_certificate(_endpoint(folder, JOINER).certificate_der)
             (folder / f"{me}.trusts").touch()
         yield listener
 

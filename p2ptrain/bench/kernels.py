@@ -15,7 +15,7 @@ import numpy as np
 
 from p2ptrain import kernels
 from p2ptrain.bench.accuracy import relative_errors
-from p2ptrain.bench.lines import Line
+from p2ptrain.bench.lines import FigureLine
 from p2ptrain.bench.peers import PEERS
 from p2ptrain.bench.timing import best_times
 from p2ptrain.kernels import Codec, CodecName
@@ -30,7 +30,7 @@ COPIED_BYTES = 2 * FP32_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class KernelSpeed:
     """The speed of one kernel. `ratio` compares elements (for the outer step, bytes of state)."""
 
     gb_per_s: float
@@ -42,7 +42,7 @@ class Figure:
 class CodecReport:
     block: int
     bytes_per_element: float
-    figures: dict[str, Figure]
+    figures: dict[str, KernelSpeed]
     errors: dict[str, float]
 
 
@@ -57,24 +57,26 @@ class KernelReport:
     codecs: dict[str, CodecReport]
     peers: dict[str, float | None]
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[FigureLine]:
         """Yield all figures."""
-        yield Line(f"memcpy of {self.elements} fp32", self.memcpy_gb_per_s, "GB/s")
+        yield FigureLine(f"memcpy of {self.elements} fp32", self.memcpy_gb_per_s, "GB/s")
         for name, codec in self.codecs.items():
             called = f"{name}, blocks of {codec.block}, {self.variant}"
-            yield Line(f"{called}: encoded", codec.bytes_per_element, "bytes an element")
+            yield FigureLine(f"{called}: encoded", codec.bytes_per_element, "bytes an element")
             for data, error in codec.errors.items():
-                yield Line(f"{called}: error of a mean of four, {data}", error, "relative")
+                yield FigureLine(f"{called}: error of a mean of four, {data}", error, "relative")
             for kernel, figure in codec.figures.items():
-                yield Line(f"{called}: {kernel}", figure.gb_per_s, "GB/s of fp32")
-                yield Line(f"{called}: {kernel}", figure.ratio, "× in elements", MEMCPY)
-                yield Line(f"{called}: {kernel}", figure.bytes_ratio, "× in bytes moved", MEMCPY)
+                yield FigureLine(f"{called}: {kernel}", figure.gb_per_s, "GB/s of fp32")
+                yield FigureLine(f"{called}: {kernel}", figure.ratio, "× in elements", MEMCPY)
+                yield FigureLine(
+                    f"{called}: {kernel}", figure.bytes_ratio, "× in bytes moved", MEMCPY
+                )
         for name, ratio in self.peers.items():
             if ratio is not None:
-                yield Line("int8 quantise", ratio, "× as fast as", name)
+                yield FigureLine("int8 quantise", ratio, "× as fast as", name)
 
 
-class Bench:
+class KernelBench:
     """Vectors of `elements`, created once, and the calls to measure."""
 
     def __init__(self, elements: int, variant: str = "") -> None:
@@ -138,7 +140,7 @@ def measure(
 
     Raises MachineUnfit for a variant that this machine lacks.
     """
-    bench = Bench(elements, variant)
+    bench = KernelBench(elements, variant)
     codecs = {name: kernels.codec(name, _block(name, block)) for name in kernels.CODECS}
     calls: dict[str, Callable[[], object]] = {MEMCPY: bench.memcpy}
     for name, codec in codecs.items():
@@ -174,10 +176,10 @@ def _report(codec: Codec, elements: int, seconds: dict[str, float]) -> CodecRepo
 
 def _figure(
     kernel: str, payload: float, elements: int, spent_s: float, seconds: dict[str, float]
-) -> Figure:
+) -> KernelSpeed:
     vectors = 2 if kernel == "outer step" else 1
     speed = seconds[MEMCPY] / spent_s
-    return Figure(
+    return KernelSpeed(
         gb_per_s=vectors * FP32_BYTES * elements / spent_s / 1e9,
         ratio=vectors * speed,
         bytes_ratio=speed * moved_bytes(kernel, payload) / COPIED_BYTES,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FigureLine:
     """One figure: in a unit, or as a ratio to a reference from the same run.
 
     `details` are for programs such as plots: the numbers that `measure` contains in words.
@@ -20,7 +20,7 @@ class Line:
     against: str = ""
     details: Mapping[str, object] = field(default_factory=dict)
 
-    def told(self) -> dict[str, object]:
+    def as_map(self) -> dict[str, object]:
         """Return the figure as a map for `--json`."""
         told = {"measure": self.measure, "value": self.value, "unit": self.unit}
         return {**told, "against": self.against, **self.details}
@@ -33,8 +33,8 @@ CORES = "cores of this machine"
 LOAD = "processes that wanted a core, the mean of a minute"
 
 
-def machine(load_before: float) -> Iterator[Line]:
+def machine(load_before: float) -> Iterator[FigureLine]:
     """Yield the machine's cores, and its load before and after the benchmark."""
-    yield Line(CORES, os.cpu_count() or 0, "cores")
+    yield FigureLine(CORES, os.cpu_count() or 0, "cores")
     for when, load in (("before", load_before), ("after", os.getloadavg()[0])):
-        yield Line(f"{LOAD}, {when}", load, "processes")
+        yield FigureLine(f"{LOAD}, {when}", load, "processes")

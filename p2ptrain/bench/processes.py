@@ -35,7 +35,7 @@ class Host:
         return [*way_in, *words]
 
 
-class Failed(Exception):
+class ProcessFailed(Exception):
     """A process ended without a result. The message is the end of its output."""
 
 
@@ -54,11 +54,11 @@ def together(commands: Iterable[list[str]], *, quiet: bool = False) -> list[str]
     try:
         said = [process.communicate(timeout=PROCESS_S_MAX) for process in running]
     except subprocess.TimeoutExpired as exc:
-        raise Failed(f"a process did not end within {PROCESS_S_MAX:.0f} s") from exc
+        raise ProcessFailed(f"a process did not end within {PROCESS_S_MAX:.0f} s") from exc
     finally:
         for process in running:
             process.kill()
     for process, (_, words) in zip(running, said, strict=True):
         if process.returncode:
-            raise Failed((words or "its output is above").strip()[-WORDS_MAX:])
+            raise ProcessFailed((words or "its output is above").strip()[-WORDS_MAX:])
     return [answer for answer, _ in said]

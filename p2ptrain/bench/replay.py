@@ -14,18 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from p2ptrain import kernels
-from p2ptrain.bench.lines import Line
+from p2ptrain.bench.lines import FigureLine
 from p2ptrain.bench.snapshot import state_of
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import SnapshotRef
-from p2ptrain.node.outer_state.snapshot_choice import Here, choose_start
+from p2ptrain.node.outer_state.snapshot_choice import HeldStates, choose_start
 from p2ptrain.state.shared_vector import Float32Vector
 
 LR, MU = 0.7, 0.9
 MISSED_STEPS = 8
 
 
-def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iterable[Line]:
+def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iterable[FigureLine]:
     """Measure both in `rounds` turns; the best of each counts."""
     state = state_of(numel, threads)
     payload = bytearray(codec.encoded_bytes(numel))
@@ -38,15 +38,17 @@ def measure(numel: int, threads: int, rounds: int, codec: kernels.Codec) -> Iter
     memcpy_gb_per_s = 2 * 4 * numel / min(copying) / 1e9
     touched = 2 * 8 * numel + len(payload)
     apply_gb_per_s = touched / min(applied) / 1e9
-    yield Line(f"apply {codec.name}, {numel:,} parameters, {threads} threads", min(applied), "s")
-    yield Line("apply, bytes touched", apply_gb_per_s, "GB/s")
-    yield Line("memcpy, bytes touched", memcpy_gb_per_s, "GB/s")
-    yield Line("apply", apply_gb_per_s / memcpy_gb_per_s, "× as fast as", "memcpy")
+    yield FigureLine(
+        f"apply {codec.name}, {numel:,} parameters, {threads} threads", min(applied), "s"
+    )
+    yield FigureLine("apply, bytes touched", apply_gb_per_s, "GB/s")
+    yield FigureLine("memcpy, bytes touched", memcpy_gb_per_s, "GB/s")
+    yield FigureLine("apply", apply_gb_per_s / memcpy_gb_per_s, "× as fast as", "memcpy")
     yield from catching_up(numel, codec)
     state.close()
 
 
-def catching_up(numel: int, codec: kernels.Codec) -> Iterable[Line]:
+def catching_up(numel: int, codec: kernels.Codec) -> Iterable[FigureLine]:
     """Yield the bytes of the missed updates and of a snapshot, and the choice of a node."""
     update_bytes, snapshot_bytes = codec.encoded_bytes(numel), 8 * numel
     log_bytes = MISSED_STEPS * update_bytes
@@ -54,14 +56,16 @@ def catching_up(numel: int, codec: kernels.Codec) -> Iterable[Line]:
     chosen = choose_start(
         target_step=MISSED_STEPS,
         starts=[own, newest],
-        here=Here(frozenset({own.digest})),
+        here=HeldStates(frozenset({own.digest})),
         snapshot_bytes=snapshot_bytes,
         update_bytes=update_bytes,
     )
     chosen_bytes = log_bytes if chosen == own else snapshot_bytes
     name, unit, against = f"{MISSED_STEPS} missed steps", "×", "a snapshot's bytes"
-    yield Line(f"{name}, all their updates", log_bytes / snapshot_bytes, unit, against)
-    yield Line(f"{name}, the way that a node chooses", chosen_bytes / snapshot_bytes, unit, against)
+    yield FigureLine(f"{name}, all their updates", log_bytes / snapshot_bytes, unit, against)
+    yield FigureLine(
+        f"{name}, the way that a node chooses", chosen_bytes / snapshot_bytes, unit, against
+    )
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -26,7 +26,7 @@ from typing import TypeVar
 import numpy as np
 
 from p2ptrain import kernels
-from p2ptrain.bench.lines import Line
+from p2ptrain.bench.lines import FigureLine
 from p2ptrain.state import OuterState
 from p2ptrain.store import Store
 
@@ -46,38 +46,42 @@ def state_of(numel: int, threads: int | None = None) -> OuterState:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SnapshotCost:
     """Seconds and CPU seconds of one snapshot or one dd."""
 
     seconds: float
     cpu_s: float
 
 
-def measure(numel: int, rounds: int, folder: Path | None) -> Iterable[Line]:
+def measure(numel: int, rounds: int, folder: Path | None) -> Iterable[FigureLine]:
     """Measure on the disk of `folder`; by default on that of temporary files."""
     load = os.getloadavg()[0]
     state, gigabytes = state_of(numel), 8 * numel / 1e9
     cached, around = partial(_dd, flags=["conv=fsync"]), partial(_dd, flags=DIRECT)
-    ways: list[Callable[[OuterState, Path], Spent]] = [_snapshot, cached, around]
-    rows: list[list[Spent]] = [[], [], []]
+    ways: list[Callable[[OuterState, Path], SnapshotCost]] = [_snapshot, cached, around]
+    rows: list[list[SnapshotCost]] = [[], [], []]
     for _ in range(rounds):
         for way, row in zip(ways, rows, strict=True):
             row.append(_in_a_folder(folder, partial(way, state)))
     ours, theirs, direct = ([each.seconds for each in row] for row in rows)
-    yield Line("snapshot, hashed and written", gigabytes / min(ours), "GB/s")
-    yield Line("dd conv=fsync of θ, twice", gigabytes / min(theirs), "GB/s")
-    yield Line("dd oflag=direct conv=fsync of θ, twice", gigabytes / min(direct), "GB/s")
-    yield Line("snapshot", min(theirs) / min(ours), "× as fast as", "dd conv=fsync")
+    yield FigureLine("snapshot, hashed and written", gigabytes / min(ours), "GB/s")
+    yield FigureLine("dd conv=fsync of θ, twice", gigabytes / min(theirs), "GB/s")
+    yield FigureLine("dd oflag=direct conv=fsync of θ, twice", gigabytes / min(direct), "GB/s")
+    yield FigureLine("snapshot", min(theirs) / min(ours), "× as fast as", "dd conv=fsync")
     slowest = min(other / our for other, our in zip(theirs, ours, strict=True))
-    yield Line("snapshot, the least of the rounds", slowest, "× as fast as", "dd conv=fsync")
-    yield Line("snapshot", min(direct) / min(ours), "× as fast as", "dd oflag=direct conv=fsync")
+    yield FigureLine("snapshot, the least of the rounds", slowest, "× as fast as", "dd conv=fsync")
+    yield FigureLine(
+        "snapshot", min(direct) / min(ours), "× as fast as", "dd oflag=direct conv=fsync"
+    )
     for name, row in zip(("snapshot", "dd conv=fsync"), rows, strict=False):
-        yield Line(f"{name}, processor time", min(each.cpu_s for each in row) / gigabytes, "s/GB")
+        yield FigureLine(
+            f"{name}, processor time", min(each.cpu_s for each in row) / gigabytes, "s/GB"
+        )
     alone, beside = _in_a_folder(folder, partial(_longest_apply, state))
-    yield Line("an update applied before a snapshot", alone, "s")
-    yield Line("an update applied while a snapshot is written", beside, "s")
-    yield Line("θ and m copied once", _copy_seconds(state), "s")
-    yield Line("load before", load, f"on {os.cpu_count()} cores")
+    yield FigureLine("an update applied before a snapshot", alone, "s")
+    yield FigureLine("an update applied while a snapshot is written", beside, "s")
+    yield FigureLine("θ and m copied once", _copy_seconds(state), "s")
+    yield FigureLine("load before", load, f"on {os.cpu_count()} cores")
     state.close()
 
 
@@ -86,14 +90,14 @@ def _in_a_folder(folder: Path | None, work: Callable[[Path], Result]) -> Result:
         return work(Path(name))
 
 
-def _snapshot(state: OuterState, folder: Path) -> Spent:
+def _snapshot(state: OuterState, folder: Path) -> SnapshotCost:
     with Store(folder / "store") as store:
         begun, cpu_s = time.monotonic(), time.process_time()
         state.write_snapshot(store, {})
-        return Spent(time.monotonic() - begun, time.process_time() - cpu_s)
+        return SnapshotCost(time.monotonic() - begun, time.process_time() - cpu_s)
 
 
-def _dd(state: OuterState, folder: Path, flags: list[str]) -> Spent:
+def _dd(state: OuterState, folder: Path, flags: list[str]) -> SnapshotCost:
     """Write θ twice with dd, from its shared memory: m has as many bytes."""
     begun, cpu_s = time.monotonic(), _children_cpu_s()
     for number in range(2):
@@ -109,7 +113,7 @@ def _dd(state: OuterState, folder: Path, flags: list[str]) -> Spent:
             pass_fds=[state.theta_fd],
             check=True,
         )
-    return Spent(time.monotonic() - begun, _children_cpu_s() - cpu_s)
+    return SnapshotCost(time.monotonic() - begun, _children_cpu_s() - cpu_s)
 
 
 def _children_cpu_s() -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.processes import ProcessFailed
 
 INSTALL_S_MAX = 600.0
 WORDS_MAX = 300
@@ -41,6 +41,6 @@ def _run(command: list[str]) -> None:
             command, capture_output=True, text=True, timeout=INSTALL_S_MAX, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise Failed(f"{command[2]}: {exc}") from exc
+        raise ProcessFailed(f"{command[2]}: {exc}") from exc
     if done.returncode:
-        raise Failed(f"{command[2]}: {(done.stderr or done.stdout).strip()[-WORDS_MAX:]}")
+        raise ProcessFailed(f"{command[2]}: {(done.stderr or done.stdout).strip()[-WORDS_MAX:]}")

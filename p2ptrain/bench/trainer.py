@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-from p2ptrain.bench.lines import Line
-from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.lines import FigureLine
+from p2ptrain.bench.processes import ProcessFailed
 from p2ptrain.bench.throwaway import environment_with
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 
@@ -72,15 +72,15 @@ def run(
     limit_s: float = PROCESS_S_MAX,
 ) -> dict[str, dict[str, Any]]:
     """Run `p2ptrain.trainer.tools.speed`, and return its result for each contender. Raises
-    Failed."""
+    ProcessFailed."""
     told = {"config": asdict(config), "contenders": contenders, "steps": steps, "rounds": rounds}
     command = [python, "-m", "p2ptrain.trainer.tools.speed", json.dumps(told)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as exc:
-        raise Failed(f"training took over {limit_s:.0f} s") from exc
+        raise ProcessFailed(f"training took over {limit_s:.0f} s") from exc
     if done.returncode:
-        raise Failed(done.stderr.strip()[-WORDS_MAX:])
+        raise ProcessFailed(done.stderr.strip()[-WORDS_MAX:])
     # If NCCL_DEBUG is set, NCCL also writes to stdout.
     told_back = (line for line in done.stdout.splitlines() if line.startswith("{"))
     return {each["contender"]: each for each in map(json.loads, told_back)}
@@ -92,10 +92,10 @@ Run = Callable[..., dict[str, Any]]
 
 def measure(
     config: TrainerConfig, steps: int, rounds: int, *, transformers: bool, run: Run = run
-) -> Iterator[Line]:
+) -> Iterator[FigureLine]:
     """Measure all contenders with `run`.
 
-    Raises Failed: a process failed, or transformers could not be installed.
+    Raises ProcessFailed: a process failed, or transformers could not be installed.
     """
     contenders = ["fsdp2", *others(config, transformers=transformers)]
     with ExitStack() as stack:
@@ -105,11 +105,11 @@ def measure(
         speeds = run(config, contenders, steps, rounds, python)
     ours = speeds["fsdp2"]
     name = f"FSDP2 with one rank, {ours['parameters'] / 1e6:.1f} M parameters, {config.precision}"
-    yield Line(name, ours["tokens_per_s"], "tokens/s", details=ours)
+    yield FigureLine(name, ours["tokens_per_s"], "tokens/s", details=ours)
     for other, words in NAMES.items():
         if other in speeds:
             ratio = ours["tokens_per_s"] / speeds[other]["tokens_per_s"]
-            yield Line(name, ratio, "× the tokens/s of", words, speeds[other])
+            yield FigureLine(name, ratio, "× the tokens/s of", words, speeds[other])
 
 
 def others(config: TrainerConfig, *, transformers: bool) -> list[str]:

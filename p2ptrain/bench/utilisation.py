@@ -26,8 +26,8 @@ from typing import Any
 
 from rich.console import Console
 
-from p2ptrain.bench.lines import Line, machine
-from p2ptrain.bench.processes import Failed, Host
+from p2ptrain.bench.lines import FigureLine, machine
+from p2ptrain.bench.processes import Host, ProcessFailed
 from p2ptrain.demo.show import Show
 from p2ptrain.demo.story import DemoFailed, Story
 from p2ptrain.testing.network_namespaces import ports
@@ -44,7 +44,7 @@ WARM_UP_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class UtilisationSetting:
     """The measurement. `steps` is H; `measured` is the number of averages of the whole model."""
 
     layers: int
@@ -66,7 +66,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
+class SyncMode:
     """The values of the run's `[sync]` and `[codec]` tables."""
 
     fragments: int = 1
@@ -85,7 +85,7 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class NodeTime:
     """Seconds that one node spent during `outer_steps` outer steps, in all and in inner steps."""
 
     wall_s: float
@@ -96,7 +96,7 @@ class Spent:
     """Mean of the utilisation that the node itself reported."""
 
 
-def run_file(setting: Setting, mode: Mode, nodes: int) -> str:
+def run_file(setting: UtilisationSetting, mode: SyncMode, nodes: int) -> str:
     """Return the run file for this mode."""
     heads, wholes = setting.width // 64, WARM_UP_STEPS + setting.measured + 2
     outer, tokens = wholes * mode.fragments, wholes * nodes * setting.steps * setting.block_tokens
@@ -144,7 +144,9 @@ evaluate_every = {outer}
 class Swarm(Story):
     """A training node on each host; the first node is the organiser's."""
 
-    def __init__(self, folder: Path, hosts: Sequence[Host], setting: Setting, mode: Mode) -> None:
+    def __init__(
+        self, folder: Path, hosts: Sequence[Host], setting: UtilisationSetting, mode: SyncMode
+    ) -> None:
         folder.mkdir()
         config = folder / "run.toml"
         config.write_text(run_file(setting, mode, len(hosts)))
@@ -180,7 +182,7 @@ class Swarm(Story):
         for node in others:
             node.start(*self._options[node.name], "--bootstrap", way_in)
 
-    def measure(self, mode: Mode, setting: Setting) -> list[Spent]:
+    def measure(self, mode: SyncMode, setting: UtilisationSetting) -> list[NodeTime]:
         """Wait for the measured outer steps, and return the seconds that each node spent."""
         start = WARM_UP_STEPS * mode.fragments
         end = start + setting.measured * mode.fragments
@@ -196,7 +198,7 @@ class Swarm(Story):
         return all(node.find("committed", step=step) for node in self.cast.values())
 
 
-def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: int) -> Spent:
+def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: int) -> NodeTime:
     """Return the seconds that a node spent between the commits of outer steps `start` and `end`, by
     its journal. An inner step has `block_tokens`.
 
@@ -205,14 +207,14 @@ def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: 
     commits = {each["step"]: each for each in events if each["event"] == "committed"}
     within = [commits[step] for step in range(start + 1, end + 1)]
     if not all(each["took_part"] and not each["skipped"] for each in within):
-        raise Failed("a node was left out of an outer step, or an outer step was skipped")
+        raise ProcessFailed("a node was left out of an outer step, or an outer step was skipped")
     begun_s, ended_s = commits[start]["monotonic_s"], commits[end]["monotonic_s"]
     steps = [
         each
         for each in events
         if each["event"] == "inner-step" and begun_s < each["monotonic_s"] <= ended_s
     ]
-    return Spent(
+    return NodeTime(
         ended_s - begun_s,
         sum(block_tokens / each["tokens_per_s"] - each["data_wait_s"] for each in steps),
         len(steps),
@@ -221,10 +223,12 @@ def spent(events: Sequence[dict[str, Any]], block_tokens: int, start: int, end: 
     )
 
 
-def measure(setting: Setting, modes: Sequence[Mode], hosts: Sequence[Host]) -> Iterator[Line]:
+def measure(
+    setting: UtilisationSetting, modes: Sequence[SyncMode], hosts: Sequence[Host]
+) -> Iterator[FigureLine]:
     """Measure each mode in turn, each in a run of its own. Raises Failed."""
     load = os.getloadavg()[0]
-    plain: Mode | None = None
+    plain: SyncMode | None = None
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-utilisation-"))
     try:
         for number, mode in enumerate(modes):
@@ -233,7 +237,7 @@ def measure(setting: Setting, modes: Sequence[Mode], hosts: Sequence[Host]) -> I
                 swarm.begin()
                 nodes = swarm.measure(mode, setting)
             except (DemoFailed, CommandFailed) as exc:
-                raise Failed(str(exc)) from exc
+                raise ProcessFailed(str(exc)) from exc
             finally:
                 for node in swarm.cast.values():
                     node.kill()
@@ -245,8 +249,8 @@ def measure(setting: Setting, modes: Sequence[Mode], hosts: Sequence[Host]) -> I
 
 
 def _lines(
-    setting: Setting, mode: Mode, nodes: Sequence[Spent], plain: Mode | None
-) -> Iterator[Line]:
+    setting: UtilisationSetting, mode: SyncMode, nodes: Sequence[NodeTime], plain: SyncMode | None
+) -> Iterator[FigureLine]:
     name, against = f"{mode}, H = {setting.steps}, {len(nodes)} nodes", str(plain or "")
     shares = [each.inner_s / each.wall_s for each in nodes]
     details = {"nodes": shares, "told": [each.told for each in nodes]}
@@ -254,11 +258,11 @@ def _lines(
     inner = statistics.mean(each.inner_s / each.inner_steps for each in nodes)
     tokens = setting.block_tokens * sum(each.inner_steps for each in nodes)
     wall_s = statistics.mean(each.wall_s for each in nodes)
-    yield Line(f"compute utilisation, {name}", statistics.mean(shares), "", against, details)
-    yield Line(f"compute utilisation of the worst, {name}", min(shares), "", against)
-    yield Line(f"an outer step, {name}", outer, "s", against)
-    yield Line(f"an inner step, {name}", inner, "s", against)
-    yield Line(f"trained, {name}", tokens / wall_s, "tokens/s", against)
+    yield FigureLine(f"compute utilisation, {name}", statistics.mean(shares), "", against, details)
+    yield FigureLine(f"compute utilisation of the worst, {name}", min(shares), "", against)
+    yield FigureLine(f"an outer step, {name}", outer, "s", against)
+    yield FigureLine(f"an inner step, {name}", inner, "s", against)
+    yield FigureLine(f"trained, {name}", tokens / wall_s, "tokens/s", against)
 
 
 def _address(status: dict[str, Any] | None) -> str:

@@ -20,7 +20,7 @@ SOCKET_PATH_BYTES_MAX = 100
 descriptor of its folder."""
 
 
-def ask(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+def send_command(home: Path, command: str, *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
     """Return the reply of the node in `home` to `command`.
 
     Raises:

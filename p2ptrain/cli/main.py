@@ -192,11 +192,11 @@ def _usage(exc: TyperException, words: Sequence[str]) -> int:
     if "--json" in words:
         told = getattr(exc, "format_message", exc.__str__)()
         error = ConfigError(told, code="USAGE", do="run the same command with --help")
-        _tell_programs(error)
+        _print_error_json(error)
     return int(exc.exit_code)
 
 
-def _tell_programs(error: P2PTrainError) -> None:
+def _print_error_json(error: P2PTrainError) -> None:
     """Print the error as JSON on stdout, for `--json`."""
     with suppress(OSError):  # The error may be that stdout has failed.
         result_json(error_json(error))
@@ -213,7 +213,7 @@ def _report(exc: BaseException, words: Sequence[str]) -> int:
             traceback.print_exception(exc)
     show_error(error)
     if "--json" in words:
-        _tell_programs(error)
+        _print_error_json(error)
     return int(error.exit_code)
 
 

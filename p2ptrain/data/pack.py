@@ -93,7 +93,7 @@ class PackSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed(Generic[Kept]):
+class PackedBlocks(Generic[Kept]):
     """The blocks as `keep` returned them, in the order of the index, and statistics.
 
     `documents` counts documents, not pieces: a text file is one. `entropy_nats` is the entropy of
@@ -116,7 +116,7 @@ class Packed(Generic[Kept]):
         return self.text_bytes / self.tokens
 
 
-def pack(documents: Sequence[str], spec: PackSpec) -> Packed[bytes]:
+def pack(documents: Sequence[str], spec: PackSpec) -> PackedBlocks[bytes]:
     """Pack text documents in memory into blocks in memory. The tokenizer is learnt from all of
     them.
 
@@ -136,7 +136,7 @@ def pack_stream(
     *,
     file_bytes: int = FILE_BYTES,
     portion: Portion = USUAL_PORTION,
-) -> Packed[Kept]:
+) -> PackedBlocks[Kept]:
     """Encode, split, cut and shuffle `pieces`; pass each block to `keep`, training blocks first.
 
     Tokens that do not fill a block are left out. `scratch` is an empty folder with room for three
@@ -159,7 +159,7 @@ def pack_stream(
         trained = tuple(keep(block) for block in _blocks(train, spec, counts))
         held_out = _side("validation", spool, split, spec, scratch, file_bytes)
         blocks = islice(_blocks(held_out, spec, counts * 0), spec.validation_blocks)
-        return Packed(
+        return PackedBlocks(
             spec,
             vocabulary.to_json(),
             vocabulary.begin,
@@ -234,7 +234,7 @@ def _side(
         for tokens in _tokens_of(side, spool, split):
             joined = np.concatenate([rest, tokens])
             whole = len(joined) // spec.row_tokens * spec.row_tokens
-            shuffle.take(joined[:whole].reshape(-1, spec.row_tokens))
+            shuffle.add_rows(joined[:whole].reshape(-1, spec.row_tokens))
             rest = joined[whole:]
         yield from shuffle.shuffled()
 

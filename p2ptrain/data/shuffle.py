@@ -61,7 +61,7 @@ class Shuffle:
     ) -> None:
         self._stack.close()
 
-    def take(self, rows: Rows) -> None:
+    def add_rows(self, rows: Rows) -> None:
         """Add rows, shaped [rows, row_tokens]."""
         records = np.empty(len(rows), self._record)
         records["draw"] = draws(self._seed, self._use, self._taken, len(rows))

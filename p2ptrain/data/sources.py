@@ -40,7 +40,7 @@ READS: dict[str, Reader] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """A data source: `files`, of which at most `limit_bytes` of text are used. No files means the
     standard library."""
 
@@ -74,14 +74,14 @@ class Source:
             yield from _reader(file)(file, self.field)
 
 
-def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Source:
+def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> DataSource:
     """Return the source `name` of a run file. A relative path is relative to the folder `beside`.
 
     Raises:
         ConfigError: there are no files, a folder cannot be read, or reads and text are mixed.
     """
     if name == STANDARD_LIBRARY:
-        return Source(name, (), field, limit_bytes)
+        return DataSource(name, (), field, limit_bytes)
     path = beside / Path(name).expanduser()
     files = [path]
     if path.is_dir():
@@ -95,7 +95,7 @@ def find_source(name: str, *, field: str, limit_bytes: int, beside: Path) -> Sou
         other = next(file for file in files if _ending(file) not in READS)
         reason = f"it has reads, beside the text in {other.name}"
         raise refused(path, reason, do="put reads and text into separate folders")
-    return Source(name, tuple(files), field, limit_bytes)
+    return DataSource(name, tuple(files), field, limit_bytes)
 
 
 def files_under(folder: Path) -> list[Path]:

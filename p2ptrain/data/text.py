@@ -21,7 +21,7 @@ def standard_library_text(limit_bytes: int) -> list[str]:
     documents: list[str] = []
     remaining = limit_bytes
     for path in _sources(Path(sysconfig.get_path("stdlib"))):
-        text = _read(path)
+        text = _read_text(path)
         size = len(text.encode())
         if 0 < size <= remaining:
             documents.append(text)
@@ -37,7 +37,7 @@ def _sources(root: Path) -> Iterator[Path]:
     yield from sorted(found)
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the file's text, or "" if it is not UTF-8 or too large."""
     try:
         data = path.read_bytes()

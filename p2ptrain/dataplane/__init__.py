@@ -14,17 +14,17 @@ from __future__ import annotations
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion
 from p2ptrain.dataplane.congestion import probe as probe_congestion
-from p2ptrain.dataplane.dialling import Dialling
+from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.inbox import RingInbox, RingKey
 from p2ptrain.dataplane.listener import (
-    Bounds,
     Listener,
+    ListenerLimits,
     ListenerStatistics,
     try_listening,
 )
-from p2ptrain.dataplane.pacing import Rank, Ticket
-from p2ptrain.dataplane.probing import Probed, ProbeServer, probe
+from p2ptrain.dataplane.pacing import SendPriority, Ticket
+from p2ptrain.dataplane.probing import ProbeResult, ProbeServer, probe
 from p2ptrain.dataplane.sockets import (
     FRAME_BYTES_MAX,
     PeerSocket,
@@ -33,29 +33,29 @@ from p2ptrain.dataplane.sockets import (
     plain_pair,
 )
 from p2ptrain.dataplane.tls import dial
-from p2ptrain.dataplane.uplink import PeerShares, Share, Uplink
+from p2ptrain.dataplane.uplink import PeerShares, Uplink, UplinkShare
 
 __all__ = [
     "FRAME_BYTES_MAX",
-    "Bounds",
     "Congestion",
     "Credentials",
-    "Dialling",
+    "DialHandle",
     "Endpoint",
     "Listener",
+    "ListenerLimits",
     "ListenerStatistics",
     "PeerShares",
     "PeerSocket",
+    "ProbeResult",
     "ProbeServer",
-    "Probed",
-    "Rank",
     "RingInbox",
     "RingKey",
     "SecureSocket",
-    "Share",
+    "SendPriority",
     "ShutDownHere",
     "Ticket",
     "Uplink",
+    "UplinkShare",
     "dial",
     "peer_of_certificate",
     "plain_pair",

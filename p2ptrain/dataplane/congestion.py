@@ -21,7 +21,7 @@ OPTION: int | None = getattr(socket, "TCP_CONGESTION", None)
 """None on systems without this option, such as macOS."""
 
 
-class Socket(Protocol):
+class TcpSocket(Protocol):
     """The methods of a TCP socket that are used here."""
 
     def setsockopt(self, level: int, option: int, value: bytes, /) -> None:
@@ -47,7 +47,7 @@ class Congestion:
         return f"congestion control {used}; {WANTED} is not available: {self.refusal}"
 
 
-def prefer_bbr(sock: Socket, option: int | None = OPTION, wanted: str = WANTED) -> Congestion:
+def prefer_bbr(sock: TcpSocket, option: int | None = OPTION, wanted: str = WANTED) -> Congestion:
     """Request BBR, or another control. If it is refused, keep the system's default."""
     if option is None:
         return Congestion("", "this system does not let programs choose")

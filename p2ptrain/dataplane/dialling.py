@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 
 
-class Dialling:
+class DialHandle:
     """Pass it to `dial`, which raises soon after `give_up`. Thread-safe."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Dialling:
         self._sock: socket.socket | None = None
         self._over = False
 
-    def begin(self, sock: socket.socket) -> None:
+    def register(self, sock: socket.socket) -> None:
         """Register the socket that is about to be connected. Raises OSError if it was given up."""
         with self._lock:
             if self._over:

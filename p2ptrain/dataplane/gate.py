@@ -84,7 +84,7 @@ class Gate:
         self._holders = {credentials.certificate_der: credentials.peer}
         self._context: ssl.SSLContext | None = None
 
-    def trust(self, certificate_der: bytes) -> PeerId:
+    def trust_certificate(self, certificate_der: bytes) -> PeerId:
         """Admit the holder of this certificate, and forget the earlier certificate of its peer.
 
         Raises:
@@ -105,14 +105,14 @@ class Gate:
             self._context = None
         return peer
 
-    def know_members(self, members: Iterable[PeerId]) -> None:
+    def set_members(self, members: Iterable[PeerId]) -> None:
         """Set the members. Other allowed peers cannot displace members."""
         self._members = frozenset((self._credentials.peer, *members))
 
     def is_member(self, peer: PeerId) -> bool:
         return peer in self._members
 
-    def prove(
+    def authenticate(
         self,
         sock: socket.socket,
         *,

@@ -1,9 +1,9 @@
 """Holds the ring's incoming connections until the ring asks for them.
 
 A neighbour may dial before we have received the roster that makes it our neighbour. Its socket is
-parked under the key from its hello. `take` gives the socket to the reduce, or waits for it. A
-parked socket that nobody takes is closed after a while. The inbox does not know what travels on the
-sockets.
+parked under the key from its hello. `wait_for_socket` gives the socket to the reduce, or waits for
+it. A parked socket that nobody takes is closed after a while. The inbox does not know what travels
+on the sockets.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RingInbox:
         self._changed = threading.Condition()
         self._parked: dict[RingKey, PeerSocket] = {}
         self._wanted: dict[RingKey, bool] = {}
-        """Keys that a thread waits for in `take`; False once they are given up."""
+        """Keys that a thread waits for in `wait_for_socket`; False once they are given up."""
         self._given_up: deque[tuple[RunId, int, int]] = deque(maxlen=GIVEN_UP_MAX)
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class RingInbox:
                 return
         connection.ended.wait()
 
-    def take(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
+    def wait_for_socket(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
         """Return the socket parked under `key`. The caller has to close it. Blocks.
 
         Raises:
@@ -120,7 +120,8 @@ class RingInbox:
                 del self._wanted[key]
 
     def give_up(self, *, run: RunId, step: int, attempt: int) -> None:
-        """End every `take` of this attempt, now and later, and close the sockets parked for it.
+        """End every `wait_for_socket` of this attempt, now and later, and close the sockets parked
+        for it.
 
         Later ones too, because a waiting thread may not have started when its task is cancelled.
         """

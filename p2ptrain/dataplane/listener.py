@@ -34,7 +34,7 @@ Handler = Callable[[PeerSocket, Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ListenerLimits:
     """The limits of a listener."""
 
     strangers_max: int = 64
@@ -84,10 +84,10 @@ class Listener:
         *,
         allowed: Callable[[PeerId], bool],
         encrypted: bool = True,
-        bounds: Bounds | None = None,
+        bounds: ListenerLimits | None = None,
     ) -> None:
         self._encrypted = encrypted
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or ListenerLimits()
         self._gate = Gate(credentials, allowed, self._bounds.trusted_max)
         self._strangers = Strangers(self._bounds.strangers_max)
         self._lock = threading.Lock()
@@ -106,17 +106,17 @@ class Listener:
         host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
-    def trust(self, certificate_der: bytes) -> PeerId:
+    def trust_certificate(self, certificate_der: bytes) -> PeerId:
         """Admit the holder of this certificate, and forget the earlier certificate of its peer.
 
         Raises:
             RemoteProtocolError: it is not a peer's certificate.
         """
-        return self._gate.trust(certificate_der)
+        return self._gate.trust_certificate(certificate_der)
 
-    def know_members(self, members: Iterable[PeerId]) -> None:
+    def set_members(self, members: Iterable[PeerId]) -> None:
         """Set the members, which other allowed peers cannot displace. At first there are none."""
-        self._gate.know_members(members)
+        self._gate.set_members(members)
 
     def handle(self, purpose: str, handler: Handler) -> None:
         """Let `handler(socket, hello)` serve `purpose` from now on; the socket is closed after it.
@@ -202,7 +202,7 @@ class Listener:
         """Serve one connection from its first byte to its last, in its own thread."""
         thread = threading.current_thread()
         try:
-            self._serve_peer(self._gate.prove(sock, deadline_s=self._bounds.handshake_s))
+            self._serve_peer(self._gate.authenticate(sock, deadline_s=self._bounds.handshake_s))
         except NotAuthorised:
             self._count("refused_peer")
         except (RemoteProtocolError, PeerError):

@@ -31,7 +31,7 @@ FLOOR = 1 / 16
 gets 64 kB per second. A fetcher gives up a source that sends nothing for a minute."""
 
 
-class Rank(Enum):
+class SendPriority(Enum):
     """The purpose of bytes; the first comes first."""
 
     RING = 0
@@ -42,7 +42,7 @@ class Rank(Enum):
 class Flow:
     """The users of one share: the streams of a reduce, or those of a peer that fetches from us."""
 
-    rank: Rank
+    rank: SendPriority
     paid_to: float = 0.0
     """The start of its next ticket, on the rank's byte clock."""
 
@@ -74,9 +74,9 @@ class Pacer:
         self._bytes_per_s = bytes_per_s
         self._burst_s = burst_bytes / bytes_per_s
         self._floor = floor
-        self._waiting: dict[Rank, list[Ticket]] = {rank: [] for rank in Rank}
+        self._waiting: dict[SendPriority, list[Ticket]] = {rank: [] for rank in SendPriority}
         """Heaps, by rank."""
-        self._clocks = dict.fromkeys(Rank, 0.0)
+        self._clocks = dict.fromkeys(SendPriority, 0.0)
         """The byte clocks: where the last begun ticket of each rank begins."""
         self._owed = 0.0
         """Bytes that the swarm is to get before the ring goes on."""
@@ -86,7 +86,7 @@ class Pacer:
         """Time up to which the line is paid for."""
         self._tickets = 0
 
-    def ask(self, flow: Flow, count: int, now: float) -> Ticket:
+    def request_ticket(self, flow: Flow, count: int, now: float) -> Ticket:
         """Return a ticket for `count` bytes, after the earlier tickets of the flow."""
         assert count >= 0
         self._advance(now)
@@ -132,20 +132,20 @@ class Pacer:
 
     def _grant(self, ticket: Ticket) -> None:
         ticket.granted = True
-        if ticket.flow.rank is Rank.RING and self._waiting[Rank.SWARM]:
+        if ticket.flow.rank is SendPriority.RING and self._waiting[SendPriority.SWARM]:
             self._owed += ticket.count * self._floor / (1 - self._floor)
 
     def _begin(self, ticket: Ticket) -> None:
         rank = ticket.flow.rank
         self._clocks[rank] = ticket.begins
-        if rank is Rank.SWARM:
+        if rank is SendPriority.SWARM:
             self._owed = max(0.0, self._owed - ticket.count)
         begins_at = max(self._free_at, ticket.asked_at - self._burst_s)
         self._free_at = begins_at + ticket.count / self._bytes_per_s
         self._line = ticket
 
-    def _next_rank(self) -> Rank | None:
-        ring, swarm = self._waiting[Rank.RING], self._waiting[Rank.SWARM]
+    def _next_rank(self) -> SendPriority | None:
+        ring, swarm = self._waiting[SendPriority.RING], self._waiting[SendPriority.SWARM]
         if swarm and (not ring or self._owed >= swarm[0].count):
-            return Rank.SWARM
-        return Rank.RING if ring else None
+            return SendPriority.SWARM
+        return SendPriority.RING if ring else None

@@ -39,7 +39,7 @@ Limit = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeResult:
     """`count_bytes` came in `seconds`, both after the halfway point; 0 if the peer was busy."""
 
     round_trip_s: float
@@ -49,7 +49,7 @@ class Probed:
 
 def probe(
     sock: SecureSocket, count_bytes: int = PROBE_BYTES_MAX, probe_s: float | None = None
-) -> Probed:
+) -> ProbeResult:
     """Measure the path from the peer to here, on a connection with purpose PURPOSE. Blocks for
     `probe_s` at most (PROBE_S by default), after the peer's first byte.
 
@@ -64,7 +64,7 @@ def probe(
     sock.receive_into(answer)
     began = time.monotonic()
     if not answer[0]:
-        return Probed(began - asked, 0, 0.0)
+        return ProbeResult(began - asked, 0, 0.0)
     view = memoryview(bytearray(SLICE_BYTES))
     came: list[tuple[float, int]] = [(began, 0)]
     while (total := came[-1][1]) < count_bytes and came[-1][0] < began + probe_s:
@@ -77,7 +77,7 @@ def probe(
     return measured(asked, came)
 
 
-def measured(asked: float, came: Sequence[tuple[float, int]]) -> Probed:
+def measured(asked: float, came: Sequence[tuple[float, int]]) -> ProbeResult:
     """Return the result of a probe that was requested at `asked`. `came` has the bytes that had
     come by each time, beginning with none at the peer's first byte. The first half is left out, by
     bytes or by time, whichever is shorter: TCP finds its rate meanwhile.
@@ -88,7 +88,7 @@ def measured(asked: float, came: Sequence[tuple[float, int]]) -> Probed:
         for at, so_far in reversed(came)
         if 2 * so_far <= total and 2 * (at - began) <= ended - began
     )
-    return Probed(began - asked, total - before, max(ended - since, 1e-6))
+    return ProbeResult(began - asked, total - before, max(ended - since, 1e-6))
 
 
 class ProbeServer:
@@ -127,7 +127,7 @@ class ProbeServer:
 
     def _may(self, peer: PeerId) -> bool:
         with self._lock:
-            return not self._busy() and self._served.take(peer, 1, time.monotonic())
+            return not self._busy() and self._served.consume(peer, 1, time.monotonic())
 
 
 def wanted_bytes(sock: SecureSocket) -> int:

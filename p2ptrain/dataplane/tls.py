@@ -18,7 +18,7 @@ from contextlib import ExitStack
 
 from p2ptrain.dataplane.certificates import Credentials, peer_of_certificate
 from p2ptrain.dataplane.congestion import Congestion, prefer_bbr
-from p2ptrain.dataplane.dialling import Dialling
+from p2ptrain.dataplane.dialling import DialHandle
 from p2ptrain.dataplane.endpoint import Endpoint
 from p2ptrain.dataplane.sockets import PeerSocket
 from p2ptrain.dataplane.tls_socket import TlsSocket
@@ -88,7 +88,7 @@ def dial(
     *,
     deadline_s: float,
     encrypted: bool = True,
-    dialling: Dialling | None = None,
+    dialling: DialHandle | None = None,
 ) -> PeerSocket:
     """Connect to `endpoint`, prove both identities, and have `hello` accepted. Blocks: use a
     thread.
@@ -106,7 +106,7 @@ def dial(
     if peer_of_certificate(endpoint.certificate_der) != peer:
         raise RemoteProtocolError("an endpoint's certificate is another peer's", peer=peer)
     with ExitStack() as on_failure:
-        sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling or Dialling()))
+        sock = on_failure.enter_context(_connect(endpoint, deadline_s, dialling or DialHandle()))
         secured = _handshake(credentials, endpoint, sock, ends)
         connection = PeerSocket(secured, peer, deadline_s=ends - time.monotonic())
         introduce(connection, hello)
@@ -116,7 +116,7 @@ def dial(
     return connection
 
 
-def _connect(endpoint: Endpoint, deadline_s: float, dialling: Dialling) -> socket.socket:
+def _connect(endpoint: Endpoint, deadline_s: float, dialling: DialHandle) -> socket.socket:
     peer = endpoint.peer
     with ExitStack() as on_failure:
         try:
@@ -124,7 +124,7 @@ def _connect(endpoint: Endpoint, deadline_s: float, dialling: Dialling) -> socke
                 endpoint.host, endpoint.port, type=socket.SOCK_STREAM
             )[0]
             sock = on_failure.enter_context(socket.socket(family, kind, protocol))
-            dialling.begin(sock)
+            dialling.register(sock)
             sock.settimeout(deadline_s)
             sock.connect(where)
         except TimeoutError as exc:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from p2ptrain.dataplane.pacing import Flow, Pacer, Rank, Ticket
+from p2ptrain.dataplane.pacing import Flow, Pacer, SendPriority, Ticket
 from p2ptrain.ids import PeerId
 
 PEERS_MAX = 1024
@@ -38,17 +38,17 @@ class Uplink:
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
-    def share(self, rank: Rank) -> Share:
+    def share(self, rank: SendPriority) -> UplinkShare:
         """Return a new share, equal to the others of its rank. `close` it when nothing follows."""
-        return Share(self, Flow(rank))
+        return UplinkShare(self, Flow(rank))
 
     def close(self) -> None:
         """Release all waiting threads: the sockets that they send to are closed anyway."""
         self._closed.set()
 
-    def _ask(self, flow: Flow, count: int) -> Ticket:
+    def _request_ticket(self, flow: Flow, count: int) -> Ticket:
         with self._lock:
-            return self._pacer.ask(flow, count, self._clock())
+            return self._pacer.request_ticket(flow, count, self._clock())
 
     def _wait_s(self, ticket: Ticket) -> float:
         if self._closed.is_set():
@@ -64,24 +64,24 @@ class Uplink:
             self._pacer.close(flow)
 
 
-class Share:
+class UplinkShare:
     """Ask before you send, and send when there is nothing left to wait for. Thread-safe."""
 
     def __init__(self, uplink: Uplink, flow: Flow) -> None:
         self._uplink = uplink
         self._flow = flow
 
-    def ask(self, count: int) -> Ticket:
+    def request_ticket(self, count: int) -> Ticket:
         """Return a ticket for `count` bytes; `wait_s` says when they may go."""
-        return self._uplink._ask(self._flow, count)
+        return self._uplink._request_ticket(self._flow, count)
 
     def wait_s(self, ticket: Ticket) -> float:
         """Return 0 if the bytes may go, else the seconds until the next look."""
         return self._uplink._wait_s(ticket)
 
-    def take(self, count: int) -> None:
+    def wait_to_send(self, count: int) -> None:
         """Block until `count` bytes may go."""
-        ticket = self.ask(count)
+        ticket = self.request_ticket(count)
         while (seconds := self.wait_s(ticket)) > 0:
             self._uplink._wait(seconds)
 
@@ -93,18 +93,18 @@ class Share:
 class PeerShares:
     """One share of a rank for each peer, so that more connections get no more bytes."""
 
-    def __init__(self, uplink: Uplink, rank: Rank, peers_max: int = PEERS_MAX) -> None:
+    def __init__(self, uplink: Uplink, rank: SendPriority, peers_max: int = PEERS_MAX) -> None:
         self._uplink = uplink
         self._rank = rank
         self._peers_max = peers_max
         self._lock = threading.Lock()
-        self._shares: dict[PeerId, Share] = {}
+        self._shares: dict[PeerId, UplinkShare] = {}
 
-    def take(self, peer: PeerId, count: int) -> None:
+    def wait_to_send(self, peer: PeerId, count: int) -> None:
         """Block until `count` bytes may go to this peer."""
         with self._lock:
             share = self._shares.pop(peer, None) or self._uplink.share(self._rank)
             self._shares[peer] = share
             if len(self._shares) > self._peers_max:
                 del self._shares[next(iter(self._shares))]
-        share.take(count)
+        share.wait_to_send(count)

@@ -37,7 +37,7 @@ class Show:
             self._live.update(self._picture())
             self._live.__exit__(*details)
 
-    def say(self, text: str, *, style: str = "") -> None:
+    def print_line(self, text: str, *, style: str = "") -> None:
         """Print one line, prefixed with the seconds since the start."""
         seconds = time.monotonic() - self._started_s
         line = Text.assemble((f"{seconds:6.1f} s  ", "dim"), (text, style))

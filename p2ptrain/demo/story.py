@@ -64,15 +64,15 @@ class Story:
 
     # -- observing ----------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def read_events(self) -> None:
         """Read all journals once, print the interesting events, refresh the table."""
         for node in self.cast.values():
-            for event in node.news():
+            for event in node.new_events():
                 text = in_words(event)
                 if text is None or (event["event"] == "evaluated" and text in self._told):
                     continue  # All nodes report the same loss; print it once.
                 self._told.add(text)
-                self.show.say(f"{node.name:<5} {text}")
+                self.show.print_line(f"{node.name:<5} {text}")
         if time.monotonic() >= self._status_due_s:
             self._status_due_s = time.monotonic() + STATUS_EVERY_S
             self.show.nodes(self.statuses())
@@ -89,7 +89,7 @@ class Story:
         """
         ends_s = time.monotonic() + deadline_s
         while True:
-            self.look()
+            self.read_events()
             if value := seen():
                 return value
             if time.monotonic() > ends_s:
@@ -122,12 +122,12 @@ class Story:
             self.peers[name] = told["peer"]
         seed = self.cast["seed"]
         listed = [part for name in allowed for part in ("--allow", self.peers[name])]
-        self.show.say("the organiser packs the standard library's sources and signs a run …")
+        self.show.print_line("the organiser packs the standard library's sources and signs a run …")
         published = run_command(
             *("run", "publish", str(self.config), "--home", str(seed.home)),
             *("--founder", self.peers["seed"], *listed, "--json"),
         )
-        self.show.say(f"run {json.loads(published)['run'][:12]} is published")
+        self.show.print_line(f"run {json.loads(published)['run'][:12]} is published")
         self._start(seed, "--seed", uplink=self.seed_uplink)
         status = self.wait_for(
             "the seed's address", lambda: _with_address(seed.status()), deadline_s=30
@@ -161,17 +161,17 @@ class Story:
         it."""
         victim, survivors = self.cast["cat"], [self.cast["ann"], self.cast["ben"]]
         started = self.wait_for(
-            "cat in an exchange with others", lambda: _open_exchange(victim), deadline_s=60
+            "cat in an exchange with others", lambda: _open_reduce(victim), deadline_s=60
         )
         step = int(started["step"])
         victim.kill()
         killed_at_s = time.time()
-        self.show.say(
+        self.show.print_line(
             f"killing cat (SIGKILL) in the exchange of outer step {step}", style="bold red"
         )
-        self.look()
+        self.read_events()
         self.facts.killed_at_step = step
-        self.facts.killed_in_reduce = _open_exchange(victim) == started
+        self.facts.killed_in_reduce = _open_reduce(victim) == started
         commits = self.wait_for(
             f"the commit of outer step {step}",
             lambda: _all([node.find("committed", step=step) for node in survivors]),
@@ -179,7 +179,7 @@ class Story:
         )
         self.facts.kill_to_commit_s = max(commit["time"] for commit in commits) - killed_at_s
         self._judge_kill(step, self.cast["ann"])
-        self.show.say(
+        self.show.print_line(
             f"outer step {step} is committed {self.facts.kill_to_commit_s:.1f} s after the kill"
         )
 
@@ -245,7 +245,7 @@ class Story:
         self.facts.refused_exit = eve.returncode
         self.facts.refused_code = said.partition("error[")[2].partition("]")[0] or None
         self.facts.refused_says_what_to_do = self.peers["eve"] in said and "allow add" in said
-        self.show.say(f"eve is refused: {self.facts.refused_code}", style="yellow")
+        self.show.print_line(f"eve is refused: {self.facts.refused_code}", style="yellow")
 
     def seed_stops(self) -> None:
         """Stop the seed, the node with which all others started."""
@@ -259,7 +259,7 @@ class Story:
         seed.stop()
         self.wait_for("the seed's end", lambda: not seed.running, deadline_s=30)
         self.facts.seed_stopped_at_step = max(_steps_committed(node) for node in self.volunteers)
-        self.show.say("the seed is stopped; the run goes on", style="bold yellow")
+        self.show.print_line("the seed is stopped; the run goes on", style="bold yellow")
 
     def finish(self) -> None:
         """Wait for the last outer step, and collect the final states of the remaining nodes."""
@@ -270,7 +270,7 @@ class Story:
         )
         planned = self.facts.outer_steps_planned
         self.wait_for("the last validation", lambda: planned in self._losses(), deadline_s=90)
-        self.look()
+        self.read_events()
         facts = self.facts
         names = ("name", "peer", "peer_name", "ledger_height", "ledger_head", "state_digest")
         facts.nodes = [
@@ -314,7 +314,7 @@ def _all(events: list[Event | None]) -> list[Event] | None:
     return found if len(found) == len(events) else None
 
 
-def _open_exchange(node: DemoNode) -> Event | None:
+def _open_reduce(node: DemoNode) -> Event | None:
     """Return the open reduce of this node, if it has three peers or more (this one included) and is
     of KILL_AT_STEP or later."""
     for event in reversed(node.events):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from p2ptrain.archive.amendments import Amendments
-from p2ptrain.archive.replay import Account, Named, Replay, Verdict, choose
+from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, Replay, ReplayResult, choose
 from p2ptrain.errors import ChunkMissing, ConfigError, ManifestInvalid, StoreError, TryLater
 from p2ptrain.export.provenance import Provenance, Standing
 from p2ptrain.export.source import Theta, ThetaInMemory, ThetaOfSnapshot
@@ -26,11 +26,11 @@ HEAD = "head"
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ChainContents:
     """The content of the ledger. `tokens_before` maps each outer step to the tokens committed
     before it; `height` and `head` are the end. `amendments` are those held on this machine."""
 
-    account: Account
+    account: ChainFacts
     tokens_before: Mapping[int, int]
     height: int
     head: Digest
@@ -38,7 +38,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExportableState:
     """A state to export. `updates_after` is the number of outer steps that have ended since."""
 
     origin: Provenance
@@ -47,10 +47,14 @@ class Found:
 
 
 def find(
-    run: Run, chain: Chain, store: StoreReader, wanted: str, tell: Callable[[str], None]
-) -> Found:
+    run: Run,
+    chain: ChainContents,
+    store: StoreReader,
+    wanted: str,
+    print_line: Callable[[str], None],
+) -> ExportableState:
     """Return the state for `wanted`: "newest", "genesis", an outer step, the first characters of a
-    digest, or "head". `tell` is called with the progress of a replay.
+    digest, or "head". `print_line` is called with the progress of a replay.
 
     Raises:
         ConfigError: there is no such state, or its snapshot is not held completely.
@@ -58,7 +62,7 @@ def find(
         TryLater: the head was wanted, and some updates are not held; code AUDIT-PARTIAL.
     """
     if wanted == HEAD:
-        return _replayed(run, chain, store, tell)
+        return _replayed(run, chain, store, print_line)
     try:
         named = choose(chain.account, store, wanted)
     except ConfigError:
@@ -68,13 +72,13 @@ def find(
         step = manifest.meta["step"]
         assert isinstance(step, int)
         origin = _origin(run, chain, "uncertified", step, manifest.digest)
-        return Found(origin, _theta(run, store, manifest.digest))
+        return ExportableState(origin, _theta(run, store, manifest.digest))
     if named is None:
         raise _nothing_held(chain.account, store)
     origin = _origin(run, chain, "certified", named.step, named.digest, named)
     theta = _theta(run, store, named.digest)
     _check_meta(run, theta.manifest, named)
-    return Found(origin, theta, chain.account.end - named.step)
+    return ExportableState(origin, theta, chain.account.end - named.step)
 
 
 def _theta(run: Run, store: StoreReader, digest: Digest) -> ThetaOfSnapshot:
@@ -83,11 +87,11 @@ def _theta(run: Run, store: StoreReader, digest: Digest) -> ThetaOfSnapshot:
 
 def _origin(
     run: Run,
-    chain: Chain,
+    chain: ChainContents,
     standing: Standing,
     step: int,
     snapshot: Digest,
-    named: Named | None = None,
+    named: CertifiedSnapshot | None = None,
     updates: int = 0,
 ) -> Provenance:
     manifest = run.manifest
@@ -112,7 +116,7 @@ def _origin(
     )
 
 
-def _check_meta(run: Run, manifest: BlobManifest, named: Named) -> None:
+def _check_meta(run: Run, manifest: BlobManifest, named: CertifiedSnapshot) -> None:
     """Check that the certified snapshot is of this run and step. Raises ManifestInvalid."""
     ours = snapshot_meta(run.id if named.step else None, named.step, run.manifest.layout)
     if dict(manifest.meta) != {"numel": layout_of(run.manifest.model).numel, **ours}:
@@ -122,7 +126,9 @@ def _check_meta(run: Run, manifest: BlobManifest, named: Named) -> None:
         )
 
 
-def _uncertified(run: Run, account: Account, store: StoreReader, text: str) -> BlobManifest | None:
+def _uncertified(
+    run: Run, account: ChainFacts, store: StoreReader, text: str
+) -> BlobManifest | None:
     """Return the uncertified snapshot of this run whose digest is exactly `text`, or None."""
     if not is_digest(text) or any(each.digest == text for each in account.snapshots.values()):
         return None
@@ -135,7 +141,9 @@ def _uncertified(run: Run, account: Account, store: StoreReader, text: str) -> B
     return manifest if manifest.meta.get("layout") == layout else None
 
 
-def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], None]) -> Found:
+def _replayed(
+    run: Run, chain: ChainContents, store: StoreReader, print_line: Callable[[str], None]
+) -> ExportableState:
     named = choose(chain.account, store, "newest")
     if named is None:
         raise _nothing_held(chain.account, store)
@@ -145,18 +153,18 @@ def _replayed(run: Run, chain: Chain, store: StoreReader, tell: Callable[[str], 
         chain.account,
         store,
         named,
-        lambda step: tell(f"replayed outer step {step} of {end}"),
+        lambda step: print_line(f"replayed outer step {step} of {end}"),
         chain.amendments,
     )
-    verdict = replay.judge()
+    verdict = replay.replay()
     _check_whole(verdict, end, store)
     assert replay.theta is not None
     standing: Standing = "replayed" if verdict.updates else "certified"
     origin = _origin(run, chain, standing, verdict.reached, named.digest, named, verdict.updates)
-    return Found(origin, ThetaInMemory(replay.theta))
+    return ExportableState(origin, ThetaInMemory(replay.theta))
 
 
-def _check_whole(verdict: Verdict, end: int, store: StoreReader) -> None:
+def _check_whole(verdict: ReplayResult, end: int, store: StoreReader) -> None:
     """Check that the replay reached the head, which was asked for. Raises StoreError, TryLater."""
     home = store.root.parent
     if verdict.difference is not None:
@@ -179,7 +187,7 @@ def _check_whole(verdict: Verdict, end: int, store: StoreReader) -> None:
         )
 
 
-def _nothing_held(account: Account, store: StoreReader) -> ChunkMissing:
+def _nothing_held(account: ChainFacts, store: StoreReader) -> ChunkMissing:
     newest = max(account.snapshots, default=None)
     return ChunkMissing(
         "no certified snapshot is held here completely",

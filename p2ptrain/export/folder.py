@@ -7,8 +7,9 @@
     README.md                    the model card
     p2ptrain.json                the same for programs; it marks the folder as one of ours
 
-The folder is written beside its place under another name, checked by the caller's `look`, synced,
-and then renamed. An existing folder is replaced only on demand, and only if it is an export.
+The folder is written beside its place under another name, checked by the caller's `check_folder`,
+synced, and then renamed. An existing folder is replaced only on demand, and only if it is an
+export.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ SPARE_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExportPlan:
     """The export to write."""
 
     spec: ModelSpec
@@ -74,11 +75,11 @@ class Exported:
     theta: Digest
 
 
-Look = Callable[[Path], None]
+CheckFolder = Callable[[Path], None]
 
 
-def no_look(folder: Path) -> None:
-    """Accept every folder: the default `Look`."""
+def no_check(folder: Path) -> None:
+    """Accept every folder: the default `CheckFolder`."""
 
 
 def free_bytes(folder: Path) -> int:
@@ -87,16 +88,16 @@ def free_bytes(folder: Path) -> int:
 
 
 def export(
-    plan: Plan,
+    plan: ExportPlan,
     theta: Theta,
     target: Path,
     *,
     force: bool = False,
-    look: Look = no_look,
+    check_folder: CheckFolder = no_check,
     free: Callable[[Path], int] = free_bytes,
 ) -> Exported:
-    """Write `theta` as `plan` says to the folder `target`. `look` may refuse it by raising. `free`
-    returns the free bytes on the disk of a folder.
+    """Write `theta` as `plan` says to the folder `target`. `check_folder` may refuse it by raising.
+    `free` returns the free bytes on the disk of a folder.
 
     Raises:
         ConfigError: `target` already exists, or transformers does not have this model.
@@ -110,7 +111,7 @@ def export(
         if len(shards) > 1:
             _write_json(partial / "model.safetensors.index.json", index_of(shards, plan.dtype))
         _write_rest(plan, digest, partial)
-        look(partial)
+        check_folder(partial)
         files = tuple(sorted(path.name for path in partial.iterdir()))
         written_bytes = sum((partial / name).stat().st_size for name in files)
     return Exported(target, files, written_bytes, digest)
@@ -133,7 +134,7 @@ def check_target(target: Path, *, force: bool) -> None:
     )
 
 
-def _shards(plan: Plan) -> tuple[Shard, ...]:
+def _shards(plan: ExportPlan) -> tuple[Shard, ...]:
     tensors = [
         Tensor(name_of(entry.name), entry.name, entry.shape, entry.numel)
         for entry in layout_of(plan.spec).entries
@@ -141,7 +142,7 @@ def _shards(plan: Plan) -> tuple[Shard, ...]:
     return sharded(tensors, plan.dtype, plan.shard_bytes_max)
 
 
-def _check_room(folder: Path, plan: Plan, free: Callable[[Path], int]) -> None:
+def _check_room(folder: Path, plan: ExportPlan, free: Callable[[Path], int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights_bytes = parameter_count(plan.spec) * BYTES[plan.dtype]
     needed = weights_bytes + len(plan.tokenizer.json_bytes) + SPARE_BYTES
@@ -153,7 +154,9 @@ def _check_room(folder: Path, plan: Plan, free: Callable[[Path], int]) -> None:
         )
 
 
-def _write_weights(plan: Plan, theta: Theta, shards: tuple[Shard, ...], folder: Path) -> Digest:
+def _write_weights(
+    plan: ExportPlan, theta: Theta, shards: tuple[Shard, ...], folder: Path
+) -> Digest:
     """Write all files of weights in one pass over θ; return θ's digest, padding included."""
     about = {"run": plan.origin.run, "step": str(plan.origin.step), "source": "p2ptrain"}
     layout = layout_of(plan.spec)
@@ -174,7 +177,7 @@ def _paddings(layout: Layout) -> Iterator[tuple[str, int]]:
         yield entry.name, aligned(entry.end) - entry.end
 
 
-def _write_rest(plan: Plan, theta: Digest, folder: Path) -> None:
+def _write_rest(plan: ExportPlan, theta: Digest, folder: Path) -> None:
     tokenizer, sequence = plan.tokenizer, plan.spec.sequence
     ends = {f"{role}_token_id": number for role, number in sorted(tokenizer.numbers.items())}
     config = config_of(plan.spec, TORCH_NAMES[plan.dtype], tokenizer.numbers)

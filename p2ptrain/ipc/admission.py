@@ -80,7 +80,7 @@ def load(path: Path) -> bytes:
         ConfigError: it is not there, others can read it, or it is not such a secret.
     """
     try:
-        text = private_file.read(
+        text = private_file.read_private_file(
             path, 4 * SECRET_BYTES, what="the ranks' secret", code="RANKS-SECRET"
         )
     except OSError as exc:

@@ -62,7 +62,7 @@ from p2ptrain.ledger.paxos.timers import earliest
 from p2ptrain.ledger.paxos.turns import Tardiness
 from p2ptrain.ledger.policy.policy import Policy, what_to_propose
 from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.queries import LedgerStatus, Queries
 
 
@@ -89,17 +89,17 @@ class Ledger(Queries):
         self.me = me
         self.kept = KeptChain(rules, base)
         self.state = self.kept.start
-        self.view = View.of(rules, me)
+        self.reports = Reports.of(rules, me)
         self._sign = sign
         self._verify = verify
         self._arrange = arrange
         self._silent = self._over = False
         self._tardy = Tardiness()
-        self._accuser = Accuser(rules, me, verify, self.view, self.state)
+        self._accuser = Accuser(rules, me, verify, self.reports, self.state)
         self._catchup = Catchup()
         self._branches: BranchSync | None = None
         if rules.branches:
-            self._branches = BranchSync(rules, me, sign, verify, self.view, self._catchup, now)
+            self._branches = BranchSync(rules, me, sign, verify, self.reports, self._catchup, now)
         self._know_members()
         for certified in (*(() if base is None else (base.commit,)), *chain):
             self._append(certified, apply(rules, self.state, certified.entry), now)
@@ -143,7 +143,7 @@ class Ledger(Queries):
         return effects
 
     def status(self, now: float) -> LedgerStatus:
-        wish = what_to_propose(self.rules, self.state, self.view, now)
+        wish = what_to_propose(self.rules, self.state, self.reports, now)
         branch = "" if self._branches is None else self._branches.words(self.state, now)
         return self._status(wish, self._instance.round, branch)
 
@@ -160,8 +160,8 @@ class Ledger(Queries):
 
     def _note(self, event: AnyReport, now: float) -> bool:
         """Take a report in. Return False if nothing can follow from it now."""
-        self.view.note_time(event, now)
-        if not self.view.note(event):
+        self.reports.note_time(event, now)
+        if not self.reports.note(event):
             return False
         if self._wanted is not None and self._wanted.absorbs(event):
             return self._instance.is_due(self._wanted)
@@ -336,9 +336,9 @@ class Ledger(Queries):
         """Leave this line if it is time to, for a branch or for a chain that outranks ours."""
         effects: list[Effect] = []
         while self._branches is not None and not self._over:
-            before = self.view.outranked_by
+            before = self.reports.outranked_by
             follows = self._branches.step(self.state, now, silent=self._must_not_vote())
-            if self.view.outranked_by != before:
+            if self.reports.outranked_by != before:
                 self._wanted = None
             self._over = any(isinstance(effect, Rejoin) for effect in follows.effects)
             branch = follows.certified
@@ -350,11 +350,11 @@ class Ledger(Queries):
 
     def _policy(self, now: float) -> Policy:
         if self._wanted is None or not self._wanted.holds(now):
-            self._wanted = Policy.of(self.rules, self.state, self.view, self._arrange, now)
+            self._wanted = Policy.of(self.rules, self.state, self.reports, self._arrange, now)
         return self._wanted
 
     def _ask(self, now: float) -> list[Effect]:
-        peer = self._catchup.whom_to_ask(self.state.height, self.view.down, now)
+        peer = self._catchup.whom_to_ask(self.state.height, self.reports.down, now)
         return [] if peer is None else [AskEntries(peer, self.state.height + 1)]
 
     # ── the next height ──────────────────────────────────────────────────────────────────────────
@@ -366,7 +366,7 @@ class Ledger(Queries):
             if state.line != before.line:
                 self._acceptors[acceptor.line, acceptor.height] = acceptor
         self._append(certified, state, now)
-        self.view.entered(before, state)
+        self.reports.entered(before, state)
         self._wanted = None
         self._tardy.decided(certified.certificate.round, self._instance.turns)
         self._instance = self._next_instance()
@@ -381,12 +381,12 @@ class Ledger(Queries):
         self._accuser.entered(certified.entry, state.voters)
         if self._branches is not None:
             self._branches.entered(self.state, state, now)
-        self.view.remember_attempt(self.state, state, now)
+        self.reports.remember_attempt(self.state, state, now)
         self.state = state
         self._know_members()
 
     def _know_members(self) -> None:
-        self._catchup.members = self.view.know(frozenset(self.state.since))
+        self._catchup.members = self.reports.know(frozenset(self.state.since))
 
     def _next_instance(self) -> Instance:
         who, silent = (self.rules, self.me, self._sign, self._verify), self._must_not_vote()

@@ -50,7 +50,7 @@ class _Record:
     intervals: deque[float] = field(default_factory=deque)
     ranked: list[float] = field(default_factory=list)
 
-    def keep(self, interval_s: float) -> None:
+    def add_interval(self, interval_s: float) -> None:
         """Add an interval, replacing the oldest if there are too many."""
         if len(self.intervals) == INTERVALS_KEPT:
             del self.ranked[bisect_left(self.ranked, self.intervals.popleft())]
@@ -97,7 +97,7 @@ class Detector:
                 return  # Gossip still echoes what the peer said before it was lost.
             record.hinted_at = None
         elif now > record.last:
-            record.keep(now - record.last)
+            record.add_interval(now - record.last)
             record.allowed_s = self._habit(record.ranked)
         record.last = now
 

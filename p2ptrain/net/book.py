@@ -60,7 +60,7 @@ class AddressBook:
         while len(self._addresses) > PEERS_MAX:
             del self._addresses[most_dispensable(self._addresses, self._is_member)]
 
-    def hear(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
+    def record_reported(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
         """Record that another peer says that `peer` is at `addresses`.
 
         A lie costs a failed dial: the handshake proves who answers.

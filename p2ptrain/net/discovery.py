@@ -28,16 +28,16 @@ from p2ptrain.net.kad import (
     ANSWER_BYTES_MAX,
     PROTOCOL,
     REQUEST_BYTES_MAX,
-    Answerer,
+    KadServer,
     announcement,
     key_of,
     nearest,
     providers_in,
     question,
 )
-from p2ptrain.net.records import Admitted, Records
+from p2ptrain.net.records import Admitted, ProviderRecords
 from p2ptrain.net.requests import open_stream, write_all
-from p2ptrain.net.stranger_slots import Places
+from p2ptrain.net.stranger_slots import StrangerSlots
 from p2ptrain.rate_limit import Allowance
 
 log = logging.getLogger(__name__)
@@ -74,9 +74,9 @@ class Discovery:
         self._connected = connected
         self._admitted = admitted
         self._is_member = is_member
-        self.records = Records(admitted)
-        self._answerer = Answerer(self._me, self.records, self._neighbours)
-        self._places = Places(SERVED_MAX)
+        self.records = ProviderRecords(admitted)
+        self._answerer = KadServer(self._me, self.records, self._neighbours)
+        self._places = StrangerSlots(SERVED_MAX)
         self._queries = Allowance(QUERIES_AT_ONCE, QUERIES_PER_S)
         host.set_stream_handler(TProtocol(PROTOCOL), self._serve)
 
@@ -87,7 +87,7 @@ class Discovery:
         message = announcement(key, self._me, addresses)
         async with trio.open_nursery() as nursery:
             for peer in self._whom_to_ask(key):
-                nursery.start_soon(self._tell, peer, message)
+                nursery.start_soon(self._announce_to, peer, message)
 
     async def find_providers(self, name: str) -> list[Found]:
         """Return the peers on record for `name`, with their addresses; never ourselves."""
@@ -97,10 +97,10 @@ class Discovery:
         async def ask(peer: PeerId) -> None:
             for other, addresses in (await self._ask(peer, key)).items():
                 found.setdefault(other)
-                self._book.hear(other, addresses, trio.current_time())
+                self._book.record_reported(other, addresses, trio.current_time())
 
         for peer, addresses in self.records.of(key, trio.current_time()).items():
-            self._book.hear(peer, addresses, trio.current_time())
+            self._book.record_reported(peer, addresses, trio.current_time())
         async with trio.open_nursery() as nursery:
             for peer in self._whom_to_ask(key):
                 nursery.start_soon(ask, peer)
@@ -126,7 +126,7 @@ class Discovery:
             if self._admitted(peer) and known(peer)
         }
 
-    async def _tell(self, peer: PeerId, message: bytes) -> None:
+    async def _announce_to(self, peer: PeerId, message: bytes) -> None:
         try:
             stream = await open_stream(self._host, peer, PROTOCOL)
             await write_all(self._host, stream, peer, encode_varint_prefixed(message))
@@ -151,9 +151,9 @@ class Discovery:
         """Answer the requests of one stream until it ends. Reset a stream that has been open for
         STREAM_S, or that must make room for another.
         """
-        asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _Turn()
+        asker, turn = PeerId(str(stream.muxed_conn.peer_id)), _StreamTurn()
         with self._places.taken(asker, turn.give_up):
-            while (request := await turn.read(stream)) is not None:
+            while (request := await turn.read_request(stream)) is not None:
                 if not await self._answer(stream, asker, request):
                     await stream.reset()
                     return
@@ -161,7 +161,7 @@ class Discovery:
 
     async def _answer(self, stream: INetStream, asker: PeerId, request: bytes) -> bool:
         now = trio.current_time()
-        if not self._queries.take(asker, 1, now):
+        if not self._queries.consume(asker, 1, now):
             return False
         answer = self._answerer.answer(asker, request, now)
         if not answer:
@@ -169,14 +169,14 @@ class Discovery:
         return await write_all(self._host, stream, asker, encode_varint_prefixed(answer))
 
 
-class _Turn:
+class _StreamTurn:
     """Limits how long a stream is read. A cancelled write would break the connection."""
 
     def __init__(self) -> None:
         self._ends = trio.current_time() + STREAM_S
         self._reading = trio.CancelScope()
 
-    async def read(self, stream: INetStream) -> bytes | None:
+    async def read_request(self, stream: INetStream) -> bytes | None:
         """Return the next request, or None at the end of the stream.
 
         Raises:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from p2ptrain.errors import ConfigError, NetworkUnreachable, P2PTrainError
 from p2ptrain.net.addresses import Address
-from p2ptrain.net.scopes import Scope, scope_of
+from p2ptrain.net.scopes import AddressScope, scope_of
 
 _ADVICE: dict[str, tuple[str, str]] = {
     "NET-DNS": (
@@ -48,12 +48,12 @@ _ADVICE: dict[str, tuple[str, str]] = {
 }
 
 
-_NEAR: dict[Scope, str] = {
-    Scope.LOOPBACK: "the address means this machine itself, and the peer does not run here",
-    Scope.PRIVATE: "the address works only inside one private network, and the peer may be in "
-    "another, or down",
-    Scope.SHARED: "the address works only inside one provider's network, and the peer may be in "
-    "another, or down",
+_NEAR: dict[AddressScope, str] = {
+    AddressScope.LOOPBACK: "the address means this machine itself, and the peer does not run here",
+    AddressScope.PRIVATE: "the address works only inside one private network, and the peer may be "
+    "in another, or down",
+    AddressScope.SHARED: "the address works only inside one provider's network, and the peer may "
+    "be in another, or down",
 }
 """Replaces the usual explanation when nobody answers at such an address: the failed dial may say
 nothing about the peer.

@@ -63,19 +63,19 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
         if loser is None:
             self._arrivals.push(None)
         else:
-            self._take(next(at for at, (of, _) in enumerate(self._waiting) if of == loser))
+            self._pop(next(at for at, (of, _) in enumerate(self._waiting) if of == loser))
             self.lost += 1
         self._waiting.append((author, value))
         self._of_author[author] += 1
 
     async def receive(self) -> tuple[PeerId, T]:
         await self._arrivals.receiver.receive()
-        return self._take(0)
+        return self._pop(0)
 
     def receive_nowait(self) -> tuple[PeerId, T]:
         """Return the oldest value. Raises trio.WouldBlock if there is none."""
         self._arrivals.receiver.receive_nowait()
-        return self._take(0)
+        return self._pop(0)
 
     async def aclose(self) -> None:
         self._arrivals.close()
@@ -91,7 +91,7 @@ class SharedFeed(trio.abc.ReceiveChannel[tuple[PeerId, T]]):
             return max(self._of_author, key=self._of_author.__getitem__)
         return None
 
-    def _take(self, at: int) -> tuple[PeerId, T]:
+    def _pop(self, at: int) -> tuple[PeerId, T]:
         author, value = self._waiting.pop(at)
         self._of_author[author] -= 1
         if not self._of_author[author]:

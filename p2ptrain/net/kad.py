@@ -28,7 +28,7 @@ from p2ptrain.identity import is_peer_id
 from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import parse, parse_told
 from p2ptrain.net.book import ADDRESSES_PER_PEER_MAX
-from p2ptrain.net.records import ANNOUNCED_MAX, KEY_BYTES_MAX, PROVIDERS_MAX, Records
+from p2ptrain.net.records import ANNOUNCED_MAX, KEY_BYTES_MAX, PROVIDERS_MAX, ProviderRecords
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +63,11 @@ def nearest(key: bytes, peers: Iterable[PeerId], count: int) -> list[PeerId]:
 
 
 @dataclass(frozen=True)
-class Answerer:
+class KadServer:
     """Answers everybody's requests. `neighbours` gives admitted connected peers' addresses."""
 
     me: PeerId
-    records: Records
+    records: ProviderRecords
     neighbours: Callable[[], Found]
 
     def answer(self, asker: PeerId, request: bytes, now: float) -> bytes | None:

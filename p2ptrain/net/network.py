@@ -21,7 +21,7 @@ from p2ptrain.net.connections import Connections, Event
 from p2ptrain.net.dialling import Dialler
 from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
 from p2ptrain.net.feed import SharedFeed
-from p2ptrain.net.gossip.pubsub import Gossip, Judge
+from p2ptrain.net.gossip.pubsub import Gossip, Validator
 from p2ptrain.net.host.hardening import (
     build_host,
     close_connection,
@@ -97,12 +97,12 @@ class Network:
         if peer != self.peer:
             self._book.remember(peer, addresses)
 
-    def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
+    def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record that another peer says that `peer` is at `addresses`. For ten minutes they are
         tried after the known ones. DNS names among them are dropped.
         """
         if peer != self.peer:
-            self._book.hear(peer, addresses, trio.current_time())
+            self._book.record_reported(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
         """Return the addresses at which to dial `peer`: known ones, newest first, then hearsay."""
@@ -217,19 +217,19 @@ class Network:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
         return feed
 
-    def judge(self, topic: str, judge: Judge) -> None:
+    def set_validator(self, topic: str, validator: Validator) -> None:
         """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
         and passed on. It is called before their signatures are checked.
         """
-        self._gossip.pubsub.judges[topic] = judge
+        self._gossip.pubsub.validators[topic] = validator
 
-    def know_members(self, members: Iterable[PeerId]) -> None:
+    def set_members(self, members: Iterable[PeerId]) -> None:
         """Set the members, which other admitted peers cannot displace. At first there are none."""
         self._members = frozenset(members)
 
-    def take_floods(self) -> dict[PeerId, int]:
+    def pop_floods(self) -> dict[PeerId, int]:
         """Return the refused gossip by neighbour since the last call."""
-        return self._gossip.intake.take_refused()
+        return self._gossip.limits.pop_refused()
 
     def refresh_admission(self) -> None:
         """Call this when `admitted` may give another answer than before for any peer."""
@@ -242,7 +242,7 @@ class Network:
 
     async def find_providers(self, key: str) -> list[Found]:
         """Return the peers on record for `key`, with their addresses. Addresses from other peers
-        are recorded as by `hear`.
+        are recorded as by `record_reported`.
         """
         return await self._discovery.find_providers(key)
 
@@ -263,13 +263,13 @@ class Network:
     ) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(running(self._host, listen))
-            self._learn_listening(listen, announce)
+            self._note_listening(listen, announce)
             await stack.enter_async_context(self._gossip.running())
             if mdns:
-                stack.enter_context(mdns_neighbours(self.peer, self.hear))
+                stack.enter_context(mdns_neighbours(self.peer, self.record_reported))
             yield
 
-    def _learn_listening(self, listen: list[str], announce: Sequence[str]) -> None:
+    def _note_listening(self, listen: list[str], announce: Sequence[str]) -> None:
         bound = [parse(str(address)) for address in self._host.get_transport_addrs()]
         if len(bound) < len(listen):
             raise listen_failed(listen)

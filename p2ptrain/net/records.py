@@ -28,7 +28,7 @@ ANNOUNCED_MAX = 2 * ADDRESSES_PER_PEER_MAX
 Admitted = Callable[[PeerId], bool]
 
 
-class Records:
+class ProviderRecords:
     """The records. If the store is full, the oldest make room, so a peer that filled it once does
     not keep others out.
     """

@@ -66,7 +66,7 @@ _GONE = (StreamFailure, SwarmException, StreamError, StreamEOF)
 Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 
-class Status(enum.IntEnum):
+class ReplyStatus(enum.IntEnum):
     """The first byte of a reply."""
 
     OK = 0
@@ -103,7 +103,7 @@ class Service:
 
 
 @dataclass(slots=True)
-class _Exchange:
+class _PendingRequest:
     """One request in progress. `done` is set when `reply` or `error` is."""
 
     peer: PeerId
@@ -185,7 +185,7 @@ class Requester:
         if self._in_flight[peer] >= IN_FLIGHT_PER_PEER_MAX:
             raise PeerTooSlow("too many requests to this peer are already waiting", peer=peer)
         ends = trio.current_time() + deadline_s
-        exchange = _Exchange(peer, protocol, payload, ends, bytes_max, trio.Event())
+        exchange = _PendingRequest(peer, protocol, payload, ends, bytes_max, trio.Event())
         self._in_flight[peer] += 1
         self._nursery.start_soon(self._run, exchange)
         with trio.move_on_at(ends):
@@ -202,7 +202,7 @@ class Requester:
         for key in [key for key in self._idle if key[0] == peer]:
             del self._idle[key]
 
-    async def _run(self, exchange: _Exchange) -> None:
+    async def _run(self, exchange: _PendingRequest) -> None:
         peer = exchange.peer
         try:
             exchange.reply = await self._converse(exchange)
@@ -219,8 +219,8 @@ class Requester:
                 del self._in_flight[peer]
             exchange.done.set()
 
-    async def _converse(self, exchange: _Exchange) -> bytes:
-        kept = self._take_idle(exchange.peer, exchange.protocol)
+    async def _converse(self, exchange: _PendingRequest) -> bytes:
+        kept = self._pop_idle(exchange.peer, exchange.protocol)
         if kept is not None:
             with suppress(*_GONE):
                 return await self._ask(kept, exchange, "on a kept stream")
@@ -230,7 +230,7 @@ class Requester:
         stream = await open_stream(self._host, exchange.peer, exchange.protocol, self._open_s)
         return await self._ask(stream, exchange, "on a new stream")
 
-    async def _ask(self, stream: INetStream, exchange: _Exchange, where: str) -> bytes:
+    async def _ask(self, stream: INetStream, exchange: _PendingRequest, where: str) -> bytes:
         peer = exchange.peer
         exchange.stage = f"sending {where}"
         framed = _LENGTH.pack(len(exchange.payload)) + exchange.payload
@@ -244,21 +244,21 @@ class Requester:
             raise PeerTooSlow("no reply in time", peer=peer)
         return await self._judge(stream, exchange, frame)
 
-    async def _judge(self, stream: INetStream, exchange: _Exchange, frame: bytes) -> bytes:
+    async def _judge(self, stream: INetStream, exchange: _PendingRequest, frame: bytes) -> bytes:
         """Return the reply in `frame`, or raise the error that it stands for."""
         peer = exchange.peer
-        if frame[:1] == bytes([Status.OK]):
+        if frame[:1] == bytes([ReplyStatus.OK]):
             self._keep_idle(peer, exchange.protocol, stream)
             return frame[1:]
         await _reset(stream)
         reason = ascii(frame[1 : 1 + REASON_BYTES_MAX].decode("utf-8", "replace"))
-        if frame[:1] == bytes([Status.REFUSED]):
+        if frame[:1] == bytes([ReplyStatus.REFUSED]):
             raise PeerUnreachable(f"it refused: {reason}", peer=peer, code="PEER-REFUSED")
-        if frame[:1] == bytes([Status.FAILED]):
+        if frame[:1] == bytes([ReplyStatus.FAILED]):
             raise PeerUnreachable(f"it could not answer: {reason}", peer=peer, code="PEER-FAILED")
         raise RemoteProtocolError(f"it reports that our request is malformed: {reason}", peer=peer)
 
-    def _take_idle(self, peer: PeerId, protocol: str) -> INetStream | None:
+    def _pop_idle(self, peer: PeerId, protocol: str) -> INetStream | None:
         idle = self._idle.get((peer, protocol), [])
         oldest_s = trio.current_time() - REUSE_S
         while idle:
@@ -326,7 +326,7 @@ class Responder:
         (length,) = _LENGTH.unpack(header)
         if length > service.bytes_max:
             words = f"{length} bytes; at most {service.bytes_max} are accepted"
-            await self._reply(stream, peer, Status.MALFORMED, words.encode())
+            await self._reply(stream, peer, ReplyStatus.MALFORMED, words.encode())
             return False
         with trio.move_on_after(service.waits.body_s) as late:
             payload = await _read_exactly(stream, length)
@@ -335,26 +335,28 @@ class Responder:
         status, reply = await self._answer(peer, service, payload)
         return await self._reply(stream, peer, status, reply)
 
-    async def _answer(self, peer: PeerId, service: Service, payload: bytes) -> tuple[Status, bytes]:
+    async def _answer(
+        self, peer: PeerId, service: Service, payload: bytes
+    ) -> tuple[ReplyStatus, bytes]:
         if not (service.anyone or self._admitted(peer)):
-            return Status.REFUSED, b"you are not admitted to this run"
+            return ReplyStatus.REFUSED, b"you are not admitted to this run"
         try:
             with trio.fail_after(service.waits.handler_s):
-                return Status.OK, await service.handler(peer, payload)
+                return ReplyStatus.OK, await service.handler(peer, payload)
         except RemoteProtocolError as exc:
-            return Status.MALFORMED, exc.what.encode()
+            return ReplyStatus.MALFORMED, exc.what.encode()
         except NotAuthorised as exc:
-            return Status.REFUSED, exc.what.encode()
+            return ReplyStatus.REFUSED, exc.what.encode()
         except P2PTrainError as exc:
-            return Status.FAILED, exc.what.encode()
+            return ReplyStatus.FAILED, exc.what.encode()
         except Exception as exc:
             log.exception("a handler failed on a request of %s", peer)
-            return Status.FAILED, type(exc).__name__.encode()
+            return ReplyStatus.FAILED, type(exc).__name__.encode()
 
     async def _reply(
-        self, stream: INetStream, peer: PeerId, status: Status, payload: bytes
+        self, stream: INetStream, peer: PeerId, status: ReplyStatus, payload: bytes
     ) -> bool:
-        body = payload if status is Status.OK else payload[:REASON_BYTES_MAX]
+        body = payload if status is ReplyStatus.OK else payload[:REASON_BYTES_MAX]
         frame = _LENGTH.pack(1 + len(body)) + bytes([status]) + body
         return await write_all(self._host, stream, peer, frame)
 

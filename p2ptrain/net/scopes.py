@@ -22,7 +22,7 @@ _EXAMPLES = tuple(
 )
 
 
-class Scope(StrEnum):
+class AddressScope(StrEnum):
     LOOPBACK = "loopback"
     PRIVATE = "private"
     SHARED = "shared"
@@ -44,30 +44,31 @@ class Scope(StrEnum):
 
 
 _CODES = {
-    Scope.LOOPBACK: "ADDR-LOOPBACK",
-    Scope.PRIVATE: "ADDR-PRIVATE",
-    Scope.SHARED: "ADDR-PRIVATE",
+    AddressScope.LOOPBACK: "ADDR-LOOPBACK",
+    AddressScope.PRIVATE: "ADDR-PRIVATE",
+    AddressScope.SHARED: "ADDR-PRIVATE",
 }
 
 _WORDS = {
-    Scope.LOOPBACK: "this machine's own: no other machine can dial it",
-    Scope.PRIVATE: "of a private network: it cannot be dialled from outside",
-    Scope.SHARED: "of a provider's own network (carrier NAT): it cannot be dialled from outside",
-    Scope.EXAMPLE: "reserved for documentation: no machine has it",
+    AddressScope.LOOPBACK: "this machine's own: no other machine can dial it",
+    AddressScope.PRIVATE: "of a private network: it cannot be dialled from outside",
+    AddressScope.SHARED: "of a provider's own network (carrier NAT): it cannot be dialled "
+    "from outside",
+    AddressScope.EXAMPLE: "reserved for documentation: no machine has it",
 }
 
 
-def scope_of(address: Address) -> Scope:
+def scope_of(address: Address) -> AddressScope:
     """Return the scope of an address. 0.0.0.0 counts as loopback: dialling it reaches oneself."""
     if address.is_name:
-        return Scope.NAME
+        return AddressScope.NAME
     host: IpAddress = ipaddress.ip_address(address.host)
     if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped:
         host = host.ipv4_mapped
     if host.is_loopback or host.is_unspecified:
-        return Scope.LOOPBACK
+        return AddressScope.LOOPBACK
     if host in _SHARED:
-        return Scope.SHARED
+        return AddressScope.SHARED
     if any(host in network for network in _EXAMPLES):
-        return Scope.EXAMPLE
-    return Scope.PRIVATE if host.is_private or host.is_link_local else Scope.PUBLIC
+        return AddressScope.EXAMPLE
+    return AddressScope.PRIVATE if host.is_private or host.is_link_local else AddressScope.PUBLIC

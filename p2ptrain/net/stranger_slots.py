@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 
-class Places:
+class StrangerSlots:
     """When all places are taken, the source with the most loses its oldest place. So a new place is
     always available, and a flood from one source takes places only from itself. Among equal sources
     the oldest place goes.

@@ -109,7 +109,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             state=NodeState(around.journal),
         )
         _serve_probes(context)
-        _say_how_it_sends(context)
+        _record_congestion(context)
         yield context
 
 
@@ -133,7 +133,7 @@ def _directory(around: Surroundings, ledger: Ledger) -> PeerDirectory:
 def _flooded(alerts: Alerts, peers: PeerDirectory, author: PeerId) -> None:
     """Say that an event of `author` was dropped."""
     alerts.show("flood", FLOOD)
-    peers.complain("flood", author)
+    peers.report_misbehaviour("flood", author)
 
 
 def _trainer(run: Run, arena: Arena | None) -> TrainerState:
@@ -193,7 +193,7 @@ def _serve_probes(context: Context) -> None:
     )
 
 
-def _say_how_it_sends(context: Context) -> None:
+def _record_congestion(context: Context) -> None:
     limit = context.config.limit_up_bytes_per_s
     context.journal.write("sending", **asdict(context.plane.congestion), limit_bytes_per_s=limit)
     if not context.manifest.encrypted:

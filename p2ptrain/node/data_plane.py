@@ -17,8 +17,8 @@ from p2ptrain.dataplane import (
     Endpoint,
     Listener,
     PeerShares,
-    Rank,
     RingInbox,
+    SendPriority,
     Uplink,
     probe_congestion,
 )
@@ -53,7 +53,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
         stack.callback(uplink.close)  # Closed before the listener, which waits for its threads.
     ring_inbox = RingInbox()
     listener.handle("ring", ring_inbox.handle)
-    fair = None if uplink is None else PeerShares(uplink, Rank.SWARM).take
+    fair = None if uplink is None else PeerShares(uplink, SendPriority.SWARM).wait_to_send
     listener.handle(PURPOSE, ChunkServer(HotChunks(store), limit=fair))
     endpoint = _endpoint(identity, credentials, listener, around.network)
     return DataPlane(credentials, listener, ring_inbox, uplink, probe_congestion(), endpoint)
@@ -61,7 +61,7 @@ def open_data_plane(stack: ExitStack, around: Surroundings, store: Store) -> Dat
 
 def swarm_limit(uplink: Uplink | None) -> Callable[[int], None] | None:
     """Return the function that waits for leave to send low-priority bytes; None without a cap."""
-    return None if uplink is None else uplink.share(Rank.SWARM).take
+    return None if uplink is None else uplink.share(SendPriority.SWARM).wait_to_send
 
 
 def _endpoint(

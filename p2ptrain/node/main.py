@@ -16,18 +16,18 @@ from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import P2PTrainError, first_error
 from p2ptrain.identity import load_or_create
-from p2ptrain.node.consensus.adopt_chain import take_over
+from p2ptrain.node.consensus.adopt_chain import write_adopted_chain
 from p2ptrain.node.control.control_socket import serve_commands
-from p2ptrain.node.control.leaving import Exit
+from p2ptrain.node.control.leaving import ExitSignals
 from p2ptrain.node.joining import find_run
 from p2ptrain.node.joining.invitation import invite
-from p2ptrain.node.joining.startup_status import Reception
-from p2ptrain.node.startup import opened
+from p2ptrain.node.joining.startup_status import StartupStatus
+from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.malloc_limits import limit_malloc
 from p2ptrain.node.state.threads import switch_threads_often
 from p2ptrain.node.state.timing import USUAL, Timing
-from p2ptrain.node.tasks import live
+from p2ptrain.node.tasks import run_tasks
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.observe.journal import Journal
 from p2ptrain.standard_error import write_line
@@ -68,7 +68,7 @@ def run_node(
             journal.write("stopped", code=error.code, reason=error.what, evidence=error.evidence)
             raise error from None
         journal.write("stopped", code="", reason="")
-    _say(config.quiet, "stopped")
+    _print_line(config.quiet, "stopped")
     return 0
 
 
@@ -80,23 +80,23 @@ async def _main(
     trainers: MakeTrainers,
     dress: Dress,
 ) -> None:
-    say = partial(_say, config.quiet)
-    exit_ = Exit(say)
+    print_line = partial(_print_line, config.quiet)
+    exit_ = ExitSignals(print_line)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exit_.obey_signals, nursery.cancel_scope)
 
         def begin(context: Context | None) -> None:
             exit_.context = context
 
-        await lives(config, home, journal, say, begin, trainers, dress=dress)
+        await run_lives(config, home, journal, print_line, begin, trainers, dress=dress)
         nursery.cancel_scope.cancel()
 
 
-async def lives(
+async def run_lives(
     config: NodeConfig,
     home: Home,
     journal: Journal,
-    say: find_run.Say,
+    print_line: find_run.PrintLine,
     begin: Callable[[Context | None], None],
     trainers: MakeTrainers = subprocesses,
     disk: Disk | None = None,
@@ -111,29 +111,31 @@ async def lives(
     Raises:
         P2PTrainError: the node cannot start, or cannot go on; the error says why and what to do.
     """
-    reception = Reception(load_or_create(home.identity).peer, journal)
+    reception = StartupStatus(load_or_create(home.identity).peer, journal)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_commands, home.control, reception)
         while True:
-            async with opened(config, home, reception, say, disk=disk, timing=timing) as made:
+            async with open_node(
+                config, home, reception, print_line, disk=disk, timing=timing
+            ) as made:
                 context = dress(made)
                 if config.seed:
-                    invite(context, say)
+                    invite(context, print_line)
                 begin(context)
                 async with reception.with_context(context):
-                    rejoin = await live(context, say, trainers)
+                    rejoin = await run_tasks(context, print_line, trainers)
                 begin(None)
-            await trio.to_thread.run_sync(take_over, home, rejoin, disk)
+            await trio.to_thread.run_sync(write_adopted_chain, home, rejoin, disk)
             if context.state.leaving:
                 break
-            say(
+            print_line(
                 "rejoining: another chain outranks this node's branch; entries after "
                 f"{rejoin.height} are dropped, and training continues on that chain"
             )
         nursery.cancel_scope.cancel()
 
 
-def _say(quiet: bool, text: str) -> None:
+def _print_line(quiet: bool, text: str) -> None:
     """Print a line for the user; the journal has more. Unprintable characters are replaced, so that
     no text can control the terminal.
 

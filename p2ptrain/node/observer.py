@@ -18,21 +18,21 @@ from typing import TypeVar
 import trio
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.archive.replay import Account, Named, account_of, named_by
+from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts, chain_facts, snapshot_named
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import IdentityInUse, NetworkUnreachable, P2PTrainError, TryLater, first_error
 from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest
 from p2ptrain.names import label
-from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import nobody_keeps
-from p2ptrain.node.joining.find_run import Say
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.find_run import PrintLine
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.outer_state.fetch import fetch as fetch_blob
 from p2ptrain.node.outer_state.scrub import after, repair
-from p2ptrain.node.startup import opened
+from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.tasks import be_present
+from p2ptrain.node.tasks import start_presence
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import Serving
 from p2ptrain.suggested_command import to_paste
@@ -57,7 +57,7 @@ USUAL = Patience()
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedSnapshot:
     """A fetched snapshot, and the number of later updates that were fetched with it."""
 
     step: int
@@ -68,21 +68,25 @@ class Fetched:
     seconds: float
 
 
-def fetch(config: NodeConfig, wanted: str, *, updates: bool, pin: bool, say: Say) -> Fetched:
+def fetch(
+    config: NodeConfig, wanted: str, *, updates: bool, pin: bool, print_line: PrintLine
+) -> FetchedSnapshot:
     """Fetch a certified snapshot into the home: "newest", "genesis", a step, or a digest's
     beginning. `updates` fetches all later updates too.
 
     Raises:
         P2PTrainError: the snapshot cannot be fetched; the error says why and what to do.
     """
-    work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, say=say)
+    work = partial(fetch_here, wanted=wanted, updates=updates, pin=pin, print_line=print_line)
     try:
-        return _run(config, work, say)
+        return _run(config, work, print_line)
     except HomeInUse as exc:
         raise _has_a_node(exc, config.home) from exc
 
 
-def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> list[Digest]:
+def repair_store(
+    config: NodeConfig, damaged: Sequence[Digest], print_line: PrintLine
+) -> list[Digest]:
     """Set these chunks aside and fetch them from peers. Return those that were fetched.
 
     Raises:
@@ -95,7 +99,7 @@ def repair_store(config: NodeConfig, damaged: Sequence[Digest], say: Say) -> lis
             await trio.to_thread.run_sync(context.store.examine, digest)
         return await repair(context, damaged)
 
-    return _run(config, work, say)
+    return _run(config, work, print_line)
 
 
 class HomeInUse(IdentityInUse):
@@ -106,9 +110,11 @@ def as_observer(config: NodeConfig) -> NodeConfig:
     return replace(config, seed=True, observes=True, assume_yes=True)
 
 
-def _run(config: NodeConfig, work: Callable[[Context], Awaitable[Result]], say: Say) -> Result:
+def _run(
+    config: NodeConfig, work: Callable[[Context], Awaitable[Result]], print_line: PrintLine
+) -> Result:
     home, config = Home(config.home), as_observer(config)
-    observed = partial(_observe, config, home, say=say, work=work)
+    observed = partial(_observe, config, home, print_line=print_line, work=work)
     with ExitStack() as stack:
         try:
             stack.enter_context(sole_use(home))
@@ -126,11 +132,11 @@ async def _observe(
     home: Home,
     journal: Journal,
     *,
-    say: Say,
+    print_line: PrintLine,
     work: Callable[[Context], Awaitable[Result]],
 ) -> Result:
-    reception = Reception(load_or_create(home.identity).peer, journal)
-    async with opened(config, home, reception, say) as context:
+    reception = StartupStatus(load_or_create(home.identity).peer, journal)
+    async with open_node(config, home, reception, print_line) as context:
         return await observe(context, work)
 
 
@@ -140,10 +146,10 @@ async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]
     Raises what `work` raises.
     """
     done = list[Result]()
-    context.state.enter(Serving())
+    context.state.set_state(Serving())
 
     async def follow_the_ledger() -> None:
-        await agree(context)
+        await run_ledger(context)
         raise TryLater(
             "the run has just left a branch for another chain",
             do="repeat the command; it continues from there",
@@ -151,13 +157,13 @@ async def observe(context: Context, work: Callable[[Context], Awaitable[Result]]
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow_the_ledger)
-        be_present(nursery, context)
+        start_presence(nursery, context)
         done.append(await work(context))
         nursery.cancel_scope.cancel()
     return done[0]
 
 
-async def be_current(context: Context, say: Say, patience: Patience = USUAL) -> None:
+async def be_current(context: Context, print_line: PrintLine, patience: Patience = USUAL) -> None:
     """Return when our ledger has been as long as every counted peer's for `current_s`.
 
     Raises NetworkUnreachable, TryLater: for `hear_s` no counted peer was heard and no entry came;
@@ -175,7 +181,7 @@ async def be_current(context: Context, say: Say, patience: Patience = USUAL) -> 
                 raise nobody_keeps(context)
             raise _nobody(context, patience.hear_s)
     for words in _not_counted(context):
-        say(words)
+        print_line(words)
 
 
 def _nobody(context: Context, hear_s: float) -> NetworkUnreachable:
@@ -189,16 +195,16 @@ def _nobody(context: Context, hear_s: float) -> NetworkUnreachable:
 
 def _not_counted(context: Context) -> list[str]:
     believed, height = (
-        {view.peer for view in context.peers.believed()},
+        {record.peer for record in context.peers.believed()},
         context.ledger.snapshot.height,
     )
     return [
         (
-            f"{label(view.peer)} claims {view.heartbeat.height} entries of the ledger and shows "
-            f"none after entry {height}: its claim is ignored"
+            f"{label(record.peer)} claims {record.heartbeat.height} entries of the ledger and "
+            f"shows none after entry {height}: its claim is ignored"
         )
-        for view in context.peers.table
-        if view.peer not in believed
+        for record in context.peers.table
+        if record.peer not in believed
     ]
 
 
@@ -208,17 +214,17 @@ async def fetch_here(
     wanted: str,
     updates: bool,
     pin: bool,
-    say: Say,
+    print_line: PrintLine,
     patience: Patience = USUAL,
-) -> Fetched:
+) -> FetchedSnapshot:
     """Fetch as `fetch` does, in a network that is already up."""
-    await be_current(context, say, patience)
-    account = account_of(context.manifest, context.ledger.kept.start, context.ledger.kept.entries)
-    named = named_by(account, wanted)
+    await be_current(context, print_line, patience)
+    account = chain_facts(context.manifest, context.ledger.kept.start, context.ledger.kept.entries)
+    named = snapshot_named(account, wanted)
     with trio.move_on_after(patience.no_source_s):
         # Replays need the amendments.
         await context.until_known(context.ledger.snapshot.step)
-    say(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
+    print_line(f"fetching the snapshot of outer step {named.step}, {named.digest[:12]}…")
     if pin:
         await trio.to_thread.run_sync(partial(context.store.lasting.change, add=named.digest))
     began, count = context.now(), 0
@@ -229,8 +235,8 @@ async def fetch_here(
         report = await fetch_blob(context, digest, shown=digest == named.digest, unwanted=unwanted)
         count += report.bytes_fetched
         for peer in report.blamed:
-            say(f"{label(peer)} sent a wrong chunk and is not asked again")
-    return Fetched(
+            print_line(f"{label(peer)} sent a wrong chunk and is not asked again")
+    return FetchedSnapshot(
         step=named.step,
         digest=named.digest,
         height=named.source.height,
@@ -240,7 +246,7 @@ async def fetch_here(
     )
 
 
-def _updates_since(account: Account, named: Named) -> list[Digest]:
+def _updates_since(account: ChainFacts, named: CertifiedSnapshot) -> list[Digest]:
     later = (account.steps[step].update for step in range(named.step, account.end))
     return [update for update in later if update is not None]
 

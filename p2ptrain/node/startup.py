@@ -26,7 +26,7 @@ from p2ptrain.node.assembly import assembled
 from p2ptrain.node.gossip.ask_peers import ADMITTED, STRANGER
 from p2ptrain.node.gossip.connections import met_before
 from p2ptrain.node.joining import consent, duplicate_identity, find_run, trusted_checkpoint
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.surroundings import Surroundings
 from p2ptrain.node.state.timing import USUAL, Timing
@@ -38,11 +38,11 @@ from p2ptrain.store import Disk
 
 
 @asynccontextmanager
-async def opened(
+async def open_node(
     config: NodeConfig,
     home: Home,
-    reception: Reception,
-    say: find_run.Say,
+    reception: StartupStatus,
+    say: find_run.PrintLine,
     *,
     disk: Disk | None = None,
     timing: Timing = USUAL,
@@ -66,9 +66,9 @@ async def opened(
         for address in network.addresses():
             say(f"listening at {address}")
         run = await _join(network, config, home, identity, admission, reception, say, timing)
-        count = partial(start_count.count, home.starts, disk=disk)
+        count_start = partial(start_count.count_start, home.starts, disk=disk)
         incarnation = await duplicate_identity.start(
-            network, identity, run, count, admission.admits, say, timing.questions
+            network, identity, run, count_start, admission.admits, say, timing.questions
         )
         await trusted_checkpoint.begin_at_checkpoint(
             network,
@@ -104,8 +104,8 @@ async def _join(
     home: Home,
     identity: Identity,
     admission: Admission,
-    reception: Reception,
-    say: find_run.Say,
+    reception: StartupStatus,
+    say: find_run.PrintLine,
     timing: Timing,
 ) -> Run:
     """Learn the run, connect to a peer if one is reachable, and wait for admission."""
@@ -113,19 +113,19 @@ async def _join(
     ways_in = [*config.bootstrap, *met]
     known = find_run.known_run(home, config)
     if ways_in:
-        reception.enter(Connecting())
+        reception.set_state(Connecting())
         others = f" or {len(ways_in) - 1} more" if ways_in[1:] else ""
         say(f"connecting to {ways_in[0]}{others}")
-    run = known or await find_run.learn_run(network, config, ways_in)
+    run = known or await find_run.fetch_run(network, config, ways_in)
     reception.run = run
     if known is None:
         await _check(config, home, run, reception, say)
-    asking = partial(reception.enter, AwaitingAnswer(), consent.HOW_TO_ANSWER)
-    await consent.ask(run, config, identity.peer, home.agreed, asking=asking)
+    asking = partial(reception.set_state, AwaitingAnswer(), consent.HOW_TO_ANSWER)
+    await consent.ask_consent(run, config, identity.peer, home.agreed, asking=asking)
     if known is None:
-        reception.enter(Connecting())
+        reception.set_state(Connecting())
         save_run(home.manifest, run)
-    admission.enter(run)
+    admission.set_run(run)
     if known is not None and ways_in:
         of_run = partial(_is_of_run, admission, met)
         await find_run.return_to(network, config, run, ways_in, say, is_of_run=of_run)
@@ -155,13 +155,17 @@ def _is_of_run(admission: Admission, met: list[str], peer: PeerId) -> bool:
 
 
 async def _check(
-    config: NodeConfig, home: Home, run: Run | None, reception: Reception, say: find_run.Say
+    config: NodeConfig,
+    home: Home,
+    run: Run | None,
+    reception: StartupStatus,
+    say: find_run.PrintLine,
 ) -> None:
     """Check that this machine can run the node; warn of resources that may run short.
 
     Raises MachineUnfit, ConfigError, TrainerError: it cannot run the node.
     """
-    reception.enter(Checking())
+    reception.set_state(Checking())
     found = await trio.to_thread.run_sync(machine_check.check, config, home, run)
     for doubt in reception.doubt([Caution(each.code, each.what, each.do) for each in found]):
         say(f"warning: {doubt.words}")

@@ -12,11 +12,11 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.ledger.messages.peer_reports import Ready
-from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.node.consensus.pruning import notice_pruned
 from p2ptrain.node.control.isolation_warning import notice_isolation
 from p2ptrain.node.control.left_out_warning import notice_left_out
-from p2ptrain.node.control.slow_reduce_warning import notice_slow_exchange
+from p2ptrain.node.control.slow_reduce_warning import notice_slow_reduce
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.connections import (
     bootstrap_again,
@@ -26,20 +26,24 @@ from p2ptrain.node.gossip.connections import (
     watch_peers,
 )
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions
-from p2ptrain.node.gossip.gossip import listen, speak
+from p2ptrain.node.gossip.gossip import listen, send_heartbeats
 from p2ptrain.node.gossip.path_probes import probe_paths
 from p2ptrain.node.gossip.revocation import notice_revocation
 from p2ptrain.node.joining import hello_server
 from p2ptrain.node.joining.base_server import serve_bases
-from p2ptrain.node.joining.duplicate_identity import answer_questions, keep_alone, take_notice
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.duplicate_identity import (
+    answer_questions,
+    take_notice,
+    watch_for_duplicates,
+)
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.joining.hello_server import answer_hellos
 from p2ptrain.node.optimizer_sharing.donor import donate
 from p2ptrain.node.outer_state.data_index import learn_data
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.outer_state.retention import keep_store_small
 from p2ptrain.node.outer_state.scrub import scrub
-from p2ptrain.node.reduce.reduce_task import exchange
+from p2ptrain.node.reduce.reduce_task import run_reduces
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.evaluation_task import gather_validation
 from p2ptrain.node.training.lease_data import fetch_ahead
@@ -51,7 +55,7 @@ from p2ptrain.peers.protocol_names import identity_topic
 from p2ptrain.suggested_command import to_paste
 
 _PRESENT = (
-    speak,
+    send_heartbeats,
     stay_connected,
     bootstrap_again,
     find_peers,
@@ -59,12 +63,12 @@ _PRESENT = (
     watch_peers,
     notice_revocation,
     notice_pruned,
-    keep_alone,
+    watch_for_duplicates,
     keep_amended,
 )
 
 
-def be_present(nursery: trio.Nursery, context: Context) -> None:
+def start_presence(nursery: trio.Nursery, context: Context) -> None:
     """Do what every process in the run's network does, be it a node or an observer: answer
     neighbours, send and receive gossip, and stay connected while the nursery lasts."""
     answer_hellos(context)
@@ -74,7 +78,9 @@ def be_present(nursery: trio.Nursery, context: Context) -> None:
         nursery.start_soon(task, context)
 
 
-async def live(context: Context, say: Say, trainers: MakeTrainers = subprocesses) -> Rejoin:
+async def run_tasks(
+    context: Context, print_line: PrintLine, trainers: MakeTrainers = subprocesses
+) -> Rejoin:
     """Run until cancelled, or until this node leaves its branch. Return the chain to adopt then.
     `trainers` starts the trainers; a seed does not call it.
 
@@ -83,18 +89,18 @@ async def live(context: Context, say: Say, trainers: MakeTrainers = subprocesses
     """
     left = list[Rejoin]()
 
-    async def agree_to_the_end() -> None:
-        left.append(await agree(context))
+    async def run_ledger_to_the_end() -> None:
+        left.append(await run_ledger(context))
         nursery.cancel_scope.cancel()
 
     answer_introductions(context)
     serve_bases(context)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(agree_to_the_end)
-        be_present(nursery, context)
+        nursery.start_soon(run_ledger_to_the_end)
+        start_presence(nursery, context)
         for task in (notice_the_end, notice_isolation):
             nursery.start_soon(task, context)
-        nursery.start_soon(narrate, context, say)
+        nursery.start_soon(print_progress, context, print_line)
         nursery.start_soon(hello_server.pass_requests_on, context)
         await learn_data(context)
         nursery.start_soon(keep_outer_state, context)
@@ -107,7 +113,7 @@ async def live(context: Context, say: Say, trainers: MakeTrainers = subprocesses
         if not context.trains:
             nursery.start_soon(serve_only, context)
         else:
-            for task in (exchange, notice_left_out, notice_slow_exchange):
+            for task in (run_reduces, notice_left_out, notice_slow_reduce):
                 nursery.start_soon(task, context)
             nursery.start_soon(train, context, trainers(context))
     return left[0]
@@ -115,7 +121,7 @@ async def live(context: Context, say: Say, trainers: MakeTrainers = subprocesses
 
 async def serve_only(context: Context) -> None:
     """Serve as a seed, which trains nothing: it is ready for every outer step with no tokens."""
-    context.state.enter(Serving())
+    context.state.set_state(Serving())
     told_step = -1
     while True:
         step = context.ledger.snapshot.step
@@ -134,7 +140,7 @@ async def notice_the_end(context: Context) -> None:
         "run-ended", step=context.outer.step, tokens=context.ledger.snapshot.tokens
     )
     if context.trains:
-        context.state.enter(StandingBy("the run is complete; this node serves its weights"))
+        context.state.set_state(StandingBy("the run is complete; this node serves its weights"))
         if context.me not in context.ledger.snapshot.tokens_by_peer:
             export = to_paste(context.home.root, "export --to hf DIR")
             context.alerts.show(
@@ -145,31 +151,31 @@ async def notice_the_end(context: Context) -> None:
                     f"{export} writes its weights to a folder",
                 ),
             )
-            context.changes.ring()
+            context.changes.notify_all()
 
 
-async def narrate(context: Context, say: Say) -> None:
+async def print_progress(context: Context, print_line: PrintLine) -> None:
     """Print each change of state, warning, request to join, and outer step, until cancelled."""
     told, step, trainer, warned, asked = "", None, "", set[Caution](), set[PeerId]()
     while True:
         state = context.shown
         if context.trainer.device != trainer:
             trainer = context.trainer.device
-            say(f"training on {trainer}")
+            print_line(f"training on {trainer}")
         if (news := _news(state)) != told:
             told = news
-            say(words(state))
+            print_line(words(state))
         for caution in context.alerts.warnings.values():
             if caution not in warned:
-                say(f"warning: {caution.words}")
+                print_line(f"warning: {caution.words}")
         warned = set(context.alerts.warnings.values())
-        for peer in hello_server.asking(context):
+        for peer in hello_server.waiting_peers(context):
             if peer not in asked:
                 asked.add(peer)
-                say(hello_server.asks(context, peer))
+                print_line(hello_server.request_line(context, peer))
         if context.outer.step not in (step, None):
             step = context.outer.step
-            say(f"outer step {step} of {context.manifest.outer.steps}, {_tokens(context)}")
+            print_line(f"outer step {step} of {context.manifest.outer.steps}, {_tokens(context)}")
         await context.changes.wait()
 
 

@@ -28,7 +28,7 @@ FAULTS_KEPT_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class TrainingFault:
     """One committed block that was not trained exactly once by the member credited with it."""
 
     step: int
@@ -42,14 +42,14 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Trained:
+class TrainingAudit:
     """The result. `unseen` counts committed blocks of peers whose journals are missing or do not
     reach back far enough.
     """
 
     checked: int = 0
     unseen: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[TrainingFault] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
@@ -92,14 +92,14 @@ def _number(block: object) -> int:
 
 def check_trained(
     begins: LedgerState, links: Iterable[tuple[LedgerState, Entry]], records: Iterable[Record]
-) -> Trained:
+) -> TrainingAudit:
     """Compare a chain with the records of all available journals.
 
     `links` holds (state before, entry) one after the other, starting at `begins`; each journal's
     records are in their order. The chain must have been verified. Journals may come from anybody: a
     false one causes faults, or hides those of the peers that it names.
     """
-    found = Trained()
+    found = TrainingAudit()
     offers = _offers_in(records)
     committed: dict[int, int] = {}
     heads: set[str] = {begins.head}
@@ -125,10 +125,12 @@ def check_trained(
 
 def _taken_twice(
     step: int, part: Participant, credited: Blocks, committed: dict[int, int]
-) -> list[Fault]:
+) -> list[TrainingFault]:
     again = [block for block in credited if block in committed]
     faults = [
-        Fault(step, block, part.peer, f"was already committed in outer step {committed[block]}")
+        TrainingFault(
+            step, block, part.peer, f"was already committed in outer step {committed[block]}"
+        )
         for block in again
     ]
     committed.update((block, step) for block in credited)
@@ -137,13 +139,13 @@ def _taken_twice(
 
 def _compared(
     step: int, part: Participant, credited: Blocks, works: Sequence[Blocks]
-) -> list[Fault]:
+) -> list[TrainingFault]:
     if credited in works:
         return []
         # Of several works, the newest is the one that would have been averaged.
     last = works[-1] if works else ()
     return [
-        Fault(step, block, part.peer, reason)
+        TrainingFault(step, block, part.peer, reason)
         for block in dict.fromkeys((*credited, *last))
         if (reason := _wrong(block, credited, last))
     ]

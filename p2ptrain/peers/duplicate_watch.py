@@ -60,8 +60,8 @@ ASKED_AT_ONCE = 4
 
 FRESH_S = 30.0
 """Seconds for which a proof is accepted, counted from when its nonce was drawn. With a longer time,
-a peer that withholds a proof could choose when a process learns of its duplicate. A desk keeps
-proofs as long.
+a peer that withholds a proof could choose when a process learns of its duplicate.
+`IdentityMailboxes` keeps proofs as long.
 """
 
 LINGER_S = 10.0

@@ -113,7 +113,7 @@ class IdentityMailboxes:
 
     def answer(self, peer: PeerId, question: IdentityQuestion, now: float) -> IdentityReply | None:
         """Answer an admitted peer; None if it asks too often."""
-        if not self._questions.take(peer, 1, now):
+        if not self._questions.consume(peer, 1, now):
             return None
         box = self._box(peer, now)
         for proof in question.proofs:
@@ -166,7 +166,7 @@ class IdentityMailboxes:
     def _announce(self, box: _Box, notice: IdentityNotice, incarnation: int, now: float) -> None:
         key = notice.proof is not None, incarnation
         _, last_s = box.announced.get(key, (None, float("-inf")))
-        if now >= last_s + NOTICE_AGAIN_S and self._announced.take(None, 1, now):
+        if now >= last_s + NOTICE_AGAIN_S and self._announced.consume(None, 1, now):
             _put(box.announced, key, None, now, 2 * ASKERS_MAX)
             self.notices.append(notice)
 

@@ -45,7 +45,7 @@ class MisbehaviourLog:
     def complain(self, event: str, about: str, fields: dict[str, object], now: float) -> None:
         """Write the event, or count it for the next line about it."""
         count, since = self._said.pop((event, about), (0, -COMPLAINT_S))
-        if now >= since + COMPLAINT_S and self._lines.take(event, 1, now):
+        if now >= since + COMPLAINT_S and self._lines.consume(event, 1, now):
             self._journal.write(event, peer=about, kept_back=count, **fields)
             count, since = -1, now
         self._said[event, about] = count + 1, since
@@ -57,7 +57,7 @@ class MisbehaviourLog:
         (None).
         """
         if author is None or (
-            self._notes.take(author, 1, now) and self._lines.take("note", 1, now)
+            self._notes.consume(author, 1, now) and self._lines.consume("note", 1, now)
         ):
             self._journal.write("note", text=text)
         else:

@@ -68,9 +68,9 @@ class PeerTable:
         Raises:
             RemoteProtocolError: a small beat and its base together are no heartbeat.
         """
-        view = self._views.get(peer)
-        if view is not None and view.base is not None and beat.rests_on(view.base.heartbeat):
-            return full_heartbeat(view.base, beat)
+        record = self._views.get(peer)
+        if record is not None and record.base is not None and beat.rests_on(record.base.heartbeat):
+            return full_heartbeat(record.base, beat)
         if len(self._lacking) < self._peers_max:
             self._lacking[peer] = None
         return None
@@ -95,21 +95,21 @@ class PeerTable:
             self._lacking.pop(peer, None)
         elif known is not None:
             base = known.base
-        view = self._views[peer] = PeerRecord(peer, heartbeat, endpoint, now, base)
-        return view
+        record = self._views[peer] = PeerRecord(peer, heartbeat, endpoint, now, base)
+        return record
 
     def note_alive(self, peer: PeerId, beat: HeartbeatDelta, now: float) -> bool:
         """Note that `peer` lives, by a beat that cannot be decoded. Return False if the beat is
         old, or no heartbeat of `peer` was ever taken.
         """
-        view = self._views.get(peer)
-        if view is None:
+        record = self._views.get(peer)
+        if record is None:
             return False
-        told = (view.heartbeat.incarnation, view.heartbeat.serial)
-        if not all(beat.follows(*earlier) for earlier in (told, view.unread or told)):
+        told = (record.heartbeat.incarnation, record.heartbeat.serial)
+        if not all(beat.follows(*earlier) for earlier in (told, record.unread or told)):
             return False
         unread = (beat.incarnation, beat.serial)
-        self._views[peer] = replace(view, heard_s=now, unread=unread)
+        self._views[peer] = replace(record, heard_s=now, unread=unread)
         return True
 
     def pop_lacking(self) -> tuple[PeerId, ...]:
@@ -131,8 +131,8 @@ class PeerTable:
         return len(self._views) >= most
 
     def endpoint(self, peer: PeerId) -> Endpoint | None:
-        view = self._views.get(peer)
-        return view.endpoint if view else None
+        record = self._views.get(peer)
+        return record.endpoint if record else None
 
 
 def endpoint_of(peer: PeerId, wire: bytes) -> Endpoint | None:

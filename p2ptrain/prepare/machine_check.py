@@ -72,7 +72,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MachineFinding:
     code: str
     what: str
     do: str
@@ -81,7 +81,7 @@ class Finding:
 
 def check(
     config: NodeConfig, home: Home, run: Run | None, machine: Machine | None = None
-) -> list[Finding]:
+) -> list[MachineFinding]:
     """Return the doubts about `machine`, which is this one by default. Blocks while it looks at
     every file of the store.
 
@@ -106,7 +106,7 @@ def check_publishing(home: Home, numel: int) -> None:
     _require_none_is_a_fault(list(publishing_findings(machine_of(home), numel)))
 
 
-def _require_none_is_a_fault(found: list[Finding]) -> None:
+def _require_none_is_a_fault(found: list[MachineFinding]) -> None:
     for each in found:
         if each.is_fault:
             raise MachineUnfit(
@@ -117,7 +117,7 @@ def _require_none_is_a_fault(found: list[Finding]) -> None:
             )
 
 
-def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[Finding]:
+def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[MachineFinding]:
     """Yield all findings about `machine`. Pure."""
     if not config.seed and not config.ranks_host:
         yield from _devices(config, machine)
@@ -127,12 +127,12 @@ def findings(config: NodeConfig, machine: Machine, run: Run | None) -> Iterator[
         yield from _disk(config, machine, run)
 
 
-def publishing_findings(machine: Machine, numel: int) -> Iterator[Finding]:
+def publishing_findings(machine: Machine, numel: int) -> Iterator[MachineFinding]:
     """Yield findings about making the first weights. θ is made in memory as a whole. On disk m
     takes one chunk: it is zero, and equal chunks are stored once. Pure."""
     theta, room = 4 * numel, machine.disk_free + machine.stored
     if theta > machine.memory:
-        yield Finding(
+        yield MachineFinding(
             "MEM-HOST",
             f"the first weights take {size(theta)} of memory, and this machine has "
             f"{size(machine.memory)}",
@@ -140,7 +140,7 @@ def publishing_findings(machine: Machine, numel: int) -> Iterator[Finding]:
             is_fault=True,
         )
     if theta > room:
-        yield Finding(
+        yield MachineFinding(
             "DISK-LOW",
             f"the first weights take {size(theta)} of disk, and {size(room)} are free",
             "make room, or give --home a folder on a larger disk",
@@ -148,9 +148,9 @@ def publishing_findings(machine: Machine, numel: int) -> Iterator[Finding]:
         )
 
 
-def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
+def _devices(config: NodeConfig, machine: Machine) -> Iterator[MachineFinding]:
     if not machine.has_torch:
-        yield Finding(
+        yield MachineFinding(
             "EXTRA-MISSING",
             "torch is not installed, and a node that trains needs it",
             "run scripts/setup without P2PTRAIN_TORCH, which installs torch; or use --seed, "
@@ -158,14 +158,14 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
             is_fault=True,
         )
     if config.device == "cuda" and not machine.has_gpu:
-        yield Finding(
+        yield MachineFinding(
             "GPU-NONE",
             "you asked for a GPU, and this machine shows none",
             "use --device cpu, or install the driver; a container needs --gpus all",
             is_fault=True,
         )
     if config.precision == "bf16" and not machine.has_bf16 and _on_cpu(config, machine):
-        yield Finding(
+        yield MachineFinding(
             "BF16-SLOW",
             "this processor has no instructions for bf16; fp32 is about 20 times as fast on it",
             "leave out --precision",
@@ -173,7 +173,7 @@ def _devices(config: NodeConfig, machine: Machine) -> Iterator[Finding]:
     wanted = config.ranks * RANK_SHM_BYTES
     uses_gpus = machine.has_gpu and not _on_cpu(config, machine)
     if uses_gpus and config.ranks > 1 and machine.shm is not None and machine.shm < wanted:
-        yield Finding(
+        yield MachineFinding(
             "SHM-SMALL",
             f"{config.ranks} ranks on GPUs may need {size(wanted)} of /dev/shm, which has "
             f"{size(machine.shm)}",
@@ -185,7 +185,7 @@ def _on_cpu(config: NodeConfig, machine: Machine) -> bool:
     return config.device == "cpu" or (config.device == "auto" and not machine.takes_gpu)
 
 
-def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
+def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFinding]:
     node = memory_of(run.id, run.manifest)
     needed = node.of_seed if config.seed else node.total
     if _on_cpu(config, machine) and not config.seed and not config.ranks_host:
@@ -196,14 +196,14 @@ def _memory(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]
             f"this run takes {size(needed)} of memory on this machine, which has "
             f"{size(machine.memory)}"
         )
-        yield Finding("MEM-HOST", what, do, is_fault=True)
+        yield MachineFinding("MEM-HOST", what, do, is_fault=True)
     elif needed > machine.memory_free:
         free = size(machine.memory_free)
         what = (
             f"this run takes {size(needed)} of memory on this machine; {free} were free when the "
             "node started"
         )
-        yield Finding("MEM-HOST", what, do)
+        yield MachineFinding("MEM-HOST", what, do)
 
 
 def room_for_activations(run: RunId, manifest: RunManifest, memory: int) -> int:
@@ -218,7 +218,7 @@ def _of_trainer(manifest: RunManifest) -> int:
     return trainer_memory(model, inner, "fp32", eager=eager).vectors
 
 
-def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
+def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[MachineFinding]:
     """Yield findings about the disk. It needs room for one more snapshot than is kept, since the
     oldest is deleted once the next is whole. For the same reason it needs room for two states of
     the inner optimizer, each as long as a snapshot.
@@ -229,14 +229,16 @@ def _disk(config: NodeConfig, machine: Machine, run: Run) -> Iterator[Finding]:
     do = "make room, or give --home a folder on a larger disk"
     if snapshot > room:
         what = f"a snapshot of this run takes {size(snapshot)}, and {size(room)} of disk are free"
-        yield Finding("DISK-LOW", what, do, is_fault=True)
+        yield MachineFinding("DISK-LOW", what, do, is_fault=True)
     elif config.keep_snapshots and (config.keep_snapshots + 1) * snapshot + inner > room:
         beside = f", and {size(inner)} of the inner optimizer" if inner else ""
         what = (
             f"{config.keep_snapshots} snapshots of {size(snapshot)}, and the next "
             f"one{beside}, do not fit on this disk, which has {size(room)} free"
         )
-        yield Finding("DISK-LOW", what, f"use a smaller number with --keep-snapshots, or {do}")
+        yield MachineFinding(
+            "DISK-LOW", what, f"use a smaller number with --keep-snapshots, or {do}"
+        )
 
 
 # ── measurements ─────────────────────────────────────────────────────────────────────────────────

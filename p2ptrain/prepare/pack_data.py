@@ -21,7 +21,7 @@ from pathlib import Path
 
 from p2ptrain.config.run_file import DataSection, RunFile
 from p2ptrain.data.pack import PackSpec, pack_stream
-from p2ptrain.data.sources import Source, find_source
+from p2ptrain.data.sources import DataSource, find_source
 from p2ptrain.data.tokenizer_file import read_tokenizer
 from p2ptrain.data.vocabulary import (
     READS_SAMPLE_CHARACTERS_MAX,
@@ -42,11 +42,11 @@ TOKENIZER_KIND = "tokenizer"
 FACTS_FILE = "data.json"
 FACTS_BYTES_MAX = 64 * 1024
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class DataMade:
+class PackedData:
     """Packed data and its digests in the store.
 
     `sequence` and `block_sequences` are the run's context and inner batch. The token `begin` stands
@@ -79,7 +79,9 @@ class DataMade:
         )
 
 
-def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> DataMade:
+def make_data(
+    run_file: RunFile, beside: Path, store: Store, scratch: Path, print_line: PrintLine
+) -> PackedData:
     """Put the data of this run file into `store`: pack it, or copy a folder made by `data pack`.
 
     Raises:
@@ -88,29 +90,31 @@ def make_data(run_file: RunFile, beside: Path, store: Store, scratch: Path, say:
     """
     folder = beside / Path(run_file.data.source).expanduser()
     if (folder / FACTS_FILE).is_file():
-        say(f"using the packed data in {folder}")
+        print_line(f"using the packed data in {folder}")
         made = _taken_from(folder, beside, run_file, store)
-        _say_what_counts(run_file.data, made, say)
+        _warn_of_ignored_settings(run_file.data, made, print_line)
     else:
         with _empty_folder(scratch):
-            made = _packed(run_file, beside, store, scratch, say)
+            made = _packed(run_file, beside, store, scratch, print_line)
     return made
 
 
-def _say_what_counts(section: DataSection, made: DataMade, say: Say) -> None:
+def _warn_of_ignored_settings(
+    section: DataSection, made: PackedData, print_line: PrintLine
+) -> None:
     """Warn of settings in the run file that were already fixed when the folder was packed."""
     asked, wanted = section.model_fields_set, section.validation_blocks
     if "validation_blocks" in asked and wanted != made.validation_blocks:
-        say(
+        print_line(
             f"data.validation_blocks is {wanted}, but {made.validation_blocks} were packed "
             "and are used; to change that, pack the data again"
         )
     if settled := sorted(asked & {"field", "limit_mb", "seed"}):
         names = ", ".join(f"data.{name}" for name in settled)
-        say(f"{names}: the packed data's values are used, not those of the run file")
+        print_line(f"{names}: the packed data's values are used, not those of the run file")
 
 
-def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMade:
+def pack_folder(run_file: RunFile, beside: Path, out: Path, print_line: PrintLine) -> PackedData:
     """Pack the data into a new folder `out`, which appears only when it is whole.
 
     Raises ConfigError: see `make_data`; or `out` exists already.
@@ -122,7 +126,7 @@ def pack_folder(run_file: RunFile, beside: Path, out: Path, say: Say) -> DataMad
         whole = partial_out / "whole"
         whole.mkdir()
         with Store(whole / "store") as store:
-            made = make_data(run_file, beside, store, partial_out / "scratch", say)
+            made = make_data(run_file, beside, store, partial_out / "scratch", print_line)
         (whole / FACTS_FILE).write_text(json.dumps(asdict(made), indent=1) + "\n")
         whole.rename(out)
     return made
@@ -139,7 +143,9 @@ def _empty_folder(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: Say) -> DataMade:
+def _packed(
+    run_file: RunFile, beside: Path, store: Store, scratch: Path, print_line: PrintLine
+) -> PackedData:
     spec = PackSpec(
         vocab=run_file.model.vocab,
         sequence=run_file.model.sequence,
@@ -153,15 +159,15 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
         section.source, field=section.field, limit_bytes=limit_bytes, beside=beside
     )
     kind = "reads" if source.holds_reads else "text"
-    say(f"packing {section.source} as {kind}, at most {size(limit_bytes)}")
+    print_line(f"packing {section.source} as {kind}, at most {size(limit_bytes)}")
     vocabulary = _vocabulary(section, source, spec, beside)
-    keep = partial(store.put_chunk, settle=False)
+    keep = partial(store.put_chunk, durable=False)
     packed = pack_stream(source.pieces(), vocabulary, spec, scratch, keep)
-    store.settle()
+    store.make_durable()
     index = DataIndex(packed.train, packed.validation)
     masked = section.mask_documents
     apart = source.holds_records if masked is None else masked
-    return DataMade(
+    return PackedData(
         store.put_blob(data_index.KIND, [index.to_bytes()], {}),
         store.put_blob(TOKENIZER_KIND, [packed.tokenizer_json], {}),
         len(packed.train),
@@ -178,7 +184,9 @@ def _packed(run_file: RunFile, beside: Path, store: Store, scratch: Path, say: S
     )
 
 
-def _vocabulary(section: DataSection, source: Source, spec: PackSpec, beside: Path) -> Vocabulary:
+def _vocabulary(
+    section: DataSection, source: DataSource, spec: PackSpec, beside: Path
+) -> Vocabulary:
     """Return the tokenizer that the run file names, or learn one."""
     if section.tokenizer is not None:
         return _named(section, section.tokenizer, beside)
@@ -196,7 +204,7 @@ def _named(section: DataSection, path: str, beside: Path) -> Vocabulary:
 # ── a folder that was packed before ──────────────────────────────────────────────────────────────
 
 
-def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> DataMade:
+def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> PackedData:
     made = _facts(folder)
     _require_same("model.sequence", run_file.model.sequence, made.sequence, folder)
     batch = run_file.inner.batch_sequences
@@ -220,7 +228,7 @@ def _taken_from(folder: Path, beside: Path, run_file: RunFile, store: Store) -> 
 
 
 def _require_tokenizer(
-    section: DataSection, beside: Path, folder: Path, made: DataMade, packed: bytes
+    section: DataSection, beside: Path, folder: Path, made: PackedData, packed: bytes
 ) -> None:
     """Check that the tokenizer in the run file, if any, is the one that the data were packed with.
     `packed` is its JSON.
@@ -236,7 +244,7 @@ def _require_tokenizer(
         )
 
 
-def _copy(theirs: StoreReader, store: Store, made: DataMade) -> None:
+def _copy(theirs: StoreReader, store: Store, made: PackedData) -> None:
     """Copy every chunk. Each is checked against its digest when it is read."""
     index = DataIndex.from_bytes(
         theirs.read_blob(made.index),
@@ -246,15 +254,15 @@ def _copy(theirs: StoreReader, store: Store, made: DataMade) -> None:
     blobs = (made.index, made.tokenizer)
     pieces = [chunk for blob in blobs for chunk in (*theirs.manifest(blob).chunks, blob)]
     for digest in (*index.train, *index.validation, *pieces):
-        store.put_chunk(theirs.get_chunk(digest), expected=digest, settle=False)
-    store.settle()
+        store.put_chunk(theirs.get_chunk(digest), expected=digest, durable=False)
+    store.make_durable()
 
 
-def _facts(folder: Path) -> DataMade:
+def _facts(folder: Path) -> PackedData:
     path = folder / FACTS_FILE
     try:
         with path.open("rb") as file:
-            made = DataMade(**json.loads(file.read(FACTS_BYTES_MAX)))
+            made = PackedData(**json.loads(file.read(FACTS_BYTES_MAX)))
         counts = (made.train_blocks, made.validation_blocks, made.documents, made.tokens)
         good = all(type(count) is int and count >= 0 for count in counts)
         good = good and is_digest(made.index) and is_digest(made.tokenizer)

@@ -19,7 +19,7 @@ from p2ptrain.identity import load_or_create
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.machine_check import check_publishing
-from p2ptrain.prepare.pack_data import Say, make_data
+from p2ptrain.prepare.pack_data import PrintLine, make_data
 from p2ptrain.prepare.run_advice import founders_lints
 from p2ptrain.run import (
     Allowlist,
@@ -28,7 +28,7 @@ from p2ptrain.run import (
     save_allowlist,
     save_run,
 )
-from p2ptrain.run.draft import Made, draft_manifest, model_spec
+from p2ptrain.run.draft import DraftedRun, draft_manifest, model_spec
 from p2ptrain.state import snapshot_meta, write_state
 from p2ptrain.store import Store
 from p2ptrain.trainer.formats.genesis import genesis
@@ -41,7 +41,7 @@ def publish_run(
     *,
     founders: Sequence[PeerId],
     allowed: Sequence[PeerId],
-    say: Say,
+    print_line: PrintLine,
 ) -> Run:
     """Make the run that `run_path` describes, and store all of it in `home`.
 
@@ -62,10 +62,10 @@ def publish_run(
         )
     run_file = load_run_file(run_path)
     for lint in founders_lints(run_file, len(set(founders)) or 1):
-        say(f"warning: {lint.words}")
+        print_line(f"warning: {lint.words}")
     organiser = load_or_create(home.identity)
     with Store(home.store) as store:
-        made = _make(run_file, run_path.parent, home, store, say)
+        made = _make(run_file, run_path.parent, home, store, print_line)
     manifest = draft_manifest(
         run_file,
         made,
@@ -77,17 +77,19 @@ def publish_run(
     allowlist = Allowlist.of(run.id, 1, [organiser.peer, *manifest.founders, *allowed])
     save_allowlist(home.allowlist, SignedAllowlist.publish(organiser, allowlist))
     save_run(home.manifest, run)
-    say(f"signed run {manifest.name!r}; peers on its allowlist: {len(allowlist.peers)}")
+    print_line(f"signed run {manifest.name!r}; peers on its allowlist: {len(allowlist.peers)}")
     return run
 
 
-def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -> Made:
+def _make(
+    run_file: RunFile, folder: Path, home: Home, store: Store, print_line: PrintLine
+) -> DraftedRun:
     """Make and store the data and the first weights. Return their digests."""
     check_publishing(home, layout_of(model_spec(run_file)).numel)  # Packing may take hours.
-    data = make_data(run_file, folder, store, home.root / "packing", say)
-    say(data.words)
-    genesis_digest, layout_digest = _store_genesis(run_file, store, say)
-    return Made(
+    data = make_data(run_file, folder, store, home.root / "packing", print_line)
+    print_line(data.words)
+    genesis_digest, layout_digest = _store_genesis(run_file, store, print_line)
+    return DraftedRun(
         data.tokenizer,
         data.index,
         data.train_blocks,
@@ -98,7 +100,7 @@ def _make(run_file: RunFile, folder: Path, home: Home, store: Store, say: Say) -
     )
 
 
-def _store_genesis(run_file: RunFile, store: Store, say: Say) -> tuple[Digest, Digest]:
+def _store_genesis(run_file: RunFile, store: Store, print_line: PrintLine) -> tuple[Digest, Digest]:
     """Store the snapshot of θ and m before outer step 0. Return its digest and the layout's.
 
     Its `meta` names no run, since the run's id depends on the snapshot's digest.
@@ -108,5 +110,5 @@ def _store_genesis(run_file: RunFile, store: Store, say: Say) -> tuple[Digest, D
     theta = genesis(spec, run_file.model.seed)
     meta = snapshot_meta(None, 0, layout.digest)
     digest = write_state(store, theta, np.zeros_like(theta), meta)
-    say(f"first weights: {layout.numel} elements, {size(theta.nbytes)}")
+    print_line(f"first weights: {layout.numel} elements, {size(theta.nbytes)}")
     return digest, layout.digest

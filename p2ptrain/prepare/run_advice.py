@@ -14,7 +14,7 @@ from p2ptrain.config.run_file import RunFile
 from p2ptrain.ledger.chain.founders import survives_a_loss
 from p2ptrain.net.addresses import parse_with_peer
 from p2ptrain.net.scopes import scope_of
-from p2ptrain.prepare.run_cost import Costs
+from p2ptrain.prepare.run_cost import RunCosts
 from p2ptrain.ring.arrangement import COARSE_RING_PEERS_MAX
 from p2ptrain.store import CHUNK_BYTES_MAX
 
@@ -56,23 +56,23 @@ class Lint:
     is_fault: bool = False
 
 
-Look = Callable[[RunFile, Costs], Iterator[Lint]]
+Adviser = Callable[[RunFile, RunCosts], Iterator[Lint]]
 
 
 def lints_of(
-    run: RunFile, costs: Costs, seeds: Sequence[str] = (), *, founders: int = 1
+    run: RunFile, costs: RunCosts, seeds: Sequence[str] = (), *, founders: int = 1
 ) -> list[Lint]:
     """Return all lints of a run with this number of `founders`, faults first.
 
     Raises ConfigError: a seed is not an address.
     """
-    found = [lint for look in _LOOKS for lint in look(run, costs)]
+    found = [lint for look in _ADVISERS for lint in look(run, costs)]
     found += founders_lints(run, founders)
     found += [lint for seed in seeds for lint in _seed(seed)]
     return sorted(found, key=lambda lint: not lint.is_fault)
 
 
-def _block(run: RunFile, costs: Costs) -> Iterator[Lint]:
+def _block(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if costs.block_bytes > CHUNK_BYTES_MAX:
         over = f"a block of data would have {costs.block_bytes:,} bytes, over {CHUNK_BYTES_MAX:,}"
         fits = CHUNK_BYTES_MAX * run.inner.batch_sequences // costs.block_bytes
@@ -100,7 +100,7 @@ def founders_lints(run: RunFile, founders: int) -> list[Lint]:
     ]
 
 
-def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
+def _length(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     averages, fragments = run.outer.steps // run.sync.fragments, run.sync.fragments
     if averages < OUTER_STEPS_MIN:
         of = f", in which each of {fragments} fragments is averaged {averages} times"
@@ -123,14 +123,14 @@ def _length(run: RunFile, costs: Costs) -> Iterator[Lint]:
         )
 
 
-def is_unknown(costs: Costs) -> bool:
+def is_unknown(costs: RunCosts) -> bool:
     """Return whether the training time is unknown: nobody gave a rate, and the model is too small
     for a guess.
     """
     return not costs.is_told and costs.parameters < GUESSED_PARAMETERS_MIN
 
 
-def _exchange(run: RunFile, costs: Costs) -> Iterator[Lint]:
+def _slow_reduce(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     if is_unknown(costs):
         return
     for plan in costs.plans:
@@ -144,7 +144,7 @@ def _exchange(run: RunFile, costs: Costs) -> Iterator[Lint]:
             return
 
 
-def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
+def _policy(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     policy = run.policy
     if policy.encryption == "none":
         yield Lint("policy.encryption", "anybody on the network path can read and change bulk data")
@@ -163,7 +163,7 @@ def _policy(run: RunFile, costs: Costs) -> Iterator[Lint]:
         )
 
 
-def _muon(run: RunFile, costs: Costs) -> Iterator[Lint]:
+def _muon(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     momentum = run.outer.momentum
     if run.inner.optimizer == "muon" and momentum >= MUON_MOMENTUM_MAX:
         yield Lint(
@@ -173,7 +173,7 @@ def _muon(run: RunFile, costs: Costs) -> Iterator[Lint]:
         )
 
 
-def _coarse_ring(run: RunFile, costs: Costs) -> Iterator[Lint]:
+def _coarse_ring(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     most = max((plan.exchange.peers for plan in costs.plans), default=0)
     if run.codec.name == "int4" and most > COARSE_RING_PEERS_MAX:
         yield Lint(
@@ -185,7 +185,7 @@ def _coarse_ring(run: RunFile, costs: Costs) -> Iterator[Lint]:
         )
 
 
-def _fragments(run: RunFile, costs: Costs) -> Iterator[Lint]:
+def _fragments(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     fragments, every = run.sync.fragments, run.policy.snapshot_every
     turns = min(SNAPSHOT_TURNS_MIN, costs.snapshot_bytes // (fragments * costs.update_bytes))
     if fragments > 1 and every < turns * fragments:
@@ -198,7 +198,7 @@ def _fragments(run: RunFile, costs: Costs) -> Iterator[Lint]:
         )
 
 
-def _shape(run: RunFile, costs: Costs) -> Iterator[Lint]:
+def _shape(run: RunFile, costs: RunCosts) -> Iterator[Lint]:
     model = run.model
     if model.width >= 512 and model.vocab % 64:
         yield Lint(
@@ -208,10 +208,10 @@ def _shape(run: RunFile, costs: Costs) -> Iterator[Lint]:
         yield Lint("model.heads", "heads wider than 256 cannot use fast attention on GPUs")
 
 
-_LOOKS: tuple[Look, ...] = (
+_ADVISERS: tuple[Adviser, ...] = (
     _block,
     _length,
-    _exchange,
+    _slow_reduce,
     _policy,
     _muon,
     _coarse_ring,

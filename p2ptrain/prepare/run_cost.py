@@ -31,7 +31,7 @@ SECONDS_PER_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ReduceCost:
     """One exchange among `peers`. Each peer sends `sent_bytes`, and receives as much."""
 
     peers: int
@@ -43,10 +43,10 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunScenario:
     """A run with `peers`, each on a line of `mbit`, each training `inner_s` per outer step."""
 
-    exchange: Exchange
+    exchange: ReduceCost
     mbit: float
     inner_s: float
     outer_steps: int
@@ -56,13 +56,13 @@ class Plan:
     """Seconds that training goes on while an exchange is under way."""
 
     @property
-    def exchange_s(self) -> float:
+    def reduce_s(self) -> float:
         return self.exchange.seconds(self.mbit)
 
     @property
     def waited_s(self) -> float:
         """Seconds per outer step in which trainers wait for the exchange."""
-        return max(0.0, self.exchange_s - self.overlap_s)
+        return max(0.0, self.reduce_s - self.overlap_s)
 
     @property
     def days(self) -> float:
@@ -75,7 +75,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class RunCosts:
     """The costs of one run, for each peer."""
 
     parameters: int
@@ -94,14 +94,14 @@ class Costs:
     """The fewest H100s that can hold its trainer."""
     is_told: bool
     """Whether the user gave the training rate."""
-    plans: tuple[Plan, ...]
+    plans: tuple[RunScenario, ...]
 
     @property
     def inner_s(self) -> float:
         return self.step_tokens / self.tokens_per_s
 
 
-def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = None) -> Costs:
+def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = None) -> RunCosts:
     model, inner = model_spec(run), inner_spec(run)
     layout, sync = layout_of(model), run.sync
     numel = layout.numel
@@ -115,7 +115,7 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
     usual = h100s * PEAK_FLOPS_PER_S["H100"] * USUAL_UTILISATION / operations
     rate = tokens_per_s or usual
     vector = 4 * numel
-    return Costs(
+    return RunCosts(
         parameters=parameter_count(model),
         trainer_bf16=trainer_bf16,
         trainer_fp32=trainer_memory(model, inner, "fp32", eager=sync.eager),
@@ -129,8 +129,8 @@ def costs_of(run: RunFile, peers: Sequence[int], tokens_per_s: float | None = No
         h100s=h100s,
         is_told=tokens_per_s is not None,
         plans=tuple(
-            Plan(
-                Exchange(count, sent_bytes(update, count)),
+            RunScenario(
+                ReduceCost(count, sent_bytes(update, count)),
                 mbit,
                 step_tokens / rate,
                 run.outer.steps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from p2ptrain.dataplane import Share
+from p2ptrain.dataplane import UplinkShare
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
 from p2ptrain.ring.arithmetic import Arithmetic
@@ -23,7 +23,7 @@ class Attempt:
     tag: bytes
     arithmetic: Arithmetic
     verdict: SharedVerdict
-    share: Share | None
+    share: UplinkShare | None
     """The share of a capped uplink; None if the uplink is not capped."""
     grace_s: float = GRACE_S
 

@@ -319,7 +319,9 @@ class Lane:
         now = time.monotonic()
         idle = sum(not each.link.busy for each in neighbour.connections)
         while len(neighbour.tickets) < min(idle, len(neighbour.ready), self._tickets_ahead):
-            neighbour.tickets.append(share.ask(HEADER_BYTES + neighbour.ready[0].segment.bytes))
+            neighbour.tickets.append(
+                share.request_ticket(HEADER_BYTES + neighbour.ready[0].segment.bytes)
+            )
         if now < neighbour.not_before:
             return False
         wait_s = share.wait_s(neighbour.tickets[0])

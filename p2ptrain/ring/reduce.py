@@ -17,7 +17,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from p2ptrain.dataplane import Rank, SecureSocket, Uplink
+from p2ptrain.dataplane import SecureSocket, SendPriority, Uplink
 from p2ptrain.errors import LocalProtocolError, ReduceAborted
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.arithmetic import Arithmetic
@@ -67,7 +67,7 @@ class Reduce:
         plan = request.plan()
         self._bytes_total = plan.bytes_moved
         self._arithmetic = Arithmetic(request, theta, local, out, residual, residual_out)
-        self._share = None if uplink is None else uplink.share(Rank.RING)
+        self._share = None if uplink is None else uplink.share(SendPriority.RING)
         self._attempt = Attempt(
             request, plan, request.tag(), self._arithmetic, self._verdict, self._share, grace_s
         )

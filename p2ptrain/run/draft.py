@@ -14,7 +14,7 @@ from p2ptrain.sync import SyncSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class DraftedRun:
     """The results of publishing: digests of stored blobs, and counts."""
 
     tokenizer: Digest
@@ -38,7 +38,7 @@ def inner_spec(run_file: RunFile) -> InnerSpec:
 
 def draft_manifest(
     run_file: RunFile,
-    made: Made,
+    made: DraftedRun,
     *,
     organiser: PeerId,
     founders: Sequence[PeerId],

@@ -13,7 +13,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId, RunId, is_digest
 from p2ptrain.run.envelope import Signed
-from p2ptrain.run.reading import plain, read
+from p2ptrain.run.reading import from_plain, plain
 
 KIND = "join-request"
 BYTES_MAX = 2048
@@ -47,7 +47,7 @@ class JoinRequest:
         """Return the request in `data`. Raises RemoteProtocolError: it is too long, malformed, or
         not signed by the peer that it is for."""
         signed = Signed.from_bytes(data, kind=KIND, bytes_max=BYTES_MAX)
-        request = read(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
+        request = from_plain(cls, unpack(signed.payload, bytes_max=BYTES_MAX), "the join request")
         if request.peer != signed.signer:
             raise RemoteProtocolError(
                 "a join request is not signed by the peer that it is for", code="SIGNATURE"

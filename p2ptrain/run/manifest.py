@@ -31,7 +31,7 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec
 from p2ptrain.ledger.chain.leases import LEASES_HELD_MAX
 from p2ptrain.names import label
 from p2ptrain.run.envelope import ENVELOPE_BYTES_MAX, Signed
-from p2ptrain.run.reading import plain, read
+from p2ptrain.run.reading import from_plain, plain
 from p2ptrain.run.versions import MERGE, VERSION, VERSIONS, check_version, without_merge
 from p2ptrain.store.blob import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from p2ptrain.sync import SyncSchedule, SyncSpec
@@ -300,7 +300,7 @@ class RunManifest:
         check_version(value.get("version"))
         value["sync"] = without_merge(value.get("sync"))
         sections: dict[str, object] = {
-            name: read(kind, value.get(name), f"the run manifest's {name}")
+            name: from_plain(kind, value.get(name), f"the run manifest's {name}")
             for name, kind in _SECTIONS.items()
         }
         value = fields(value, **_FIELDS)

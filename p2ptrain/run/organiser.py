@@ -14,11 +14,11 @@ from p2ptrain.ids import RunId
 from p2ptrain.names import label
 from p2ptrain.run.envelope import Signed
 from p2ptrain.run.manifest import Run
-from p2ptrain.run.reading import read
+from p2ptrain.run.reading import from_plain
 
 
 class OfRun(Protocol):
-    """A dataclass that names its run, and whose fields `read` checks."""
+    """A dataclass that names its run, and whose fields `from_plain` checks."""
 
     @property
     def run(self) -> RunId: ...
@@ -45,7 +45,7 @@ def said_by_organiser(
             f"{run.manifest.name!r} is another peer",
             code=code,
         )
-    said = read(document, unpack(signed.payload, bytes_max=bytes_max), f"the {kind}")
+    said = from_plain(document, unpack(signed.payload, bytes_max=bytes_max), f"the {kind}")
     if said.run != run.id:
         raise RunMismatch(
             f"this {kind} belongs to another run of the same organiser",

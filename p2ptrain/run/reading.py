@@ -28,7 +28,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 lists (tuples)."""
 
 
-def read(kind: type[T], value: object, what: str) -> T:
+def from_plain(kind: type[T], value: object, what: str) -> T:
     """Return the `kind` with the fields of the map `value`; `what` names it in errors.
 
     Raises:
@@ -61,7 +61,7 @@ def _settled(item: object, kind: type | tuple[type, ...]) -> object:
 
 
 def plain(value: Any) -> dict[str, object]:
-    """Return the map from which `read` can rebuild the dataclass `value`."""
+    """Return the map from which `from_plain` can rebuild the dataclass `value`."""
     return {
         field.name: _plain_item(getattr(value, field.name)) for field in dataclasses.fields(value)
     }

@@ -54,7 +54,7 @@ class Amending:
             blocks = self._random.choice(LEASES)
             what = digest_of(b"amendment", [number, step, blocks])
             self._known.append(terms := Terms(number, step, what, blocks))
-            self._give(self._random.choice(running), terms)
+            self._deliver(self._random.choice(running), terms)
             for peer in self._world.nodes:
                 self._later(peer, terms)
         self._plan()
@@ -67,12 +67,12 @@ class Amending:
         nodes, joins = self._world.nodes, self._world.network.joins
         holders = [each for each in nodes.values() if each.is_running and terms in each.disk.terms]
         if nodes[peer].is_running and any(joins(peer, each.me) for each in holders):
-            self._give(nodes[peer], terms)
+            self._deliver(nodes[peer], terms)
         else:
             self._later(peer, terms)
 
-    def _give(self, node: SimNode, terms: Terms) -> None:
-        self._world.let(node, partial(node.amended, terms))
+    def _deliver(self, node: SimNode, terms: Terms) -> None:
+        self._world.run_action(node, partial(node.amended, terms))
 
     def meet(self, node: SimNode) -> None:
         """Send a node that joins the amendments published so far."""

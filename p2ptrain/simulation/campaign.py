@@ -24,11 +24,11 @@ BATCH_SEEDS = 20
 
 PROGRESS_S = 5.0
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CampaignPlan:
     """`steps` outer steps for each of the `seeds`, from `first_seed` on."""
 
     seeds: int
@@ -50,13 +50,13 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SeedFailure:
     seed: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class CampaignSums:
     """The summed results of some seeds. `violations` and `stuck` count seeds; `failures` lists the
     first of them. `forks` counts forks by liars whose guilt was proved.
     """
@@ -71,10 +71,10 @@ class Sums:
     forks: int = 0
     virtual_s: float = 0.0
     cpu_s: float = 0.0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[SeedFailure, ...] = ()
 
-    def __add__(self, more: Sums) -> Sums:
-        return Sums(
+    def __add__(self, more: CampaignSums) -> CampaignSums:
+        return CampaignSums(
             self.seeds + more.seeds,
             self.outer_steps + more.outer_steps,
             self.commits + more.commits,
@@ -98,51 +98,54 @@ class Sums:
         return round(self.outer_steps / max(self.cpu_s, 1e-9), 1)
 
 
-Known = Mapping[range, Sums]
+Known = Mapping[range, CampaignSums]
 """Results of batches that have already been run."""
 
-Keep = Callable[[range, Sums], None]
+RecordBatch = Callable[[range, CampaignSums], None]
 """Called as keep(seeds, sums) when a batch is done."""
 
 
 def run_campaign(
-    plan: Plan,
+    plan: CampaignPlan,
     *,
     processes: int = 1,
-    say: Say = lambda text: None,
+    print_line: PrintLine = lambda text: None,
     known: Known | None = None,
-    keep: Keep = lambda seeds, sums: None,
-) -> Sums:
-    """Run all batches that are not `known`, and return the sum of all results. `say` is called with
-    the progress, and with each failing seed and its replay command. The sums do not depend on
-    `processes`, except for CPU time.
+    keep: RecordBatch = lambda seeds, sums: None,
+) -> CampaignSums:
+    """Run all batches that are not `known`, and return the sum of all results. `print_line` is
+    called with the progress, and with each failing seed and its replay command. The sums do not
+    depend on `processes`, except for CPU time.
 
     Raises:
-        KeyboardInterrupt: after `say` was called with the progress; no process is left behind.
+        KeyboardInterrupt: after `print_line` was called with the progress; no process is left
+        behind.
     """
     assert processes >= 1
-    total = Sums()
+    total = CampaignSums()
     spoken = time.monotonic()
     try:
         for sums in _outcomes(plan, processes, known or {}, keep):
             total += sums
             for failure in sums.failures:
                 replay = plan.replay(failure.seed)
-                say(f"seed {failure.seed} failed: {failure.why}\n  replay: {replay}")
+                print_line(f"seed {failure.seed} failed: {failure.why}\n  replay: {replay}")
             if time.monotonic() - spoken > PROGRESS_S:
                 spoken = time.monotonic()
-                say(_so_far(plan, total))
+                print_line(_so_far(plan, total))
     except KeyboardInterrupt:
-        say(f"interrupted: {_so_far(plan, total)}")
+        print_line(f"interrupted: {_so_far(plan, total)}")
         raise
     return total
 
 
-def _so_far(plan: Plan, total: Sums) -> str:
+def _so_far(plan: CampaignPlan, total: CampaignSums) -> str:
     return f"{total.seeds} of {plan.seeds} seeds, {total.violations + total.stuck} failed"
 
 
-def _outcomes(plan: Plan, processes: int, done: Known, keep: Keep) -> Iterator[Sums]:
+def _outcomes(
+    plan: CampaignPlan, processes: int, done: Known, keep: RecordBatch
+) -> Iterator[CampaignSums]:
     """Yield the results of the batches in their order, each as soon as it is known."""
     missing = [seeds for seeds in plan.batches() if seeds not in done]
     with _mapping(processes) as map_in_order:
@@ -155,7 +158,7 @@ def _outcomes(plan: Plan, processes: int, done: Known, keep: Keep) -> Iterator[S
             yield sums
 
 
-Mapper = Callable[[Callable[[range], Sums], list[range]], Iterable[Sums]]
+Mapper = Callable[[Callable[[range], CampaignSums], list[range]], Iterable[CampaignSums]]
 
 
 @contextmanager
@@ -173,14 +176,14 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run_batch(plan: Plan, seeds: range) -> Sums:
+def run_batch(plan: CampaignPlan, seeds: range) -> CampaignSums:
     """Run these seeds one after another in this process, and return the sum of their results."""
-    total = Sums()
+    total = CampaignSums()
     began = time.process_time()
     for seed in seeds:
         it = simulate(seed, peers=plan.peers, steps=plan.steps, profile=plan.profile)
         why = "; ".join(it.violations[:3]) or it.stuck
-        total += Sums(
+        total += CampaignSums(
             seeds=1,
             outer_steps=it.outer_steps,
             commits=it.commits,
@@ -190,6 +193,6 @@ def run_batch(plan: Plan, seeds: range) -> Sums:
             stuck=bool(it.stuck),
             forks=len(it.forks),
             virtual_s=it.virtual_s,
-            failures=() if it.good else (Failure(seed, why),),
+            failures=() if it.good else (SeedFailure(seed, why),),
         )
-    return total + Sums(cpu_s=time.process_time() - began)
+    return total + CampaignSums(cpu_s=time.process_time() - began)

@@ -126,11 +126,11 @@ class Faults:
         if len(there) == len(founders) and self._random.random() < GOES_FOR_EVER:
             self.lost = node.me
         if self._random.random() < SAYS_GOODBYE:
-            world.tell(node.me, "says goodbye")
+            world.record_event(node.me, "says goodbye")
             world.troubles.begin(node.me)
             world.said_goodbye.add(node.me)
             node.leaving = True
-            world.let(node, node.gossip)
+            world.run_action(node, node.gossip)
             world.clock.after(GOODBYE_S, partial(self._take_away, node))
         else:
             self._take_away(node)
@@ -158,12 +158,12 @@ class Faults:
         for name in names:
             self._world.troubles.begin(name)
         sides = f"{' '.join(here)} {'→' if one_way else '↔'} {' '.join(there)}"
-        self._world.tell(PeerId("network"), f"is cut: {sides}")
+        self._world.record_event(PeerId("network"), f"is cut: {sides}")
         self._world.clock.after(self._random.uniform(*self._world.profile.partition_s), self._heal)
 
     def _heal(self) -> None:
         if self._world.network.is_cut:
-            self._world.tell(PeerId("network"), "is whole again")
+            self._world.record_event(PeerId("network"), "is whole again")
         self._world.network.heal()
         for node in self._world.nodes.values():
             if node.is_running:
@@ -216,10 +216,10 @@ class Faults:
     def _leave(self) -> None:
         node = self._expendable()
         if node is not None:
-            self._world.tell(node.me, "says goodbye")
+            self._world.record_event(node.me, "says goodbye")
             self._world.troubles.begin(node.me)
             node.leaving = True
-            self._world.let(node, node.gossip)
+            self._world.run_action(node, node.gossip)
             self._world.clock.after(GOODBYE_S, lambda: self._remove(node))
 
     def _vanish(self) -> None:

@@ -9,7 +9,7 @@ from p2ptrain.ledger.messages.events import Event
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class SimHeartbeat:
     """`events` are passed to the receiver's ledger. Some heartbeats repeat everything; most contain
     only news.
     """

@@ -11,14 +11,14 @@ from random import Random
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.messages import Message
 from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.profiles import Profile
 
-Payload = Message | Heartbeat
+Payload = Message | SimHeartbeat
 Deliver = Callable[[PeerId, PeerId, Payload], None]
 
 
-class Network:
+class SimNetwork:
     """`send` may call `deliver(sender, receiver, payload)` later: never, once, or twice."""
 
     def __init__(self, clock: Clock, random: Random, profile: Profile, deliver: Deliver) -> None:

@@ -40,9 +40,9 @@ from p2ptrain.ledger.messages.peer_reports import (
     UpdateHeld,
 )
 from p2ptrain.simulation.clock import Action, NodeClock
-from p2ptrain.simulation.disk import Disk, signer, theta_after, verify
-from p2ptrain.simulation.heartbeat import Heartbeat
-from p2ptrain.simulation.trainer import Trainer
+from p2ptrain.simulation.disk import SimDisk, signer, theta_after, verify
+from p2ptrain.simulation.heartbeat import SimHeartbeat
+from p2ptrain.simulation.trainer import SimTrainer
 
 HEARTBEAT_S = 2.0
 
@@ -63,7 +63,7 @@ class World(Protocol):
     """The interface of a node to its world."""
 
     def others(self, me: PeerId) -> list[PeerId]: ...
-    def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None: ...
+    def send(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None: ...
     def decided(self, node: SimNode, certified: Certified) -> None: ...
     def enter_ring(self, node: SimNode, entry: Digest, roster: Roster) -> None: ...
     def fetch(self, node: SimNode, update: Digest, holders: tuple[PeerId, ...]) -> None: ...
@@ -86,7 +86,7 @@ class SimNode:
     ) -> None:
         self.me = me
         self.clock = clock
-        self.disk = Disk()
+        self.disk = SimDisk()
         self.alive = False
         self.leaving = False
         self.incarnation = 0
@@ -106,7 +106,7 @@ class SimNode:
         kept = (disk.chain, disk.records, now, disk.base)
         self.ledger = Ledger(self._rules, self.me, sign, verify, *kept, self._arrange)
         self.detector = Detector(HEARTBEAT_S)
-        self.trainer = Trainer(self._rules, self.me, trains=self.trains)
+        self.trainer = SimTrainer(self._rules, self.me, trains=self.trains)
         self.theta = Digest(self._rules.run)
         self.theta_step = 0
         self._ready: Ready | None = None
@@ -166,8 +166,8 @@ class SimNode:
 
     # ── events in, effects out ───────────────────────────────────────────────────────────────────
 
-    def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
-        if isinstance(payload, Heartbeat):
+    def receive(self, sender: PeerId, payload: Message | SimHeartbeat) -> None:
+        if isinstance(payload, SimHeartbeat):
             now = self.clock.now
             self.detector.note_arrival(payload.peer, now)
             if payload.peer in self._unwell or now >= self._look_at:
@@ -370,14 +370,14 @@ class SimNode:
             for event in beat.events:
                 self.handle(event)
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self) -> SimHeartbeat:
         """Return a heartbeat with the node's height and its new reports."""
         said, self._said = self._said, self._reports()
         whole = self._beats % WHOLE_EVERY == 0
         self._beats += 1
         line = self.state.line if self._rules.branches else None
         news = [report for report in self._said if whole or report not in said]
-        return Heartbeat(self.me, (PeerHeight(self.me, self.state.height, line), *news))
+        return SimHeartbeat(self.me, (PeerHeight(self.me, self.state.height, line), *news))
 
     def _reports(self) -> list[Event]:
         reports: list[Event] = []

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from p2ptrain.errors import ConfigError
-from p2ptrain.simulation.campaign import Failure, Plan, Sums
+from p2ptrain.simulation.campaign import CampaignPlan, CampaignSums, SeedFailure
 
 
 class Results:
     """The file at `path`, for `plan`. Raises ConfigError: it holds results of another plan."""
 
-    def __init__(self, path: Path, plan: Plan) -> None:
-        self.known: dict[range, Sums] = {}
+    def __init__(self, path: Path, plan: CampaignPlan) -> None:
+        self.known: dict[range, CampaignSums] = {}
         self._path = path
         asked = {name: value for name, value in asdict(plan).items() if name != "seeds"}
         lines = _whole_lines(path)
@@ -39,7 +39,7 @@ class Results:
         if not lines:
             self._append({"plan": asked})
 
-    def keep(self, seeds: range, sums: Sums) -> None:
+    def record_batch(self, seeds: range, sums: CampaignSums) -> None:
         self._append({"batch": {"first_seed": seeds.start, **asdict(sums)}})
 
     def end(self, facts: Mapping[str, object]) -> None:
@@ -47,8 +47,8 @@ class Results:
 
     def _know(self, batch: dict[str, Any]) -> None:
         start = batch.pop("first_seed")
-        failures = tuple(Failure(**failure) for failure in batch.pop("failures"))
-        sums = Sums(**batch, failures=failures)
+        failures = tuple(SeedFailure(**failure) for failure in batch.pop("failures"))
+        sums = CampaignSums(**batch, failures=failures)
         self.known[range(start, start + sums.seeds)] = sums
 
     def _append(self, line: Mapping[str, object]) -> None:

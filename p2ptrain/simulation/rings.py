@@ -14,8 +14,8 @@ from random import Random
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.liars.spoiling import Ending, Spoiler, update_apart
-from p2ptrain.simulation.network import Network
+from p2ptrain.simulation.liars.spoiling import SpoiledEnding, Spoiler, update_apart
+from p2ptrain.simulation.network import SimNetwork
 from p2ptrain.simulation.profiles import Profile
 
 REDUCE_S = (0.1, 0.6)
@@ -31,7 +31,7 @@ def update_of(entry: Digest) -> Digest:
 
 
 @dataclass(slots=True)
-class Ring:
+class SimRing:
     """One attempt, by the digest of the roster entry that opened it."""
 
     roster: Roster
@@ -41,11 +41,11 @@ class Ring:
     ended: bool = False
 
 
-class Rings:
-    def __init__(self, clock: Clock, random: Random, profile: Profile, network: Network) -> None:
+class SimRings:
+    def __init__(self, clock: Clock, random: Random, profile: Profile, network: SimNetwork) -> None:
         self.faulty = True
         self.spoilers: dict[PeerId, Spoiler] = {}
-        self.by_entry: dict[Digest, Ring] = {}
+        self.by_entry: dict[Digest, SimRing] = {}
         self._clock = clock
         self._random = random
         self._profile = profile
@@ -57,7 +57,7 @@ class Rings:
         """Let `me` enter the ring with exactly these trained blocks."""
         ring = self.by_entry.get(entry)
         if ring is None:
-            ring = self.by_entry[entry] = Ring(roster, update_of(entry))
+            ring = self.by_entry[entry] = SimRing(roster, update_of(entry))
             self._clock.after(JOIN_DEADLINE_S, lambda: self._too_late(ring))
         if ring.ended:
             self._clock.after(0.02, lambda: finish(None, ()))
@@ -85,12 +85,12 @@ class Rings:
                 ring.finishers.pop(peer, None)
                 self._fail(ring, (peer,))
 
-    def _too_late(self, ring: Ring) -> None:
+    def _too_late(self, ring: SimRing) -> None:
         missing = tuple(peer for peer in ring.roster.peers if peer not in ring.finishers)
         if not ring.ended and missing:
             self._fail(ring, missing)
 
-    def _complete(self, ring: Ring) -> None:
+    def _complete(self, ring: SimRing) -> None:
         if ring.ended:
             return
         peers = ring.roster.peers
@@ -106,7 +106,7 @@ class Rings:
         else:
             self._end(ring, lambda: True, ())
 
-    def _spoil(self, ring: Ring, how: Ending, duration_s: float) -> None:
+    def _spoil(self, ring: SimRing, how: SpoiledEnding, duration_s: float) -> None:
         """Let the ring end as its spoiler arranged. Other participants do not repeat its
         accusations."""
 
@@ -121,10 +121,12 @@ class Rings:
 
         self._clock.after(duration_s + how.after_s, end)
 
-    def _fail(self, ring: Ring, suspects: tuple[PeerId, ...]) -> None:
+    def _fail(self, ring: SimRing, suspects: tuple[PeerId, ...]) -> None:
         self._end(ring, lambda: False, suspects)
 
-    def _end(self, ring: Ring, succeeds: Callable[[], bool], suspects: tuple[PeerId, ...]) -> None:
+    def _end(
+        self, ring: SimRing, succeeds: Callable[[], bool], suspects: tuple[PeerId, ...]
+    ) -> None:
         ring.ended = True
         for finish in ring.finishers.values():
             update = ring.update if succeeds() else None

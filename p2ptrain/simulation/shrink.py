@@ -22,7 +22,7 @@ PEERS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FailingCase:
     """One run. It fails if a checker objects, or if it gets stuck."""
 
     seed: int
@@ -51,11 +51,11 @@ class Case:
         ]
 
 
-def shrink(case: Case) -> Case:
+def shrink(case: FailingCase) -> FailingCase:
     """Return the smallest case found that fails like `case`. Return `case` if it does not fail."""
     wanted = case.objections()
     runs = 0
-    smaller: Case | None = case if wanted else None
+    smaller: FailingCase | None = case if wanted else None
     while smaller is not None and runs < RUNS_MAX:
         case, smaller = smaller, None
         for candidate in _smaller(case):
@@ -66,7 +66,7 @@ def shrink(case: Case) -> Case:
     return case
 
 
-def _smaller(case: Case) -> Iterator[Case]:
+def _smaller(case: FailingCase) -> Iterator[FailingCase]:
     calm = Profile("calm")
     worlds = [
         replace(case, steps=steps) for steps in (1, 2, case.steps // 2) if 0 < steps < case.steps
@@ -81,7 +81,7 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield replace(world, seed=seed)
 
 
-def transcript(case: Case) -> list[str]:
+def transcript(case: FailingCase) -> list[str]:
     """Return the messages about the last height, up to the first violation."""
     world = case.world()
     world.trace = Trace()

@@ -12,7 +12,7 @@ from p2ptrain.ledger.chain.state import LedgerState, Phase
 from p2ptrain.ledger.messages.peer_reports import Ready
 
 
-class Trainer:
+class SimTrainer:
     def __init__(self, rules: Rules, me: PeerId, *, trains: bool) -> None:
         self.trained: tuple[int, ...] = ()
         self._rules = rules

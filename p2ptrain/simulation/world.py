@@ -24,17 +24,17 @@ from p2ptrain.simulation.checkers.spec_rules import all_checkers
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Action, Clock, NodeClock
-from p2ptrain.simulation.disk import Disk
+from p2ptrain.simulation.disk import SimDisk
 from p2ptrain.simulation.faults import Faults
-from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.liars.liar import Liar
 from p2ptrain.simulation.liars.spoiling import ExclusionsAreShared, Spoiler, SpoilersCostLittleTime
 from p2ptrain.simulation.liars.sybil import Ally, Sybil, crowd_of, tricks_of
-from p2ptrain.simulation.network import Network
+from p2ptrain.simulation.network import SimNetwork
 from p2ptrain.simulation.node import HEARTBEAT_S, ProcessDied, SimNode
 from p2ptrain.simulation.profiles import Profile
 from p2ptrain.simulation.pruner import Pruner, base_for_newcomer
-from p2ptrain.simulation.rings import Rings
+from p2ptrain.simulation.rings import SimRings
 from p2ptrain.simulation.trace import Trace, spelled_value
 
 TRAIN_S = (0.8, 1.6)
@@ -67,8 +67,8 @@ class SimWorld:
         self.profile = profile
         self.clock = Clock()
         self.troubles = Troubles(self.clock)
-        self.network = Network(self.clock, random, profile, self._deliver)
-        self.rings = Rings(self.clock, random, profile, self.network)
+        self.network = SimNetwork(self.clock, random, profile, self._deliver)
+        self.rings = SimRings(self.clock, random, profile, self.network)
         self.latest = genesis(rules)
         self.lines = Lines(self.latest)
         self.sybils = crowd_of(random, profile.sybils)
@@ -88,7 +88,7 @@ class SimWorld:
         self.trained_by = 0.0
         self._states: dict[Digest, LedgerState] = {self.latest.head: self.latest}
         self._wake_at: dict[PeerId, float] = {}
-        self._disks: dict[PeerId, Disk] = {}
+        self._disks: dict[PeerId, SimDisk] = {}
         self.faults = Faults(self)
         self.amending = Amending(self)
         for index, name in enumerate(rules.founders):
@@ -150,14 +150,14 @@ class SimWorld:
         return NodeClock(self.clock, 1 + self.random.uniform(-drift, drift) if drift else 1.0)
 
     def start_node(self, node: SimNode) -> None:
-        self.tell(node.me, "starts")
+        self.record_event(node.me, "starts")
         self.troubles.end(node.me)
         node.boot()
         for checker in self.checkers:
             checker.on_boot(node.me)
         self._check_state(node)
         self._beat(node, self.random.uniform(0.0, 0.3))
-        self.let(node, node.begin)
+        self.run_action(node, node.begin)
 
     def restart_node(self, node: SimNode) -> None:
         self.restarts += 1
@@ -167,7 +167,7 @@ class SimWorld:
         """Kill the process. Connected peers usually see a reset connection."""
         if not node.alive:
             return
-        self.tell(node.me, "dies")
+        self.record_event(node.me, "dies")
         self.troubles.begin(node.me)
         node.stop()
         self.rings.lost(node.me)
@@ -175,7 +175,7 @@ class SimWorld:
             connected = other.alive and self.network.connects(node.me, other.me)
             if connected and self.random.random() < HINT_CHANCE:
                 delay_s = self.random.uniform(0.001, 0.05)
-                self._let_later(other, delay_s, partial(other.lost_connection, node.me))
+                self._run_action_later(other, delay_s, partial(other.lost_connection, node.me))
 
     def rejoin(self, node: SimNode, height: int, chain: tuple[Certified, ...]) -> None:
         """Replace the node's entries above `height` by `chain`, and restart the node."""
@@ -183,7 +183,7 @@ class SimWorld:
         node.disk.chain[height:] = chain
         node.disk.snapshot = None  # It may belong to the dropped entries.
         self.heals += 1
-        self.tell(node.me, f"follows another chain from height {height + 1} on")
+        self.record_event(node.me, f"follows another chain from height {height + 1} on")
         for checker in self.checkers:
             checker.on_rejoin(node.me, dropped, chain)
         node.stop()
@@ -197,7 +197,7 @@ class SimWorld:
 
     def pause_node(self, node: SimNode) -> None:
         """Pause the process as by a signal. Its machine still receives messages."""
-        self.tell(node.me, "is stopped")
+        self.record_event(node.me, "is stopped")
         self.troubles.begin(node.me)
         node.waiting = []
 
@@ -205,21 +205,21 @@ class SimWorld:
         """Continue a paused process, and run the actions that arrived meanwhile."""
         if node.waiting is None:
             return
-        self.tell(node.me, "goes on")
+        self.record_event(node.me, "goes on")
         self.troubles.end(node.me)
         actions, node.waiting = node.waiting, None
         for action in (node.wake, *actions):
             if node.alive:
-                self.let(node, action)
+                self.run_action(node, action)
 
     def leap(self, node: SimNode, seconds: float) -> None:
-        self.tell(node.me, f"has its clock leap ahead by {seconds:.1f} s")
+        self.record_event(node.me, f"has its clock leap ahead by {seconds:.1f} s")
         self.troubles.begin(node.me)
         self.troubles.end(node.me)
         node.clock.leap(seconds)
-        self.let(node, node.wake)
+        self.run_action(node, node.wake)
 
-    def let(self, node: SimNode, action: Action) -> None:
+    def run_action(self, node: SimNode, action: Action) -> None:
         """Let the node act. It may die in the middle."""
         if node.waiting is not None:
             node.waiting.append(action)
@@ -230,13 +230,13 @@ class SimWorld:
             return
         self._wake_later(node)
 
-    def _let_later(self, node: SimNode, delay_s: float, action: Action) -> None:
+    def _run_action_later(self, node: SimNode, delay_s: float, action: Action) -> None:
         """Let the node act after some time, if its process is still the same one."""
         incarnation = node.incarnation
 
         def act() -> None:
             if node.incarnation == incarnation:
-                self.let(node, action)
+                self.run_action(node, action)
 
         self.clock.after(delay_s, act)
 
@@ -245,7 +245,7 @@ class SimWorld:
             self._beat(node, HEARTBEAT_S / node.clock.rate * self.random.uniform(0.9, 1.1))
             node.gossip()
 
-        self._let_later(node, delay_s, beat)
+        self._run_action_later(node, delay_s, beat)
 
     def _wake_later(self, node: SimNode) -> None:
         """Plan a wake-up at the node's next deadline."""
@@ -266,7 +266,7 @@ class SimWorld:
         if self._wake_at.get(node.me) == due:
             del self._wake_at[node.me]
             if node.alive:
-                self.let(node, node.wake)
+                self.run_action(node, node.wake)
 
     # ── the interface for nodes (node.World) ─────────────────────────────────────────────────────
 
@@ -279,8 +279,8 @@ class SimWorld:
         gone = self.faults.gone
         return [peer for peer in self.nodes if peer != me and peer not in gone]
 
-    def send(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
-        if not isinstance(payload, Heartbeat):
+    def send(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
+        if not isinstance(payload, SimHeartbeat):
             if isinstance(payload, Accept | Promise | Propose):
                 for checker in self.checkers:
                     checker.on_vote(sender, payload, self.nodes[sender].disk)
@@ -290,15 +290,15 @@ class SimWorld:
                 self.trace.message(self.clock.now, sender, receiver, payload)
         self.network.send(sender, receiver, payload)
 
-    def tell(self, peer: PeerId, what: str) -> None:
+    def record_event(self, peer: PeerId, what: str) -> None:
         """Record an event of `peer` for the transcript."""
         if self.trace is not None:
             self.trace.note(self.clock.now, peer, what)
 
-    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | Heartbeat) -> None:
+    def _deliver(self, sender: PeerId, receiver: PeerId, payload: Message | SimHeartbeat) -> None:
         node = self.nodes[receiver]
         if node.alive:
-            self.let(node, partial(node.receive, sender, payload))
+            self.run_action(node, partial(node.receive, sender, payload))
 
     def decided(self, node: SimNode, certified: Certified) -> None:
         if node.me in self.liars:
@@ -323,7 +323,7 @@ class SimWorld:
         known = self._disks, trained, is_first, self.clock.now
         decision = Decision(node.me, certified, before, after, *known)
         if self.trace is not None:
-            self.tell(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
+            self.record_event(node.me, f"has entry {entry.height}: {spelled_value(entry.value)}")
         for checker in self.checkers:
             checker.on_decision(decision)
 
@@ -359,7 +359,7 @@ class SimWorld:
 
         def finish(update: Digest | None, suspects: tuple[PeerId, ...]) -> None:
             if node.incarnation == incarnation:
-                self.let(node, partial(node.reduced, roster, update, suspects))
+                self.run_action(node, partial(node.reduced, roster, update, suspects))
 
         self.rings.enter(entry, roster, node.me, blocks, finish)
 
@@ -372,19 +372,19 @@ class SimWorld:
             if held or update in node.disk.updates:
                 node.fetched(update)
             elif node.lacks(update):
-                self._let_later(node, FETCH_AGAIN_S, arrive)
+                self._run_action_later(node, FETCH_AGAIN_S, arrive)
 
-        self._let_later(node, self.random.uniform(*FETCH_S), arrive)
+        self._run_action_later(node, self.random.uniform(*FETCH_S), arrive)
 
     def train(self, node: SimNode, blocks: int) -> None:
         share = blocks / self.rules.blocks_per_lease
         slowness = SLOWNESS if node.me in self.troubles.slow else 1.0
         duration_s = share * slowness * self.random.uniform(*TRAIN_S)
         self.trained_by = max(self.trained_by, self.clock.now + duration_s)
-        self._let_later(node, duration_s, node.trained)
+        self._run_action_later(node, duration_s, node.trained)
 
     def write(self, node: SimNode, taken: SnapshotTaken, seconds: float) -> None:
-        self._let_later(node, seconds, partial(node.wrote, taken))
+        self._run_action_later(node, seconds, partial(node.wrote, taken))
 
     def crashes_now(self, node: SimNode) -> bool:
         return self.faults.crashes_now(node)

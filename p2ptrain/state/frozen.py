@@ -67,7 +67,7 @@ class Frozen:
         self._next = 0
         self._offset = 0  # in the next piece
         # Pieces that a thread is copying right now, outside the lock and without the GIL.
-        self._in_hand: set[int] = set()
+        self._quota: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -143,11 +143,11 @@ class Frozen:
     def _taken(self, index: int) -> Iterator[None]:
         """Keep other threads from reading or copying this piece within the block."""
         with self._changed:
-            self._changed.wait_for(lambda: index not in self._in_hand)
-            self._in_hand.add(index)
+            self._changed.wait_for(lambda: index not in self._quota)
+            self._quota.add(index)
         try:
             yield
         finally:
             with self._changed:
-                self._in_hand.discard(index)
+                self._quota.discard(index)
                 self._changed.notify_all()

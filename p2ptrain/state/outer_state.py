@@ -26,7 +26,7 @@ from p2ptrain.ids import Digest, RunId
 from p2ptrain.kernels import Codec
 from p2ptrain.state.frozen import Frozen
 from p2ptrain.state.shared_vector import BYTES_PER_ELEMENT, Float32Vector, SharedVector
-from p2ptrain.store import BlobManifest, BlobReader, Leisure, Store, describe
+from p2ptrain.store import BlobManifest, BlobReader, IdleThrottle, Store, describe
 from p2ptrain.sync.fragments import Fragment
 
 SNAPSHOT = "snapshot"
@@ -237,13 +237,13 @@ def write_frozen(
     numel: int,
     meta: Mapping[str, object],
     *,
-    leisure: Leisure | None = None,
+    throttle: IdleThrottle | None = None,
 ) -> Digest:
     """Store a state that was frozen before, from any thread; return the snapshot's digest.
 
-    With `leisure`, the writing threads leave the processor to others, such as a trainer.
+    With `throttle`, the writing threads leave the processor to others, such as a trainer.
     """
-    return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta}, leisure=leisure)
+    return store.put_stream(SNAPSHOT, frozen.fill, {"numel": numel, **meta}, throttle=throttle)
 
 
 def write_state(

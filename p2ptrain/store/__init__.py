@@ -13,9 +13,9 @@ from p2ptrain.store.blob import (
 from p2ptrain.store.disk import Disk, LocalDisk, OpenFile
 from p2ptrain.store.garbage import Collected, RootsDamaged
 from p2ptrain.store.head import Head
-from p2ptrain.store.idle_throttle import Leisure
+from p2ptrain.store.idle_throttle import IdleThrottle
 from p2ptrain.store.memory_disk import MemoryDisk, PowerCut
-from p2ptrain.store.objects import Health
+from p2ptrain.store.objects import ChunkHealth
 from p2ptrain.store.pins import Pins
 from p2ptrain.store.reader import StoreReader
 from p2ptrain.store.record_log import LogCorrupt, RecordLog
@@ -28,11 +28,11 @@ __all__ = [
     "BlobManifest",
     "BlobReader",
     "CheckedChunk",
+    "ChunkHealth",
     "Collected",
     "Disk",
     "Head",
-    "Health",
-    "Leisure",
+    "IdleThrottle",
     "LocalDisk",
     "LogCorrupt",
     "MemoryDisk",

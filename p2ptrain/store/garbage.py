@@ -87,7 +87,7 @@ def _reached_by_root(objects: Objects, root: Digest) -> set[Digest]:
     Hash it first: a damaged manifest would hide its chunks. Raises ChunkCorrupt.
     """
     with suppress(ChunkMissing):
-        objects.read(root)
+        objects.read_chunk(root)
     reached = _reached_by(objects, root)
     # Checked last: another reader may have set it aside meanwhile.
     if objects.is_set_aside(root):
@@ -114,7 +114,7 @@ def _reached_by(objects: Objects, digest: Digest) -> set[Digest]:
     if not looks_like_manifest(objects.start(digest, _START_BYTES)):
         return {digest}
     try:
-        return {digest, *BlobManifest.from_wire(objects.read(digest)).chunks}
+        return {digest, *BlobManifest.from_wire(objects.read_chunk(digest)).chunks}
     except ManifestInvalid:
         return {digest}  # a data chunk that begins like a manifest
     except ChunkMissing:

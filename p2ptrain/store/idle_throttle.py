@@ -47,7 +47,7 @@ def _idle_s() -> float:
     return float(times.idle + getattr(times, "iowait", 0.0))
 
 
-class Leisure:
+class IdleThrottle:
     """The accounting that one blob's writer and its lanes share. Tests pass their own clocks."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Leisure:
         """End all pauses, present and future. Call from any thread."""
         self._over.set()
 
-    def count(self, work: Callable[[], Result]) -> Result:
+    def run_counted(self, work: Callable[[], Result]) -> Result:
         """Do `work`, and count its processor time. Call from any thread."""
         begun = self._used_s()
         try:
@@ -87,12 +87,12 @@ class Leisure:
             self._sleep(min(seconds, REST_S_MAX))
 
     def _rest_s(self) -> float:
-        now = self._look()
+        now = self._measure()
         with self._counting:
             rest_s = (self._spent_s - FREE_S) / SHARE - (now - self._since)
             return rest_s if self._all_busy else 0.0
 
-    def _look(self) -> float:
+    def _measure(self) -> float:
         now = self._now()
         if now >= self._looked_at + LOOK_S:
             idle_s = self._idle_s()

@@ -31,7 +31,7 @@ from typing import TypeVar
 
 from p2ptrain.ids import Digest
 from p2ptrain.store.blob import Buffer
-from p2ptrain.store.idle_throttle import Leisure
+from p2ptrain.store.idle_throttle import IdleThrottle
 
 LANES = 8
 """Eight chunks of 4 MiB use 32 MiB of memory. With four, the disk was idle between two syncs; with
@@ -84,9 +84,9 @@ def filling(parts: Iterable[Buffer]) -> Fill:
 
 
 def _counted(
-    leisure: Leisure, work: Callable[[memoryview], Result]
+    throttle: IdleThrottle, work: Callable[[memoryview], Result]
 ) -> Callable[[memoryview], Result]:
-    return lambda view: leisure.count(partial(work, view))
+    return lambda view: throttle.run_counted(partial(work, view))
 
 
 def put_all(
@@ -94,16 +94,16 @@ def put_all(
     chunk_bytes: int,
     put: Callable[[memoryview], Digest],
     lanes: Lanes,
-    leisure: Leisure | None = None,
+    throttle: IdleThrottle | None = None,
 ) -> tuple[list[Digest], int]:
     """Call `put` with each chunk; return its results in order, and the total number of bytes.
 
-    With `leisure`, pause between two chunks while all cores are busy.
+    With `throttle`, pause between two chunks while all cores are busy.
 
     Raises the error of `fill` or of the first failed `put`, after all started calls have ended.
     """
-    if leisure is not None:
-        fill, put = _counted(leisure, fill), _counted(leisure, put)
+    if throttle is not None:
+        fill, put = _counted(throttle, fill), _counted(throttle, put)
     chunks: list[Digest] = []
     under_way: deque[tuple[Future[Digest], memoryview]] = deque()
     size, count = 0, chunk_bytes
@@ -114,8 +114,8 @@ def put_all(
             else:
                 first, buffer = under_way.popleft()
                 chunks.append(first.result())
-            if leisure is not None:
-                leisure.rest()
+            if throttle is not None:
+                throttle.rest()
                 # Only after a buffer is free: no bytes are held while waiting for the disk.
             count = fill(buffer)
             if count:

@@ -4,8 +4,8 @@ A name appears only when its bytes are durable (write beside, sync, rename). So 
 the right content unless the disk is corrupted. Every chunk is hashed when it is read, and a bad
 file is set aside as `….corrupt` and counts as missing from then on.
 
-Names become durable later, in `settle`, which syncs each touched directory once for many chunks.
-Code that writes something that refers to chunks must settle first.
+Names become durable later, in `make_durable`, which syncs each touched directory once for many
+chunks. Code that writes something that refers to chunks must settle first.
 
 All methods may be called from any thread. This module does not know what refers to a chunk.
 """
@@ -40,7 +40,7 @@ _OWN = re.compile(r"[0-9]+-[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ChunkHealth:
     """The result of examining one chunk. `bytes` is the number of bytes read. `why` is empty if the
     chunk is sound, or was removed legitimately.
     """
@@ -125,11 +125,11 @@ class Objects:
                 self._disk.remove(temporary)
             raise
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Make every name given so far durable."""
         # The outer lock makes a second caller wait for the syncs of the first: no sync may
         # be in
-        # progress after `settle`, whichever caller started it.
+        # progress after `make_durable`, whichever caller started it.
         with self._settling:
             with self._lock:
                 directories, self._unsettled = self._unsettled, set()
@@ -142,7 +142,7 @@ class Objects:
                     self._unsettled |= directories
                 raise
 
-    def read(self, digest: Digest) -> bytes:
+    def read_chunk(self, digest: Digest) -> bytes:
         """Return the chunk's checked bytes. Raises ChunkMissing, ChunkCorrupt."""
         path, size = self._found(digest)
         with self._reading(digest):
@@ -158,14 +158,14 @@ class Objects:
         """
         path, size = self._found(digest)
         if size != len(view):
-            sound = len(self.read(digest))
+            sound = len(self.read_chunk(digest))
             raise ManifestInvalid(f"chunk {digest[:12]}… has {sound} bytes, not {len(view)}")
         with self._reading(digest):
             count = self._disk.read_into(path, view)
         if count != len(view) or digest_of(view) != digest:
             raise self._set_aside(digest)
 
-    def examine(self, digest: Digest) -> Health:
+    def examine(self, digest: Digest) -> ChunkHealth:
         """Read a chunk; set it aside if it is damaged or if the disk can no longer read it.
 
         A chunk that was set aside earlier counts as damaged. A removed chunk is no fault, and
@@ -173,18 +173,18 @@ class Objects:
         next check will tell.
         """
         try:
-            return Health(len(self.read(digest)))
+            return ChunkHealth(len(self.read_chunk(digest)))
         except ChunkMissing:
-            return Health(why="it was set aside before" if self.is_set_aside(digest) else "")
+            return ChunkHealth(why="it was set aside before" if self.is_set_aside(digest) else "")
         except ChunkCorrupt as exc:
-            return Health(CHUNK_BYTES_MAX, exc.what)
+            return ChunkHealth(CHUNK_BYTES_MAX, exc.what)
         except StoreError as exc:
             if exc.code in ("FD-LIMIT", "MEM-HOST"):
-                return Health()
+                return ChunkHealth()
             if exc.code != "STORE-IO":
                 raise
             self._set_aside(digest)
-            return Health(why=exc.what)
+            return ChunkHealth(why=exc.what)
 
     def start(self, digest: Digest, size_max: int) -> bytes:
         """Return the first bytes of a chunk, unchecked; empty if it is not held."""

@@ -36,7 +36,7 @@ class Pins:
         self._path = root / "pins"
         self._disk = disk
 
-    def read(self) -> frozenset[Digest]:
+    def load(self) -> frozenset[Digest]:
         """Return the pins. Raises StoreError with code STORE-PINS if the file is damaged."""
         with disk_errors("reading the pins", self._root):
             if self._disk.size(self._path) is None:
@@ -64,14 +64,14 @@ class Pins:
         """
         lock = self._taken()
         try:
-            yield self.read()
+            yield self.load()
         finally:
             lock.close()
 
     def change(self, *, add: Digest | None = None, remove: Digest | None = None) -> bool:
         """Add or remove a pin, durably; return False if nothing had to change.
 
-        Raises TryLater, StoreError: as `held` and `read` do, or if the file could not be written.
+        Raises TryLater, StoreError: as `held` and `load` do, or if the file could not be written.
         """
         with self.held() as pinned:
             wanted = (pinned | {add} if add else pinned) - {remove}

@@ -13,9 +13,9 @@ the very last synced frame, with nothing after it, looks like a torn tail.
 The checksums start from a nonce that is drawn when the file is made. A record may hold bytes that a
 peer chose, and the nonce prevents these from passing for a frame.
 
-The file stays open from the first append on, or earlier through `hold`, so that no append fails for
-lack of descriptors. Peers can make descriptors scarce, and a node that cannot write its vote has to
-end.
+The file stays open from the first append on, or earlier through `keep_open`, so that no append
+fails for lack of descriptors. Peers can make descriptors scarce, and a node that cannot write its
+vote has to end.
 
 The log does not know what its records mean.
 """
@@ -107,7 +107,7 @@ class RecordLog:
                 likely="the disk under the store has a fault",
                 do="look at the kernel's log, then start the node again",
             )
-        frame, file = _frame(records, self._durable, self._seed), self.hold()
+        frame, file = _frame(records, self._durable, self._seed), self.keep_open()
         try:
             with disk_errors(f"appending to {self.path.name}", self.path):
                 if frame:
@@ -153,7 +153,7 @@ class RecordLog:
             self._disk.sync_directory(self.path.parent)
             self._usable = True
 
-    def hold(self) -> OpenFile:
+    def keep_open(self) -> OpenFile:
         """Keep the file open from now on. Raises StoreError."""
         if self._file is None:
             with disk_errors(f"opening {self.path.name}", self.path):
@@ -181,7 +181,7 @@ class RecordLog:
     def _cut_back(self) -> None:
         """Undo a failed append. If that fails, refuse appends: the log's end is unknown."""
         try:
-            file = self.hold()
+            file = self.keep_open()
             file.truncate(self._size)
             file.sync()
             self._durable = self._size

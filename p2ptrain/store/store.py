@@ -44,9 +44,9 @@ from p2ptrain.store.blob import (
 from p2ptrain.store.disk import Disk, LocalDisk, disk_errors
 from p2ptrain.store.garbage import Collected, reached_from, reached_from_young, sweep
 from p2ptrain.store.head import HEAD_BYTES_MAX, Head
-from p2ptrain.store.idle_throttle import Leisure
+from p2ptrain.store.idle_throttle import IdleThrottle
 from p2ptrain.store.lanes import Fill, Lanes, filling, patient_threads, put_all, threads
-from p2ptrain.store.objects import FANS, Health, Objects
+from p2ptrain.store.objects import FANS, ChunkHealth, Objects
 from p2ptrain.store.pins import Pins
 
 
@@ -105,13 +105,13 @@ class Store:
     # chunks
 
     def put_chunk(
-        self, data: Buffer, *, expected: Digest | None = None, settle: bool = True
+        self, data: Buffer, *, expected: Digest | None = None, durable: bool = True
     ) -> Digest:
         """Store up to 4 MiB and return their digest; they are durable on return.
 
-        `expected` is the digest under which a peer sent them. With `settle=False` the bytes are
-        durable but the name may not be, until `settle` or a method that writes a reference to it is
-        called.
+        `expected` is the digest under which a peer sent them. With `durable=False` the bytes are
+        durable but the name may not be, until `make_durable` or a method that writes a reference to
+        it is called.
 
         Raises:
             ChunkCorrupt: the data is not what was expected; nothing was stored.
@@ -119,20 +119,20 @@ class Store:
         """
         chunk = checked(data, expected)
         self.put_checked(chunk)
-        if settle:
-            self._objects.settle()
+        if durable:
+            self._objects.make_durable()
         return chunk.digest
 
     def put_checked(self, chunk: CheckedChunk) -> None:
-        """Store bytes that are already hashed, as `put_chunk` does with `settle=False`.
+        """Store bytes that are already hashed, as `put_chunk` does with `durable=False`.
 
         Raises StoreFull.
         """
         self._objects.place(chunk.digest, chunk.data)
 
-    def settle(self) -> None:
-        """Make durable what was put with `settle=False`."""
-        self._objects.settle()
+    def make_durable(self) -> None:
+        """Make durable what was put with `durable=False`."""
+        self._objects.make_durable()
 
     def get_chunk(self, digest: Digest) -> bytes:
         """Return the bytes, checked against `digest`.
@@ -141,7 +141,7 @@ class Store:
             ChunkMissing: not held.
             ChunkCorrupt: the file is corrupted; the chunk counts as missing from now on.
         """
-        return self._objects.read(digest)
+        return self._objects.read_chunk(digest)
 
     def has_chunk(self, digest: Digest) -> bool:
         return self._objects.size(digest) is not None
@@ -163,7 +163,7 @@ class Store:
     def fans(self) -> int:
         return FANS
 
-    def examine(self, digest: Digest) -> Health:
+    def examine(self, digest: Digest) -> ChunkHealth:
         """Read a chunk. A damaged or unreadable chunk counts as missing from then on."""
         return self._objects.examine(digest)
 
@@ -181,20 +181,25 @@ class Store:
         return self.put_stream(kind, filling(parts), meta)
 
     def put_stream(
-        self, kind: str, fill: Fill, meta: Mapping[str, object], *, leisure: Leisure | None = None
+        self,
+        kind: str,
+        fill: Fill,
+        meta: Mapping[str, object],
+        *,
+        throttle: IdleThrottle | None = None,
     ) -> Digest:
         """Store a blob, as `put_blob` does, of bytes that `fill` copies to where the store wants
         them.
 
         `fill` is called in one thread, and only when its bytes can be taken at once. So an owner
-        that must keep the bytes unchanged until then does not wait for the disk. With `leisure`,
+        that must keep the bytes unchanged until then does not wait for the disk. With `throttle`,
         the writing threads have a low priority and pause while all cores are busy.
         """
-        if leisure is None:
+        if throttle is None:
             return self._put_stream(kind, fill, meta, self._lanes)
         lanes = self._patient_lanes
         with lanes() as apart:
-            return apart.submit(self._put_stream, kind, fill, meta, lanes, leisure).result()
+            return apart.submit(self._put_stream, kind, fill, meta, lanes, throttle).result()
 
     def _put_stream(
         self,
@@ -202,13 +207,13 @@ class Store:
         fill: Fill,
         meta: Mapping[str, object],
         lanes: Lanes,
-        leisure: Leisure | None = None,
+        throttle: IdleThrottle | None = None,
     ) -> Digest:
-        put = partial(self.put_chunk, settle=False)
+        put = partial(self.put_chunk, durable=False)
         with self._writing_blob():
-            chunks, size = put_all(fill, self.chunk_bytes, put, lanes, leisure)
+            chunks, size = put_all(fill, self.chunk_bytes, put, lanes, throttle)
             manifest = BlobManifest(kind, size, self.chunk_bytes, tuple(chunks), dict(meta))
-            self._objects.settle()
+            self._objects.make_durable()
             return self.put_chunk(manifest.to_wire())
 
     @contextmanager
@@ -224,7 +229,7 @@ class Store:
 
     def manifest(self, digest: Digest) -> BlobManifest:
         """Return the manifest. Raises ChunkMissing, ChunkCorrupt, ManifestInvalid."""
-        return BlobManifest.from_wire(self._objects.read(digest))
+        return BlobManifest.from_wire(self._objects.read_chunk(digest))
 
     def holds_blob(self, digest: Digest) -> bool:
         """Return whether the whole blob is here. Its bytes are hashed only when they are read."""
@@ -268,9 +273,9 @@ class Store:
                 raise ChunkMissing(
                     f"the head would name snapshot {head.snapshot}, which is not held completely"
                 )
-            self._objects.settle()
+            self._objects.make_durable()
             self._objects.write_whole(self.root / "head", head.to_bytes(), "writing the head")
-            self._objects.settle()
+            self._objects.make_durable()
 
     def head(self) -> Head | None:
         """Return the last head; None in a new store. Raises StoreError if it is damaged."""
@@ -312,7 +317,7 @@ class Store:
         with self._collecting, self.lasting.held() as lasting:
             # After a crash, a head whose rename is not durable could revert to the
             # previous one.
-            self._objects.settle()
+            self._objects.make_durable()
             young, puts = self._objects.young()
             roots = [*keep, *self._head_snapshot(), *self._pins]
             reached = reached_from(self._objects, roots, lasting)

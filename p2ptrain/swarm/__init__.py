@@ -2,23 +2,23 @@
 
 from p2ptrain.swarm.chunk_cache import HotChunks
 from p2ptrain.swarm.fetch import FetchHandle, fetch_blob, fetch_chunks
-from p2ptrain.swarm.lanes import Source
+from p2ptrain.swarm.lanes import FetchSource
 from p2ptrain.swarm.picker import Picker
-from p2ptrain.swarm.report import DroppedPeer, Fault, FetchProgress, FetchReport
+from p2ptrain.swarm.report import DroppedPeer, DropReason, FetchProgress, FetchReport
 from p2ptrain.swarm.server import ChunkServer
 from p2ptrain.swarm.wire import PURPOSE
 
 __all__ = [
     "PURPOSE",
     "ChunkServer",
+    "DropReason",
     "DroppedPeer",
-    "Fault",
     "FetchHandle",
     "FetchProgress",
     "FetchReport",
+    "FetchSource",
     "HotChunks",
     "Picker",
-    "Source",
     "fetch_blob",
     "fetch_chunks",
 ]

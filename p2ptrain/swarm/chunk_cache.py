@@ -13,7 +13,7 @@ from collections import OrderedDict
 
 from p2ptrain.ids import Digest
 from p2ptrain.store.blob import CHUNK_BYTES_MAX
-from p2ptrain.swarm.server import Chunks
+from p2ptrain.swarm.server import ChunkSource
 
 HOT_BYTES = 16 * CHUNK_BYTES_MAX
 """A fetch has a few chunks open at its sources, so peers that ask at the same time share them."""
@@ -27,7 +27,7 @@ class HotChunks:
     are not cached, so a chunk that is repaired or fetched later is found.
     """
 
-    def __init__(self, source: Chunks, *, bytes_max: int = HOT_BYTES) -> None:
+    def __init__(self, source: ChunkSource, *, bytes_max: int = HOT_BYTES) -> None:
         self._source = source
         self._bytes_max = bytes_max
         self._kept: OrderedDict[Digest, bytes] = OrderedDict()

@@ -33,7 +33,7 @@ from p2ptrain.store import CheckedChunk, Store, checked
 from p2ptrain.swarm.picker import PATIENCE, Patience, Picker
 from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
 from p2ptrain.swarm.wire import receive_response, send_request
-from p2ptrain.swarm.write_behind import Landing
+from p2ptrain.swarm.write_behind import WriteBehind
 
 LANES_MAX = 64
 """More connections bring nothing, and each has a thread and a buffer of one chunk."""
@@ -45,14 +45,14 @@ RECONSIDER_S = 0.01
 """The shortest wait before asking the picker again, so that rounding makes no thread spin."""
 
 
-class Source(Protocol):
+class FetchSource(Protocol):
     """Anything that the caller's `dial` understands, such as a dataplane Endpoint."""
 
     @property
     def peer(self) -> PeerId: ...
 
 
-SourceT = TypeVar("SourceT", bound=Source)
+SourceT = TypeVar("SourceT", bound=FetchSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Fetch(Generic[SourceT]):
     """The state of one fetch, shared by its lanes. `_changed` guards all of it."""
 
     def __init__(
-        self, store: Store, plan: FetchPlan[SourceT], landing: Landing | None = None
+        self, store: Store, plan: FetchPlan[SourceT], landing: WriteBehind | None = None
     ) -> None:
         self._store = store
         self._plan = plan
@@ -107,7 +107,7 @@ class Fetch(Generic[SourceT]):
         self._sockets: dict[Lane, SecureSocket] = {}
         self._dropped: dict[PeerId, DroppedPeer] = {}
         self._lacked: Counter[PeerId] = Counter()
-        self._landing = landing or Landing(len(self._lanes))
+        self._write_behind = landing or WriteBehind(len(self._lanes))
         self._pool: ThreadPoolExecutor | None = None
         """Runs the lanes' threads; set while the fetch runs."""
         self._telling = threading.Lock()
@@ -124,7 +124,7 @@ class Fetch(Generic[SourceT]):
         started = time.monotonic()
         if not self._picker.done and self._lanes:
             self._run_lanes(started + self._plan.deadline_s)
-        self._store.settle()
+        self._store.make_durable()
         self._judge()
         return FetchReport(
             self._chunks_fetched,
@@ -172,7 +172,7 @@ class Fetch(Generic[SourceT]):
         lanes = [Lane(peer, stream) for stream in range(self._plan.streams_per_peer)]
         lanes = lanes[: LANES_MAX - len(self._lanes)]
         for _ in lanes:
-            self._landing.admit()
+            self._write_behind.add_lane()
         return lanes
 
     def _begin(self, lane: Lane) -> None:
@@ -196,7 +196,7 @@ class Fetch(Generic[SourceT]):
         pool.shutdown(wait=False)
         with self._changed:
             self._changed.wait_for(lambda: not self._sockets)
-        self._landing.close()
+        self._write_behind.close()
 
     def _judge(self) -> None:
         if self._failure is not None:
@@ -237,7 +237,7 @@ class Fetch(Generic[SourceT]):
             sock.close()
             return
         try:
-            self._exchange(lane, sock)
+            self._request_chunks(lane, sock)
         except (PeerError, RemoteProtocolError, ChunkCorrupt) as exc:
             self._drop(lane, exc, connected=True)
         finally:
@@ -255,8 +255,8 @@ class Fetch(Generic[SourceT]):
                 self._failure = self._failure or exc
             self._stop()
 
-    def _exchange(self, lane: Lane, sock: SecureSocket) -> None:
-        buffer = self._landing.buffer()
+    def _request_chunks(self, lane: Lane, sock: SecureSocket) -> None:
+        buffer = self._write_behind.buffer()
         asked: deque[Digest] = deque()
         try:
             while True:
@@ -272,11 +272,11 @@ class Fetch(Generic[SourceT]):
                 if chunk is None:
                     self._note_lack(lane, digest)
                 elif self._is_first(lane, right := checked(chunk, digest)):
-                    storing = self._landing.store(buffer, partial(self._put, lane, right))
+                    storing = self._write_behind.store(buffer, partial(self._put, lane, right))
                     storing.add_done_callback(self._thread_ended)
-                    buffer = self._landing.buffer()
+                    buffer = self._write_behind.buffer()
         finally:
-            self._landing.give_back(buffer)
+            self._write_behind.give_back(buffer)
 
     def _assigned(self, lane: Lane, *, idle: bool) -> list[Digest]:
         """Return the chunks to request now. An idle lane waits for one, or for the end: []."""
@@ -306,7 +306,7 @@ class Fetch(Generic[SourceT]):
         return is_first
 
     def _put(self, lane: Lane, chunk: CheckedChunk) -> None:
-        """Store a chunk. Runs in a thread of `Landing`."""
+        """Store a chunk. Runs in a thread of `WriteBehind`."""
         self._store.put_checked(chunk)
         more = self._plan.more_after(chunk.digest)
         with self._telling:  # so that progress never seems to go back

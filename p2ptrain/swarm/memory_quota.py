@@ -25,7 +25,7 @@ block all others, sixteen peers would have to collude and read nothing, and they
 minutes per chunk."""
 
 
-class InHand:
+class MemoryQuota:
     """Grants turns at holding a chunk for a peer. For any number of threads."""
 
     def __init__(

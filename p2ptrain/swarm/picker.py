@@ -83,7 +83,7 @@ _LEARNING_RATE = 0.25
 
 
 @dataclass(slots=True)
-class Pace:
+class LaneRate:
     """The measured rate of one lane. `interval_s` is the time between its chunks while busy."""
 
     open: dict[Digest, float] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Lacks:
+class MissingReports:
     """The chunks that a lane has reported missing. `ever` is all of them; `lately` is cleared when
     the lane has been asked again for all of them. It outlives the lane, which may come back.
     """
@@ -162,7 +162,7 @@ class Lacks:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingRequest:
     """A request to a lane: its time, and when the answer is expected, if known."""
 
     at: float
@@ -187,8 +187,8 @@ class Picker(Generic[LaneT]):
         assert in_flight_max >= 1
         self._in_flight_max = in_flight_max
         self._patience = patience
-        self._paces: dict[LaneT, Pace] = {}
-        self._lacks: dict[LaneT, Lacks] = {}
+        self._paces: dict[LaneT, LaneRate] = {}
+        self._lacks: dict[LaneT, MissingReports] = {}
         self._digests: list[Digest] = []
         """All chunks by number, in the order in which they were wanted."""
         self._numbers: dict[Digest, int] = {}
@@ -197,7 +197,7 @@ class Picker(Generic[LaneT]):
         """The same chunks as a set."""
         self._free = 0
         """Those of them that are not requested from any lane."""
-        self._asked: dict[Digest, dict[LaneT, Asked]] = {}
+        self._asked: dict[Digest, dict[LaneT, PendingRequest]] = {}
         self._urgent: set[Digest] = set()
         self._usual_s: float | None = None
         for lane in lanes:
@@ -205,8 +205,8 @@ class Picker(Generic[LaneT]):
 
     def add(self, lane: LaneT) -> None:
         """Add a source. It may have been dropped before."""
-        self._paces.setdefault(lane, Pace())
-        self._lacks.setdefault(lane, Lacks())
+        self._paces.setdefault(lane, LaneRate())
+        self._lacks.setdefault(lane, MissingReports())
 
     def want(self, digests: Iterable[Digest], *, urgent: bool = False) -> None:
         """Add chunks. Chunks that are already wanted stay as they are.
@@ -261,7 +261,7 @@ class Picker(Generic[LaneT]):
         if digest is not None:
             self._free &= ~self._bit(digest)
             expected_at = pace.asked(digest, now, self._usual_s)
-            self._asked.setdefault(digest, {})[lane] = Asked(now, expected_at)
+            self._asked.setdefault(digest, {})[lane] = PendingRequest(now, expected_at)
         return digest
 
     def arrived(self, lane: LaneT, digest: Digest, now: float) -> bool:
@@ -344,7 +344,7 @@ class Picker(Generic[LaneT]):
             chunks = chunks & self._lacks[other].ever or chunks
         return self._digests[(chunks & -chunks).bit_length() - 1]
 
-    def _again(self, lacks: Lacks, now: float) -> int:
+    def _again(self, lacks: MissingReports, now: float) -> int:
         """Return the chunks to request again from a lane that has lacked all unrequested ones."""
         if now < lacks.again_at or not self._is_coming():
             return 0
@@ -375,7 +375,7 @@ class Picker(Generic[LaneT]):
             if lane not in copies and not lacked >> self._numbers[digest] & 1
         ]
 
-    def _is_sooner(self, lane: LaneT, copies: Collection[Asked], now: float) -> bool:
+    def _is_sooner(self, lane: LaneT, copies: Collection[PendingRequest], now: float) -> bool:
         """Return whether this lane would bring the chunk much sooner than those already asked."""
         pace = self._paces[lane]
         own_s = self._usual_s if pace.interval_s is None else pace.interval_s

@@ -10,7 +10,7 @@ from p2ptrain.errors import ChunkCorrupt, P2PTrainError, PeerTooSlow, RemoteProt
 from p2ptrain.ids import PeerId
 
 
-class Fault(Enum):
+class DropReason(Enum):
     """The reason for dropping a source. The first two are its fault; others may be the path's."""
 
     CORRUPT = "sent a chunk that does not match its digest"
@@ -22,12 +22,12 @@ class Fault(Enum):
     @property
     def is_blame(self) -> bool:
         """Whether the peer is to be reported for it."""
-        return self in (Fault.CORRUPT, Fault.PROTOCOL)
+        return self in (DropReason.CORRUPT, DropReason.PROTOCOL)
 
     @property
     def is_passing(self) -> bool:
         """Whether it may soon be over: the peer did not know us yet, or is just restarting."""
-        return self in (Fault.UNREACHABLE, Fault.LOST)
+        return self in (DropReason.UNREACHABLE, DropReason.LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class DroppedPeer:
     """A source that was given up for the rest of this fetch."""
 
     peer: PeerId
-    fault: Fault
+    fault: DropReason
     detail: str
 
     @classmethod
@@ -47,14 +47,14 @@ class DroppedPeer:
         return f"{self.peer} {self.fault.value}: {self.detail}"
 
 
-def _fault_of(exc: P2PTrainError, connected: bool) -> Fault:
+def _fault_of(exc: P2PTrainError, connected: bool) -> DropReason:
     if not connected:
-        return Fault.UNREACHABLE  # another peer may have answered at that address
+        return DropReason.UNREACHABLE  # another peer may have answered at that address
     if isinstance(exc, ChunkCorrupt):
-        return Fault.CORRUPT
+        return DropReason.CORRUPT
     if isinstance(exc, RemoteProtocolError):
-        return Fault.PROTOCOL
-    return Fault.SLOW if isinstance(exc, PeerTooSlow) else Fault.LOST
+        return DropReason.PROTOCOL
+    return DropReason.SLOW if isinstance(exc, PeerTooSlow) else DropReason.LOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Protocol
 from p2ptrain.dataplane import SecureSocket
 from p2ptrain.errors import PeerError, StoreError
 from p2ptrain.ids import Digest, PeerId
-from p2ptrain.swarm.memory_quota import InHand
+from p2ptrain.swarm.memory_quota import MemoryQuota
 from p2ptrain.swarm.wire import receive_request, send_response
 
 PeerLimit = Callable[[PeerId, int], object]
@@ -36,7 +36,7 @@ second. A peer that asks only for missing chunks costs 20 lookups a second, not 
 fetches a gigabyte of which we have nothing learns so within twelve seconds."""
 
 
-class Chunks(Protocol):
+class ChunkSource(Protocol):
     """A source of chunks: a store, a StoreReader, or `HotChunks` in front of either."""
 
     def get_chunk(self, digest: Digest) -> bytes:
@@ -47,23 +47,23 @@ class ChunkServer:
     """A listener's handler for `swarm.PURPOSE`.
 
     `limit` is called with a peer and a number of bytes before they are sent, and returns when they
-    may be sent. `take` of the uplink's `PeerShares` is such a function; it gives the ring
+    may be sent. `wait_to_send` of the uplink's `PeerShares` is such a function; it gives the ring
     precedence.
     """
 
     def __init__(
         self,
-        store: Chunks,
+        store: ChunkSource,
         *,
         limit: PeerLimit | None = None,
         idle_s: float = IDLE_S,
-        in_hand: InHand | None = None,
+        quota: MemoryQuota | None = None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._store = store
         self._limit = limit
         self._idle_s = idle_s
-        self._in_hand = in_hand or InHand()
+        self._quota = quota or MemoryQuota()
         self._pause = pause
         self._counting = threading.Lock()
         self._bytes_sent = 0
@@ -91,7 +91,7 @@ class ChunkServer:
         digest = receive_request(sock)
         if misses:
             self._pause(min(misses * MISS_S, MISS_S_MAX))
-        with self._in_hand.one_for(sock.peer, SEND_S):
+        with self._quota.one_for(sock.peer, SEND_S):
             chunk = self._chunk(digest)
             sock.set_deadline(SEND_S)
             send_response(sock, chunk, self._limit and partial(self._may_send, sock, self._limit))

@@ -24,7 +24,7 @@ STORING_MAX = 8
 """32 MiB beside one buffer for each lane: as many as a snapshot has on their way to the disk."""
 
 
-class Landing:
+class WriteBehind:
     """Buffers and threads for `lanes` lanes that hold one buffer each. `close` it at the end."""
 
     def __init__(self, lanes: int) -> None:
@@ -32,7 +32,7 @@ class Landing:
         self._unmade = threading.Semaphore(lanes + STORING_MAX)
         self._threads = ThreadPoolExecutor(STORING_MAX, "swarm-store")
 
-    def admit(self) -> None:
+    def add_lane(self) -> None:
         """Provide for one more lane."""
         self._unmade.release()
 

@@ -11,7 +11,7 @@ Nothing here knows of torch, peers, sockets or time. The last three need numpy a
 their own names, because a manifest that names a mode does not need them.
 """
 
-from p2ptrain.sync.schedule import Due, SyncSchedule
+from p2ptrain.sync.schedule import DueSteps, SyncSchedule
 from p2ptrain.sync.spec import SyncSpec
 
-__all__ = ["Due", "SyncSchedule", "SyncSpec"]
+__all__ = ["DueSteps", "SyncSchedule", "SyncSpec"]

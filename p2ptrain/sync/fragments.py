@@ -25,7 +25,7 @@ EMBEDDING = "embedding."
 _HEAD = "head."
 
 
-class Place(Protocol):
+class ParameterPlace(Protocol):
     """A parameter's name, and its start in the flat vector."""
 
     @property
@@ -34,11 +34,11 @@ class Place(Protocol):
     def offset(self) -> int: ...
 
 
-class Laid(Protocol):
+class FlatLayout(Protocol):
     """The part of a layout that is needed: its parameters in order, and the vectors' length."""
 
     @property
-    def entries(self) -> Sequence[Place]: ...
+    def entries(self) -> Sequence[ParameterPlace]: ...
     @property
     def numel(self) -> int: ...
 
@@ -87,7 +87,7 @@ class Fragment:
         assert at == len(values) == self.numel
 
 
-def fragments(layout: Laid, count: int) -> tuple[Fragment, ...]:
+def fragments(layout: FlatLayout, count: int) -> tuple[Fragment, ...]:
     """Return the layout in `count` fragments, as `numbers` assigns the parameters.
 
     Raises ValueError if there are too few layers for so many.

@@ -25,7 +25,7 @@ from p2ptrain.sync.spec import SyncSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueSteps:
     """The outer steps whose fragment is read, and merged, between two inner steps. Reads come
     first: what is merged now is not part of what is read now, unless both belong to the same outer
     step.
@@ -86,9 +86,9 @@ class SyncSchedule:
         """Return how many inner steps a peer has done when it merges this outer step's mean."""
         return self.read_at(outer_step) + self.overlap_steps
 
-    def due(self, inner_steps_done: int) -> Due:
+    def due(self, inner_steps_done: int) -> DueSteps:
         """Return what to do after so many inner steps."""
-        return Due(
+        return DueSteps(
             self._ending(inner_steps_done), self._ending(inner_steps_done - self.overlap_steps)
         )
 

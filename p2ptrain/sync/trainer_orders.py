@@ -31,7 +31,7 @@ Blocks = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class TrainerProgress:
     """The last orders to the trainer: the step of its θ, and the blocks that it was given on top of
     it.
 
@@ -46,7 +46,7 @@ class Desk:
     is_ahead: bool = False
     """Whether it trains, or has trained, more blocks than it reported as ready."""
 
-    def due(self, lease: Blocks, pace: Pace) -> Blocks:
+    def due(self, lease: Blocks, pace: LeasePace) -> Blocks:
         """Return the blocks of a lease that it is to be ready with next: without overlap, all of
         them.
 
@@ -58,7 +58,7 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LocalWork:
     """The content of the arena's `local`: `blocks` trained on θ of outer step `step`.
 
     It may be averaged until an order lets a trainer write there again.
@@ -68,14 +68,14 @@ class Work:
     blocks: Blocks
     tokens: int
 
-    def stands_for(self, step: int, lease: Blocks, pace: Pace) -> bool:
+    def stands_for(self, step: int, lease: Blocks, pace: LeasePace) -> bool:
         """Return whether it is all that this lease asks for in outer step `step`."""
         whole = len(self.blocks) if pace.overlap else len(lease)
         return self.step == step and self.blocks == lease[:whole]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LeasePace:
     """`stride` is the number of blocks per outer step;
     `overlap` blocks of the next are trained ahead (τ).
     """
@@ -119,54 +119,65 @@ Order = LoadOrder | MergeOrder | RebaseOrder | TrainOrder | AheadOrder
 
 
 def next_orders(
-    desk: Desk | None, step: int, lease: Blocks, pace: Pace, *, taken: bool = True
+    progress: TrainerProgress | None,
+    step: int,
+    lease: Blocks,
+    pace: LeasePace,
+    *,
+    taken: bool = True,
 ) -> list[Order]:
-    """Return the orders that bring a trainer from `desk` to outer step `step` with `lease`.
+    """Return the orders that bring a trainer from `progress` to outer step `step` with `lease`.
 
-    `taken`: the outer step of `desk` was committed with our work in it.
+    `taken`: the outer step of `progress` was committed with our work in it.
     """
     if not lease:
         return []
-    if desk is not None and desk.step == step and lease[: len(desk.blocks)] == desk.blocks:
-        return _same_step(desk, lease, pace)
-    first = _change(desk, step, lease, taken)
-    there = after(desk, first)
+    if (
+        progress is not None
+        and progress.step == step
+        and lease[: len(progress.blocks)] == progress.blocks
+    ):
+        return _same_step(progress, lease, pace)
+    first = _change(progress, step, lease, taken)
+    there = progress_after(progress, first)
     more = there.due(lease, pace)[len(there.blocks) :]
     if not more and isinstance(first, RebaseOrder) and not there.is_ahead:
         return [first]  # It will be ready without an order, or was ready and reports it again.
     return [first, TrainOrder(step, more)]
 
 
-def _change(desk: Desk | None, step: int, lease: Blocks, taken: bool) -> Order:
+def _change(progress: TrainerProgress | None, step: int, lease: Blocks, taken: bool) -> Order:
     """Return the order that brings the trainer to θ of `step`."""
-    if desk is None:
+    if progress is None:
         return LoadOrder(step)
-    if lease[: len(desk.blocks)] == desk.blocks:
+    if lease[: len(progress.blocks)] == progress.blocks:
         return RebaseOrder(step)
-    rest = desk.blocks[desk.offered :]
-    if taken and desk.offered and desk.step < step and lease[: len(rest)] == rest:
+    rest = progress.blocks[progress.offered :]
+    if taken and progress.offered and progress.step < step and lease[: len(rest)] == rest:
         return MergeOrder(step)
     return LoadOrder(step)
 
 
-def _same_step(desk: Desk, lease: Blocks, pace: Pace) -> list[Order]:
-    if more := desk.due(lease, pace)[len(desk.blocks) :]:
-        return [TrainOrder(desk.step, more)]
-    ahead = lease[len(desk.blocks) : desk.offered + pace.overlap]
-    return [AheadOrder(desk.step, ahead)] if desk.offered and ahead else []
+def _same_step(progress: TrainerProgress, lease: Blocks, pace: LeasePace) -> list[Order]:
+    if more := progress.due(lease, pace)[len(progress.blocks) :]:
+        return [TrainOrder(progress.step, more)]
+    ahead = lease[len(progress.blocks) : progress.offered + pace.overlap]
+    return [AheadOrder(progress.step, ahead)] if progress.offered and ahead else []
 
 
-def after(desk: Desk | None, order: Order) -> Desk:
-    """Return the desk after `order` was given."""
+def progress_after(progress: TrainerProgress | None, order: Order) -> TrainerProgress:
+    """Return the progress after `order` was given."""
     if isinstance(order, LoadOrder):
-        return Desk(order.step, ())
-    assert desk is not None, "the first order is always Load"
+        return TrainerProgress(order.step, ())
+    assert progress is not None, "the first order is always Load"
     match order:
         case MergeOrder(step):
-            return Desk(step, desk.blocks[desk.offered :])
+            return TrainerProgress(step, progress.blocks[progress.offered :])
         case RebaseOrder(step):
-            return Desk(step, desk.blocks, max(desk.carried, desk.offered), 0, desk.is_ahead)
+            return TrainerProgress(
+                step, progress.blocks, max(progress.carried, progress.offered), 0, progress.is_ahead
+            )
         case TrainOrder(step, blocks):
-            return Desk(step, desk.blocks + blocks, desk.carried)
+            return TrainerProgress(step, progress.blocks + blocks, progress.carried)
         case AheadOrder(_, blocks):
-            return replace(desk, blocks=desk.blocks + blocks, is_ahead=True)
+            return replace(progress, blocks=progress.blocks + blocks, is_ahead=True)

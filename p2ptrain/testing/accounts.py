@@ -15,7 +15,7 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified, Commit, Entry
 from p2ptrain.observe.journal import read_journal
-from p2ptrain.observe.trained import Trained, check_trained
+from p2ptrain.observe.trained import TrainingAudit, check_trained
 from p2ptrain.run import Run
 from p2ptrain.testing.fake_trainer import trace
 
@@ -23,7 +23,7 @@ Credits = dict[PeerId, tuple[int, ...]]
 """The blocks that each peer trained."""
 
 
-def trained_by(chain: Iterable[Certified], run: Run, journals: Iterable[Path]) -> Trained:
+def trained_by(chain: Iterable[Certified], run: Run, journals: Iterable[Path]) -> TrainingAudit:
     """Check that all committed blocks of a chain from genesis on were trained once, by the journals
     of all participants."""
     rules = rules_of(run)
@@ -38,7 +38,7 @@ def _states_before(rules: Rules, chain: Iterable[Certified]) -> Iterator[tuple[L
         state = apply(rules, state, certified.entry)
 
 
-class Account:
+class ChainCredits:
     """Credits of a chain that grows at its end. Entries are replayed once, since tests ask
     often."""
 

@@ -51,7 +51,7 @@ def block_of(path: str) -> Digest:
 
 
 @dataclass(slots=True)
-class Remote:
+class TrainerRemote:
     """A test's control over the trainers of one node, across all their starts.
 
     `held` stops them before the next inner step, and `stops_at` before the first inner step of that
@@ -94,20 +94,20 @@ class Remote:
         return True
 
 
-class Died(Exception):
+class TrainerKilled(Exception):
     """The trainer has been killed."""
 
 
 class FakeTrainer:
     """The node's side; implements `p2ptrain.node.training.trainer_processes.RunningTrainer`."""
 
-    def __init__(self, context: Context, remote: Remote) -> None:
+    def __init__(self, context: Context, remote: TrainerRemote) -> None:
         self.socket, theirs = socket.socketpair()
         self.pids = (os.getpid(),)
         self.useful = False
         self._channel = Channel(self.socket)
         self._reader = FrameReader()
-        self._loop = Loop(context, remote, theirs)
+        self._loop = FakeTrainerLoop(context, remote, theirs)
         self._thread = threading.Thread(target=self._loop.run, name="fake-trainer")
         self._thread.start()
 
@@ -150,8 +150,8 @@ class FakeTrainers:
     """Starts fake trainers within a budget, as the real supervisor does."""
 
     context: Context
-    remote: Remote
-    make: Callable[[Context, Remote], FakeTrainer] = FakeTrainer
+    remote: TrainerRemote
+    make: Callable[[Context, TrainerRemote], FakeTrainer] = FakeTrainer
 
     def start(self) -> FakeTrainer:
         if self.remote.starts >= self.remote.starts_max:
@@ -160,13 +160,13 @@ class FakeTrainers:
         return self.make(self.context, self.remote)
 
 
-class Loop:
+class FakeTrainerLoop:
     """The trainer's side, in its thread. The states are those of `trainer.rank.loop`."""
 
     def __init__(
         self,
         context: Context,
-        remote: Remote,
+        remote: TrainerRemote,
         sock: socket.socket,
         channel: Channel | None = None,
     ) -> None:
@@ -194,10 +194,10 @@ class Loop:
 
     def run(self) -> None:
         try:
-            self._say(frames.Hello(0, 1, self._layout.digest, self._layout.numel, "cpu", 1))
+            self._send(frames.Hello(0, 1, self._layout.digest, self._layout.numel, "cpu", 1))
             while not self.stopping and self._turn():
                 pass
-        except (ChannelClosed, Died):
+        except (ChannelClosed, TrainerKilled):
             pass
         finally:
             self._socket.close()
@@ -207,13 +207,13 @@ class Loop:
         """Whether a block is left to train."""
         return bool(self._queue)
 
-    def _say(self, frame: frames.ToNode) -> None:
+    def _send(self, frame: frames.ToNode) -> None:
         self._channel.send(frame)
 
     def _turn(self) -> bool:
         """Obey a frame, or do an inner step. Return False when it is over."""
         if self._remote.takes_its_life(len(self._trained), more=bool(self._queue)):
-            raise Died
+            raise TrainerKilled
         waits = bool(self._queue) and self._remote.waits_before(self._step)
         self._remote.rests = waits or self._remote.stuck
         if self._remote.stuck:
@@ -268,7 +268,7 @@ class Loop:
                     self._publish_if_done()
             case frames.Evaluate(request, paths):
                 loss = float(np.abs(self._theta).mean())
-                self._say(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
+                self._send(frames.Evaluated(request, loss, self._block_tokens * len(paths)))
 
     def _take_back(self) -> None:
         self._weights += self._aside
@@ -284,8 +284,8 @@ class Loop:
     def inner_step(self) -> None:
         if self._remote.fault is not None:
             fault, self._remote.fault = self._remote.fault, None
-            self._say(fault)
-            raise Died
+            self._send(fault)
+            raise TrainerKilled
         self._pause.wait(self._remote.inner_step_s)
         inner_step, path = self._queue.popleft()
         block = block_of(path)
@@ -295,7 +295,7 @@ class Loop:
         self._remote.trained.append(block)
         tokens = len(self._trained) * self._block_tokens
         told = (self._remote.data_wait_s, self._remote.mfu, 0.001, 1.5)
-        self._say(frames.Progress(self._step, inner_step, 2.0, 1000.0, tokens, *told))
+        self._send(frames.Progress(self._step, inner_step, 2.0, 1000.0, tokens, *told))
         self._publish_if_done()
 
     def _publish_if_done(self) -> None:
@@ -316,4 +316,4 @@ class Loop:
                 self._weights += self._eager.deviation
         self._ready, self._offered = True, len(self._trained)
         tokens = len(self._trained) * self._block_tokens
-        self._say(frames.FragmentReady(self._step, tokens, tuple(self._trained), 2.0))
+        self._send(frames.FragmentReady(self._step, tokens, tuple(self._trained), 2.0))

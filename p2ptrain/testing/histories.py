@@ -40,7 +40,7 @@ from p2ptrain.trainer.formats.shapes import layout_of
 
 
 @dataclass(slots=True)
-class History:
+class WrittenHistory:
     """The content written to a home. `updates` are by outer step, `snapshots` by the step after
     them."""
 
@@ -59,7 +59,7 @@ def make_history(
     agreed: Mapping[int, Terms] | None = None,
     *,
     deviation: float = 0.01,
-) -> History:
+) -> WrittenHistory:
     """Write `steps` outer steps of `run` to `home`, whose identity must be its only founder's.
 
     The roster of outer step s agrees on the terms `agreed[s]`, or else on the s-th of `amendments`.
@@ -69,7 +69,7 @@ def make_history(
         save_amendments(home.amendments, amendments)
     if agreed is None:
         agreed = {step: each.terms for step, each in enumerate(amendments)}
-    history, me = History(run), load_or_create(home.identity)
+    history, me = WrittenHistory(run), load_or_create(home.identity)
     manifest, rules = run.manifest, rules_of(run)
     state, outer = genesis(rules), OuterState(layout_of(manifest.model).numel)
     pending: SnapshotRef | None = None

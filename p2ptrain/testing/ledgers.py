@@ -1,8 +1,9 @@
 """A few ledgers in one process, for tests that go message by message.
 
-`Group` contains real ledgers, their disks, and the messages between them. The test decides which
-messages are delivered, lost or delayed, which ledger crashes, and how much time passes. `certify`
-makes certified entries without any protocol. The signatures are cheap, as in the simulator.
+`LedgerGroup` contains real ledgers, their disks, and the messages between them. The test decides
+which messages are delivered, lost or delayed, which ledger crashes, and how much time passes.
+`certify` makes certified entries without any protocol. The signatures are cheap, as in the
+simulator.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
 from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
 from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.policy.reduce_order import Arrange, in_given_order
-from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
+from p2ptrain.simulation.disk import SimDisk, signature_of, signer, verify
 
 DELIVERIES_MAX = 10_000
 """More messages than this in one test mean that the ledgers answer each other for ever."""
@@ -123,7 +124,7 @@ def chain_of(rules: Rules, values: Iterable[Value]) -> tuple[list[Certified], Le
     return chain, state
 
 
-def asked(
+def proposal_of(
     rules: Rules, round: int, entry: Entry, promises: tuple[PromiseProof, ...] = ()
 ) -> Propose:
     """Return the proposal of `entry` by the founder that proposes in `round`."""
@@ -134,17 +135,17 @@ def asked(
 
 def accepted(rules: Rules, round: int, entry: Entry) -> Accepted:
     """Return the message of a voter that has accepted that proposal."""
-    return Accepted(round, entry, asked(rules, round, entry).signature)
+    return Accepted(round, entry, proposal_of(rules, round, entry).signature)
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Unicast:
     sender: PeerId
     receiver: PeerId
     message: Message
 
 
-Postman = Callable[[Letter], bool]
+Postman = Callable[[Unicast], bool]
 """Returns whether the message arrives."""
 
 
@@ -152,7 +153,7 @@ Watch = Callable[[PeerId, Effect], None]
 """Called with each effect of each ledger, before the effect is carried out."""
 
 
-def everything(letter: Letter) -> bool:
+def everything(unicast: Unicast) -> bool:
     return True
 
 
@@ -161,15 +162,15 @@ def ignore(name: PeerId, effect: Effect) -> None:
 
 
 @dataclass(slots=True)
-class Group:
+class LedgerGroup:
     """Ledgers by name. Nothing is delivered and no time passes unless the test says so."""
 
     rules: Rules
     names: tuple[PeerId, ...] = ()
     now: float = 0.0
     ledgers: dict[PeerId, Ledger] = field(default_factory=dict)
-    disks: dict[PeerId, Disk] = field(default_factory=dict)
-    mail: list[Letter] = field(default_factory=list)
+    disks: dict[PeerId, SimDisk] = field(default_factory=dict)
+    mail: list[Unicast] = field(default_factory=list)
     notes: list[tuple[PeerId, str]] = field(default_factory=list)
     fetches: list[tuple[PeerId, FetchUpdate]] = field(default_factory=list)
     arrange: Arrange = in_given_order
@@ -178,13 +179,13 @@ class Group:
     def __post_init__(self) -> None:
         self.names = self.names or self.rules.founders
         for name in self.names:
-            self.disks[name] = Disk()
+            self.disks[name] = SimDisk()
             self.start(name)
 
     def start(self, name: PeerId | str) -> Ledger:
         """Start, or restart, a ledger from its disk."""
         me = PeerId(name)
-        disk = self.disks.setdefault(me, Disk())
+        disk = self.disks.setdefault(me, SimDisk())
         kept = (disk.chain, disk.records, self.now, disk.base)
         self.ledgers[me] = Ledger(self.rules, me, signer(me), verify, *kept, self._arrange)
         return self.ledgers[me]
@@ -203,14 +204,14 @@ class Group:
     def crash(self, name: PeerId | str) -> None:
         """Remove the process and the messages to it. Its disk stays."""
         del self.ledgers[PeerId(name)]
-        self.mail = [letter for letter in self.mail if letter.receiver != name]
+        self.mail = [unicast for unicast in self.mail if unicast.receiver != name]
 
     def __getitem__(self, name: str) -> Ledger:
         return self.ledgers[PeerId(name)]
 
     # ── events and mail ──────────────────────────────────────────────────────────────────────────
 
-    def tell(self, name: PeerId | str, *events: Event) -> list[Effect]:
+    def send_events(self, name: PeerId | str, *events: Event) -> list[Effect]:
         """Send these events to one ledger. Return the effects, which are also carried out."""
         me, effects = PeerId(name), []
         for event in events:
@@ -219,37 +220,37 @@ class Group:
             self._carry_out(me, effect)
         return effects
 
-    def tell_all(self, *events: Event) -> None:
+    def send_to_all(self, *events: Event) -> None:
         for name in list(self.ledgers):
-            self.tell(name, *events)
+            self.send_events(name, *events)
 
     def ready(self, names: str) -> None:
         """Report to all ledgers that these peers have trained their whole lease."""
         for peer in peers(names):
             state = self.ledgers[peer].state
             blocks = len(state.leases[peer])
-            self.tell_all(Ready(peer, state.step, 100 * blocks, blocks))
+            self.send_to_all(Ready(peer, state.step, 100 * blocks, blocks))
 
     def made(self, update: Digest, names: str) -> None:
         """Report to all ledgers that these peers have finished the reduce under way."""
         for peer in peers(names):
             state = self.ledgers[peer].state
             assert state.roster is not None
-            self.tell_all(ReduceDone(peer, state.step, state.roster.attempt, update))
+            self.send_to_all(ReduceDone(peer, state.step, state.roster.attempt, update))
 
-    def hold(self, update: Digest, names: str) -> None:
+    def hold_update(self, update: Digest, names: str) -> None:
         for peer in peers(names):
             self.disks[peer].updates.add(update)
-            self.tell(peer, UpdateHeld(update))
+            self.send_events(peer, UpdateHeld(update))
 
     def deliver(self, arrives: Postman = everything) -> None:
         """Deliver all messages and those that follow from them, in order. Others are lost."""
         for _ in range(DELIVERIES_MAX):
             if not self.mail:
                 return
-            letter = self.mail.pop(0)
-            if arrives(letter) and letter.receiver in self.ledgers:
-                self.tell(letter.receiver, Received(letter.sender, letter.message))
+            unicast = self.mail.pop(0)
+            if arrives(unicast) and unicast.receiver in self.ledgers:
+                self.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
         raise AssertionError("the ledgers talk in circles")
 
     def wait(self, seconds: float, arrives: Postman = everything) -> None:
@@ -262,7 +263,7 @@ class Group:
                 self.now = until
                 return
             self.now = max(self.now, min(due)[0])
-            self.tell(min(due)[1], Tick())
+            self.send_events(min(due)[1], Tick())
         raise AssertionError("a timer rings for ever")
 
     # ── what a test looks at ─────────────────────────────────────────────────────────────────────
@@ -301,12 +302,12 @@ class Group:
                 self.disks[me].chain[height:] = chain
                 self.start(me)
             case Send(peer, message):
-                self.mail.append(Letter(me, peer, message))
+                self.mail.append(Unicast(me, peer, message))
             case Announce(message):
                 others = [name for name in self.names if name != me]
-                self.mail.extend(Letter(me, other, message) for other in others)
+                self.mail.extend(Unicast(me, other, message) for other in others)
             case AskEntries(peer, from_height):
-                self.mail.append(Letter(me, peer, EntriesRequest(from_height)))
+                self.mail.append(Unicast(me, peer, EntriesRequest(from_height)))
             case FetchUpdate():
                 self.fetches.append((me, effect))
             case Note(text):

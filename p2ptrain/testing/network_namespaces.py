@@ -27,7 +27,7 @@ def ports(number: int) -> tuple[int, int]:
     return first, first + 1
 
 
-class Place(Protocol):
+class NodeNetwork(Protocol):
     """A network for nodes, which are numbered from 0."""
 
     name: str
@@ -136,7 +136,7 @@ def _ip(*words: str) -> None:
 
 
 @contextmanager
-def opened(nodes: int, *, loopback: bool = False) -> Iterator[Place]:
+def opened(nodes: int, *, loopback: bool = False) -> Iterator[NodeNetwork]:
     """Provide namespaces if this machine allows them, else loopback; removed at the end."""
     if loopback or os.geteuid() != 0 or shutil.which("ip") is None:
         yield Loopback()

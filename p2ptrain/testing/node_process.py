@@ -67,7 +67,7 @@ class DemoNode:
         path = self.home / "output.txt"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def news(self) -> Iterator[Event]:
+    def new_events(self) -> Iterator[Event]:
         """Yield the journal's records since the last call; they are also appended to `events`."""
         path = self.home / "journal.jsonl"
         if not path.exists():

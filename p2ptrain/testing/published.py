@@ -59,7 +59,7 @@ def policy(**changes: object) -> Policy:
 
 
 @dataclass(frozen=True)
-class Content:
+class PublishedContent:
     """The data and first weights that every run here has, in a store in `folder`."""
 
     folder: Path
@@ -69,18 +69,18 @@ class Content:
 
 
 @cache
-def content() -> Content:
+def content() -> PublishedContent:
     """Make the content once, since each of a hundred chunks is synced to disk; runs copy it."""
     folder = Path(tempfile.mkdtemp(prefix="p2ptrain-content-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     theta = first_weights(MODEL, 1)
     with Store(folder, chunk_bytes=CHUNK_BYTES) as store:
         blocks = tuple(
-            store.put_chunk(block_file(number), settle=False) for number in range(BLOCKS + 2)
+            store.put_chunk(block_file(number), durable=False) for number in range(BLOCKS + 2)
         )
         index = DataIndex(blocks[:-2], blocks[-2:]).to_bytes()
         meta = snapshot_meta(None, 0, layout_of(MODEL).digest)
-        return Content(
+        return PublishedContent(
             folder,
             store.put_blob("tokenizer", [b"{}"], {}),
             store.put_blob(data_index.KIND, [index], {}),

@@ -35,10 +35,10 @@ from p2ptrain.trainer.host.micro_batch import (
     is_out_of_memory,
     on_gpu,
 )
-from p2ptrain.trainer.rank.arena import Arena, map_vector
+from p2ptrain.trainer.rank.arena import RankArena, map_vector
 from p2ptrain.trainer.rank.inner_state import InnerState
-from p2ptrain.trainer.rank.loop import Loop, Means, read_file
-from p2ptrain.trainer.rank.node_client import NODE_GONE_EXIT_CODE, Caller, NodeLink, join
+from p2ptrain.trainer.rank.loop import Means, TrainerLoop, read_file
+from p2ptrain.trainer.rank.node_client import NODE_GONE_EXIT_CODE, NodeCredentials, NodeLink, join
 from p2ptrain.trainer.rank.optimizer import make_optimizer
 from p2ptrain.trainer.rank.own_gpu import require_bf16, room_for_the_model
 from p2ptrain.trainer.rank.parallelize import build
@@ -88,7 +88,7 @@ def _join(arguments: argparse.Namespace) -> NodeLink:
     """Connect to the node as one of the ranks that torchrun has started for it."""
     host, port = parse_host_port(arguments.call)
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    link = join(Caller(host, port, load(Path(arguments.secret)), rank, count))
+    link = join(NodeCredentials(host, port, load(Path(arguments.secret)), rank, count))
     link.die_with_the_node()
     if (interface := link.interface) is not None:
         # Gloo would listen on the address of the host's name, which may be loopback. NCCL would
@@ -117,7 +117,7 @@ def _serve(
             theta, local = (map_vector(fd, layout.numel) for fd in fds)
         else:
             theta, local = link.vectors(layout)
-        arena = Arena(
+        arena = RankArena(
             model, layout, theta, local, count=config.fragments, mirror=link, eager=config.eager
         )
     free_bytes = ranks.least(ranks.free_bytes())
@@ -144,7 +144,7 @@ def _serve(
     if config.state_folder:
         state = InnerState(Path(config.state_folder), model, optimizer, layout, ranks)
     read = link.read_block if link else read_file
-    loop = Loop(config, model, optimizer, arena, ranks, channel, state, Means(read))
+    loop = TrainerLoop(config, model, optimizer, arena, ranks, channel, state, Means(read))
     try:
         loop.run()
     except (RuntimeError, MemoryError) as exc:
@@ -154,7 +154,7 @@ def _serve(
         sys.stderr.write(f"{str(exc).splitlines()[0]}\n")
         sys.stderr.flush()
         if link is not None:
-            link.tell_end(OUT_OF_MEMORY_EXIT_CODE)
+            link.report_end(OUT_OF_MEMORY_EXIT_CODE)
         os._exit(OUT_OF_MEMORY_EXIT_CODE)
 
 

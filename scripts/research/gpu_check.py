@@ -38,7 +38,7 @@ from typing import Any
 
 import psutil
 
-from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.processes import ProcessFailed
 from p2ptrain.bench.trainer import Run, others, run, setting
 from p2ptrain.config.samples import sample
 from p2ptrain.demo.run_file import without_donors
@@ -131,7 +131,7 @@ def speed(config: TrainerConfig, limit_s: float, run: Run = run) -> dict[str, An
         try:
             found = run(config, ["fsdp2"], STEPS, ROUNDS, sys.executable, limit_s=left_s)
             return found["fsdp2"] | {"micro_batch": config.micro_batch}
-        except Failed as exc:
+        except ProcessFailed as exc:
             smaller = halved(config, 1)
             if not is_out_of_memory(exc) or smaller is None:
                 raise
@@ -157,7 +157,7 @@ def beside(
         left_s = ends_s - time.monotonic()
         try:
             told |= run(config, [name], STEPS, ROUNDS, sys.executable, limit_s=left_s)
-        except Failed as exc:
+        except ProcessFailed as exc:
             told[name] = {"reason": str(exc)}
     return told
 
@@ -175,9 +175,9 @@ def command(limit_s: float, *words: str, **environment: str) -> dict[str, Any]:
         said, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         said = f"{_killed(process)}\nnot done after {limit_s:.0f} s"
-        raise Failed(said.strip()[-WORDS_MAX:]) from None
+        raise ProcessFailed(said.strip()[-WORDS_MAX:]) from None
     if process.returncode:
-        raise Failed(said.strip()[-WORDS_MAX:])
+        raise ProcessFailed(said.strip()[-WORDS_MAX:])
     return {"ok": True, "said": said.strip().splitlines()[-1:]}
 
 
@@ -192,7 +192,7 @@ def swarm(limit_s: float, command: Callable[..., object] = command) -> dict[str,
         words = ("--config", str(config), "--json", str(file))
         try:
             command(limit_s, "p2ptrain.demo", *words)
-        except Failed:
+        except ProcessFailed:
             if not file.exists():
                 raise
         told = json.loads(file.read_text())
@@ -247,9 +247,9 @@ def check(name: str, todo: dict[str, Part], limit_s: float = LIMIT_S) -> dict[st
         began_s = time.monotonic()
         try:
             if ends_s - LEAVE_S <= began_s:
-                raise Failed("no time was left for it")
+                raise ProcessFailed("no time was left for it")
             told = do(ends_s - LEAVE_S - began_s)
-        except (Failed, subprocess.TimeoutExpired) as exc:
+        except (ProcessFailed, subprocess.TimeoutExpired) as exc:
             told = {"ok": False, "reason": str(exc)}
         found[part] = told | {"seconds": round(time.monotonic() - began_s, 1)}
         sys.stderr.write(json.dumps({part: found[part]}) + "\n")

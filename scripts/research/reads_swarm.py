@@ -116,7 +116,7 @@ def _swarm(
 
     def ended() -> bool:
         for node in nodes:
-            for event in node.news():
+            for event in node.new_events():
                 if event["event"] == "evaluated" and event["step"] not in told:
                     told.add(event["step"])
                     nats = f"{event['loss']:.4f} nats, order 0 {entropy_nats:.4f}"

@@ -29,8 +29,8 @@ FOR_ALL = {
     "Alerts.show",
     "Alerts.clear",
     "Blobs.ask_scrub",
-    "NodeState.enter",
-    "NodeState.enter_unless_training",
+    "NodeState.set_state",
+    "NodeState.set_state_unless_training",
     "OwnHeartbeat.send_now",
     "TrainerState.discard_work",
 }

@@ -12,21 +12,23 @@ import pytest
 from p2ptrain.bench import throwaway
 from p2ptrain.bench.all_reduce import beside
 from p2ptrain.bench.all_reduce import comparison as allreduce
-from p2ptrain.bench.all_reduce.averaging import Measured, Setting
+from p2ptrain.bench.all_reduce.averaging import AverageMeasured, AverageSetting
 from p2ptrain.bench.all_reduce.comparison import (
+    AllreduceOutcome,
     AllreduceReport,
-    Outcome,
     measure,
     settings_of,
     together_of,
 )
 from p2ptrain.bench.lines import CORES, LOAD
-from p2ptrain.bench.processes import Failed, Host, together
+from p2ptrain.bench.processes import Host, ProcessFailed, together
 from p2ptrain.cli.main import main
 
 
-def measured(seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 100) -> Measured:
-    return Measured(seconds, seconds, sent_bytes, {}, digest)
+def measured(
+    seconds: tuple[float, ...], digest: str = "a", sent_bytes: int = 100
+) -> AverageMeasured:
+    return AverageMeasured(seconds, seconds, sent_bytes, {}, digest)
 
 
 def drawn(report: AllreduceReport) -> list[tuple[object, ...]]:
@@ -65,14 +67,16 @@ def test_command_reports_times_bytes_and_comparisons(
 
 
 def test_repeat_takes_as_long_as_its_slowest_peer() -> None:
-    setting = Setting(peers=2, elements=100)
+    setting = AverageSetting(peers=2, elements=100)
     both = [measured((1.0, 5.0, 2.0)), measured((3.0, 1.0, 2.5), sent_bytes=110)]
-    assert together_of(setting, both) == Outcome(3.0, 4.5, 1.1)
+    assert together_of(setting, both) == AllreduceOutcome(3.0, 4.5, 1.1)
 
 
 def test_peers_with_different_means_are_not_a_result() -> None:
     with pytest.raises(AssertionError):
-        together_of(Setting(peers=2, elements=100), [measured((1.0,)), measured((1.0,), "b")])
+        together_of(
+            AverageSetting(peers=2, elements=100), [measured((1.0,)), measured((1.0,), "b")]
+        )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_peer_may_run_in_a_namespace() -> None:
 
 
 def test_each_peer_runs_at_its_address() -> None:
-    setting = Setting(peers=2, elements=5000, encrypted=False, repeats=1)
+    setting = AverageSetting(peers=2, elements=5000, encrypted=False, repeats=1)
     report = measure([setting], 1, against=(), hosts=[Host("127.0.0.2"), Host("127.0.0.3")])
     assert drawn(report) == [("ring int8 plaintext", 2, 5000)]
 
@@ -131,8 +135,8 @@ def test_others_are_measured_once_a_turn_and_compared_by_size(
         return next(seconds)
 
     monkeypatch.setattr(beside, "gloo", other)
-    monkeypatch.setattr(allreduce, "run_at", lambda setting, hosts: Outcome(2.0, 1.0, 1.0))
-    both = [Setting(peers=2, elements=10, schedule=each) for each in ("ring", "direct")]
+    monkeypatch.setattr(allreduce, "run_at", lambda setting, hosts: AllreduceOutcome(2.0, 1.0, 1.0))
+    both = [AverageSetting(peers=2, elements=10, schedule=each) for each in ("ring", "direct")]
     report = measure(both, 3)
     assert asked == [(2, 10, 5)] * 3
     ratios = [
@@ -150,15 +154,15 @@ def test_failed_contender_is_reported_and_not_tried_again(
 
     def fails(hosts: Sequence[Host], elements: int, repeats: int) -> float:
         asked.append(elements)
-        raise Failed("its daemon does not start")
+        raise ProcessFailed("its daemon does not start")
 
     def no_environment(packages: Sequence[str]) -> AbstractContextManager[str]:
-        raise Failed("pip: no internet")
+        raise ProcessFailed("pip: no internet")
 
     monkeypatch.setattr(beside, "gloo", fails)
     monkeypatch.setattr(throwaway, "environment_with", no_environment)
-    monkeypatch.setattr(allreduce, "run_at", lambda setting, hosts: Outcome(2.0, 1.0, 1.0))
-    report = measure([Setting(peers=2, elements=10)], 3, against=("gloo", "hivemind"))
+    monkeypatch.setattr(allreduce, "run_at", lambda setting, hosts: AllreduceOutcome(2.0, 1.0, 1.0))
+    report = measure([AverageSetting(peers=2, elements=10)], 3, against=("gloo", "hivemind"))
     assert asked == [10]
     assert report.missing == {
         "gloo fp32": "its daemon does not start",
@@ -169,7 +173,7 @@ def test_failed_contender_is_reported_and_not_tried_again(
 
 def test_failed_process_is_reported_with_its_last_output() -> None:
     words = [sys.executable, "-c", "raise SystemExit('no such thing')"]
-    with pytest.raises(Failed, match="no such thing"):
+    with pytest.raises(ProcessFailed, match="no such thing"):
         together([words], quiet=True)
 
 

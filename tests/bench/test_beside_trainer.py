@@ -10,44 +10,54 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.bench.beside_trainer import Pauses, Ticks, Turn, lines, measure, with_steps
-from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.beside_trainer import (
+    Pauses,
+    SnapshotTurn,
+    StepTimes,
+    lines,
+    measure,
+    with_steps,
+)
+from p2ptrain.bench.processes import ProcessFailed
 from p2ptrain.bench.trainer import setting
 
 
 @contextmanager
-def saying(*ends: float) -> Iterator[Ticks]:
+def saying(*ends: float) -> Iterator[StepTimes]:
     """A process that prints these times and ends."""
     script = f"print(*{ends!r}, sep='\\n')"
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    ticks = Ticks(process)
+    ticks = StepTimes(process)
     yield ticks
     ticks.end()
 
 
 def test_step_counts_where_it_began_and_ended() -> None:
     with saying(1.0, 1.5, 2.25, 4.0) as ticks:
-        with pytest.raises(Failed, match="the trainer ended"):
+        with pytest.raises(ProcessFailed, match="the trainer ended"):
             ticks.wait_s(30.0)
         assert ticks.within(1.0, 4.0) == [0.5, 0.75, 1.75]
         assert ticks.within(1.1, 3.9) == [0.75]
-        with pytest.raises(Failed, match="took no step"):
+        with pytest.raises(ProcessFailed, match="took no step"):
             ticks.wait_for(1, 30.0)
 
 
 def test_interval_without_a_step_is_repeated_a_few_times() -> None:
     with saying(1.0, 1.5, 2.25) as ticks:
-        with pytest.raises(Failed, match="the trainer ended"):
+        with pytest.raises(ProcessFailed, match="the trainer ended"):
             ticks.wait_s(30.0)
         stretches = iter([(1.1, 1.4), (0.0, 0.5), (1.0, 2.0)])
         assert with_steps(ticks, lambda: next(stretches)) == ((1.0, 2.0), [0.5])
-        with pytest.raises(Failed, match="use a larger snapshot"):
+        with pytest.raises(ProcessFailed, match="use a larger snapshot"):
             with_steps(ticks, lambda: (1.1, 1.4))
 
 
 def test_each_snapshot_is_comparedwith_steps_before_and_after() -> None:
     alone = [0.09, 0.11]
-    turns = [Turn(alone, [0.125], [0.1], 2.0), Turn([0.15], [0.1, 0.1], [0.05], 4.0)]
+    turns = [
+        SnapshotTurn(alone, [0.125], [0.1], 2.0),
+        SnapshotTurn([0.15], [0.1, 0.1], [0.05], 4.0),
+    ]
     told = {line.measure: line.value for line in lines(turns, 10**6)}
     name = "a trainer's inner-step rate while a snapshot is written"
     assert told == {

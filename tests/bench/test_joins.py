@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.bench.disturbance import Seen, lines
-from p2ptrain.bench.joining import Chunks, Setting, join, make_blob, serve
+from p2ptrain.bench.disturbance import MemberTimes, lines
+from p2ptrain.bench.joining import Chunks, JoinSetting, join, make_blob, serve
 from p2ptrain.cli.main import main
 from p2ptrain.store import StoreReader
 
@@ -23,7 +23,7 @@ def measures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, float
 
 @pytest.mark.parametrize("encrypted", [True, False])
 def test_join_is_complete_and_names_its_sources(tmp_path: Path, encrypted: bool) -> None:
-    setting = Setting(peers=3, bytes=20 * 2**20, encrypted=encrypted, garbage=1)
+    setting = JoinSetting(peers=3, bytes=20 * 2**20, encrypted=encrypted, garbage=1)
     digest = make_blob(tmp_path, setting.bytes)
     servers = [
         threading.Thread(target=serve, args=(setting, number, "127.0.0.1", tmp_path))
@@ -44,7 +44,7 @@ def test_join_is_complete_and_names_its_sources(tmp_path: Path, encrypted: bool)
 
 
 def test_dying_source_serves_half_of_its_share_first(tmp_path: Path) -> None:
-    setting = Setting(peers=2, bytes=24 * 2**20, dying=1)
+    setting = JoinSetting(peers=2, bytes=24 * 2**20, dying=1)
     digest = make_blob(tmp_path, setting.bytes)
     died = list[int]()
     chunks = Chunks(setting, 1, tmp_path, died.append)
@@ -57,7 +57,7 @@ def test_dying_source_serves_half_of_its_share_first(tmp_path: Path) -> None:
 
 def test_at_least_one_source_must_be_good_to_the_end() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Setting(peers=2, bytes=1, garbage=1, dying=1)
+        JoinSetting(peers=2, bytes=1, garbage=1, dying=1)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_replay_is_compared_with_memcpy_and_log_with_a_snapshot(
 
 
 def test_disturbance_of_a_member_is_its_rate_and_its_nodes_cpu_time() -> None:
-    seen = Seen(
+    seen = MemberTimes(
         steps_before=[0.1, 0.1, 0.1],
         steps_coming=[0.1, 0.1, 0.13, 0.11],
         steps_fetching=[0.13, 0.12],

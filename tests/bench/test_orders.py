@@ -10,7 +10,7 @@ import time
 import pytest
 
 from p2ptrain.bench.all_reduce import orders
-from p2ptrain.bench.all_reduce.averaging import Measured, Setting, name_of_peer
+from p2ptrain.bench.all_reduce.averaging import AverageMeasured, AverageSetting, name_of_peer
 from p2ptrain.bench.all_reduce.comparison import run_here
 from p2ptrain.bench.all_reduce.orders import measure, rates_of, worst_order
 from p2ptrain.bench.all_reduce.slow_link import SlowLink
@@ -25,7 +25,7 @@ def stand_together(order: tuple[PeerId, ...], a: PeerId, b: PeerId) -> bool:
 
 
 def test_best_order_avoids_the_bad_link_and_the_worst_does_not() -> None:
-    setting = Setting(peers=5, elements=1, limit_bytes_per_s=4.0, slow_link=(0, 1, 1.0))
+    setting = AverageSetting(peers=5, elements=1, limit_bytes_per_s=4.0, slow_link=(0, 1, 1.0))
     names = [name_of_peer(number) for number in range(5)]
     rates = rates_of(names, setting)
     assert sorted(rates.values()) == [1.0, *[4.0] * 9]
@@ -38,11 +38,11 @@ def test_best_order_avoids_the_bad_link_and_the_worst_does_not() -> None:
 def test_command_compares_both_orders(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_expected(setting: Setting) -> list[Measured]:
+    def as_expected(setting: AverageSetting) -> list[AverageMeasured]:
         """Four times as long if the bad link is in the ring."""
         at = [setting.order.index(number) for number in (0, 1)]
         seconds = 8.0 if abs(at[0] - at[1]) in (1, 3) else 2.0
-        return [Measured((seconds,), (0.1,), 10, {}, "a")] * setting.peers
+        return [AverageMeasured((seconds,), (0.1,), 10, {}, "a")] * setting.peers
 
     monkeypatch.setattr(orders, "measured_here", as_expected)
     words = ["--bad-link", "8", "--elements", "1000000", "--rounds", "2", "--json"]
@@ -56,7 +56,7 @@ def test_command_compares_both_orders(
 
 
 def test_peers_at_a_slow_link_are_slow() -> None:
-    setting = Setting(peers=2, elements=1_000_000, repeats=1, slow_link=(0, 1, 1e6))
+    setting = AverageSetting(peers=2, elements=1_000_000, repeats=1, slow_link=(0, 1, 1e6))
     assert run_here(setting).seconds > 0.9  # 1 MB went each way.
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from p2ptrain.bench.all_reduce.plot import Point, main, picture, table
-from p2ptrain.bench.lines import CORES, LOAD, Line
+from p2ptrain.bench.lines import CORES, LOAD, FigureLine
 
 POINTS = [
     *(Point("ring int8 TLS", peers, 1000, peers / 10) for peers in (2, 4, 8)),
@@ -58,12 +58,12 @@ def test_reports_of_several_runs_become_one_picture(
     for number, peers in enumerate((2, 4)):
         point = {"what": "ring", "peers": peers, "elements": 10, "rounds_s": [1.5]}
         lines = [
-            Line("ring, 10 elements", 1.5, "s", details=point),
-            Line("ring, 10 elements", 1.0, "×", "bytes"),
-            Line(CORES, 2, "cores"),
-            *(Line(LOAD, load, "processes") for load in (0.5 + number, 3.0)),
+            FigureLine("ring, 10 elements", 1.5, "s", details=point),
+            FigureLine("ring, 10 elements", 1.0, "×", "bytes"),
+            FigureLine(CORES, 2, "cores"),
+            *(FigureLine(LOAD, load, "processes") for load in (0.5 + number, 3.0)),
         ]
-        text = "".join(json.dumps(line.told()) + "\n" for line in lines)
+        text = "".join(json.dumps(line.as_map()) + "\n" for line in lines)
         (tmp_path / f"{number}.json").write_text(text)
     files = [str(each) for each in sorted(tmp_path.iterdir())]
     main(*files)

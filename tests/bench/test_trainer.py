@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from p2ptrain.bench import trainer
-from p2ptrain.bench.processes import Failed
+from p2ptrain.bench.processes import ProcessFailed
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.formats.shapes import parameter_count
 from scripts.research import gpu_check
@@ -69,7 +69,7 @@ def test_all_installed_contenders_really_train() -> None:
 
 
 def test_failing_contender_says_why() -> None:
-    with pytest.raises(Failed, match="KeyError: 'nobody'"):
+    with pytest.raises(ProcessFailed, match="KeyError: 'nobody'"):
         trainer.run(trainer.setting(1, 64, 16, 2, "bf16", "cpu"), ["nobody"], 1, 1, sys.executable)
 
 
@@ -83,7 +83,7 @@ def test_failing_part_is_reported_and_the_others_still_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fails(limit_s: float) -> dict[str, object]:
-        raise Failed("no such kernel image")
+        raise ProcessFailed("no such kernel image")
 
     report = gpu_check.check("A GPU", {"one": fails, "two": lambda limit_s: {"ok": True}})
     assert (report["gpu"], report["ok"]) == ("A GPU", False)
@@ -107,7 +107,7 @@ def test_part_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) ->
         "time.sleep(600)\n"
     )
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(ProcessFailed) as caught:
         gpu_check.command(10.0, "sleeps", PYTHONPATH=path)
     begun, *_, why = str(caught.value).splitlines()
     assert why == "not done after 10 s"
@@ -121,7 +121,9 @@ def test_gpu_without_memory_halves_the_measured_batch() -> None:
     def run(config: TrainerConfig, *how: object, limit_s: float) -> dict[str, dict[str, object]]:
         tried.append(config.micro_batch)
         if len(tried) < 3:
-            raise Failed("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")
+            raise ProcessFailed(
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+            )
         return {"fsdp2": {"mfu": 0.5}}
 
     found = gpu_check.speed(gpu_check.models()["1B"], 9.0, run)
@@ -136,7 +138,7 @@ def test_contenders_without_fsdp2_say_why_and_use_equal_batches() -> None:
     ) -> dict[str, object]:
         asked.append((*names, config.micro_batch))
         if config.micro_batch == 0 or names == ["plain"]:
-            raise Failed("CUDA out of memory")
+            raise ProcessFailed("CUDA out of memory")
         return {names[0]: {"tokens_per_s": 9.0}}
 
     found = gpu_check.beside(gpu_check.models()["1B"], 9.0, run, transformers=False)
@@ -183,7 +185,7 @@ def test_tests_that_train_in_their_own_process_also_use_a_gpu() -> None:
     there = {
         path.stem.removeprefix("test_")
         for path in (ROOT / "tests" / "trainer").glob("test_*.py")
-        if re.search(r"\b(desk|make_desk|ranks: Ranks)\b", path.read_text())
+        if re.search(r"\b(driver|make_driver|ranks: Ranks)\b", path.read_text())
     }
     assert there == {*gpu_check.ON_GPU, *gpu_check.MEASURED_BY_A_CPU}
 
@@ -230,7 +232,7 @@ def test_demo_that_missed_a_claim_says_which_and_names_the_gpu() -> None:
         told = facts | {"ok": False, "devices": {"ann": "H200", "ben": "H200", "cat": "cpu"}}
         told["claims"] = {"it went well": False, "it came to an end": True}
         Path(words[-1]).write_text(json.dumps(told))
-        raise Failed("one claim did not hold")
+        raise ProcessFailed("one claim did not hold")
 
     found = gpu_check.swarm(60.0, demo)
     assert (found["ok"], found["sharing"], found["missed"]) == (False, 2, ["it went well"])

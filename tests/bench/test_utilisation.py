@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from p2ptrain.bench.processes import Failed
-from p2ptrain.bench.utilisation import Mode, Setting, Spent, run_file, spent
+from p2ptrain.bench.processes import ProcessFailed
+from p2ptrain.bench.utilisation import NodeTime, SyncMode, UtilisationSetting, run_file, spent
 from p2ptrain.config.run_file import parse_run_file
 
-SETTING = Setting(layers=3, width=64, sequence=64, batch=2, steps=12, measured=2)
-STREAMING = Mode(4, 2, 0.5, "int4", 0.4)
+SETTING = UtilisationSetting(layers=3, width=64, sequence=64, batch=2, steps=12, measured=2)
+STREAMING = SyncMode(4, 2, 0.5, "int4", 0.4)
 
 
 def committed(step: int, at_s: float, *, took_part: bool = True) -> dict[str, Any]:
@@ -46,18 +46,18 @@ JOURNAL = [
 
 
 def test_trainers_own_times_are_compared_with_wall_clock_time() -> None:
-    assert spent(JOURNAL, SETTING.block_tokens, 0, 2) == Spent(10.0, 6.0, 3, 2, 0.5)
-    assert spent(JOURNAL, SETTING.block_tokens, 1, 2) == Spent(5.0, 2.5, 1, 1, 0.5)
+    assert spent(JOURNAL, SETTING.block_tokens, 0, 2) == NodeTime(10.0, 6.0, 3, 2, 0.5)
+    assert spent(JOURNAL, SETTING.block_tokens, 1, 2) == NodeTime(5.0, 2.5, 1, 1, 0.5)
 
 
 def test_node_that_was_left_out_gives_no_figure() -> None:
     left_out = [*JOURNAL[:-2], committed(2, 20.0, took_part=False)]
-    with pytest.raises(Failed, match="left out"):
+    with pytest.raises(ProcessFailed, match="left out"):
         spent(left_out, SETTING.block_tokens, 0, 2)
 
 
-@pytest.mark.parametrize("mode", [Mode(), STREAMING])
-def test_measured_runs_can_be_published(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [SyncMode(), STREAMING])
+def test_measured_runs_can_be_published(mode: SyncMode) -> None:
     run = parse_run_file(tomllib.loads(run_file(SETTING, mode, 4)))
     assert (run.codec.name, run.policy.participants_min) == (mode.codec, 4)
     asked = (mode.fragments, mode.overlap_steps, mode.mixing)
@@ -66,7 +66,7 @@ def test_measured_runs_can_be_published(mode: Mode) -> None:
 
 
 def test_modes_have_names() -> None:
-    assert [str(Mode()), str(STREAMING)] == [
+    assert [str(SyncMode()), str(STREAMING)] == [
         "plain int8",
         "streaming int4, P = 4, τ = 2, α = 0.5",
     ]
@@ -74,4 +74,4 @@ def test_modes_have_names() -> None:
 
 def test_width_not_divisible_by_the_heads_is_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 64"):
-        Setting(3, 100, 64, 2, 12, 2)
+        UtilisationSetting(3, 100, 64, 2, 12, 2)

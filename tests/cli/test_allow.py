@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home
-from p2ptrain.cli.commands.allow_checks import Heard, check_quorum
+from p2ptrain.cli.commands.allow_checks import NeighbourAnswers, check_quorum
 from p2ptrain.errors import TryLater
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
@@ -265,8 +265,10 @@ def test_voters_are_taken_off_the_list_one_roster_after_the_other(
 def test_founders_vote_whether_or_not_they_are_on_the_list(tmp_path: Path) -> None:
     run = publish(Home(tmp_path), founders=(PEER, OTHER))
     alone = Allowlist.of(run.id, 3, [run.manifest.organiser])
-    check_quorum(run, Heard((PEER, OTHER, THIRD)), alone, THIRD)  # Two of three are a quorum.
+    check_quorum(
+        run, NeighbourAnswers((PEER, OTHER, THIRD)), alone, THIRD
+    )  # Two of three are a quorum.
     with pytest.raises(TryLater) as raised:
-        check_quorum(run, Heard((THIRD, PEER)), alone, THIRD)
+        check_quorum(run, NeighbourAnswers((THIRD, PEER)), alone, THIRD)
     assert (raised.value.code, len(raised.value.evidence)) == ("ALLOW-QUORUM", 2)
     assert THIRD in raised.value.evidence[1]

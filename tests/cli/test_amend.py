@@ -11,8 +11,8 @@ import pytest
 
 from p2ptrain.archive.home import Home
 from p2ptrain.cli.commands import run_amend
-from p2ptrain.cli.commands.run_amend import Course, course_of
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.commands.run_amend import RunProgress, course_of
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.errors import RemoteProtocolError, TryLater
 from p2ptrain.identity import load_or_create
 from p2ptrain.run import (
@@ -284,7 +284,7 @@ def organised(organiser_home: Path) -> tuple[Home, Run]:
 def test_ledger_in_the_home_gives_the_progress_without_a_node(
     organised: tuple[Home, Run],
 ) -> None:
-    assert course_of(*organised) == Course(0, ())
+    assert course_of(*organised) == RunProgress(0, ())
 
 
 def test_silent_node_is_an_error_and_nothing_is_signed(
@@ -293,7 +293,7 @@ def test_silent_node_is_an_error_and_nothing_is_signed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     where, _ = organised
-    monkeypatch.setattr(run_amend, "ask", partial(ask, deadline_s=0.05))
+    monkeypatch.setattr(run_amend, "send_command", partial(send_command, deadline_s=0.05))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(where.control))
         silent.listen()

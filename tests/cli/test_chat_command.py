@@ -131,7 +131,7 @@ def test_first_ctrl_c_ends_the_text_and_the_next_one_the_program(
     def interrupted(talk: object, prompt: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(chat.Talk, "go_on", interrupted)
+    monkeypatch.setattr(chat.ChatSession, "print_continuation", interrupted)
     user = User("def ", KeyboardInterrupt())
     done = p2ptrain("chat", weights, around=user.terminal)
     assert (done.code, user.lines) == (0, [])

@@ -8,7 +8,7 @@ import pytest
 
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.store import LocalDisk, Pins, Store
-from p2ptrain.testing.histories import History, make_history
+from p2ptrain.testing.histories import WrittenHistory, make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome
 
@@ -21,7 +21,7 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def history(home: Home) -> History:
+def history(home: Home) -> WrittenHistory:
     rules = policy(participants_min=1, snapshot_every=2)
     return make_history(home, publish(home, rules=rules, steps=99), STEPS)
 
@@ -34,13 +34,13 @@ def ckpt(p2ptrain: Command, home: Home) -> Command:
     return run
 
 
-def chunk_of(home: Home, history: History, step: int) -> Path:
+def chunk_of(home: Home, history: WrittenHistory, step: int) -> Path:
     with Store(home.store) as store:
         return store.chunk_path(store.manifest(history.snapshots[step]).chunks[1])
 
 
 def test_certified_snapshots_are_listed_with_their_local_parts(
-    ckpt: Command, home: Home, history: History
+    ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     chunk_of(home, history, 2).unlink()
     listed = ckpt("ls", "--json").json
@@ -62,7 +62,7 @@ def test_certified_snapshots_are_listed_with_their_local_parts(
 
 
 def test_removed_snapshot_is_listed_as_not_here(
-    ckpt: Command, home: Home, history: History
+    ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     with Store(home.store) as store:
         store.chunk_path(history.snapshots[2]).unlink()
@@ -74,7 +74,7 @@ def test_removed_snapshot_is_listed_as_not_here(
 
 
 def test_snapshot_is_verified_against_its_certificate(
-    ckpt: Command, home: Home, history: History
+    ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     with sole_use(home):
         done = ckpt("verify", "--json")
@@ -85,7 +85,9 @@ def test_snapshot_is_verified_against_its_certificate(
     assert said.startswith("the snapshot of outer step 2 is sound: all ")
 
 
-def test_corrupt_chunk_of_a_snapshot_is_named(ckpt: Command, home: Home, history: History) -> None:
+def test_corrupt_chunk_of_a_snapshot_is_named(
+    ckpt: Command, home: Home, history: WrittenHistory
+) -> None:
     path = chunk_of(home, history, 4)
     path.write_bytes(b"\0" + path.read_bytes()[1:])
     done = ckpt("verify")
@@ -95,7 +97,7 @@ def test_corrupt_chunk_of_a_snapshot_is_named(ckpt: Command, home: Home, history
 
 
 def test_missing_chunk_is_named_with_the_command_that_fetches_it(
-    ckpt: Command, home: Home, history: History
+    ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     chunk_of(home, history, 4).unlink()
     done = ckpt("verify")
@@ -103,19 +105,21 @@ def test_missing_chunk_is_named_with_the_command_that_fetches_it(
     assert f"p2ptrain ckpt fetch 4 --home {home.root}" in done.err
 
 
-def test_snapshot_is_pinned_by_its_outer_step(ckpt: Command, home: Home, history: History) -> None:
+def test_snapshot_is_pinned_by_its_outer_step(
+    ckpt: Command, home: Home, history: WrittenHistory
+) -> None:
     assert ckpt("pin", "2").out == (
         f"the snapshot of outer step 2 is pinned: {history.snapshots[2]}\n"
     )
     assert "pinned already" in ckpt("pin", "2").out
-    assert Pins(home.store, LocalDisk()).read() == {history.snapshots[2]}
+    assert Pins(home.store, LocalDisk()).load() == {history.snapshots[2]}
     assert [row["pinned"] for row in ckpt("ls", "--json").json["snapshots"]] == [False, True, False]
     assert ckpt("ls").out.splitlines()[1].endswith("pinned")
 
 
 @pytest.mark.parametrize("word", ["3", "9999", "latest", "ab", "f" * 64])
 def test_name_without_a_certified_snapshot_is_reported(
-    ckpt: Command, history: History, word: str
+    ckpt: Command, history: WrittenHistory, word: str
 ) -> None:
     done = ckpt("pin", word)
     assert done.code == 2
@@ -123,7 +127,7 @@ def test_name_without_a_certified_snapshot_is_reported(
 
 
 def test_fetch_beside_a_running_node_says_what_to_do_instead(
-    ckpt: Command, home: Home, history: History
+    ckpt: Command, home: Home, history: WrittenHistory
 ) -> None:
     with sole_use(home):
         done = ckpt("fetch")

@@ -183,7 +183,7 @@ from p2ptrain.node import main as node
 
 def full(*_, **__):
     for _ in range(2000):
-        node._say(0, "a line of the log")
+        node._print_line(0, "a line of the log")
     raise StoreFull("No space left on device")
 
 node.run_node = full

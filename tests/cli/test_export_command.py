@@ -19,7 +19,7 @@ from p2ptrain.extras import install
 from p2ptrain.ids import Digest
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import Store, StoreReader
-from p2ptrain.testing.histories import History, make_history
+from p2ptrain.testing.histories import WrittenHistory, make_history
 from p2ptrain.testing.published import MODEL, policy, publish
 from p2ptrain.trainer.formats.shapes import layout_of
 from tests.cli.conftest import Command, Outcome
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def history(home: Home) -> History:
+def history(home: Home) -> WrittenHistory:
     rules = policy(participants_min=1, snapshot_every=2)
     return make_history(home, publish(home, rules=rules, steps=99), STEPS)
 
@@ -53,7 +53,7 @@ def theta_of(home: Home, snapshot: Digest) -> bytes:
 
 
 def test_newest_certified_snapshot_is_exported_beside_a_running_node(
-    export: Command, home: Home, history: History, tmp_path: Path
+    export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     with sole_use(home):
         done = export("--json")
@@ -71,7 +71,7 @@ def test_newest_certified_snapshot_is_exported_beside_a_running_node(
 
 @pytest.mark.parametrize("word", ["genesis", "0", "2", "digest"])
 def test_snapshot_is_chosen_by_step_or_digest(
-    export: Command, home: Home, history: History, word: str
+    export: Command, home: Home, history: WrittenHistory, word: str
 ) -> None:
     digest = history.snapshots[2] if word in ("2", "digest") else history.run.manifest.genesis
     done = export("--snapshot", digest[:12] if word == "digest" else word, "--json")
@@ -80,13 +80,13 @@ def test_snapshot_is_chosen_by_step_or_digest(
 
 
 def test_head_is_the_newest_snapshot_and_the_updates_after_it(
-    export: Command, home: Home, history: History
+    export: Command, home: Home, history: WrittenHistory
 ) -> None:
     manifest = history.run.manifest
     state, store = OuterState(NUMEL), StoreReader(home.store)
     state.load_snapshot(store, history.snapshots[4])
     form = replace(published_formats(history.run.id, manifest)[0], step=4)
-    payload = form.read(store, history.updates[4])
+    payload = form.read_payload(store, history.updates[4])
     state.apply(payload, manifest.outer.lr, manifest.outer.momentum, form.codec)
     done = export("--snapshot", "head", "--json")
     assert done.json["theta"] == blake3(state.theta.tobytes()).hexdigest()
@@ -96,7 +96,7 @@ def test_head_is_the_newest_snapshot_and_the_updates_after_it(
 
 
 def test_head_without_its_update_fails_and_uses_nothing_older(
-    export: Command, home: Home, history: History, tmp_path: Path
+    export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     with Store(home.store) as store:
         store.chunk_path(history.updates[4]).unlink()
@@ -114,7 +114,7 @@ def test_head_without_its_update_fails_and_uses_nothing_older(
 
 
 def test_uncertified_export_is_named_by_its_digest_and_says_so(
-    export: Command, home: Home, history: History, tmp_path: Path
+    export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     state = OuterState(NUMEL)
     state.theta[:] = np.float32(0.5)
@@ -131,7 +131,7 @@ def test_uncertified_export_is_named_by_its_digest_and_says_so(
 
 
 def test_damaged_chunk_of_theta_leaves_no_folder(
-    export: Command, home: Home, history: History, tmp_path: Path
+    export: Command, home: Home, history: WrittenHistory, tmp_path: Path
 ) -> None:
     with Store(home.store) as store:
         path = store.chunk_path(store.manifest(history.snapshots[4]).chunks[0])
@@ -143,7 +143,7 @@ def test_damaged_chunk_of_theta_leaves_no_folder(
 
 
 def test_home_without_a_complete_snapshot_says_how_to_fetch_one(
-    export: Command, home: Home, history: History
+    export: Command, home: Home, history: WrittenHistory
 ) -> None:
     with Store(home.store) as store:
         for digest in (history.run.manifest.genesis, *history.snapshots.values()):
@@ -174,7 +174,7 @@ def test_reading_command_creates_nothing_in_a_mistyped_home(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_name_of_no_snapshot_is_reported(export: Command, history: History) -> None:
+def test_name_of_no_snapshot_is_reported(export: Command, history: WrittenHistory) -> None:
     for word in ("3", "f" * 64, history.updates[4]):
         done = export("--snapshot", word)
         assert done.code == 2
@@ -182,7 +182,7 @@ def test_name_of_no_snapshot_is_reported(export: Command, history: History) -> N
 
 
 def test_existing_folder_is_not_overwritten(
-    export: Command, history: History, tmp_path: Path
+    export: Command, history: WrittenHistory, tmp_path: Path
 ) -> None:
     assert export().code == 0
     again = export()
@@ -195,7 +195,7 @@ def test_existing_folder_is_not_overwritten(
 def test_export_that_transformers_reads_differently_is_refused(
     p2ptrain: Command,
     home: Home,
-    history: History,
+    history: WrittenHistory,
     tmp_path: Path,
 ) -> None:
     """Replaces the comparing program by one with this output."""
@@ -241,7 +241,7 @@ def test_export_that_transformers_reads_differently_is_refused(
 def test_export_without_a_comparison_says_so_and_why(
     p2ptrain: Command,
     home: Home,
-    history: History,
+    history: WrittenHistory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     installed: bool,
@@ -260,7 +260,7 @@ def test_export_without_a_comparison_says_so_and_why(
 
 
 def test_leftovers_of_a_killed_export_are_removed_and_reported(
-    export: Command, history: History, tmp_path: Path
+    export: Command, history: WrittenHistory, tmp_path: Path
 ) -> None:
     left = tmp_path / ".out.partial-12345"
     left.mkdir()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.chain_log import entry_bytes, entry_of
-from p2ptrain.archive.chain_reader import ReadingDisk
+from p2ptrain.archive.chain_reader import ReadOnlyDisk
 from p2ptrain.archive.home import Home, sole_use
 from p2ptrain.archive.ledger_on_disk import rules_of
 from p2ptrain.identity import Identity, load_or_create
@@ -265,7 +265,7 @@ def test_missing_manifest_is_reported(p2ptrain: Command, home: Path, tmp_path: P
 
 
 def test_reading_changes_nothing_on_disk(tmp_path: Path) -> None:
-    file, disk = tmp_path / "file", ReadingDisk()
+    file, disk = tmp_path / "file", ReadOnlyDisk()
     file.write_bytes(b"as it was")
     disk.truncate(file, 0)
     disk.sync(file)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2ptrain.archive.home import Home, sole_use
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.outside import Outside
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.errors import TryLater
@@ -154,7 +154,7 @@ def test_starting_node_differs_from_no_node(p2ptrain: Command, tmp_path: Path) -
     with fake_node(tmp_path, *replies):
         shown = p2ptrain("status", "--home", tmp_path)
         with pytest.raises(TryLater) as caught:
-            ask(tmp_path, "pending")
+            send_command(tmp_path, "pending")
     assert shown.out.startswith("brave-otter (…AbCdEf): awaiting approval\n")
     assert (caught.value.code, caught.value.what) == ("NOT-YET", refused["error"])
 
@@ -163,19 +163,19 @@ def test_home_whose_path_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 60) / ("y" * 60)
     deep.mkdir(parents=True)
     with pytest.raises(TryLater):
-        ask(deep / "missing", "status")
+        send_command(deep / "missing", "status")
     shallow = tmp_path / "short"
     shallow.mkdir()
     with fake_node(shallow, b'{"ok":true}\n'):
         (shallow / "control.sock").rename(deep / "control.sock")
-        assert ask(deep, "status") == {"ok": True}
+        assert send_command(deep, "status") == {"ok": True}
 
 
 def test_silent_node_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     with fake_node(tmp_path, b"{}\n"):
         with pytest.raises(TryLater) as caught:
             ask_silently(tmp_path)
-        assert ask(tmp_path, "status") == {}
+        assert send_command(tmp_path, "status") == {}
     assert caught.value.code == "NODE-SILENT"
 
 
@@ -188,4 +188,4 @@ def ask_silently(home: Path) -> None:
         path.mkdir()
         listener.bind(str(path / "control.sock"))
         listener.listen()
-        ask(path, "status", deadline_s=0.05)
+        send_command(path, "status", deadline_s=0.05)

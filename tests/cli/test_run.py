@@ -112,7 +112,11 @@ def test_publishing_the_same_file_twice_makes_equal_data(
     (tmp_path / "run.toml").write_text(RUN_TOML)
     said: list[str] = []
     again = publish_run(
-        tmp_path / "run.toml", Home(tmp_path / "home"), founders=[], allowed=[], say=said.append
+        tmp_path / "run.toml",
+        Home(tmp_path / "home"),
+        founders=[],
+        allowed=[],
+        print_line=said.append,
     )
     first = load_run(Home(organiser_home).manifest)
     assert first is not None
@@ -215,7 +219,7 @@ def test_busy_store_is_not_written_to(organiser_home: Path) -> None:
     home.manifest.unlink()
     with Store(home.store), pytest.raises(StoreError) as caught:
         publish_run(
-            organiser_home / "run.toml", home, founders=[], allowed=[], say=lambda text: None
+            organiser_home / "run.toml", home, founders=[], allowed=[], print_line=lambda text: None
         )
     assert caught.value.code == "STORE-BUSY"
 

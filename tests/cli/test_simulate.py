@@ -147,7 +147,7 @@ def test_stored_failures_are_told_again_without_another_run(
 ) -> None:
     ran: list[range] = []
 
-    def run_batch(plan: campaign.Plan, seeds: range) -> campaign.Sums:
+    def run_batch(plan: campaign.CampaignPlan, seeds: range) -> campaign.CampaignSums:
         ran.append(seeds)
         return run_for_real(plan, seeds)
 

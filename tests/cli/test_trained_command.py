@@ -9,7 +9,7 @@ import pytest
 from p2ptrain.archive.home import Home
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.observe.journal import Journal
-from p2ptrain.testing.accounts import Account
+from p2ptrain.testing.accounts import ChainCredits
 from p2ptrain.testing.histories import make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command
@@ -24,7 +24,7 @@ def home(tmp_path: Path) -> Home:
     commits = [each.entry for each in history.chain if isinstance(each.entry.value, Commit)]
     with Journal(home.journal) as journal:
         for entry, (step, _, credits) in zip(
-            commits, Account(history.chain, run).committed(), strict=True
+            commits, ChainCredits(history.chain, run).committed(), strict=True
         ):
             ((peer, blocks),) = credits.items()
             journal.write("ready", peer=peer, step=step, head=entry.parent, trained=blocks)

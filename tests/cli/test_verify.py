@@ -15,7 +15,7 @@ from p2ptrain.ledger.chain.values import Certificate, Certified
 from p2ptrain.node.consensus.pruning import prune_home
 from p2ptrain.state import OuterState
 from p2ptrain.store import RecordLog, Store
-from p2ptrain.testing.histories import History, make_history
+from p2ptrain.testing.histories import WrittenHistory, make_history
 from p2ptrain.testing.published import policy, publish
 from tests.cli.conftest import Command, Outcome
 
@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def history(home: Home) -> History:
+def history(home: Home) -> WrittenHistory:
     rules = policy(participants_min=1, snapshot_every=EVERY)
     return make_history(home, publish(home, rules=rules, steps=99), STEPS)
 
@@ -59,7 +59,7 @@ def chunks(home: Home, blob: Digest) -> tuple[Digest, ...]:
         return store.manifest(blob).chunks
 
 
-def test_good_run_verifies_from_genesis_on(verify: Command, history: History) -> None:
+def test_good_run_verifies_from_genesis_on(verify: Command, history: WrittenHistory) -> None:
     done = verify("--json")
     assert done.code == 0
     assert done.json == {
@@ -104,7 +104,7 @@ def test_certified_update_that_breaks_the_bound_is_named(verify: Command, home: 
     [("genesis", 0, [2, 4, 6]), ("newest", 6, []), ("4", 4, [6])],
 )
 def test_replay_may_begin_at_any_snapshot_that_is_held(
-    verify: Command, history: History, start: str, begun: int, compared: list[int]
+    verify: Command, history: WrittenHistory, start: str, begun: int, compared: list[int]
 ) -> None:
     done = verify("--from", start, "--json").json
     assert (done["begun"], done["reached"], done["compared"]) == (begun, STEPS, compared)
@@ -112,7 +112,7 @@ def test_replay_may_begin_at_any_snapshot_that_is_held(
 
 
 def test_home_with_two_snapshots_verifies_from_the_older_one(
-    verify: Command, home: Home, history: History
+    verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     keep = [history.snapshots[4], history.snapshots[6]]
     keep += [update for step, update in history.updates.items() if step >= 4]
@@ -124,13 +124,15 @@ def test_home_with_two_snapshots_verifies_from_the_older_one(
 
 
 def test_verification_works_while_the_node_runs(
-    verify: Command, home: Home, history: History
+    verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     with sole_use(home), Store(home.store):
         assert verify().code == 0
 
 
-def test_flipped_byte_in_an_update_is_named(verify: Command, home: Home, history: History) -> None:
+def test_flipped_byte_in_an_update_is_named(
+    verify: Command, home: Home, history: WrittenHistory
+) -> None:
     victim = chunks(home, history.updates[3])[0]
     flip(path_of(home, victim))
     done = verify("--json")
@@ -150,7 +152,7 @@ def test_flipped_byte_in_an_update_is_named(verify: Command, home: Home, history
 
 @pytest.mark.parametrize("start", ["genesis", "4"])
 def test_flipped_byte_in_a_snapshot_is_named(
-    verify: Command, home: Home, history: History, start: str
+    verify: Command, home: Home, history: WrittenHistory, start: str
 ) -> None:
     victim = chunks(home, history.snapshots[4])[-1]
     flip(path_of(home, victim))
@@ -161,7 +163,7 @@ def test_flipped_byte_in_a_snapshot_is_named(
 
 
 def test_flipped_byte_in_the_first_weights_is_named(
-    verify: Command, home: Home, history: History
+    verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     flip(path_of(home, chunks(home, history.run.manifest.genesis)[0]))
     found = verify("--json").json["difference"]
@@ -169,7 +171,9 @@ def test_flipped_byte_in_the_first_weights_is_named(
     assert found["signed_by"] == [history.run.manifest.organiser]
 
 
-def test_flipped_byte_in_the_ledger_is_named(verify: Command, home: Home, history: History) -> None:
+def test_flipped_byte_in_the_ledger_is_named(
+    verify: Command, home: Home, history: WrittenHistory
+) -> None:
     log = home.ledger
     frames = [entry_bytes(each) for each in history.chain]
     log.unlink()
@@ -184,7 +188,7 @@ def test_flipped_byte_in_the_ledger_is_named(verify: Command, home: Home, histor
 
 @pytest.mark.parametrize("left", ["all but one byte", "one byte"])
 def test_torn_last_record_of_the_ledger_is_named_and_kept(
-    verify: Command, home: Home, history: History, left: str
+    verify: Command, home: Home, history: WrittenHistory, left: str
 ) -> None:
     *sound, last = [entry_bytes(each) for each in history.chain]
     RecordLog(home.ledger).rewrite(sound)
@@ -202,7 +206,9 @@ def test_torn_last_record_of_the_ledger_is_named_and_kept(
     assert home.ledger.read_bytes() == torn
 
 
-def test_entry_without_its_votes_is_named(verify: Command, home: Home, history: History) -> None:
+def test_entry_without_its_votes_is_named(
+    verify: Command, home: Home, history: WrittenHistory
+) -> None:
     third = history.chain[2]
     unsigned = Certificate(third.entry.height, 0, third.entry.digest, ())
     history.chain[2] = Certified(third.entry, unsigned)
@@ -235,7 +241,7 @@ def test_snapshot_that_updates_contradict_is_named_with_its_voters(
 
 
 def test_missing_parts_are_neither_a_difference_nor_a_proof(
-    verify: Command, home: Home, history: History
+    verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     path_of(home, history.updates[6]).unlink()
     done = verify("--json")
@@ -247,7 +253,7 @@ def test_missing_parts_are_neither_a_difference_nor_a_proof(
 
 
 def test_home_without_any_snapshot_says_which_to_fetch(
-    verify: Command, home: Home, history: History
+    verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     for snapshot in (history.run.manifest.genesis, *history.snapshots.values()):
         path_of(home, snapshot).unlink()
@@ -258,7 +264,7 @@ def test_home_without_any_snapshot_says_which_to_fetch(
 
 
 def test_pruned_ledger_verifies_from_its_checkpoint_and_says_so(
-    verify: Command, home: Home, history: History
+    verify: Command, home: Home, history: WrittenHistory
 ) -> None:
     origin = prune_home(home, history.run, 4)
     assert origin is not None
@@ -278,14 +284,16 @@ def test_pruned_ledger_verifies_from_its_checkpoint_and_says_so(
     ],
 )
 def test_wrong_arguments_are_reported(
-    verify: Command, history: History, words: list[str], code: int, said: str
+    verify: Command, history: WrittenHistory, words: list[str], code: int, said: str
 ) -> None:
     done = verify(*words)
     assert (done.code, said in done.err) == (code, True)
     assert verify(history.run.id[:12]).code == 0
 
 
-def test_schema_is_the_same_for_every_result(verify: Command, home: Home, history: History) -> None:
+def test_schema_is_the_same_for_every_result(
+    verify: Command, home: Home, history: WrittenHistory
+) -> None:
     good = verify("--json").json
     assert good["torn"] is None
     home.ledger.write_bytes(b"")

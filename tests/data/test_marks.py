@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from p2ptrain.data.blocks import decode_block
-from p2ptrain.data.pack import Packed, PackSpec, pack_stream
+from p2ptrain.data.pack import PackedBlocks, PackSpec, pack_stream
 from p2ptrain.data.piece import Piece
 from p2ptrain.data.reads import READ_BASES_MAX
 from p2ptrain.data.sources import find_source
@@ -29,7 +29,7 @@ def known_of(pieces: list[Piece]) -> Vocabulary:
     return learn_text([piece.text for piece in pieces], SPEC.vocab)
 
 
-def packed_of(path: Path) -> Packed[bytes]:
+def packed_of(path: Path) -> PackedBlocks[bytes]:
     pieces, scratch = pieces_of(path), path.parent / "scratch"
     scratch.mkdir()
     return pack_stream(pieces, known_of(pieces), SPEC, scratch, bytes)

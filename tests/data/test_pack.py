@@ -16,7 +16,7 @@ from blake3 import blake3
 from tokenizers import Tokenizer
 
 from p2ptrain.data.blocks import decode_block
-from p2ptrain.data.pack import Packed, PackSpec, entropy_nats, pack, pack_stream
+from p2ptrain.data.pack import PackedBlocks, PackSpec, entropy_nats, pack, pack_stream
 from p2ptrain.data.piece import Piece
 from p2ptrain.data.spool import Portion
 from p2ptrain.data.synthesis import LETTERS, SynthesisSpec, reads
@@ -33,7 +33,7 @@ def documents() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def packed(documents: list[str]) -> Packed[bytes]:
+def packed(documents: list[str]) -> PackedBlocks[bytes]:
     return pack(documents, SPEC)
 
 
@@ -41,13 +41,13 @@ def rows_of(blocks: tuple[bytes, ...]) -> np.ndarray:
     return np.concatenate([decode_block(b, vocab=400, sequence=32) for b in blocks])
 
 
-def digest(packed: Packed[bytes]) -> str:
+def digest(packed: PackedBlocks[bytes]) -> str:
     parts = (packed.tokenizer_json, *packed.train, *packed.validation)
     return blake3(b"".join(parts)).hexdigest()
 
 
 def test_same_text_and_seed_give_the_same_bytes_in_a_new_process(
-    packed: Packed[bytes],
+    packed: PackedBlocks[bytes],
 ) -> None:
     program = (
         "from p2ptrain.data.pack import *; from p2ptrain.data.text import *; import blake3\n"
@@ -59,11 +59,13 @@ def test_same_text_and_seed_give_the_same_bytes_in_a_new_process(
     assert other.stdout.strip() == digest(packed), other.stderr
 
 
-def test_another_seed_gives_another_order(documents: list[str], packed: Packed[bytes]) -> None:
+def test_another_seed_gives_another_order(
+    documents: list[str], packed: PackedBlocks[bytes]
+) -> None:
     assert pack(documents, replace(SPEC, seed=2)).train[0] != packed.train[0]
 
 
-def test_every_block_has_the_agreed_shape(packed: Packed[bytes]) -> None:
+def test_every_block_has_the_agreed_shape(packed: PackedBlocks[bytes]) -> None:
     assert len(packed.validation) == SPEC.validation_blocks
     assert len(packed.train) > 50
     for block in packed.train + packed.validation:
@@ -71,7 +73,7 @@ def test_every_block_has_the_agreed_shape(packed: Packed[bytes]) -> None:
 
 
 def test_validation_shares_no_document_with_training(
-    documents: list[str], packed: Packed[bytes]
+    documents: list[str], packed: PackedBlocks[bytes]
 ) -> None:
     tokenizer = Tokenizer.from_str(packed.tokenizer_json.decode())
     homes: dict[str, set[int]] = {"train": set(), "validation": set()}
@@ -86,14 +88,14 @@ def test_validation_shares_no_document_with_training(
     assert homes["train"].isdisjoint(homes["validation"])
 
 
-def test_tokenizer_gives_any_text_back_exactly(packed: Packed[bytes]) -> None:
+def test_tokenizer_gives_any_text_back_exactly(packed: PackedBlocks[bytes]) -> None:
     tokenizer = Tokenizer.from_str(packed.tokenizer_json.decode())
     assert tokenizer.get_vocab_size() == SPEC.vocab
     for text in ("def f(x):\n\treturn x", "naïve Ωμέγα 漢字 🦦", " two  spaces ", "\x00\x7f"):
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_text_has_fewer_tokens_than_bytes(packed: Packed[bytes]) -> None:
+def test_text_has_fewer_tokens_than_bytes(packed: PackedBlocks[bytes]) -> None:
     assert 1.3 < packed.bytes_per_token < 4
 
 
@@ -122,28 +124,28 @@ def test_vocabulary_without_room_for_all_bytes_is_refused(documents: list[str]) 
         pack(documents, replace(SPEC, vocab=256))
 
 
-def stream(documents: list[str], scratch: Path, **settings: Any) -> Packed[bytes]:
+def stream(documents: list[str], scratch: Path, **settings: Any) -> PackedBlocks[bytes]:
     scratch.mkdir()
     vocabulary = learn_text(documents, SPEC.vocab)
     return pack_stream(map(Piece, documents), vocabulary, SPEC, scratch, bytes, **settings)
 
 
 def test_order_does_not_depend_on_the_memory_that_was_used(
-    documents: list[str], packed: Packed[bytes], tmp_path: Path
+    documents: list[str], packed: PackedBlocks[bytes], tmp_path: Path
 ) -> None:
     small = Portion(tokens=1000, pieces=3)
     assert stream(documents, tmp_path / "small", file_bytes=4096, portion=small) == packed
 
 
 def test_every_training_token_is_in_one_block_but_the_last_ones(
-    documents: list[str], packed: Packed[bytes]
+    documents: list[str], packed: PackedBlocks[bytes]
 ) -> None:
     rows = len(rows_of(packed.train)) + len(rows_of(packed.validation))
     assert 0 <= packed.tokens - rows * 33 < 2 * 4 * 33 + max(map(len, documents))
     assert packed.documents == len(documents)
 
 
-def test_entropy_of_order_zero_is_that_of_the_training_tokens(packed: Packed[bytes]) -> None:
+def test_entropy_of_order_zero_is_that_of_the_training_tokens(packed: PackedBlocks[bytes]) -> None:
     tokens, counts = np.unique(rows_of(packed.train), return_counts=True)
     assert entropy_nats(np.array([5, 5, 0])) == pytest.approx(np.log(2))
     assert packed.entropy_nats == pytest.approx(entropy_nats(counts))

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from p2ptrain.dataplane import Bounds, Credentials, Endpoint, Listener, PeerSocket, dial
+from p2ptrain.dataplane import Credentials, Endpoint, Listener, ListenerLimits, PeerSocket, dial
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 
@@ -169,10 +169,10 @@ def listening(server: Credentials, client: Credentials, echo: Echo) -> Iterator[
                 0,
                 allowed=allowed,
                 encrypted=encrypted,
-                bounds=Bounds(**bounds),  # type: ignore[arg-type]
+                bounds=ListenerLimits(**bounds),  # type: ignore[arg-type]
             )
             stack.enter_context(listener)
-            listener.trust(client.certificate_der)
+            listener.trust_certificate(client.certificate_der)
             listener.handle("echo", echo)
             host, port = listener.address
             return listener, Endpoint(server.peer, host, port, server.certificate_der)

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from p2ptrain.dataplane import Credentials, Dialling, Endpoint, dial
+from p2ptrain.dataplane import Credentials, DialHandle, Endpoint, dial
 from p2ptrain.errors import PeerUnreachable
 
 LONG_S = 60.0
@@ -23,7 +23,7 @@ def test_dial_of_a_frozen_peer_is_cancelled_at_once(
     with socket.create_server(("127.0.0.1", 0)) as frozen, ThreadPoolExecutor(1) as pool:
         host, port = frozen.getsockname()
         endpoint = Endpoint(server.peer, host, port, server.certificate_der)
-        dialling = Dialling()
+        dialling = DialHandle()
         work = partial(
             dial, client, endpoint, {"purpose": "x"}, deadline_s=LONG_S, dialling=dialling
         )
@@ -44,7 +44,7 @@ def test_dial_cancelled_before_it_began_does_not_begin(
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         host, port = frozen.getsockname()
         endpoint = Endpoint(server.peer, host, port, server.certificate_der)
-        dialling = Dialling()
+        dialling = DialHandle()
         dialling.give_up()
         with pytest.raises(PeerUnreachable, match="gave up"):
             dial(client, endpoint, {"purpose": "x"}, deadline_s=LONG_S, dialling=dialling)

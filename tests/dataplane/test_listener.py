@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from p2ptrain.dataplane import (
-    Bounds,
     Credentials,
     Endpoint,
     Listener,
+    ListenerLimits,
     PeerSocket,
     RingInbox,
     RingKey,
@@ -149,7 +149,7 @@ def test_restarted_peer_replaces_its_certificate(
     listener, endpoint = listening()
     again = Credentials.create(Identity.from_seed((2).to_bytes(32, "big")))
     assert again.peer == client.peer
-    assert listener.trust(again.certificate_der) == client.peer
+    assert listener.trust_certificate(again.certificate_der) == client.peer
     assert works(again, endpoint)
     with pytest.raises(PeerUnreachable):
         connect(client, endpoint, ECHO)
@@ -194,15 +194,15 @@ def test_peer_that_takes_anothers_name_locks_nobody_out(listening: ListenerFacto
     victim = Credentials.create(identity(4))
     name = named(victim.peer)
     with suppress(RemoteProtocolError):
-        listener.trust(certificate_in_the_name_of(identity(3), name, name))
-    listener.trust(victim.certificate_der)
+        listener.trust_certificate(certificate_in_the_name_of(identity(3), name, name))
+    listener.trust_certificate(victim.certificate_der)
     assert works(victim, endpoint)
 
 
 def test_certificate_that_proves_no_peer_is_not_trusted(listening: ListenerFactory) -> None:
     listener, _ = listening()
     with pytest.raises(RemoteProtocolError):
-        listener.trust(b"\x30\x03\x02\x01\x01")
+        listener.trust_certificate(b"\x30\x03\x02\x01\x01")
 
 
 def test_purpose_that_is_not_served_is_refused_with_a_reason(
@@ -351,7 +351,7 @@ def test_number_of_all_connections_is_bounded(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(connections_max=2)
-    listener.trust(stranger.certificate_der)
+    listener.trust_certificate(stranger.certificate_der)
     held = [connect(one, endpoint, ECHO) for one in (client, stranger)]
     with pytest.raises(PeerUnreachable):
         connect(client, endpoint, ECHO)
@@ -364,8 +364,8 @@ def test_each_member_takes_the_place_of_another_stranger(
 ) -> None:
     """A connection that was shut down no longer counts, even if its handler has not ended."""
     listener, endpoint = listening(connections_max=2)
-    listener.trust(stranger.certificate_der)
-    listener.know_members([client.peer])
+    listener.trust_certificate(stranger.certificate_der)
+    listener.set_members([client.peer])
     entered, end = threading.Semaphore(0), threading.Event()
 
     def stays(connection: PeerSocket, hello: Mapping[str, object]) -> None:
@@ -390,8 +390,8 @@ def test_stranger_has_to_leave_for_a_member(
     client: Credentials, stranger: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(connections_max=2)
-    listener.trust(stranger.certificate_der)
-    listener.know_members([client.peer])
+    listener.trust_certificate(stranger.certificate_der)
+    listener.set_members([client.peer])
     held = [connect(stranger, endpoint, ECHO) for _ in range(2)]
     members = [connect(client, endpoint, ECHO) for _ in range(2)]
     assert listener.statistics().made_room == 2
@@ -410,10 +410,10 @@ def test_members_certificate_is_kept_among_many_others(
     client: Credentials, listening: ListenerFactory
 ) -> None:
     listener, endpoint = listening(trusted_max=3)
-    listener.know_members([client.peer])
+    listener.set_members([client.peer])
     others = [Credentials.create(identity(number)) for number in range(50, 55)]
     for other in others:
-        listener.trust(other.certificate_der)
+        listener.trust_certificate(other.certificate_der)
     assert works(client, endpoint)
     assert [is_known(other, endpoint) for other in others] == [False] * 4 + [True]
 
@@ -423,7 +423,7 @@ def test_newest_certificates_are_kept(listening: ListenerFactory) -> None:
     a, b, c = (Credentials.create(identity(number)) for number in (50, 51, 52))
     a_again = Credentials.create(identity(50))
     for each in (a, b, a_again, c):
-        listener.trust(each.certificate_der)
+        listener.trust_certificate(each.certificate_der)
     assert [is_known(each, endpoint) for each in (a, b, a_again, c)] == [False, False, True, True]
 
 
@@ -483,10 +483,14 @@ def test_leaving_ends_every_thread_and_closes_every_socket(
 ) -> None:
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     listener = Listener(
-        server, "127.0.0.1", 0, allowed=lambda peer: True, bounds=Bounds(handshake_s=2 * DEADLINE_S)
+        server,
+        "127.0.0.1",
+        0,
+        allowed=lambda peer: True,
+        bounds=ListenerLimits(handshake_s=2 * DEADLINE_S),
     )
     with listener:
-        listener.trust(client.certificate_der)
+        listener.trust_certificate(client.certificate_der)
         listener.handle("echo", echo)
         endpoint = Endpoint(server.peer, *listener.address, server.certificate_der)
         connection = connect(client, endpoint, ECHO)
@@ -624,7 +628,7 @@ class TestRingInbox:
     ) -> None:
         ours = connect(client, endpoint, self.key(client).to_hello())
         eventually(lambda: len(inbox) == 1)
-        theirs = inbox.take(self.key(client), deadline_s=DEADLINE_S)
+        theirs = inbox.wait_for_socket(self.key(client), deadline_s=DEADLINE_S)
         theirs.send_frame(b"ring")
         assert ours.receive_frame() == b"ring"
         assert len(inbox) == 0
@@ -634,7 +638,9 @@ class TestRingInbox:
     def test_early_request_waits_for_the_socket(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox, background: Background
     ) -> None:
-        taking = background(lambda: inbox.take(self.key(client, 1), deadline_s=DEADLINE_S))
+        taking = background(
+            lambda: inbox.wait_for_socket(self.key(client, 1), deadline_s=DEADLINE_S)
+        )
         other = connect(client, endpoint, self.key(client, 0).to_hello())
         wanted = connect(client, endpoint, self.key(client, 1).to_hello())
         theirs = taking()
@@ -648,7 +654,7 @@ class TestRingInbox:
         self, client: Credentials, inbox: RingInbox
     ) -> None:
         with pytest.raises(PeerTooSlow) as caught:
-            inbox.take(self.key(client), deadline_s=0.05)
+            inbox.wait_for_socket(self.key(client), deadline_s=0.05)
         assert caught.value.peer == client.peer
 
     def test_giving_up_an_attempt_ends_its_waits_and_sockets(
@@ -657,13 +663,13 @@ class TestRingInbox:
         parked = connect(client, endpoint, self.key(client, 0).to_hello())
         later = connect(client, endpoint, self.key(client, 0, attempt=1).to_hello())
         eventually(lambda: len(inbox) == 2)
-        taking = background(lambda: inbox.take(self.key(client, 1), deadline_s=30))
+        taking = background(lambda: inbox.wait_for_socket(self.key(client, 1), deadline_s=30))
         eventually(lambda: len(inbox._wanted) == 1)
         inbox.give_up(run=self.RUN, step=3, attempt=0)
         assert isinstance(taking(), PeerLost)
         with pytest.raises(PeerLost):
             parked.receive_frame()
-        inbox.take(self.key(client, 0, attempt=1), deadline_s=DEADLINE_S).close()
+        inbox.wait_for_socket(self.key(client, 0, attempt=1), deadline_s=DEADLINE_S).close()
         later.close()
 
     def test_wait_for_an_attempt_already_given_up_ends_at_once(
@@ -672,9 +678,9 @@ class TestRingInbox:
         """Its thread was started a moment before, and had not reached the wait."""
         inbox.give_up(run=self.RUN, step=3, attempt=0)
         with pytest.raises(PeerLost):
-            inbox.take(self.key(client), deadline_s=30)
+            inbox.wait_for_socket(self.key(client), deadline_s=30)
         with pytest.raises(PeerTooSlow):
-            inbox.take(self.key(client, attempt=1), deadline_s=0.05)
+            inbox.wait_for_socket(self.key(client, attempt=1), deadline_s=0.05)
 
     def test_second_dial_replaces_the_first(
         self, client: Credentials, endpoint: Endpoint, inbox: RingInbox
@@ -684,7 +690,7 @@ class TestRingInbox:
         second = connect(client, endpoint, self.key(client).to_hello())
         with pytest.raises(PeerLost):
             first.receive_frame()
-        theirs = inbox.take(self.key(client), deadline_s=DEADLINE_S)
+        theirs = inbox.wait_for_socket(self.key(client), deadline_s=DEADLINE_S)
         second.send_frame(b"second")
         assert theirs.receive_frame() == b"second"
         theirs.close()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2ptrain.dataplane.pacing import FLOOR, Flow, Pacer, Rank, Ticket
+from p2ptrain.dataplane.pacing import FLOOR, Flow, Pacer, SendPriority, Ticket
 from p2ptrain.dataplane.uplink import BURST_S
 from p2ptrain.errors import LocalProtocolError
 
@@ -23,7 +23,7 @@ RATE = 1000
 class Sender:
     """Sends tickets of these sizes over and over, with `open_max` of them requested at once."""
 
-    rank: Rank
+    rank: SendPriority
     sizes: list[int]
     open_max: int = 1
     flow: Flow = field(init=False)
@@ -55,7 +55,7 @@ class Line:
     def _look(self, sender: Sender) -> float:
         while len(sender.tickets) < sender.open_max:
             size = sender.sizes[sender.asked % len(sender.sizes)]
-            sender.tickets.append(self.pacer.ask(sender.flow, size, self.now))
+            sender.tickets.append(self.pacer.request_ticket(sender.flow, size, self.now))
             sender.asked += 1
         waits = [self.pacer.wait_s(ticket, self.now) for ticket in sender.tickets]
         for ticket in [ticket for ticket in sender.tickets if ticket.granted]:
@@ -67,22 +67,24 @@ class Line:
 
 sizes = st.lists(st.integers(20, 300), min_size=1, max_size=4)
 senders = st.lists(
-    st.builds(Sender, st.sampled_from(Rank), sizes, st.integers(1, 3)), min_size=1, max_size=4
+    st.builds(Sender, st.sampled_from(SendPriority), sizes, st.integers(1, 3)),
+    min_size=1,
+    max_size=4,
 )
 
 
 def test_line_gives_its_burst_at_once_and_then_its_rate() -> None:
-    pacer, flow = Pacer(100, burst_bytes=50), Flow(Rank.RING)
-    tickets = [pacer.ask(flow, count, 10.0) for count in (50, 10, 30)]
+    pacer, flow = Pacer(100, burst_bytes=50), Flow(SendPriority.RING)
+    tickets = [pacer.request_ticket(flow, count, 10.0) for count in (50, 10, 30)]
     assert [pacer.wait_s(each, 10.0) for each in tickets] == pytest.approx([0.0, 0.1, 0.4])
     assert [pacer.wait_s(each, 10.4) for each in tickets] == pytest.approx([0.0, 0.0, 0.0])
-    assert pacer.wait_s(pacer.ask(flow, 100, 10.4), 10.4) == pytest.approx(1.0)
+    assert pacer.wait_s(pacer.request_ticket(flow, 100, 10.4), 10.4) == pytest.approx(1.0)
 
 
 def test_line_saves_up_no_more_than_its_burst() -> None:
-    pacer, flow = Pacer(100, burst_bytes=50), Flow(Rank.SWARM)
-    pacer.ask(flow, 50, 10.0)
-    assert pacer.wait_s(pacer.ask(flow, 150, 3610.0), 3610.0) == pytest.approx(1.0)
+    pacer, flow = Pacer(100, burst_bytes=50), Flow(SendPriority.SWARM)
+    pacer.request_ticket(flow, 50, 10.0)
+    assert pacer.wait_s(pacer.request_ticket(flow, 150, 3610.0), 3610.0) == pytest.approx(1.0)
 
 
 @settings(deadline=None, max_examples=40)
@@ -124,9 +126,9 @@ def test_long_run_rate_is_within_a_percent_despite_late_wake_ups(
 
 
 @settings(deadline=None, max_examples=40)
-@given(sizes, sizes, st.integers(2, 4), st.integers(2, 4), st.sampled_from(Rank))
+@given(sizes, sizes, st.integers(2, 4), st.integers(2, 4), st.sampled_from(SendPriority))
 def test_two_waiting_flows_get_equal_bytes(
-    left: list[int], right: list[int], left_open: int, right_open: int, rank: Rank
+    left: list[int], right: list[int], left_open: int, right_open: int, rank: SendPriority
 ) -> None:
     """This holds for any sizes of their pieces, and for any number requested at once."""
     one, other = Sender(rank, left, left_open), Sender(rank, right, right_open)
@@ -143,8 +145,8 @@ def test_two_waiting_flows_get_equal_bytes(
 def test_swarm_gets_its_floor_of_a_line_the_ring_could_fill(
     piece: int, slice_: int, ring_open: int, swarm_open: int
 ) -> None:
-    ring = Sender(Rank.RING, [piece], 1 + ring_open)
-    swarm = Sender(Rank.SWARM, [slice_], swarm_open)
+    ring = Sender(SendPriority.RING, [piece], 1 + ring_open)
+    swarm = Sender(SendPriority.SWARM, [slice_], swarm_open)
     line = Line([ring, swarm])
     line.run(1010.0)
     due = FLOOR * (ring.sent + swarm.sent)
@@ -153,14 +155,14 @@ def test_swarm_gets_its_floor_of_a_line_the_ring_could_fill(
 
 def test_node_gives_the_swarm_a_sixteenth_beside_a_reduce() -> None:
     """`FLOOR` in figures: of 8 Mbit/s the only fetcher gets 64 kB in a second."""
-    ring, swarm = Sender(Rank.RING, [16_000], 2), Sender(Rank.SWARM, [16_000], 2)
+    ring, swarm = Sender(SendPriority.RING, [16_000], 2), Sender(SendPriority.SWARM, [16_000], 2)
     Line([ring, swarm], Pacer(1_000_000, burst_bytes=0)).run(1010.0)
     assert swarm.sent == pytest.approx(10 * 62_500, abs=32_000)
 
 
 def test_swarm_gets_everything_that_the_ring_leaves() -> None:
     """The ring sends for a second and then stops. When it returns, it waits for one slice only."""
-    ring, swarm = Sender(Rank.RING, [50], 2), Sender(Rank.SWARM, [16], 4)
+    ring, swarm = Sender(SendPriority.RING, [50], 2), Sender(SendPriority.SWARM, [16], 4)
     line = Line([ring, swarm])
     line.run(1001.0)
     line.senders = [swarm]
@@ -168,18 +170,18 @@ def test_swarm_gets_everything_that_the_ring_leaves() -> None:
     before = swarm.sent
     line.run(1002.0)
     assert swarm.sent - before == pytest.approx(RATE, abs=50 + 16)
-    back = line.pacer.ask(Flow(Rank.RING), 50, line.now)
+    back = line.pacer.request_ticket(Flow(SendPriority.RING), 50, line.now)
     assert line.pacer.wait_s(back, line.now) <= (16 + 50) / RATE
 
 
 def test_ring_without_a_swarm_has_the_whole_line() -> None:
-    ring = Sender(Rank.RING, [50])
+    ring = Sender(SendPriority.RING, [50])
     Line([ring]).run(1002.0)
     assert ring.sent == pytest.approx(2 * RATE, abs=50)
 
 
 def test_idle_sender_saves_nothing_up() -> None:
-    early, late = Sender(Rank.RING, [50]), Sender(Rank.RING, [50])
+    early, late = Sender(SendPriority.RING, [50]), Sender(SendPriority.RING, [50])
     line = Line([early])
     line.run(1010.0)
     line.senders.append(late)
@@ -189,26 +191,30 @@ def test_idle_sender_saves_nothing_up() -> None:
 
 
 def test_closed_flow_delays_nobody() -> None:
-    pacer, gone, here = Pacer(RATE, burst_bytes=0), Flow(Rank.RING), Flow(Rank.RING)
-    theirs = [pacer.ask(gone, 500, 1000.0) for _ in range(4)]
-    ours = pacer.ask(here, 500, 1000.0)
+    pacer, gone, here = Pacer(RATE, burst_bytes=0), Flow(SendPriority.RING), Flow(SendPriority.RING)
+    theirs = [pacer.request_ticket(gone, 500, 1000.0) for _ in range(4)]
+    ours = pacer.request_ticket(here, 500, 1000.0)
     pacer.close(gone)
     assert pacer.wait_s(ours, 1000.0) == pytest.approx(1.0)  # one of theirs was begun
     assert [pacer.wait_s(each, 1000.0) > 0 for each in theirs] == [True, False, False, False]
 
 
 def test_sender_that_never_returns_does_not_delay_others_for_ever() -> None:
-    pacer, dead, here = Pacer(RATE, burst_bytes=0), Flow(Rank.RING), Flow(Rank.SWARM)
-    pacer.ask(dead, 500, 1000.0)
-    ours = pacer.ask(here, 100, 1000.0)
+    pacer, dead, here = (
+        Pacer(RATE, burst_bytes=0),
+        Flow(SendPriority.RING),
+        Flow(SendPriority.SWARM),
+    )
+    pacer.request_ticket(dead, 500, 1000.0)
+    ours = pacer.request_ticket(here, 100, 1000.0)
     assert pacer.wait_s(ours, 1000.0) == pytest.approx(0.6)
     assert pacer.wait_s(ours, 1000.6 + 1e-6) == 0.0
 
 
 def test_late_sender_finds_its_ticket_granted_and_the_next_paid() -> None:
     """A busy machine wakes threads late. Meanwhile the line serves the other waiting senders."""
-    pacer, flow = Pacer(RATE, burst_bytes=0), Flow(Rank.RING)
-    tickets = [pacer.ask(flow, 100, 1000.0) for _ in range(3)]
+    pacer, flow = Pacer(RATE, burst_bytes=0), Flow(SendPriority.RING)
+    tickets = [pacer.request_ticket(flow, 100, 1000.0) for _ in range(3)]
     assert [pacer.wait_s(each, 1000.25) for each in tickets] == pytest.approx([0, 0, 0.05])
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from p2ptrain.dataplane import Probed, ProbeServer, SecureSocket, plain_pair, probe
+from p2ptrain.dataplane import ProbeResult, ProbeServer, SecureSocket, plain_pair, probe
 from p2ptrain.dataplane.probing import PROBE_BYTES_MAX, SLICE_BYTES, measured
 from p2ptrain.encoding import pack
 from p2ptrain.errors import PeerLost, RemoteProtocolError
@@ -92,16 +92,16 @@ def test_request_for_too_much_or_nothing_is_refused(count_bytes: int) -> None:
 @pytest.mark.parametrize(
     ("came", "found"),
     [
-        ([(1.0, 0)], Probed(0.5, 0, 1e-6)),
-        ([(1.0, 0), (2.0, 10)], Probed(0.5, 10, 1.0)),
-        ([(1.0, 0), (2.0, 10), (3.0, 20), (4.0, 30), (5.0, 40)], Probed(0.5, 20, 2.0)),
+        ([(1.0, 0)], ProbeResult(0.5, 0, 1e-6)),
+        ([(1.0, 0), (2.0, 10)], ProbeResult(0.5, 10, 1.0)),
+        ([(1.0, 0), (2.0, 10), (3.0, 20), (4.0, 30), (5.0, 40)], ProbeResult(0.5, 20, 2.0)),
         # TCP started slowly: after half of the time little had arrived.
-        ([(1.0, 0), (3.0, 1), (4.0, 21), (5.0, 41)], Probed(0.5, 40, 2.0)),
+        ([(1.0, 0), (3.0, 1), (4.0, 21), (5.0, 41)], ProbeResult(0.5, 40, 2.0)),
         # A bucket was full at first: half of the bytes arrived at once.
-        ([(1.0, 0), (1.1, 30), (2.0, 35), (3.0, 40)], Probed(0.5, 40, 2.0)),
+        ([(1.0, 0), (1.1, 30), (2.0, 35), (3.0, 40)], ProbeResult(0.5, 40, 2.0)),
     ],
 )
 def test_first_half_of_a_probe_lets_tcp_find_its_rate(
-    came: list[tuple[float, int]], found: Probed
+    came: list[tuple[float, int]], found: ProbeResult
 ) -> None:
     assert measured(0.5, came) == found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from p2ptrain.dataplane import PeerShares, Rank, Uplink
+from p2ptrain.dataplane import PeerShares, SendPriority, Uplink
 from p2ptrain.errors import LocalProtocolError
 from p2ptrain.ids import PeerId
 
@@ -16,8 +16,8 @@ from .conftest import DEADLINE_S
 
 def test_taking_blocks_until_the_bytes_are_paid_for() -> None:
     times = iter([10.0, 10.0, 10.0, 12.0])
-    share = Uplink(1000, burst_bytes=0, clock=lambda: next(times)).share(Rank.SWARM)
-    ticket = share.ask(2000)
+    share = Uplink(1000, burst_bytes=0, clock=lambda: next(times)).share(SendPriority.SWARM)
+    ticket = share.request_ticket(2000)
     assert [share.wait_s(ticket), share.wait_s(ticket)] == pytest.approx([2.0, 2.0])
     assert share.wait_s(ticket) == 0.0
 
@@ -26,10 +26,10 @@ def test_closing_an_uplink_releases_its_waiting_threads() -> None:
     """A node that ends must not wait for minutes until a slice may go to a slow peer."""
     uplink = Uplink(1000)
     with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(uplink.share(rank).take, 10**9) for rank in Rank]
+        waiting = [pool.submit(uplink.share(rank).wait_to_send, 10**9) for rank in SendPriority]
         uplink.close()
         assert [each.result(DEADLINE_S) for each in waiting] == [None, None]
-    uplink.share(Rank.RING).take(10**9)
+    uplink.share(SendPriority.RING).wait_to_send(10**9)
 
 
 def test_uplink_without_a_rate_cannot_be_made() -> None:
@@ -44,34 +44,34 @@ class PaperUplink:
 
     shares: list[PaperShare] = field(default_factory=list)
 
-    def share(self, rank: Rank) -> PaperShare:
+    def share(self, rank: SendPriority) -> PaperShare:
         self.shares.append(PaperShare(rank))
         return self.shares[-1]
 
 
 @dataclass
 class PaperShare:
-    rank: Rank
+    rank: SendPriority
     taken: list[int] = field(default_factory=list)
 
-    def take(self, count: int) -> None:
+    def wait_to_send(self, count: int) -> None:
         self.taken.append(count)
 
 
 def test_peer_has_one_share_for_all_its_connections() -> None:
     paper = PaperUplink()
-    shares = PeerShares(paper, Rank.SWARM, peers_max=2)  # type: ignore[arg-type]
+    shares = PeerShares(paper, SendPriority.SWARM, peers_max=2)  # type: ignore[arg-type]
     for peer, count in (("greedy", 1), ("modest", 2), ("greedy", 4), ("late", 8), ("modest", 16)):
-        shares.take(PeerId(peer), count)
+        shares.wait_to_send(PeerId(peer), count)
     assert [(share.rank, share.taken) for share in paper.shares] == [
-        (Rank.SWARM, [1, 4]),
-        (Rank.SWARM, [2]),
-        (Rank.SWARM, [8]),
-        (Rank.SWARM, [16]),
+        (SendPriority.SWARM, [1, 4]),
+        (SendPriority.SWARM, [2]),
+        (SendPriority.SWARM, [8]),
+        (SendPriority.SWARM, [16]),
     ]
 
 
 def test_fast_line_makes_up_for_late_wake_ups_of_threads() -> None:
-    share = Uplink(100_000_000, clock=lambda: 10.0).share(Rank.RING)
-    assert share.wait_s(share.ask(1_000_000)) == 0.0
-    assert share.wait_s(share.ask(1_000_000)) == pytest.approx(0.01)
+    share = Uplink(100_000_000, clock=lambda: 10.0).share(SendPriority.RING)
+    assert share.wait_s(share.request_ticket(1_000_000)) == 0.0
+    assert share.wait_s(share.request_ticket(1_000_000)) == pytest.approx(0.01)

@@ -9,7 +9,7 @@ import pytest
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Entry, Skip, Vote
 from p2ptrain.ledger.messages.messages import Accept, Accepted, Prepare, Promise, Propose
-from p2ptrain.testing.ledgers import Group, digest, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, digest, small_rules
 from tests.exploration.harness.__main__ import main
 from tests.exploration.harness.copying import copy_of, key_of
 from tests.exploration.harness.search import Bound, explore
@@ -62,7 +62,7 @@ def test_command_tells_the_story_of_a_fault(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_copy_is_equal_and_shares_nothing_that_changes() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     twin = copy_of(some["a"])
     assert key_of(twin, 0.0) == key_of(some["a"], 0.0)

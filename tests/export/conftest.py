@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from p2ptrain.export.folder import Plan
+from p2ptrain.export.folder import ExportPlan
 from p2ptrain.export.provenance import Provenance
 from p2ptrain.export.tokens import Tokenizer
 from p2ptrain.ids import Digest, PeerId, RunId
@@ -47,8 +47,8 @@ SPECS = {
 
 
 @pytest.fixture(params=SPECS)
-def plan(request: pytest.FixtureRequest) -> Plan:
-    return Plan(SPECS[request.param], ORIGIN, TOKENIZER)
+def plan(request: pytest.FixtureRequest) -> ExportPlan:
+    return ExportPlan(SPECS[request.param], ORIGIN, TOKENIZER)
 
 
 def trained(spec: ModelSpec) -> Float32Vector:

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from p2ptrain.errors import ConfigError, StoreFull
 from p2ptrain.export import folder as folders
-from p2ptrain.export.folder import Plan, export
+from p2ptrain.export.folder import ExportPlan, export
 from p2ptrain.export.provenance import Standing
 from p2ptrain.export.source import ThetaInMemory
 from p2ptrain.export.tokens import Tokenizer
@@ -63,7 +63,7 @@ def nudged_logits(spec: ModelSpec, theta: Float32Vector) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("shard_bytes_max", [10**9, 9000])
 def test_plain_reader_computes_the_same_as_the_trainer(
-    plan: Plan, shard_bytes_max: int, tmp_path: Path
+    plan: ExportPlan, shard_bytes_max: int, tmp_path: Path
 ) -> None:
     theta = trained(plan.spec)
     done = export(
@@ -82,7 +82,7 @@ def test_plain_reader_computes_the_same_as_the_trainer(
     ("dtype", "bound"), [(torch.float64, ANGLES), (torch.bfloat16, MARGIN * UNIT_BF16)]
 )
 def test_packed_documents_compute_as_each_would_alone(
-    plan: Plan, dtype: torch.dtype, bound: float, tmp_path: Path
+    plan: ExportPlan, dtype: torch.dtype, bound: float, tmp_path: Path
 ) -> None:
     """Its heads share keys, and only its mask separates documents. Two of them begin at token 7,
     after the end of one that began elsewhere.
@@ -102,7 +102,7 @@ def test_packed_documents_compute_as_each_would_alone(
     assert far(None) > 10 * bound
 
 
-def test_fp32_export_is_bit_for_bit_the_runs_theta(plan: Plan, tmp_path: Path) -> None:
+def test_fp32_export_is_bit_for_bit_the_runs_theta(plan: ExportPlan, tmp_path: Path) -> None:
     theta = trained(plan.spec)
     done = export(plan, ThetaInMemory(theta), tmp_path / "out")
     read = load_file(done.folder / "model.safetensors")
@@ -119,7 +119,7 @@ def test_bf16_export_is_nearest_to_each_value(tmp_path: Path) -> None:
     entry = layout_of(SPEC).entries[0]
     awkward = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38, 1 + 2**-8, 1 + 3 * 2**-8]
     theta[entry.offset : entry.offset + len(awkward)] = awkward
-    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"), dtype="bf16")
+    plan = ExportPlan(SPEC, ORIGIN, Tokenizer.of(b"{}"), dtype="bf16")
     done = export(plan, ThetaInMemory(theta), tmp_path / "out")
     expected = torch.from_numpy(theta).to(torch.bfloat16)
     with safe_open(done.folder / "model.safetensors", framework="pt") as file:
@@ -135,7 +135,7 @@ def test_bf16_export_is_nearest_to_each_value(tmp_path: Path) -> None:
 
 
 def test_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) -> None:
-    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"), shard_bytes_max=20_000)
+    plan = ExportPlan(SPEC, ORIGIN, Tokenizer.of(b"{}"), shard_bytes_max=20_000)
     done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     index = json.loads((done.folder / "model.safetensors.index.json").read_text())
     sizes: dict[str, list[int]] = {}
@@ -148,7 +148,9 @@ def test_index_of_several_files_says_where_each_tensor_is(tmp_path: Path) -> Non
     assert set(sizes) == {name for name in done.files if name.endswith(".safetensors")}
 
 
-def test_text_begins_and_ends_with_the_tokenizers_own_token(plan: Plan, tmp_path: Path) -> None:
+def test_text_begins_and_ends_with_the_tokenizers_own_token(
+    plan: ExportPlan, tmp_path: Path
+) -> None:
     done = export(plan, ThetaInMemory(trained(plan.spec)), tmp_path / "out")
     read = {
         name: json.loads((done.folder / name).read_text())
@@ -168,7 +170,7 @@ def test_card_says_who_certified_the_weights(
     standing: Standing, said: str | None, tmp_path: Path
 ) -> None:
     origin = replace(ORIGIN, standing=standing, updates=2 * (standing == "replayed"))
-    plan = Plan(SPEC, origin, Tokenizer(b"{}", example="ACGT"))
+    plan = ExportPlan(SPEC, origin, Tokenizer(b"{}", example="ACGT"))
     done = export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out")
     text = (done.folder / "README.md").read_text()
     facts = json.loads((done.folder / "p2ptrain.json").read_text())
@@ -182,7 +184,7 @@ def test_card_says_who_certified_the_weights(
 
 
 def test_only_an_export_is_replaced_and_only_on_demand(tmp_path: Path) -> None:
-    plan, target = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}")), tmp_path / "out"
+    plan, target = ExportPlan(SPEC, ORIGIN, Tokenizer.of(b"{}")), tmp_path / "out"
     export(plan, ThetaInMemory(trained(SPEC)), target)
     (target / "left.txt").write_text("from before")
     with pytest.raises(ConfigError) as caught:
@@ -202,14 +204,14 @@ def test_refused_export_leaves_nothing_behind(tmp_path: Path) -> None:
         assert (written / "config.json").exists()
         raise KeyboardInterrupt
 
-    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
+    plan = ExportPlan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
     with pytest.raises(KeyboardInterrupt):
-        export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", look=refuse)
+        export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", check_folder=refuse)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_too_small_disk_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
-    plan = Plan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
+    plan = ExportPlan(SPEC, ORIGIN, Tokenizer.of(b"{}"))
     with pytest.raises(StoreFull) as caught:
         export(plan, ThetaInMemory(trained(SPEC)), tmp_path / "out", free=lambda folder: 4_000_000)
     assert list(tmp_path.iterdir()) == []

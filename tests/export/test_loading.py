@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from p2ptrain.errors import ConfigError, MachineUnfit
-from p2ptrain.export.folder import Plan, export
+from p2ptrain.export.folder import ExportPlan, export
 from p2ptrain.export.source import ThetaInMemory
 from p2ptrain.trainer.formats.shapes import layout_of
 from p2ptrain.trainer.tools import exported
@@ -25,13 +25,13 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return export(
-        Plan(SPEC, ORIGIN, TOKENIZER), ThetaInMemory(trained(SPEC)), tmp_path / "o"
+        ExportPlan(SPEC, ORIGIN, TOKENIZER), ThetaInMemory(trained(SPEC)), tmp_path / "o"
     ).folder
 
 
 @pytest.mark.parametrize("shard_bytes_max", [10**9, 9000])
 def test_model_of_a_folder_has_the_runs_weights(
-    plan: Plan, shard_bytes_max: int, tmp_path: Path
+    plan: ExportPlan, shard_bytes_max: int, tmp_path: Path
 ) -> None:
     theta = trained(plan.spec)
     plan = replace(plan, shard_bytes_max=shard_bytes_max)

@@ -66,7 +66,7 @@ class NodeProcess(DemoNode):
         """Return the journal's record of this kind with these fields. Wait for it if necessary."""
 
         def look() -> Event | None:
-            list(self.news())
+            list(self.new_events())
             found = self.find(kind, **fields)
             assert found or self.running, f"the node ended:\n{self.output()}"
             return found

@@ -109,7 +109,7 @@ def test_second_ctrl_c_leaves_at_once(trained: NodeProcess, seed: NodeProcess) -
     me = load_or_create(trained.home / "identity.key").peer
 
     def votes() -> bool:
-        list(trained.news())
+        list(trained.new_events())
         return any(me in event.get("voters", ()) for event in trained.events)
 
     wait_until("the trainer's right to vote", votes)

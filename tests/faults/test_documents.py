@@ -218,7 +218,7 @@ def test_only_newer_lists_of_the_organiser_count_in_gossip(
         def is_told() -> object:
             for payload in payloads:
                 member.publish(f"/p2ptrain/1/{run.id}/allowlist", payload)
-            list(seed.news())
+            list(seed.new_events())
             return seed.find("allowlist", sequence=sequence)
 
         wait_until(f"list {sequence}", is_told)

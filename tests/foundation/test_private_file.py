@@ -11,7 +11,7 @@ import pytest
 from p2ptrain import identity
 from p2ptrain.errors import ConfigError
 from p2ptrain.ipc import admission
-from p2ptrain.private_file import read, write_new
+from p2ptrain.private_file import read_private_file, write_new
 
 
 def test_written_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
@@ -19,8 +19,8 @@ def test_written_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert write_new(path, b"first")
     assert not write_new(path, b"second")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read(path, 100, what="it", code="ID-MODE") == b"first"
-    assert read(path, 2, what="it", code="ID-MODE") == b"fi"
+    assert read_private_file(path, 100, what="it", code="ID-MODE") == b"first"
+    assert read_private_file(path, 2, what="it", code="ID-MODE") == b"fi"
 
 
 def test_full_disk_leaves_no_half_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ DECODERS: dict[CodeType, Names] = {  # The profiler sees code objects.
     hello_messages.decode_reply.__code__: _argument("hello-reply", "data"),
     Signed.__post_init__.__code__: _document,
     code_of(data_index.DataIndex.from_bytes): _argument("data-index", "data"),
-    kad.Answerer.answer.__code__: _argument("dht-request", "request"),
+    kad.KadServer.answer.__code__: _argument("dht-request", "request"),
     kad.providers_in.__code__: _argument("dht-reply", "reply"),
     addresses.parse.__code__: lambda values: [("addresses", values["text"].encode())],
     certificates.peer_of_certificate.__wrapped__.__code__: _argument("certificate", "der"),

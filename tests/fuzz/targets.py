@@ -45,10 +45,10 @@ from p2ptrain.ledger.messages import evidence
 from p2ptrain.ledger.messages import wire as ledger_wire
 from p2ptrain.net import addresses, kad
 from p2ptrain.net.gossip import frames
-from p2ptrain.net.records import Records
+from p2ptrain.net.records import ProviderRecords
 from p2ptrain.node.control import control_socket
 from p2ptrain.node.joining import base_server
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.optimizer_sharing import optimizer_offer
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers import heartbeat, heartbeat_delta, hello_messages, identity_messages
@@ -149,14 +149,16 @@ def _gossip_frame(data: bytes) -> object:
 
 
 def _kad_request(data: bytes) -> object:
-    records = Records(lambda peer: True)
-    answerer = kad.Answerer(ORGANISER.peer, records, lambda: {MEMBERS[1]: ["/ip4/127.0.0.1/tcp/1"]})
+    records = ProviderRecords(lambda peer: True)
+    answerer = kad.KadServer(
+        ORGANISER.peer, records, lambda: {MEMBERS[1]: ["/ip4/127.0.0.1/tcp/1"]}
+    )
     return answerer.answer(MEMBERS[0], data, 0.0)
 
 
 @cache
-def _reception() -> Reception:
-    return Reception(ORGANISER.peer, Journal(Path(tempfile.mkdtemp()) / "journal.jsonl"))
+def _reception() -> StartupStatus:
+    return StartupStatus(ORGANISER.peer, Journal(Path(tempfile.mkdtemp()) / "journal.jsonl"))
 
 
 def _command(line: bytes) -> object:
@@ -193,7 +195,10 @@ TARGETS: dict[str, Target] = {
     "identity-reply": Target(identity_messages.decode_reply),
     "identity-notice": Target(identity_messages.decode_notice),
     "donation-offer": Target(
-        _signed(optimizer_offer.KIND, lambda data: optimizer_offer.Offer.read(data, ORGANISER.peer))
+        _signed(
+            optimizer_offer.KIND,
+            lambda data: optimizer_offer.OptimizerOffer.decode(data, ORGANISER.peer),
+        )
     ),
     "envelope": Target(lambda data: Signed.from_bytes(data, kind="manifest")),
     "manifest": Target(_signed("manifest", Run.from_bytes), (RemoteProtocolError, VersionMismatch)),

@@ -34,7 +34,7 @@ from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
 from p2ptrain.ledger.policy.accept import holders_of, may_accept
 from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED
 from p2ptrain.ledger.policy.participants import survivors
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
@@ -59,10 +59,12 @@ def verdict(
     doubtful: bool = False,
     late: bool = False,
 ) -> Judgement:
-    view = View(A, done_since=0.0)
+    reports = Reports(A, done_since=0.0)
     for event in events:
-        view.note(event)
-    return may_accept(RULES, state, view, value, now, forced=forced, doubtful=doubtful, late=late)
+        reports.note(event)
+    return may_accept(
+        RULES, state, reports, value, now, forced=forced, doubtful=doubtful, late=late
+    )
 
 
 YES = Judgement(Answer.YES, "it agrees with this node's knowledge")
@@ -223,13 +225,13 @@ def test_differing_views_do_not_block_agreement_for_ever() -> None:
 def test_reduce_needs_most_of_the_members_that_could_take_part() -> None:
     rules_of_one = replace(RULES, participants_min=1)
     alone = Roster(0, 0, (A, B, C), (), (EVERYBODY[1],))
-    view = View(A)
+    reports = Reports(A)
     for peer in (A, B, C):
-        view.note(Ready(peer, 0, 200, 2))
+        reports.note(Ready(peer, 0, 200, 2))
     later = Judgement(Answer.LATER, "it leaves out 2 of 3 peers that could take part")
-    assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == later
-    view.down.add(C)
-    assert may_accept(rules_of_one, GENESIS, view, alone, 0.0, forced=False) == YES
+    assert may_accept(rules_of_one, GENESIS, reports, alone, 0.0, forced=False) == later
+    reports.down.add(C)
+    assert may_accept(rules_of_one, GENESIS, reports, alone, 0.0, forced=False) == YES
 
 
 def test_one_accuser_cannot_exclude_several_participants() -> None:
@@ -240,17 +242,17 @@ def test_one_accuser_cannot_exclude_several_participants() -> None:
     names = peers("a b c d e")
     everybody = tuple(Participant(peer, 200, 2) for peer in names)
     opened = chain_of(rules, [Roster(0, 0, names, (), everybody)])[1]
-    view = View(A)
-    view.note(ReduceFailed(names[4], 0, 0, names[:3]))
+    reports = Reports(A)
+    reports.note(ReduceFailed(names[4], 0, 0, names[:3]))
     again = Roster(0, 1, names, (), everybody[3:])
     later = Judgement(Answer.LATER, "it leaves out 3 of 5 peers that could take part")
-    assert may_accept(rules, opened, view, again, 0.0, forced=False) == later
-    assert survivors(rules, opened, view) == everybody[:4], (
+    assert may_accept(rules, opened, reports, again, 0.0, forced=False) == later
+    assert survivors(rules, opened, reports) == everybody[:4], (
         "the peer that accuses many is doubted most"
     )
     for peer in (A, B, D):
-        view.note(ReduceFailed(peer, 0, 0, (C,)))
-    assert survivors(rules, opened, view) == (*everybody[:2], *everybody[3:])
+        reports.note(ReduceFailed(peer, 0, 0, (C,)))
+    assert survivors(rules, opened, reports) == (*everybody[:2], *everybody[3:])
 
 
 def test_after_repeated_failures_participants_take_turns() -> None:
@@ -263,7 +265,9 @@ def test_after_repeated_failures_participants_take_turns() -> None:
         at = replace(chain_of(rules, [replace(OPENING, attempt=n) for n in range(3)])[1], step=step)
         for tries in (2, 3):
             again = replace(at, attempt=tries + at.tried_before)
-            taking.append("".join(sorted(each.peer for each in survivors(rules, again, View(A)))))
+            taking.append(
+                "".join(sorted(each.peer for each in survivors(rules, again, Reports(A))))
+            )
     assert taking == ["ab", "bc", "bc", "ac", "ac", "ab"]
 
 
@@ -273,25 +277,25 @@ def test_reduce_is_not_opened_before_a_quorum_is_ready() -> None:
     some = (ME_READY, OTHERS_READY[1])
     hasty = Judgement(Answer.LATER, "it opens an exchange before a quorum is ready")
     assert verdict(four, two, OTHERS_READY[1]) == hasty
-    view = View(B)
+    reports = Reports(B)
     for event in some:
-        view.note(event)
+        reports.note(event)
     rules = small_rules("a b c d", quorum="two-thirds")
-    assert may_accept(rules, four, view, two, 0.0, forced=False) == hasty
-    assert may_accept(rules, four, view, two, 0.0, forced=True, doubtful=True) == hasty
+    assert may_accept(rules, four, reports, two, 0.0, forced=False) == hasty
+    assert may_accept(rules, four, reports, two, 0.0, forced=True, doubtful=True) == hasty
     for peer in (C, D):
-        view.note(PeerDown(peer))
-    assert may_accept(rules, four, view, two, 0.0, forced=True) == YES
+        reports.note(PeerDown(peer))
+    assert may_accept(rules, four, reports, two, 0.0, forced=True) == YES
 
 
 def test_proposer_waits_after_skips_before_it_opens_a_reduce() -> None:
     """An honest proposer waits the whole time. Voters enforce half of it on a liar."""
-    view = View(A, skips=3, enough_since=100.0)
+    reports = Reports(A, skips=3, enough_since=100.0)
     for event in ALL_READY:
-        view.note(event)
+        reports.note(event)
     rests_s = 2 * RULES.grace_s
     too_soon = "the last 3 outer steps were skipped, and it opens the next one too soon"
-    judged = partial(may_accept, RULES, GENESIS, view, OPENING, forced=False)
+    judged = partial(may_accept, RULES, GENESIS, reports, OPENING, forced=False)
     assert judged(100.0 + rests_s / 2 - 0.01) == Judgement(Answer.LATER, too_soon)
     assert judged(100.0 + rests_s / 2) == YES
 
@@ -366,47 +370,47 @@ def test_a_skip_is_accepted_when_attempts_are_used_up() -> None:
 
 
 def test_bytes_are_asked_first_of_live_peers_that_reported_them() -> None:
-    view = View(A)
+    reports = Reports(A)
     for event in (ReduceDone(B, 0, 0, U), ReduceDone(A, 0, 0, U), PeerDown(B)):
-        view.note(event)
-    assert holders_of(REDUCING, view, U, D) == (D, C, B)
+        reports.note(event)
+    assert holders_of(REDUCING, reports, U, D) == (D, C, B)
 
 
 def test_ready_peer_is_not_left_out_for_ever() -> None:
     """This holds whatever the proposer claims to remember (SPEC.md S11, S13)."""
     rules = small_rules("a b c", participants_min=2)
     without_c = Roster(0, 0, (A, B, C), (), EVERYBODY[:2])
-    view = View(B)
+    reports = Reports(B)
     for peer in (A, B, C):
-        view.note(Ready(peer, 0, 200, 2))
-    view.blame.kept_out[C] = LEFT_OUT_REFUSED - 1
-    assert may_accept(rules, GENESIS, view, without_c, 0.0, forced=False) == YES
-    view.blame.kept_out[C] = LEFT_OUT_REFUSED
+        reports.note(Ready(peer, 0, 200, 2))
+    reports.blame.kept_out[C] = LEFT_OUT_REFUSED - 1
+    assert may_accept(rules, GENESIS, reports, without_c, 0.0, forced=False) == YES
+    reports.blame.kept_out[C] = LEFT_OUT_REFUSED
     later = f"it leaves out {C}, which was ready for each of the last {LEFT_OUT_REFUSED} commits"
-    judged = may_accept(rules, GENESIS, view, without_c, 0.0, forced=False)
+    judged = may_accept(rules, GENESIS, reports, without_c, 0.0, forced=False)
     assert judged == Judgement(Answer.LATER, later)
-    assert may_accept(rules, GENESIS, view, without_c, 0.0, forced=False, late=True) == YES
+    assert may_accept(rules, GENESIS, reports, without_c, 0.0, forced=False, late=True) == YES
 
 
 def test_proposer_may_not_readmit_itself_while_it_is_doubted() -> None:
     rules = small_rules("a b c", participants_min=2)
-    view = View(B)
+    reports = Reports(B)
     for peer in (A, B, C):
-        view.note(Ready(peer, 0, 200, 2))
+        reports.note(Ready(peer, 0, 200, 2))
     for _ in range(2):
-        view.blame.failed((A, B, C), {A: (C,), B: (C,)})
+        reports.blame.failed((A, B, C), {A: (C,), B: (C,)})
     opening = Roster(0, 0, (A, B, C), (), EVERYBODY[:3])
 
     def judged(proposer: PeerId, *, late: bool = False) -> Answer:
-        known = (rules, GENESIS, view, opening, 0.0)
+        known = (rules, GENESIS, reports, opening, 0.0)
         return may_accept(*known, forced=False, late=late, proposer=proposer).answer
 
     assert judged(C) is Answer.LATER
     assert judged(C, late=True) is Answer.YES
     needs_all = replace(rules, participants_min=3)
-    known = (needs_all, GENESIS, view, opening, 0.0)
+    known = (needs_all, GENESIS, reports, opening, 0.0)
     assert may_accept(*known, forced=False, proposer=C) == YES, "no other peer could replace it"
-    view.blame.failures.clear()
-    view.blame.failed((A, B, C), {B: (C,)})
-    view.blame.failed((A, B, C), {B: (C,)})
+    reports.blame.failures.clear()
+    reports.blame.failed((A, B, C), {B: (C,)})
+    reports.blame.failed((A, B, C), {B: (C,)})
     assert judged(A) is Answer.YES, "memories differ, so it refuses nothing about others"

@@ -35,17 +35,25 @@ from p2ptrain.ledger.messages.peer_reports import (
 )
 from p2ptrain.ledger.paxos.electorate import PROPOSALS_KEPT, proof_of
 from p2ptrain.simulation.disk import signer, verify
-from p2ptrain.testing.ledgers import Group, Letter, accepted, asked, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    LedgerGroup,
+    Unicast,
+    accepted,
+    digest,
+    peers,
+    proposal_of,
+    small_rules,
+)
 
 A, B, C, D, E = peers("a b c d e")
 U = digest("u")
 
 
-def group(founders: str = "a b c", **rules: Any) -> Group:
-    return Group(small_rules(founders, **rules))
+def group(founders: str = "a b c", **rules: Any) -> LedgerGroup:
+    return LedgerGroup(small_rules(founders, **rules))
 
 
-def reducing(founders: str = "a b c", **rules: int) -> Group:
+def reducing(founders: str = "a b c", **rules: int) -> LedgerGroup:
     """Return a group whose first roster is agreed: everybody takes part in the reduce of step 0."""
     some = group(founders, **rules)
     some.ready(founders)
@@ -54,7 +62,7 @@ def reducing(founders: str = "a b c", **rules: int) -> Group:
     return some
 
 
-def kinds(messages: list[Letter]) -> list[str]:
+def kinds(messages: list[Unicast]) -> list[str]:
     return [f"{it.sender}→{it.receiver} {type(it.message).__name__}" for it in messages]
 
 
@@ -66,12 +74,12 @@ def test_a_step_takes_two_entries_and_each_takes_one_round_trip() -> None:
     some.ready("a b c")
     proposals, some.mail = some.mail, []
     assert kinds(proposals) == ["b→a Propose", "b→c Propose"]
-    for letter in proposals:
-        some.tell(letter.receiver, Received(letter.sender, letter.message))
+    for unicast in proposals:
+        some.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
     assert kinds(some.mail) == ["a→b Accept", "c→b Accept"]
     some.deliver()
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.made(U, "a b c")
     some.deliver()
     assert {(it.state.height, it.state.step) for it in some.ledgers.values()} == {(2, 1)}
@@ -90,8 +98,8 @@ def test_proposers_take_turns() -> None:
 def test_a_founder_alone_decides_alone() -> None:
     some = group("a")
     some.ready("a")
-    some.hold(U, "a")
-    some.tell("a", ReduceDone(A, 0, 0, U))
+    some.hold_update(U, "a")
+    some.send_events("a", ReduceDone(A, 0, 0, U))
     assert (some["a"].state.height, some["a"].state.step, some.mail) == (2, 1, [])
 
 
@@ -101,13 +109,13 @@ def test_votes_are_durable_before_sent_entries_before_announced() -> None:
     for peer in (A, B, C):
         state = some[peer].state
         for receiver in (A, B, C):
-            log.append(some.tell(receiver, *_ready(peer, state.step)))
+            log.append(some.send_events(receiver, *_ready(peer, state.step)))
     effects = [effect for effects in log for effect in effects]
     proposal = next(i for i, it in enumerate(effects) if isinstance(it, Send))
     assert isinstance(effects[proposal - 1], Persist)
     while some.mail:
-        letter = some.mail.pop(0)
-        effects = some.tell(letter.receiver, Received(letter.sender, letter.message))
+        unicast = some.mail.pop(0)
+        effects = some.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
         shapes = [type(effect) for effect in effects]
         if Decided in shapes and Announce in shapes:
             assert shapes.index(Decided) < shapes.index(Announce)
@@ -121,18 +129,18 @@ def _ready(peer: PeerId, step: int) -> list[Event]:
 
 def test_idle_ledger_sends_nothing_and_sets_no_timer() -> None:
     some = group()
-    some.tell_all(Tick())
+    some.send_to_all(Tick())
     assert some.mail == []
     assert all(ledger.next_deadline() is None for ledger in some.ledgers.values())
 
 
 def test_nothing_happens_after_the_end_of_the_run() -> None:
     some = reducing(outer_steps=1)
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.made(U, "a b c")
     some.deliver()
     assert {ledger.state.phase for ledger in some.ledgers.values()} == {Phase.ENDED}
-    some.tell_all(Joining(D), ReduceFailed(A, 0, 0), PeerDown(B))
+    some.send_to_all(Joining(D), ReduceFailed(A, 0, 0), PeerDown(B))
     some.wait(30)
     assert set(some.heights().values()) == {2}
 
@@ -143,7 +151,7 @@ def test_nothing_happens_after_the_end_of_the_run() -> None:
 def test_lost_messages_are_sent_again() -> None:
     some = group()
     some.ready("a b c")
-    some.deliver(lambda letter: False)
+    some.deliver(lambda unicast: False)
     some.wait(0.6)
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
     assert some["a"].chain[0].certificate.round == 0
@@ -152,7 +160,7 @@ def test_lost_messages_are_sent_again() -> None:
 def test_voter_that_missed_the_outcome_learns_it_in_the_next_round() -> None:
     some = group()
     some.ready("a b c")
-    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     assert some.heights() == {"a": 0, "b": 1, "c": 0}
     some.wait(5)
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
@@ -160,11 +168,13 @@ def test_voter_that_missed_the_outcome_learns_it_in_the_next_round() -> None:
 
 def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
     some = reducing()
-    some.tell_all(PeerDown(C))
-    some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
-    some.deliver(lambda letter: not isinstance(letter.message, Accept))
+    some.send_to_all(PeerDown(C))
+    some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(B, 0, 0))
+    some.deliver(lambda unicast: not isinstance(unicast.message, Accept))
     assert some.round("b") == 1
-    some.tell("b", Received(C, asked(some.rules, 0, Entry(2, some["b"].state.head, Skip(0)))))
+    some.send_events(
+        "b", Received(C, proposal_of(some.rules, 0, Entry(2, some["b"].state.head, Skip(0))))
+    )
     assert kinds(some.mail) == ["b→c Refused"]
     assert isinstance(some.mail[0].message, Refused)
     assert some.mail[0].message.promised == 1
@@ -176,7 +186,7 @@ def test_refusal_updates_a_proposer_that_lost_its_memory() -> None:
 def test_dead_proposer_is_skipped_at_once() -> None:
     some = group()
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.ready("a c")
     some.deliver()
     assert some.heights() == {"a": 1, "c": 1}
@@ -189,7 +199,7 @@ def test_a_silent_proposer_costs_one_round() -> None:
     some = group()
     some.crash("b")
     for peer in (A, C):
-        some.tell(peer, *_ready(A, 0), *_ready(C, 0), *_ready(B, 0))
+        some.send_events(peer, *_ready(A, 0), *_ready(C, 0), *_ready(B, 0))
     some.wait(0.9)
     assert some.heights() == {"a": 0, "c": 0}
     some.wait(0.2)
@@ -202,9 +212,9 @@ def test_value_that_one_voter_accepted_is_adopted_after_a_crash() -> None:
     """
     some = group()
     some.ready("a b c")
-    some.deliver(lambda letter: letter.receiver == A)
+    some.deliver(lambda unicast: unicast.receiver == A)
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.deliver()
     chosen = some["c"].chain[0]
     assert chosen.certificate.round == 1
@@ -216,11 +226,11 @@ def test_restarted_proposer_of_round_0_repeats_its_proposal() -> None:
     some = group()
     some.ready("a b c")
     first = some.mail[0].message
-    some.deliver(lambda letter: False)
+    some.deliver(lambda unicast: False)
     some.crash("b")
     some.start("b")
-    some.tell("b", PeerDown(C), *_ready(A, 0), *_ready(B, 0))
-    assert [letter.message for letter in some.mail] == [first, first]
+    some.send_events("b", PeerDown(C), *_ready(A, 0), *_ready(B, 0))
+    assert [unicast.message for unicast in some.mail] == [first, first]
     some.deliver()
     assert some.heights()["a"] == 1
 
@@ -228,13 +238,13 @@ def test_restarted_proposer_of_round_0_repeats_its_proposal() -> None:
 def test_restarted_proposer_does_not_lead_a_later_round_again() -> None:
     some = group()
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.ready("a c")
     assert "c→a Prepare" in kinds(some.mail)
-    some.deliver(lambda letter: False)
+    some.deliver(lambda unicast: False)
     some.crash("c")
     some.start("c")
-    some.tell("c", PeerDown(B), *_ready(A, 0), *_ready(C, 0))
+    some.send_events("c", PeerDown(B), *_ready(A, 0), *_ready(C, 0))
 
     assert some.mail == []
     some.wait(10)
@@ -246,10 +256,10 @@ def test_restarted_voter_keeps_its_promise() -> None:
     some.ready("a b c")
     proposal = some.mail[0]
     some.mail = []
-    some.tell("a", Received(C, Prepare(1, 1)))
+    some.send_events("a", Received(C, Prepare(1, 1)))
     some.crash("a")
     some.start("a")
-    effects = some.tell("a", *_ready(A, 0), Received(B, proposal.message))
+    effects = some.send_events("a", *_ready(A, 0), Received(B, proposal.message))
     assert not any(isinstance(it, Send) and isinstance(it.message, Accept) for it in effects)
     assert some.acceptor("a").promised == 1
 
@@ -262,7 +272,7 @@ def test_all_crash_at_once_and_continue_from_disk() -> None:
     for name in "abc":
         some.start(name)
     assert {ledger.state.head for ledger in some.ledgers.values()} == heads
-    some.tell_all(*[ReduceFailed(peer, 0, 0) for peer in (A, B, C)])
+    some.send_to_all(*[ReduceFailed(peer, 0, 0) for peer in (A, B, C)])
     some.ready("a b c")
     some.deliver()
     assert {(it.state.height, it.state.attempt) for it in some.ledgers.values()} == {(2, 2)}
@@ -291,7 +301,7 @@ def test_majority_or_half_with_the_first_ranked_continues(
     some = group(founders)
     for peer in set(peers(founders)) - set(peers(alive)):
         some.crash(peer)
-        some.tell_all(PeerDown(peer))
+        some.send_to_all(PeerDown(peer))
     some.ready(alive)
     some.wait(20)
     assert set(some.heights().values()) == {1 if decides else 0}
@@ -299,10 +309,10 @@ def test_majority_or_half_with_the_first_ranked_continues(
 
 def test_rounds_are_not_used_up_without_a_quorum() -> None:
     some = group()
-    some.tell("a", PeerDown(B), PeerDown(C), *_ready(A, 0), *_ready(B, 0))
-    some.wait(100, lambda letter: False)
+    some.send_events("a", PeerDown(B), PeerDown(C), *_ready(A, 0), *_ready(B, 0))
+    some.wait(100, lambda unicast: False)
     assert some.round("a") == 0
-    some.tell("a", PeerUp(B))
+    some.send_events("a", PeerUp(B))
     some.ready("a b c")
     some.wait(2)
     assert set(some.heights().values()) == {1}
@@ -312,10 +322,10 @@ def test_two_halves_never_both_decide() -> None:
     some = group("a b c d")
     left, right = {A, B}, {C, D}
     for peer in left:
-        some.tell(peer, PeerDown(C), PeerDown(D), *_ready(A, 0), *_ready(B, 0))
+        some.send_events(peer, PeerDown(C), PeerDown(D), *_ready(A, 0), *_ready(B, 0))
     for peer in right:
-        some.tell(peer, PeerDown(A), PeerDown(B), *_ready(C, 0), *_ready(D, 0))
-    some.wait(30, lambda letter: (letter.sender in left) == (letter.receiver in left))
+        some.send_events(peer, PeerDown(A), PeerDown(B), *_ready(C, 0), *_ready(D, 0))
+    some.wait(30, lambda unicast: (unicast.sender in left) == (unicast.receiver in left))
     assert some.heights() == {"a": 1, "b": 1, "c": 0, "d": 0}
     assert some["a"].state.voters == (A, B)
 
@@ -327,14 +337,14 @@ def test_a_voter_without_the_bytes_fetches_them_and_then_votes() -> None:
     some = reducing()
     """b has lost its result, and one more of the five is needed for a quorum."""
     some = reducing("a b c d e")
-    some.hold(U, "c e")
+    some.hold_update(U, "c e")
     some.made(U, "b c e")
     some.deliver()
     assert set(some.heights().values()) == {1}
     asked = dict(some.fetches)
     others = FetchUpdate(U, (B, C, E))
     assert (asked[A].update, asked[A].holders[:3]) == (others.update, others.holders)
-    some.hold(U, "a")
+    some.hold_update(U, "a")
     some.wait(3)
     assert set(some.heights().values()) == {2}
     assert some["b"].updates[0].update == U
@@ -342,22 +352,22 @@ def test_a_voter_without_the_bytes_fetches_them_and_then_votes() -> None:
 
 def test_a_proposer_without_the_bytes_fetches_them_before_it_proposes() -> None:
     some = reducing()
-    some.tell("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
-    some.tell("a", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
+    some.send_events("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
+    some.send_events("a", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
     assert (C, FetchUpdate(U, (A, B))) in some.fetches
     assert some.mail == []
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.deliver()
     assert set(some.heights().values()) == {2}
 
 
 def test_fetch_is_repeated_while_the_bytes_are_wanted() -> None:
     some = reducing()
-    some.hold(U, "c")
+    some.hold_update(U, "c")
     some.made(U, "b c")
     some.wait(3)
     assert len([peer for peer, _ in some.fetches if peer == A]) > 2
-    some.hold(U, "a b")
+    some.hold_update(U, "a b")
     some.wait(3)
     before = len(some.fetches)
     some.wait(30)
@@ -370,9 +380,9 @@ def test_result_that_cannot_be_fetched_is_given_up() -> None:
     free.
     """
     some = reducing()
-    some.hold(U, "b")
+    some.hold_update(U, "b")
     some.made(U, "b c")
-    some.tell_all(ReduceFailed(A, 0, 0))
+    some.send_to_all(ReduceFailed(A, 0, 0))
     some.wait(9)
     assert {it.state.height for it in some.ledgers.values()} == {1}
     some.wait(30)
@@ -385,13 +395,13 @@ def test_result_that_cannot_be_fetched_is_given_up() -> None:
 def test_killed_participant_is_dropped_without_a_timeout() -> None:
     some = reducing()
     some.crash("c")
-    some.tell_all(PeerDown(C))
-    some.tell_all(ReduceFailed(A, 0, 0, (C,)), ReduceFailed(B, 0, 0, (C,)))
+    some.send_to_all(PeerDown(C))
+    some.send_to_all(ReduceFailed(A, 0, 0, (C,)), ReduceFailed(B, 0, 0, (C,)))
     some.deliver()
     assert some.now == 0.0
     state = some["a"].state
     assert (state.height, state.attempt, state.voters) == (2, 2, (A, B))
-    some.hold(U, "a b")
+    some.hold_update(U, "a b")
     some.made(U, "a b")
     some.deliver()
     assert {it.state.step for it in some.ledgers.values()} == {1}
@@ -399,7 +409,7 @@ def test_killed_participant_is_dropped_without_a_timeout() -> None:
 
 def test_one_failure_is_acted_on_after_a_short_wait() -> None:
     some = reducing()
-    some.tell_all(ReduceFailed(A, 0, 0))
+    some.send_to_all(ReduceFailed(A, 0, 0))
     some.wait(0.4)
     assert set(some.heights().values()) == {1}
     some.wait(0.2)
@@ -407,13 +417,13 @@ def test_one_failure_is_acted_on_after_a_short_wait() -> None:
 
 
 def test_joiner_is_admitted_then_contributes_then_votes() -> None:
-    some = Group(small_rules("a b"), names=peers("a b d"))
-    some.tell_all(Joining(D))
+    some = LedgerGroup(small_rules("a b"), names=peers("a b d"))
+    some.send_to_all(Joining(D))
     some.deliver()
     assert {it.state.learners for it in some.ledgers.values()} == {(D,)}
     some.ready("a b d")
     some.deliver()
-    some.hold(U, "a b")
+    some.hold_update(U, "a b")
     some.made(U, "a b")
     some.deliver()
     some.ready("a b d")
@@ -422,11 +432,11 @@ def test_joiner_is_admitted_then_contributes_then_votes() -> None:
 
 
 def test_a_joiner_cannot_vote_before_its_roster() -> None:
-    some = Group(small_rules("a b c"), names=peers("a b c d"))
-    some.tell_all(Joining(D))
+    some = LedgerGroup(small_rules("a b c"), names=peers("a b c d"))
+    some.send_to_all(Joining(D))
     entry = Entry(1, some["d"].state.head, Skip(0))
     vote = some.electorate("d").vote(0, entry)
-    effects = some.tell("b", Received(D, Accept(vote)))
+    effects = some.send_events("b", Received(D, Accept(vote)))
     assert effects == [
         Note("d sent a vote message for a height at which it or this node has no vote")
     ]
@@ -434,7 +444,7 @@ def test_a_joiner_cannot_vote_before_its_roster() -> None:
 
 def test_a_leaver_votes_for_the_roster_without_it() -> None:
     some = group("a b")
-    some.tell_all(Leaving(A))
+    some.send_to_all(Leaving(A))
     some.deliver()
     assert some.heights() == {"a": 1, "b": 1}
     assert some["a"].state.voters == (B,)
@@ -446,11 +456,13 @@ def test_a_leaver_votes_for_the_roster_without_it() -> None:
 # ── liars ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def notes_of(some: Group, name: str) -> list[str]:
+def notes_of(some: LedgerGroup, name: str) -> list[str]:
     return [text for peer, text in some.notes if peer == name]
 
 
-def promised(some: Group, voter: PeerId, round: int, had: Accepted | None = None) -> PromiseProof:
+def promised(
+    some: LedgerGroup, voter: PeerId, round: int, had: Accepted | None = None
+) -> PromiseProof:
     """A promise signed by `voter`, which may be any peer."""
     mine = replace(some.electorate("a"), me=voter, sign=signer(voter))
     return proof_of(voter, mine.promise(round, had))
@@ -459,8 +471,8 @@ def promised(some: Group, voter: PeerId, round: int, had: Accepted | None = None
 def test_only_the_proposer_of_a_round_can_propose_in_it() -> None:
     some = group()
     entry = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    unsigned = replace(asked(some.rules, 1, entry), round=0)
-    some.tell("a", Received(C, unsigned), Received(C, Prepare(1, 3)))
+    unsigned = replace(proposal_of(some.rules, 1, entry), round=0)
+    some.send_events("a", Received(C, unsigned), Received(C, Prepare(1, 3)))
     assert notes_of(some, "a") == [
         "a proposal for b's round 0 is ignored: its proposer did not sign it",
         "c prepares round 3: it is another voter's turn",
@@ -473,7 +485,7 @@ def test_proposal_in_a_later_round_needs_a_quorums_promises() -> None:
     proof, stranger = promised(some, C, 1), promised(some, D, 1)
     forged = PromiseProof(B, None, None, None, b"x")
     for promises in ((), (proof,), (proof, proof), (proof, stranger), (proof, forged)):
-        some.tell("a", Received(C, asked(some.rules, 1, entry, promises)))
+        some.send_events("a", Received(C, proposal_of(some.rules, 1, entry, promises)))
     too_few = "c proposes in round 1: it lacks the promises of a quorum"
     assert notes_of(some, "a") == [
         too_few,
@@ -495,7 +507,7 @@ def test_proposal_needs_promises_whose_claims_were_proposed(round: int, claims: 
     own = accepted(some.rules, round, entry)
     had = own if claims == "its own round" else Accepted(round - 1, entry, b"no")
     proofs = (promised(some, C, round, had), promised(some, B, round))
-    some.tell("a", Received(C, asked(some.rules, round, entry, proofs)))
+    some.send_events("a", Received(C, proposal_of(some.rules, round, entry, proofs)))
     said = f"c proposes in round {round}: c reports an accepted entry that nobody proposed"
     assert notes_of(some, "a") == [said]
     assert some.acceptor("a").accepted is None
@@ -510,16 +522,16 @@ def test_proposer_cannot_omit_an_accepted_value() -> None:
     two = some.electorate("c").promise(1, None)
     proofs = (proof_of(B, one), proof_of(C, two))
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    some.tell("a", Received(C, asked(some.rules, 1, other, proofs)))
+    some.send_events("a", Received(C, proposal_of(some.rules, 1, other, proofs)))
     assert notes_of(some, "a")[-1].endswith(f"it must propose entry {accepted.entry.digest}")
 
 
 def test_two_proposals_of_one_round_are_noticed() -> None:
     some = group()
     some.ready("a b c")
-    some.deliver(lambda letter: letter.receiver == A)
+    some.deliver(lambda unicast: unicast.receiver == A)
     other = Entry(1, some["a"].state.head, Roster(0, 0, (A, B, C), (D,)))
-    some.tell("a", Received(B, asked(some.rules, 0, other)))
+    some.send_events("a", Received(B, proposal_of(some.rules, 0, other)))
     assert notes_of(some, "a")[-1] == "b proposes two entries in round 0"
 
 
@@ -527,8 +539,8 @@ def test_proposal_for_another_chain_or_absurd_round_is_ignored() -> None:
     some = group()
     elsewhere, far = Entry(1, digest("elsewhere"), Skip(0)), (1 << 40) * 3
     here = Entry(1, some["a"].state.head, Skip(0))
-    some.tell("a", Received(B, asked(some.rules, 0, elsewhere)))
-    some.tell("a", Received(B, asked(some.rules, far, here)))
+    some.send_events("a", Received(B, proposal_of(some.rules, 0, elsewhere)))
+    some.send_events("a", Received(B, proposal_of(some.rules, far, here)))
     assert notes_of(some, "a") == [
         "a proposal for b's round 0 is ignored: it is of another chain",
         f"a proposal for b's round {far} is ignored: the round is far too high",
@@ -544,7 +556,7 @@ def test_electorate_remembers_a_bounded_number_of_proposals() -> None:
 
     electorate = replace(some.electorate("a"), verify=counting)
     entries = [Entry(1, some["a"].state.head, Skip(step)) for step in range(PROPOSALS_KEPT + 1)]
-    proposals = [asked(some.rules, 0, entry) for entry in entries]
+    proposals = [proposal_of(some.rules, 0, entry) for entry in entries]
     for it in proposals:
         assert all(electorate.proposed(0, it.entry.digest, it.signature) for _ in range(2))
         assert not electorate.proposed(0, it.entry.digest, b"forged")
@@ -556,7 +568,7 @@ def test_an_absurd_round_is_not_followed() -> None:
     some = group()
     far = (1 << 40) * 3
     assert some.electorate("a").proposer(far) == B
-    some.tell("a", Received(B, Prepare(1, far)))
+    some.send_events("a", Received(B, Prepare(1, far)))
     assert notes_of(some, "a") == [f"b prepares round {far}: the round is far too high"]
     assert some.acceptor("a").promised == 0
 
@@ -577,7 +589,7 @@ def test_invalid_votes_are_not_counted() -> None:
         other,
     ]
     for vote in bad:
-        some.tell("b", Received(A, Accept(vote)))
+        some.send_events("b", Received(A, Accept(vote)))
     notes = notes_of(some, "b")
     assert notes.pop(3).startswith("a signed contradictory statements at height 1: a vote for ")
     assert notes == [
@@ -587,32 +599,32 @@ def test_invalid_votes_are_not_counted() -> None:
         "a vote of a is ignored: it is for another entry than the proposed one",
     ]
     assert some["b"].state.height == 0
-    some.tell("b", Received(A, Accept(good)))
+    some.send_events("b", Received(A, Accept(good)))
     assert some["b"].state.height == 1
 
 
 def test_invalid_promises_are_not_counted() -> None:
     some = group()
     some.crash("b")
-    some.tell_all(PeerDown(B))
+    some.send_to_all(PeerDown(B))
     some.ready("a c")
     some.mail = []
-    some.tell("c", Received(A, Promise(1, 1, None, b"forged")))
+    some.send_events("c", Received(A, Promise(1, 1, None, b"forged")))
     assert notes_of(some, "c") == ["a promise of a is ignored: its signature is wrong"]
     assert some.mail == []
-    some.tell("c", Received(A, some.electorate("a").promise(1, None)))
+    some.send_events("c", Received(A, some.electorate("a").promise(1, None)))
     assert kinds(some.mail) == ["c→a Propose", "c→b Propose"]
 
 
 def test_commit_is_not_proposed_twice_with_other_contents() -> None:
     """The proposal of a round stays the same, whatever the proposer hears meanwhile."""
     some = reducing()
-    some.tell_all(PeerDown(B))
-    some.tell_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))
+    some.send_to_all(PeerDown(B))
+    some.send_to_all(ReduceFailed(A, 0, 0), ReduceFailed(C, 0, 0))
     proposals = [it.message for it in some.mail if isinstance(it.message, Propose)]
-    some.hold(U, "a c")
+    some.hold_update(U, "a c")
     some.made(U, "a c")
-    some.wait(0.6, lambda letter: False)
+    some.wait(0.6, lambda unicast: False)
     later = [it.message for it in some.mail if isinstance(it.message, Propose)]
     assert {it.entry for it in proposals} >= {it.entry for it in later if it.round == 0}
     assert not any(isinstance(it.entry.value, Commit) for it in proposals)

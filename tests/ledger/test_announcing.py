@@ -12,7 +12,7 @@ from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown
 from p2ptrain.ledger.paxos import proposer as leading
 from p2ptrain.ledger.paxos.proposer import UNICASTS_MAX
 from p2ptrain.simulation import simulate
-from p2ptrain.testing.ledgers import Group, Letter, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, Unicast, peers, small_rules
 from tests.exploration.harness.search import Bound, explore
 from tests.ledger.transcript_player.forging import twin_of
 
@@ -25,9 +25,9 @@ def gossip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leading, "UNICASTS_MAX", 1)
 
 
-def crowd(voters: int) -> Group:
+def crowd(voters: int) -> LedgerGroup:
     """Return a group of so many voters."""
-    return Group(small_rules(" ".join(f"v{index:03}" for index in range(voters))))
+    return LedgerGroup(small_rules(" ".join(f"v{index:03}" for index in range(voters))))
 
 
 @pytest.mark.parametrize("others", [UNICASTS_MAX, UNICASTS_MAX + 1])
@@ -51,13 +51,13 @@ def test_voters_that_missed_an_announcement_get_a_unicast() -> None:
     some.ready(" ".join(some.names))
     proposer = some.electorate("v000").proposer(0)
     deaf = [name for name in some.names if name != proposer][:UNICASTS_MAX]
-    some.deliver(lambda letter: letter.receiver not in deaf)
+    some.deliver(lambda unicast: unicast.receiver not in deaf)
     assert some[proposer].state.height == 0
     asked: set[str] = set()
 
-    def overhear(letter: Letter) -> bool:
-        if isinstance(letter.message, Propose):
-            asked.add(letter.receiver)
+    def overhear(unicast: Unicast) -> bool:
+        if isinstance(unicast.message, Propose):
+            asked.add(unicast.receiver)
         return True
 
     some.wait(0.6, overhear)
@@ -66,47 +66,47 @@ def test_voters_that_missed_an_announcement_get_a_unicast() -> None:
 
 
 def test_learners_ignore_announced_proposals(gossip: None) -> None:
-    some = Group(small_rules(), peers("a b c d"))
-    some.tell_all(Joining(D))
+    some = LedgerGroup(small_rules(), peers("a b c d"))
+    some.send_to_all(Joining(D))
     some.deliver()
     some.ready("a b c d")
     proposals = [it for it in some.mail if isinstance(it.message, Propose)]
     assert {it.receiver for it in proposals} == {A, B, D}
     said = len(some.notes)
     (mine,) = (it for it in proposals if it.receiver == D)
-    assert some.tell("d", Received(mine.sender, mine.message)) == []
+    assert some.send_events("d", Received(mine.sender, mine.message)) == []
     assert len(some.notes) == said
 
 
 def test_proposer_that_is_behind_hears_it_from_all_and_asks_one(gossip: None) -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
-    some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
-    effects = some.tell("a", Received(C, Prepare(1, 1)))
+    some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
+    effects = some.send_events("a", Received(C, Prepare(1, 1)))
     assert effects == [Send(C, Entries(1, ()))]
     some.wait(2)
     assert some["c"].state.height == 1
 
 
 def test_second_proposal_is_evidence_even_if_it_comes_late() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     first = some.mail[0].message
     assert isinstance(first, Propose)
     some.deliver()
     late = twin_of(first, B, some.rules.run)
-    effects: list[Effect] = some.tell("c", Received(B, late))
+    effects: list[Effect] = some.send_events("c", Received(B, late))
     assert [it.evidence.peer for it in effects if isinstance(it, Accuse)] == [B]
 
 
 def test_lost_announcement_costs_one_round(gossip: None) -> None:
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
-    some.deliver(lambda letter: False)
+    some.deliver(lambda unicast: False)
     some.crash("b")
-    some.tell_all(PeerDown(B))
-    assert any(isinstance(letter.message, Prepare) for letter in some.mail)
-    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    some.send_to_all(PeerDown(B))
+    assert any(isinstance(unicast.message, Prepare) for unicast in some.mail)
+    some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     assert some["c"].chain[0].certificate.round == 1
 
 

@@ -14,7 +14,7 @@ from p2ptrain.ledger.chain.decode_values import value_from_plain
 from p2ptrain.ledger.chain.values import SCHEDULES, Commit, Participant, Roster, Schedule
 from p2ptrain.ledger.policy.reduce_order import arranged, in_given_order
 from p2ptrain.ring.schedules import SCHEDULES as RUN_BY_THE_RING
-from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, digest, peers, small_rules
 
 A, B, C = peers("a b c")
 OPENING = Roster(0, 0, (A, B), (C,), (Participant(A, 1, 1), Participant(C, 3, 2)))
@@ -48,7 +48,7 @@ def test_only_the_proposer_arranges_and_only_when_it_proposes() -> None:
         asked.append(those)
         return "direct", (B, C, A)
 
-    some = Group(small_rules(), arrange=remembered)
+    some = LedgerGroup(small_rules(), arrange=remembered)
     some.ready("a b c")
     some.deliver()
     rosters = {some[name].state.roster for name in "abc"}

@@ -39,7 +39,7 @@ from p2ptrain.ledger.messages.events import Accused, PeerHeight, Received, Tick
 from p2ptrain.ledger.messages.evidence import Evidence, Statement
 from p2ptrain.ledger.messages.messages import Entries, EntriesRequest, Outcome, Pruned
 from p2ptrain.simulation.disk import signature_of, signer, verify
-from p2ptrain.testing.ledgers import Group, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, certify, chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules(outer_steps=50)
@@ -222,7 +222,7 @@ def test_voter_before_the_base_can_still_be_accused() -> None:
     for name in "bd":
         ledger.handle(Accused(double_vote(name)), 0.0)
     ledger.handle(Accused(double_vote("stranger")), 0.0)
-    assert set(ledger.view.accused) == {B, D}
+    assert set(ledger.reports.accused) == {B, D}
 
 
 # ── forgetting ───────────────────────────────────────────────────────────────────────────────────
@@ -373,7 +373,7 @@ def test_a_pruned_peer_restarts_and_takes_part() -> None:
     """Its disk holds the base and the entries after it. It still votes together with peers that
     keep everything.
     """
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     for name in "abc":
         some.disks[peers(name)[0]].chain.extend(CHAIN)
         some.start(name)

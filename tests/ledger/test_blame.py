@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2ptrain.ids import PeerId
-from p2ptrain.ledger.policy.blame import HALF_LIFE, LEFT_OUT_MAX, LEFT_OUT_REFUSED, Memory
+from p2ptrain.ledger.policy.blame import HALF_LIFE, LEFT_OUT_MAX, LEFT_OUT_REFUSED, FailureMemory
 from p2ptrain.testing.ledgers import peers
 
 A, B, C, D, E = ALL = peers("a b c d e")
@@ -16,7 +16,7 @@ THREE = ALL[:3]
 
 
 def attempts(
-    memory: Memory,
+    memory: FailureMemory,
     reports: Mapping[PeerId, Iterable[PeerId]],
     taking: Iterable[PeerId] = ALL,
     times: int = 1,
@@ -26,32 +26,32 @@ def attempts(
         memory.failed(tuple(taking), reports)
 
 
-def commits(memory: Memory, times: int, taking: Iterable[PeerId] = ALL) -> None:
+def commits(memory: FailureMemory, times: int, taking: Iterable[PeerId] = ALL) -> None:
     for _ in range(times):
         memory.opened(tuple(taking), ALL, ALL)
         memory.committed(tuple(taking), ALL)
 
 
-def out(memory: Memory, most: int = 1, able: Iterable[PeerId] = ALL) -> str:
+def out(memory: FailureMemory, most: int = 1, able: Iterable[PeerId] = ALL) -> str:
     return "".join(sorted(memory.sitting_out(frozenset(able), most)))
 
 
 def test_most_accused_peer_sits_out_and_its_accusers_do_not() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {A: [E], B: [E], E: [A]})
     assert out(memory) == "e"
     assert out(memory, most=5) == "e", "its absence explains all accusations"
 
 
 def test_peer_that_accuses_several_is_doubted_most() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {E: [A, B]})
     assert out(memory, most=5) == "e"
 
 
 def test_when_two_peers_dispute_they_sit_out_in_turn() -> None:
     """A liar that accuses an honest peer is left out as often as that peer."""
-    memory, left_out = Memory(), ""
+    memory, left_out = FailureMemory(), ""
     attempts(memory, {E: [A]}, times=2)
     for _ in range(4):
         left_out += (who := out(memory))
@@ -60,7 +60,7 @@ def test_when_two_peers_dispute_they_sit_out_in_turn() -> None:
 
 
 def test_outsiders_and_repeated_accusations_do_not_count() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     assert memory.failure(THREE, {D: [A], A: [E], B: []}) is None
     once, both = memory.failure(THREE, {A: [B]}), memory.failure(THREE, {A: [B, B], B: [A]})
     assert once is not None
@@ -70,13 +70,13 @@ def test_outsiders_and_repeated_accusations_do_not_count() -> None:
 
 def test_report_accuses_at_most_four_peers() -> None:
     crowd = peers("a b c d e f g h")
-    failure = Memory().failure(crowd, {crowd[0]: crowd[1:]})
+    failure = FailureMemory().failure(crowd, {crowd[0]: crowd[1:]})
     assert failure is not None
     assert len(failure.doubts) == 4
 
 
 def test_peer_that_accuses_itself_gets_half_the_doubt_alone() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {A: [A, B]})
     assert out(memory, most=5) == ""
     attempts(memory, {A: [A, B]})
@@ -84,7 +84,7 @@ def test_peer_that_accuses_itself_gets_half_the_doubt_alone() -> None:
 
 
 def test_one_failure_is_forgiven_after_a_commit_but_not_two() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {A: [E], B: [E]})
     assert out(memory) == "e"
     commits(memory, 1, ALL[:4])
@@ -98,7 +98,7 @@ def test_one_failure_is_forgiven_after_a_commit_but_not_two() -> None:
 
 
 def test_expensive_failures_are_remembered_for_longer() -> None:
-    memory, half_life = Memory(), 5 * HALF_LIFE
+    memory, half_life = FailureMemory(), 5 * HALF_LIFE
     for _ in range(2):
         memory.opened(ALL, ALL, ALL)
         memory.failed(ALL, {A: [E], B: [E]}, lost_steps=half_life / 20)
@@ -110,7 +110,7 @@ def test_expensive_failures_are_remembered_for_longer() -> None:
 
 
 def test_expensive_failures_without_an_accusation_are_remembered_for_longer() -> None:
-    memory, half_life = Memory(), 5 * HALF_LIFE
+    memory, half_life = FailureMemory(), 5 * HALF_LIFE
     for _ in range(2):
         memory.opened(ALL, ALL, ALL)
         memory.failed(ALL, {}, lost_steps=half_life / 20)
@@ -122,7 +122,7 @@ def test_expensive_failures_without_an_accusation_are_remembered_for_longer() ->
 
 
 def test_voter_allows_a_longer_absence_after_an_expensive_failure() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     memory.opened(ALL, ALL, ALL)
     memory.failed(ALL, {A: [E]}, lost_steps=2.0)
     assert {peer: memory.refused_after(peer) for peer in ALL} == {
@@ -135,7 +135,7 @@ def test_voter_allows_a_longer_absence_after_an_expensive_failure() -> None:
 
 
 def test_skipped_steps_do_not_forgive() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {A: [E], B: [E]})
     for _ in range(100):
         memory.skipped()
@@ -143,20 +143,20 @@ def test_skipped_steps_do_not_forgive() -> None:
 
 
 def test_many_accusers_of_one_failure_weigh_no_more_than_one() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {A: [E], B: [E], C: [E], D: [E]})
     commits(memory, 1, ALL[:4])
     assert out(memory) == ""
 
 
 def test_absence_of_either_peer_settles_a_doubt() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {A: [E]}, times=3)
     assert out(memory, able=ALL[:4]) == out(memory, able=ALL[1:]) == ""
 
 
 def test_without_accusations_the_peers_absent_from_success_are_doubted() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {}, times=2)
     commits(memory, 1, (A, B, C))
     assert out(memory) == "", "it may have been an accident"
@@ -167,7 +167,7 @@ def test_without_accusations_the_peers_absent_from_success_are_doubted() -> None
 
 
 def test_skipped_step_says_nothing_about_absent_peers() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {}, times=2)
     memory.skipped()
     commits(memory, 1, (A, B, C))
@@ -175,7 +175,7 @@ def test_skipped_step_says_nothing_about_absent_peers() -> None:
 
 
 def test_nobody_is_left_out_longer_than_the_limit() -> None:
-    memory = Memory()
+    memory = FailureMemory()
     attempts(memory, {A: [E], B: [E]}, times=30)
     commits(memory, LEFT_OUT_MAX - 1, ALL[:4])
     assert out(memory) == "e"
@@ -193,7 +193,7 @@ REPORTS = st.dictionaries(st.sampled_from(ALL), st.lists(st.sampled_from(ALL), m
 def test_number_of_peers_that_sit_out_is_limited(
     steps: list[tuple[dict[PeerId, list[PeerId]], bool]], most: int
 ) -> None:
-    memory = Memory()
+    memory = FailureMemory()
     for reports, committed in steps:
         attempts(memory, reports)
         chosen = memory.sitting_out(frozenset(ALL), most)

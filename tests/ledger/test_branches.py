@@ -42,10 +42,10 @@ from p2ptrain.ledger.messages.messages import (
 from p2ptrain.ledger.messages.peer_reports import Joining, PeerDown, PeerUp, Ready, ReduceDone
 from p2ptrain.ledger.paxos.height_policy import Answer
 from p2ptrain.ledger.policy.accept import may_accept
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.simulation.disk import signature_of, signer, verify
-from p2ptrain.testing.ledgers import Group, certify, digest, peers, small_rules
-from p2ptrain.testing.ledgers import asked as asked_in_round_0
+from p2ptrain.testing.ledgers import LedgerGroup, certify, digest, peers, small_rules
+from p2ptrain.testing.ledgers import proposal_of as asked_in_round_0
 
 A, B, C, D, E = peers("a b c d e")
 RULES = small_rules("a b c d e", participants_min=2, branch_after_s=60.0)
@@ -120,8 +120,8 @@ def test_b2_all_voters_of_a_branch_sign_it_and_votes_do_not_count() -> None:
             after(START, bad)
     with pytest.raises(RemoteProtocolError, match="the signature of a is not valid"):
         after(START, replace(good, certificate=forged))
-    view = View(C)
-    assert may_accept(RULES, START, view, PAIR, 0.0, forced=True).answer is Answer.NO
+    reports = Reports(C)
+    assert may_accept(RULES, START, reports, PAIR, 0.0, forced=True).answer is Answer.NO
     assert replay(RULES, [good], verify) == ON_A_BRANCH
 
 
@@ -172,7 +172,7 @@ def test_b3_quorum_too_small_to_average_counts_as_none() -> None:
     assert it.outcome() is None
 
 
-def asked(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float = 61.0) -> Message:
+def proposal_of(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float = 61.0) -> Message:
     (*_, said) = it.receive(sender, ProposeBranch(entry), START, now)
     assert isinstance(said, Send)
     return said.message
@@ -180,7 +180,7 @@ def asked(it: BranchProposer, entry: Entry, sender: PeerId = A, now: float = 61.
 
 def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
     it, entry = branching(B), Entry(1, START.head, PAIR)
-    assert isinstance(asked(it, entry), SignBranch)
+    assert isinstance(proposal_of(it, entry), SignBranch)
     refusals = {
         "the entry is not a branch": (replace(entry, value=Skip(0)), A, 61.0),
         "this node is at height 0 of another chain": (Entry(2, digest("x"), PAIR), A, 61.0),
@@ -193,11 +193,11 @@ def test_b3_voter_refuses_to_sign_an_improper_branch() -> None:
         ),
     }
     for reason, (proposal, sender, now) in refusals.items():
-        said = asked(it, proposal, sender, now)
+        said = proposal_of(it, proposal, sender, now)
         assert isinstance(said, RefuseBranch)
         assert said.reason.startswith(reason)
     it.note_presence(START, Presence((A, B, C), ()), 61.0)
-    assert asked(it, entry) == RefuseBranch(1, "this node sees a quorum")
+    assert proposal_of(it, entry) == RefuseBranch(1, "this node sees a quorum")
 
 
 def test_b3_proposer_repeats_and_counts_only_valid_signatures() -> None:
@@ -223,13 +223,13 @@ def test_b3_proposer_repeats_and_counts_only_valid_signatures() -> None:
 AFTER_S = 60.0
 
 
-def three_of_seven(silent: str) -> Group:
+def three_of_seven(silent: str) -> LedgerGroup:
     """The other four are gone for good. The peers in `silent` are up but do not answer about
     branches.
     """
     rules = small_rules("a b c d e f g", branch_after_s=AFTER_S)
-    some = Group(rules, names=(A, B, C))
-    some.tell_all(*(PeerHeight(peer, 0, rules.run) for peer in (A, B, C)))
+    some = LedgerGroup(rules, names=(A, B, C))
+    some.send_to_all(*(PeerHeight(peer, 0, rules.run) for peer in (A, B, C)))
     for peer in peers(silent):
         some.crash(peer)
     return some
@@ -262,7 +262,7 @@ def test_b3_peer_that_started_later_is_waited_for() -> None:
     some = three_of_seven("c")
     some.wait(AFTER_S / 2)
     some.start("c")
-    some.tell("c", *(PeerHeight(peer, 0, some.rules.run) for peer in (A, B)))
+    some.send_events("c", *(PeerHeight(peer, 0, some.rules.run) for peer in (A, B)))
     some.wait(AFTER_S + 5.0)
     assert some["c"].chain[0].entry.value == Branch(0, (A, B, C))
 
@@ -398,8 +398,8 @@ def test_b6_no_three_chains_outrank_each_other_in_a_circle() -> None:
 # ── B5, B7: a branch meets another chain ─────────────────────────────────────────────────────────
 
 
-def group(me: str, *chain: Certified) -> Group:
-    some = Group(RULES, names=(PeerId(me),))
+def group(me: str, *chain: Certified) -> LedgerGroup:
+    some = LedgerGroup(RULES, names=(PeerId(me),))
     some.disks[PeerId(me)].chain.extend(chain)
     some.start(me)
     return some
@@ -411,28 +411,28 @@ MAIN_STATE = after(START, MAIN)
 
 def test_b5_branch_heals_only_to_a_verified_chain() -> None:
     some = group("a", signed(START, Branch(0, (A,))))
-    (ask,) = some.tell("a", PeerHeight(C, 1, RULES.run))
+    (ask,) = some.send_events("a", PeerHeight(C, 1, RULES.run))
     assert ask == AskEntries(C, 1)
-    effects = some.tell("a", Received(C, Entries(1, (MAIN,))))
+    effects = some.send_events("a", Received(C, Entries(1, (MAIN,))))
     (decided,) = (each for each in effects if isinstance(each, Decided))
     assert decided.certified.entry.value == Heal(0, 1, MAIN.entry.digest)
     assert effects[-1] == Rejoin(0, (MAIN,))
     assert some["a"].state == MAIN_STATE
-    view = View(A)
+    reports = Reports(A)
     heal, state = Heal(0, 1, MAIN.entry.digest), ON_A_BRANCH
-    assert may_accept(RULES, state, view, heal, 0.0, forced=True).answer is Answer.LATER
-    view.outranked_by = MAIN.entry
-    assert may_accept(RULES, state, view, heal, 0.0, forced=False).answer is Answer.YES
+    assert may_accept(RULES, state, reports, heal, 0.0, forced=True).answer is Answer.LATER
+    reports.outranked_by = MAIN.entry
+    assert may_accept(RULES, state, reports, heal, 0.0, forced=False).answer is Answer.YES
     other = replace(heal, entry=digest("another"))
-    assert may_accept(RULES, state, view, other, 0.0, forced=False).answer is Answer.LATER
-    assert may_accept(RULES, state, view, other, 0.0, forced=True).answer is Answer.YES
+    assert may_accept(RULES, state, reports, other, 0.0, forced=False).answer is Answer.LATER
+    assert may_accept(RULES, state, reports, other, 0.0, forced=True).answer is Answer.YES
 
 
 def test_b5_ended_ledger_sends_nothing() -> None:
     some = group("a", signed(START, Branch(0, (A,))))
     over = some["a"]
-    some.tell("a", PeerHeight(C, 1, RULES.run))
-    some.tell("a", Received(C, Entries(1, (MAIN,))))
+    some.send_events("a", PeerHeight(C, 1, RULES.run))
+    some.send_events("a", Received(C, Entries(1, (MAIN,))))
     assert over is not some["a"]
     assert over.handle(PeerDown(B), 5.0) == []
     assert over.next_deadline() is None
@@ -441,53 +441,53 @@ def test_b5_ended_ledger_sends_nothing() -> None:
 def test_b5_unverified_chain_or_one_that_ends_healed_is_not_followed() -> None:
     forged = replace(MAIN, certificate=replace(MAIN.certificate, votes=((A, b"x"),)))
     some = group("a", signed(START, Branch(0, (A,))))
-    some.tell("a", PeerHeight(C, 1, RULES.run))
-    some.tell("a", Received(C, Entries(1, (forged,))))
+    some.send_events("a", PeerHeight(C, 1, RULES.run))
+    some.send_events("a", Received(C, Entries(1, (forged,))))
     assert "c sent an invalid chain" in some.notes[-1][1]
     theirs = signed(START, Branch(0, (C, D)))
     state = after(START, theirs)
     heal = certify(RULES, state, Heal(0, 1, digest("elsewhere")))
     some.now = 10.0
-    some.tell("a", PeerHeight(C, 2, state.line))
-    some.tell("a", Received(C, Entries(2, (theirs, heal))))
+    some.send_events("a", PeerHeight(C, 2, state.line))
+    some.send_events("a", Received(C, Entries(2, (theirs, heal))))
     assert some["a"].state.height == 1
 
 
 def test_peer_on_another_line_counts_as_down() -> None:
     some = group("a")
     elsewhere = ON_A_BRANCH.line
-    some.tell("a", PeerHeight(B, 1, elsewhere))
-    view = some["a"].view
-    assert view.down == {B}
+    some.send_events("a", PeerHeight(B, 1, elsewhere))
+    reports = some["a"].reports
+    assert reports.down == {B}
     for report in (Ready(B, 0, 200, 2), Joining(B), ReduceDone(B, 0, 0, digest("u")), PeerUp(B)):
-        some.tell("a", report)
-    assert (view.ready, view.done, view.joining, view.down) == ({}, {}, {}, {B})
-    some.tell("a", Received(B, Prepare(5, 1)))
+        some.send_events("a", report)
+    assert (reports.ready, reports.done, reports.joining, reports.down) == ({}, {}, {}, {B})
+    some.send_events("a", Received(B, Prepare(5, 1)))
     assert some["a"].next_deadline() is not None
-    some.tell("a", PeerHeight(B, 0, RULES.run), PeerDown(B), PeerHeight(B, 1, elsewhere))
-    some.tell("a", PeerHeight(B, 0, RULES.run))
-    assert view.down == {B}
-    some.tell("a", PeerUp(B))
-    assert view.down == set()
+    some.send_events("a", PeerHeight(B, 0, RULES.run), PeerDown(B), PeerHeight(B, 1, elsewhere))
+    some.send_events("a", PeerHeight(B, 0, RULES.run))
+    assert reports.down == {B}
+    some.send_events("a", PeerUp(B))
+    assert reports.down == set()
 
 
 def test_entry_of_another_line_is_not_a_bad_entry() -> None:
     some = group("a", MAIN)
     branch = signed(START, Branch(0, (D, E)))
-    some.tell("a", PeerHeight(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
+    some.send_events("a", PeerHeight(D, 1, branch.entry.digest), Received(D, Outcome(branch)))
     assert some["a"].state == MAIN_STATE
 
 
 def test_run_without_branches_says_so() -> None:
-    some = Group(small_rules("a b c"))
+    some = LedgerGroup(small_rules("a b c"))
     entry = Entry(1, some["a"].state.head, Branch(0, (B,)))
-    some.tell("a", Received(B, ProposeBranch(entry)))
+    some.send_events("a", Received(B, ProposeBranch(entry)))
     assert some.notes == [(A, "b sent a message about a branch, but this run has none")]
 
 
 def test_status_says_that_the_quorum_is_gone_and_that_this_is_a_branch() -> None:
     some = group("a")
-    some.tell("a", PeerDown(B))
+    some.send_events("a", PeerDown(B))
     words = some["a"].status(20.0).branch
     assert words == "no quorum for 20 s; the connected voters branch off in 40 s"
     branched = group("a", signed(START, PAIR))
@@ -500,42 +500,44 @@ def test_b3_branch_of_our_own_branch_is_followed_in_time() -> None:
     first = signed(START, PAIR)
     second = signed(ON_A_BRANCH, Branch(0, (B,)))
     some = group("a", first)
-    some.tell("a", PeerHeight(C, 2, second.entry.digest))
-    some.tell("a", Received(C, Entries(2, (first, second))))
+    some.send_events("a", PeerHeight(C, 2, second.entry.digest))
+    some.send_events("a", Received(C, Entries(2, (first, second))))
     assert some["a"].state == ON_A_BRANCH
     some.now = 61.0
-    some.tell("a", Tick())
+    some.send_events("a", Tick())
     assert some["a"].state == after(ON_A_BRANCH, second)
 
 
 def test_peer_that_may_not_vote_signs_no_branch() -> None:
     some = group("b")
-    some.tell("b", CloneFound("a copy was seen"))
+    some.send_events("b", CloneFound("a copy was seen"))
     entry = Entry(1, START.head, PAIR)
     some.now = 61.0
     (said,) = (
-        it for it in some.tell("b", Received(A, ProposeBranch(entry))) if isinstance(it, Send)
+        it
+        for it in some.send_events("b", Received(A, ProposeBranch(entry)))
+        if isinstance(it, Send)
     )
     assert said == Send(A, RefuseBranch(1, "this process must not use its vote"))
     assert some.notes[-1] == (B, "a sent a message about a branch, but this process does not vote")
-    refused = some.tell("b", Received(A, said.message))
+    refused = some.send_events("b", Received(A, said.message))
     assert not any(isinstance(effect, Send) for effect in refused)
 
 
 def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
     """This holds even if its log of votes was rewritten in between."""
     some = group("a")
-    some.tell("a", Received(C, Prepare(1, 1)))
+    some.send_events("a", Received(C, Prepare(1, 1)))
     promise = some["a"].records()
     assert len(promise) == 1
-    some.tell("a", Received(B, Outcome(signed(START, PAIR))))
+    some.send_events("a", Received(B, Outcome(signed(START, PAIR))))
     assert some["a"].state == ON_A_BRANCH
     assert some["a"].records() == promise
     disk = some.disks[A]
     disk.records[:], disk.chain[:] = some["a"].records(), []
     some.start("a")
     some.mail.clear()
-    some.tell("a", Received(B, asked_in_round_0(RULES, 0, MAIN.entry)))
+    some.send_events("a", Received(B, asked_in_round_0(RULES, 0, MAIN.entry)))
     refused = Refused(1, 0, 1, "this node has promised a later round")
     assert [(it.receiver, it.message) for it in some.mail] == [(B, refused)]
 
@@ -543,17 +545,17 @@ def test_b1_peer_that_returns_to_a_line_keeps_its_promises() -> None:
 def test_places_of_strangers_are_kept_in_bounded_number() -> None:
     some = group("a")
     for number in range(PEERS_MAX):
-        some.tell("a", PeerHeight(PeerId(f"x{number}"), 0, RULES.run))
+        some.send_events("a", PeerHeight(PeerId(f"x{number}"), 0, RULES.run))
     last, late = PeerId(f"x{PEERS_MAX - 1}"), PeerId("late")
-    some.tell("a", *(PeerHeight(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
-    assert some["a"].view.down == {B, last}
+    some.send_events("a", *(PeerHeight(peer, 1, ON_A_BRANCH.line) for peer in (late, B, last)))
+    assert some["a"].reports.down == {B, last}
 
 
 def test_status_does_not_mention_branches_while_a_quorum_is_up() -> None:
     some = group("a")
-    some.tell("a", PeerHeight(B, 0, RULES.run), PeerHeight(C, 0, RULES.run))
+    some.send_events("a", PeerHeight(B, 0, RULES.run), PeerHeight(C, 0, RULES.run))
     assert some["a"].status(1.0).branch == ""
-    some.tell("a", PeerDown(B))
+    some.send_events("a", PeerDown(B))
     assert some["a"].status(1.0).branch.startswith("no quorum for 1 s")
 
 
@@ -636,11 +638,11 @@ def test_b7_returning_peer_is_asked_for_other_chains() -> None:
     the peer's return shows that there is something to ask for.
     """
     some = group("a", signed(START, Branch(0, (A,))))
-    assert some.tell("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]
+    assert some.send_events("a", PeerHeight(C, 1, RULES.run)) == [AskEntries(C, 1)]
     some.now = 10.0
-    assert some.tell("a", PeerDown(C), Tick(), PeerHeight(C, 1, RULES.run)) == []
+    assert some.send_events("a", PeerDown(C), Tick(), PeerHeight(C, 1, RULES.run)) == []
     some.now = 40.0
-    assert some.tell("a", PeerUp(C)) == [AskEntries(C, 1)]
+    assert some.send_events("a", PeerUp(C)) == [AskEntries(C, 1)]
 
 
 def test_b7_two_silent_rivals_do_not_block_other_questions() -> None:

@@ -30,7 +30,15 @@ from p2ptrain.ledger.messages.messages import (
 )
 from p2ptrain.ledger.messages.peer_reports import ReduceDone
 from p2ptrain.ledger.messages.wire import encode
-from p2ptrain.testing.ledgers import Group, Letter, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    LedgerGroup,
+    Unicast,
+    certify,
+    chain_of,
+    digest,
+    peers,
+    small_rules,
+)
 
 A, B, C, D = peers("a b c d")
 
@@ -47,9 +55,9 @@ def history(steps: int) -> list[Certified]:
 CHAIN = history(100)
 
 
-def old_and_new() -> Group:
+def old_and_new() -> LedgerGroup:
     """a has 200 entries, and d is new."""
-    some = Group(small_rules(outer_steps=1000), names=peers("a d"))
+    some = LedgerGroup(small_rules(outer_steps=1000), names=peers("a d"))
     some.disks[A].chain.extend(CHAIN)
     some.start("a")
     return some
@@ -59,12 +67,12 @@ def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
     some = old_and_new()
     pages: list[int] = []
 
-    def watch(letter: Letter) -> bool:
-        if isinstance(letter.message, Entries):
-            pages.append(len(letter.message.certified))
+    def watch(unicast: Unicast) -> bool:
+        if isinstance(unicast.message, Entries):
+            pages.append(len(unicast.message.certified))
         return True
 
-    some.tell("d", PeerHeight(A, 200), Tick())
+    some.send_events("d", PeerHeight(A, 200), Tick())
     some.wait(1, watch)
     assert some["d"].state == some["a"].state
     assert some.disks[D].chain == CHAIN
@@ -73,10 +81,10 @@ def test_a_newcomer_gets_the_whole_chain_page_by_page() -> None:
 
 def test_one_missing_entry_is_awaited_and_several_are_asked_for() -> None:
     some = old_and_new()
-    some.tell("d", PeerHeight(A, 1), Tick())
+    some.send_events("d", PeerHeight(A, 1), Tick())
     assert some.mail == []
     assert some["d"].next_deadline() == SETTLE_S
-    some.tell("d", PeerHeight(A, 2), Tick())
+    some.send_events("d", PeerHeight(A, 2), Tick())
     assert some.mail == []
     some.wait(SETTLE_S)
     assert some["d"].state.height == 200
@@ -104,10 +112,12 @@ def test_strangers_with_bad_entries_do_not_fill_memory() -> None:
     some = old_and_new()
     bad = replace(CHAIN[0], certificate=replace(CHAIN[0].certificate, votes=()))
     for n in range(PEERS_MAX + 10):
-        some.tell("d", Received(PeerId(f"x{n}"), Outcome(bad)))
+        some.send_events("d", Received(PeerId(f"x{n}"), Outcome(bad)))
     some.wait(SETTLE_S)
-    assert some.tell("d", PeerHeight(PeerId("late"), 200), Tick()) == []
-    assert some.tell("d", PeerHeight(PeerId("x0"), 200), Tick()) == [AskEntries(PeerId("x0"), 1)]
+    assert some.send_events("d", PeerHeight(PeerId("late"), 200), Tick()) == []
+    assert some.send_events("d", PeerHeight(PeerId("x0"), 200), Tick()) == [
+        AskEntries(PeerId("x0"), 1)
+    ]
 
 
 def test_member_is_asked_although_strangers_claimed_first() -> None:
@@ -152,11 +162,11 @@ def test_complete_ledger_asks_nobody() -> None:
 
 def test_peer_that_cannot_show_its_claim_is_asked_a_bounded_time() -> None:
     some = old_and_new()
-    effects = some.tell("d", PeerHeight(A, 200), Tick())
+    effects = some.send_events("d", PeerHeight(A, 200), Tick())
     assert AskEntries(A, 1) in effects
     some.mail = []
     forged = replace(CHAIN[0], certificate=replace(CHAIN[0].certificate, votes=()))
-    effects = some.tell("d", Received(A, Entries(200, (forged,))))
+    effects = some.send_events("d", Received(A, Entries(200, (forged,))))
     assert (
         Note(
             "a sent an invalid entry: the certificate of entry 1 is not valid: "
@@ -171,9 +181,9 @@ def test_peer_that_cannot_show_its_claim_is_asked_a_bounded_time() -> None:
 
 def test_peer_without_new_entries_is_not_asked_again_at_once() -> None:
     some = old_and_new()
-    assert AskEntries(B, 1) in some.tell("d", PeerHeight(B, 2**53), Tick())
+    assert AskEntries(B, 1) in some.send_events("d", PeerHeight(B, 2**53), Tick())
     for page in ((), (), CHAIN[5:6]):
-        effects = some.tell("d", Received(B, Entries(2**53, tuple(page))))
+        effects = some.send_events("d", Received(B, Entries(2**53, tuple(page))))
         assert not [each for each in effects if isinstance(each, AskEntries)]
     assert some["d"].next_deadline() == ANSWER_S
 
@@ -237,7 +247,7 @@ def test_claim_of_pruned_entries_is_not_believed_for_ever() -> None:
 
 def test_ledger_says_whose_height_it_believes() -> None:
     some = old_and_new()
-    some.tell("d", PeerHeight(A, 200), PeerHeight(B, 2**53), Tick())
+    some.send_events("d", PeerHeight(A, 200), PeerHeight(B, 2**53), Tick())
     some.wait(2 * SHOW_S)
     assert some["d"].state.height == 200
     assert some["d"].believes(A, some.now)
@@ -247,15 +257,15 @@ def test_ledger_says_whose_height_it_believes() -> None:
 def test_page_with_a_bad_entry_is_used_up_to_that_entry() -> None:
     some = old_and_new()
     page = [*CHAIN[:4], replace(CHAIN[4], certificate=CHAIN[5].certificate), CHAIN[5]]
-    effects = some.tell("d", Received(A, Entries(6, tuple(page))))
+    effects = some.send_events("d", Received(A, Entries(6, tuple(page))))
     decided = [effect.certified.entry.height for effect in effects if isinstance(effect, Decided)]
     assert decided == [1, 2, 3, 4]
 
 
 def test_known_and_far_ahead_entries_change_nothing() -> None:
     some = old_and_new()
-    assert some.tell("a", Received(D, Entries(0, tuple(CHAIN[:3])))) == []
-    some.tell("d", Received(A, Outcome(CHAIN[5])))
+    assert some.send_events("a", Received(D, Entries(0, tuple(CHAIN[:3])))) == []
+    some.send_events("d", Received(A, Outcome(CHAIN[5])))
     assert some["d"].state.height == 0
     assert some["d"].next_deadline() is not None
 
@@ -264,7 +274,7 @@ def test_another_entry_at_a_decided_height_is_reported_as_a_fork() -> None:
     some = old_and_new()
     rules = some.rules
     other = certify(rules, chain_of(rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
-    effects = some.tell("a", Received(D, Outcome(other)))
+    effects = some.send_events("a", Received(D, Outcome(other)))
     assert effects[-1] == Note("d sent another entry 1 than this node's: a fork, or a forgery")
     accused = [effect.evidence.peer for effect in effects if isinstance(effect, Accuse)]
     assert accused == [A, B, C]
@@ -274,14 +284,14 @@ def test_a_forged_fork_accuses_nobody() -> None:
     some = old_and_new()
     other = certify(some.rules, chain_of(some.rules, [])[1], Roster(0, 0, (A, B, C), (D,)))
     forged = replace(other.certificate, votes=((A, b"forged"), *other.certificate.votes[1:]))
-    effects = some.tell("a", Received(D, Outcome(replace(other, certificate=forged))))
+    effects = some.send_events("a", Received(D, Outcome(replace(other, certificate=forged))))
     assert effects == [Note("d sent another entry 1 than this node's: a fork, or a forgery")]
 
 
 def test_peer_behind_a_decided_height_gets_missing_entries() -> None:
     some = old_and_new()
-    some.tell("a", Received(B, Prepare(199, 1)))
-    assert [letter.message for letter in some.mail] == [Entries(200, tuple(CHAIN[198:]))]
+    some.send_events("a", Received(B, Prepare(199, 1)))
+    assert [unicast.message for unicast in some.mail] == [Entries(200, tuple(CHAIN[198:]))]
 
 
 @pytest.mark.parametrize(
@@ -312,29 +322,29 @@ def test_page_of_large_entries_is_bounded_but_not_empty() -> None:
 
 def test_message_about_the_next_height_waits_for_its_entry() -> None:
     """The proposal overtakes the outcome. It is kept, and answered once the outcome has arrived."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
-    kept: list[Letter] = []
+    kept: list[Unicast] = []
 
-    def hold_back(letter: Letter) -> bool:
-        if letter.receiver == A and isinstance(letter.message, Outcome):
-            kept.append(letter)
+    def hold_back(unicast: Unicast) -> bool:
+        if unicast.receiver == A and isinstance(unicast.message, Outcome):
+            kept.append(unicast)
             return False
         return True
 
     some.deliver(hold_back)
     assert some.heights() == {"a": 0, "b": 1, "c": 1}
-    some.tell("a", Received(C, Prepare(2, 3)))
-    some.hold(digest("u"), "a b c")
-    some.tell("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (B, C)))
-    some.tell("c", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (B, C)))
+    some.send_events("a", Received(C, Prepare(2, 3)))
+    some.hold_update(digest("u"), "a b c")
+    some.send_events("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (B, C)))
+    some.send_events("c", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (B, C)))
     some.deliver()
-    some.tell("a", Received(kept[0].sender, kept[0].message))
+    some.send_events("a", Received(kept[0].sender, kept[0].message))
     some.wait(SETTLE_S)
     assert set(some.heights().values()) == {2}
 
 
 def test_every_ledger_answers_questions() -> None:
     some = old_and_new()
-    some.tell("a", Received(D, EntriesRequest(200)))
-    assert [letter.message for letter in some.mail] == [Entries(200, (CHAIN[-1],))]
+    some.send_events("a", Received(D, EntriesRequest(200)))
+    assert [unicast.message for unicast in some.mail] == [Entries(200, (CHAIN[-1],))]

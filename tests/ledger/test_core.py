@@ -24,7 +24,15 @@ from p2ptrain.ledger.messages.peer_reports import Leaving, Ready, ReduceFailed
 from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
 from p2ptrain.ledger.queries import LedgerStatus
 from p2ptrain.simulation.disk import signer, verify
-from p2ptrain.testing.ledgers import Group, accepted, certify, chain_of, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    LedgerGroup,
+    accepted,
+    certify,
+    chain_of,
+    digest,
+    peers,
+    small_rules,
+)
 
 LINE = small_rules().run
 
@@ -33,8 +41,8 @@ U = digest("u")
 
 
 def test_status_says_what_is_agreed_and_which_peers_are_awaited() -> None:
-    some = Group(small_rules())
-    some.tell("a", Ready(A, 0, 200, 2))
+    some = LedgerGroup(small_rules())
+    some.send_events("a", Ready(A, 0, 200, 2))
     assert some["a"].status(0.0) == LedgerStatus(
         height=0,
         head=Digest(some.rules.run),
@@ -50,12 +58,12 @@ def test_status_says_what_is_agreed_and_which_peers_are_awaited() -> None:
 
 
 def test_status_follows_the_run_to_its_end() -> None:
-    some = Group(small_rules(outer_steps=1))
+    some = LedgerGroup(small_rules(outer_steps=1))
     said = [some["a"].status(0.0).reason]
     some.ready("a b c")
     some.deliver()
     said.append(some["a"].status(0.0).reason)
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.made(U, "a b c")
     some.deliver()
     said.append(some["a"].status(0.0).reason)
@@ -63,25 +71,25 @@ def test_status_follows_the_run_to_its_end() -> None:
 
 
 def test_run_without_voters_says_so_and_waits() -> None:
-    some = Group(small_rules("a b"))
-    some.tell("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
+    some = LedgerGroup(small_rules("a b"))
+    some.send_events("a", Leaving(A), Leaving(B), Ready(A, 0, 200, 2), Ready(B, 0, 200, 2))
     assert some.mail == []
     assert some["a"].status(0.0).reason == "1 more participant needed"
 
 
 def test_rewritten_log_of_votes_holds_what_a_restart_needs() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     for step in range(3):
         some.ready("a b c")
         some.deliver()
-        some.hold(digest(f"u{step}"), "a b c")
+        some.hold_update(digest(f"u{step}"), "a b c")
         some.made(digest(f"u{step}"), "a b c")
         some.deliver()
     assert some["a"].records() == some.disks[A].records[-1:], (
         "its last vote, although that height is decided"
     )
     assert len(some.disks[A].records) == 6
-    some.tell("a", Received(C, Prepare(7, 1)))
+    some.send_events("a", Received(C, Prepare(7, 1)))
     assert restored_acceptors(some["a"].records(), decided={LINE: 6}) == {
         (LINE, 7): Acceptor(LINE, 7, 1)
     }
@@ -91,21 +99,21 @@ def test_voter_that_lost_entries_does_not_vote_until_it_has_them() -> None:
     """Otherwise this voter and another one that is behind could form a quorum and decide the height
     a second time.
     """
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     for step in range(2):
         some.ready("a b c")
         some.deliver()
-        some.hold(digest(f"u{step}"), "a b c")
+        some.hold_update(digest(f"u{step}"), "a b c")
         some.made(digest(f"u{step}"), "a b c")
         some.deliver()
     disk, decided = some.disks[A], some.disks[A].chain[:]
     disk.records[:], disk.chain[:] = some["a"].records(), decided[:1]
     some.start("a")
-    refused = some.tell("a", Received(C, Prepare(2, 3)))
+    refused = some.send_events("a", Received(C, Prepare(2, 3)))
     assert not any(isinstance(effect, Persist | Send) for effect in refused)
-    some.tell("a", Received(B, Entries(4, tuple(decided[1:]))))
+    some.send_events("a", Received(B, Entries(4, tuple(decided[1:]))))
     assert some["a"].state.height == 4
-    promised = some.tell("a", Received(C, Prepare(5, 3)))
+    promised = some.send_events("a", Received(C, Prepare(5, 3)))
     assert [type(effect) for effect in promised] == [Persist, Send]
 
 
@@ -128,13 +136,13 @@ def test_records_of_heights_lost_from_the_chain_are_kept() -> None:
 
 def test_update_that_was_voted_for_is_named_until_decided() -> None:
     """The store must keep those bytes although no entry names them yet."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     assert [some[name].voted_for() for name in "abc"] == [(), (), ()]
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.made(U, "a b c")
-    some.deliver(lambda letter: letter.receiver == B)
+    some.deliver(lambda unicast: unicast.receiver == B)
     assert [some[name].voted_for() for name in "abc"] == [(), (U,), (U,)]
     assert some.start("b").voted_for() == (U,)
     some.wait(5)
@@ -143,10 +151,10 @@ def test_update_that_was_voted_for_is_named_until_decided() -> None:
 
 
 def test_updates_say_where_each_step_was_committed() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.hold(U, "a b c")
+    some.hold_update(U, "a b c")
     some.made(U, "a b c")
     some.deliver()
     assert some["c"].updates == {0: CommittedUpdate(0, 2, U)}
@@ -155,18 +163,18 @@ def test_updates_say_where_each_step_was_committed() -> None:
 
 
 def test_repeated_reports_cause_no_messages() -> None:
-    some = Group(small_rules())
-    first = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0))
-    again = some.tell("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), PeerHeight(A, 0))
+    some = LedgerGroup(small_rules())
+    first = some.send_events("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0))
+    again = some.send_events("b", Ready(A, 0, 200, 2), ReduceFailed(A, 0, 0), PeerHeight(A, 0))
     assert (first, again) == ([], [])
 
 
 def test_only_the_last_message_about_later_heights_is_kept_and_no_strangers() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
-    some.tell("a", Received(D, Prepare(2, 2)))
-    some.tell("a", Received(B, Prepare(2, 2)), Received(B, Prepare(2, 5)))
-    some.tell("a", Received(C, Entries(1, (first,))))
+    some.send_events("a", Received(D, Prepare(2, 2)))
+    some.send_events("a", Received(B, Prepare(2, 2)), Received(B, Prepare(2, 5)))
+    some.send_events("a", Received(C, Entries(1, (first,))))
     promise = some.electorate("a").promise(5, None)
     assert [(it.receiver, it.message) for it in some.mail] == [(B, promise)]
     assert some.notes == []
@@ -174,41 +182,45 @@ def test_only_the_last_message_about_later_heights_is_kept_and_no_strangers() ->
 
 def test_waiting_message_is_answered_after_the_entry_is_durable() -> None:
     """Otherwise a crash could leave a promise for a height whose parent nobody here knows (R6)."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     first = certify(some.rules, some["a"].state, Roster(0, 0, (A, B, C), (D,)))
-    assert some.tell("a", Received(B, Prepare(2, 2))) == []
-    effects = some.tell("a", Received(C, Entries(1, (first,))))
+    assert some.send_events("a", Received(B, Prepare(2, 2))) == []
+    effects = some.send_events("a", Received(C, Entries(1, (first,))))
     assert [type(it) for it in effects[:3]] == [Decided, Persist, Send]
     assert effects[2] == Send(B, some.electorate("a").promise(2, None))
 
 
 def test_late_answers_about_decided_heights_are_ignored() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     accepted = some.acceptor("b").accepted
     assert accepted is not None
     vote = some.electorate("a").vote(0, accepted.entry)
     some.deliver()
-    assert some.tell("b", Received(A, Accept(vote))) == []
+    assert some.send_events("b", Received(A, Accept(vote))) == []
 
 
 def test_refusals_of_unreached_or_absurd_rounds_are_ignored() -> None:
-    some = Group(small_rules())
-    some.tell("a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no")))
+    some = LedgerGroup(small_rules())
+    some.send_events(
+        "a", Received(B, Refused(1, 5, 6, "no")), Received(B, Refused(1, 0, 1 << 40, "no"))
+    )
     assert (some.notes, some.round("a")) == ([], 0)
 
 
 def test_number_of_remembered_heights_is_bounded() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     for n in range(PEERS_MAX):
-        some.tell("a", PeerHeight(PeerId(f"p{n}"), 0))
-    assert some.tell("a", PeerHeight(PeerId("late"), 9), Tick()) == []
-    assert some.tell("a", PeerHeight(PeerId("p1"), 9), Tick()) == [AskEntries(PeerId("p1"), 1)]
+        some.send_events("a", PeerHeight(PeerId(f"p{n}"), 0))
+    assert some.send_events("a", PeerHeight(PeerId("late"), 9), Tick()) == []
+    assert some.send_events("a", PeerHeight(PeerId("p1"), 9), Tick()) == [
+        AskEntries(PeerId("p1"), 1)
+    ]
 
 
 def test_a_status_or_a_tick_changes_nothing() -> None:
-    some = Group(small_rules())
-    some.tell_all(Tick())
+    some = LedgerGroup(small_rules())
+    some.send_to_all(Tick())
     before = [ledger.state for ledger in some.ledgers.values()]
     for ledger in some.ledgers.values():
         ledger.status(99.0)
@@ -220,7 +232,7 @@ def test_a_status_or_a_tick_changes_nothing() -> None:
 
 
 def test_votes_and_promises_are_valid_only_for_their_place() -> None:
-    electorate = Group(small_rules()).electorate("a")
+    electorate = LedgerGroup(small_rules()).electorate("a")
     entry = Entry(1, digest("a run"), Skip(0))
     vote = electorate.vote(0, entry)
     assert electorate.vote_fault(A, vote) == ""

@@ -52,13 +52,13 @@ from p2ptrain.ledger.paxos.acceptor import Acceptor, restored_acceptors
 from p2ptrain.ledger.paxos.electorate import forced_by
 from p2ptrain.simulation.disk import signature_of, signer, verify
 from p2ptrain.testing.ledgers import (
-    Group,
-    Letter,
+    LedgerGroup,
+    Unicast,
     accepted,
-    asked,
     certify,
     digest,
     peers,
+    proposal_of,
     small_rules,
 )
 
@@ -293,62 +293,62 @@ def accusations(effects: list[Effect]) -> list[PeerId]:
 
 
 def test_peer_that_votes_twice_in_a_round_is_accused_publicly() -> None:
-    some = Group(RULES)
-    effects = some.tell("b", Received(C, voted(C, "x")), Received(C, voted(C, "y")))
+    some = LedgerGroup(RULES)
+    effects = some.send_events("b", Received(C, voted(C, "x")), Received(C, voted(C, "y")))
     assert [type(each) for each in effects[:3]] == [Accuse, Note, Announce]
     assert accusations(effects) == [C]
     some.deliver()
-    assert all(list(some[name].view.accused) == [C] for name in "ab")
+    assert all(list(some[name].reports.accused) == [C] for name in "ab")
 
 
 def test_peer_that_breaks_its_promise_is_accused() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     said = signed(C, promise(2))
-    some.tell("a", Received(C, Promise(1, 2, None, said.signature)))
-    effects = some.tell("a", Received(C, voted(C, "x", 1)))
+    some.send_events("a", Received(C, Promise(1, 2, None, said.signature)))
+    effects = some.send_events("a", Received(C, voted(C, "x", 1)))
     assert accusations(effects) == [C]
 
 
 def test_promises_inside_a_proposal_are_witnessed_too() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     entry = Entry(1, some["a"].state.head, Skip(0))
     own = some.electorate("b").promise(1, accepted(RULES, 0, entry))
-    some.tell("a", Received(B, own))
+    some.send_events("a", Received(B, own))
     other = signed(B, promise(4))
-    proposal = asked(RULES, 4, entry, (PromiseProof(B, None, None, None, other.signature),))
-    assert accusations(some.tell("a", Received(C, proposal))) == [B]
+    proposal = proposal_of(RULES, 4, entry, (PromiseProof(B, None, None, None, other.signature),))
+    assert accusations(some.send_events("a", Received(C, proposal))) == [B]
 
 
 def test_late_votes_are_compared_with_the_certificate() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver()
     assert some.heights() == {"a": 1, "b": 1, "c": 1}
-    assert accusations(some.tell("b", Received(A, voted(A, "x")))) == [A]
+    assert accusations(some.send_events("b", Received(A, voted(A, "x")))) == [A]
 
 
 def test_strangers_and_old_statements_are_not_kept() -> None:
-    some = Group(RULES)
-    assert some.tell("a", Accused(evidence_against(D))) == []
-    some.tell("a", Received(D, voted(D, "x")), Received(D, voted(D, "y")))
-    assert some["a"].view.accused == {}
+    some = LedgerGroup(RULES)
+    assert some.send_events("a", Accused(evidence_against(D))) == []
+    some.send_events("a", Received(D, voted(D, "x")), Received(D, voted(D, "y")))
+    assert some["a"].reports.accused == {}
 
 
 def test_false_evidence_is_only_noted() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     one, other = vote(0, "x"), vote(0, "y")
-    effects = some.tell("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
+    effects = some.send_events("a", Received(B, Accusation(Evidence(RULES.run, 1, C, one, other))))
     assert accusations(effects) == []
     assert some.notes[-1][1] == "evidence against c proves nothing: c did not sign it"
 
 
 def test_accused_peer_is_evicted_and_not_readmitted() -> None:
-    some = Group(RULES)
-    some.tell_all(Accused(evidence_against(C)))
+    some = LedgerGroup(RULES)
+    some.send_to_all(Accused(evidence_against(C)))
     some.deliver()
     some.wait(5)
     assert some["a"].state.members == (A, B)
-    some.tell_all(Joining(C))
+    some.send_to_all(Joining(C))
     some.wait(5)
     assert some["a"].state.members == (A, B)
 
@@ -357,30 +357,30 @@ def test_voter_with_evidence_refuses_and_shows_it() -> None:
     """Only a has the evidence. b proposes as usual, a refuses, and b learns. The value that b
     accepted itself may still be agreed, but the next roster is without c.
     """
-    some = Group(RULES)
-    some.tell("a", Accused(evidence_against(C)))
+    some = LedgerGroup(RULES)
+    some.send_events("a", Accused(evidence_against(C)))
     some.ready("a b c")
-    said: list[Letter] = []
+    said: list[Unicast] = []
 
-    def overhear(letter: Letter) -> bool:
-        said.append(letter)
-        return letter.receiver != C
+    def overhear(unicast: Unicast) -> bool:
+        said.append(unicast)
+        return unicast.receiver != C
 
     some.deliver(overhear)
-    assert Letter(A, B, Accusation(evidence_against(C))) in said
-    some.wait(10, lambda letter: C not in (letter.sender, letter.receiver))
+    assert Unicast(A, B, Accusation(evidence_against(C))) in said
+    some.wait(10, lambda unicast: C not in (unicast.sender, unicast.receiver))
     for peer in (A, B):
-        some.tell_all(ReduceFailed(peer, 0, 0))
+        some.send_to_all(ReduceFailed(peer, 0, 0))
     some.wait(10)
     assert some["b"].state.members == some["a"].state.members == (A, B)
 
 
 def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.ready("a b c")
     some.deliver()
-    some.tell_all(Accused(evidence_against(C)))
-    some.tell_all(*(ReduceFailed(peer, 0, 0) for peer in (A, B, C)))
+    some.send_to_all(Accused(evidence_against(C)))
+    some.send_to_all(*(ReduceFailed(peer, 0, 0) for peer in (A, B, C)))
     some.wait(5)
     roster = some["a"].state.roster
     assert roster is not None
@@ -388,12 +388,12 @@ def test_the_accused_takes_no_part_in_the_next_attempt() -> None:
 
 
 def test_evidence_is_kept_once_and_accepted_again_after_a_restart() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     evidence = evidence_against(C)
-    assert some.tell("a", Accused(evidence))[0] == Accuse(evidence)
-    assert some.tell("a", Accused(evidence)) == []
+    assert some.send_events("a", Accused(evidence))[0] == Accuse(evidence)
+    assert some.send_events("a", Accused(evidence)) == []
     some.start("a")
-    assert some.tell("a", Accused(evidence))[0] == Accuse(evidence)
+    assert some.send_events("a", Accused(evidence))[0] == Accuse(evidence)
 
 
 # ── two processes, one identity ──────────────────────────────────────────────────────────────────
@@ -404,27 +404,27 @@ def in_use(effects: list[Effect]) -> list[str]:
 
 
 def test_message_from_oneself_reveals_a_second_process() -> None:
-    some = Group(RULES)
-    effects = some.tell("a", Received(A, Prepare(1, 2)))
+    some = LedgerGroup(RULES)
+    effects = some.send_events("a", Received(A, Prepare(1, 2)))
     assert in_use(effects) == ["another process sent a Prepare as a"]
-    assert in_use(some.tell("a", Received(A, Prepare(1, 2)))) == []
+    assert in_use(some.send_events("a", Received(A, Prepare(1, 2)))) == []
 
 
 def test_vote_missing_from_own_records_reveals_a_second_process() -> None:
     """A copy of c has voted, and the slower c has not."""
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.ready("a b c")
-    some.deliver(lambda letter: C not in (letter.sender, letter.receiver))
+    some.deliver(lambda unicast: C not in (unicast.sender, unicast.receiver))
     certified = certify(RULES, some["c"].state, some["a"].chain[0].entry.value)
-    effects = some.tell("c", Received(A, Outcome(certified)))
+    effects = some.send_events("c", Received(A, Outcome(certified)))
     assert in_use(effects) == ["a vote of c at height 1 is not in its records"]
     assert some["c"].state.height == 1
 
 
 def test_peer_without_its_disk_may_vote_after_it_caught_up() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     for joiner in (D, PeerId("e")):
-        some.tell_all(Joining(joiner))
+        some.send_to_all(Joining(joiner))
         some.deliver()
     history = [certify(RULES, genesis(RULES), some["a"].chain[0].entry.value), *some["a"].chain[1:]]
     fresh = Ledger(RULES, C, signer(C), verify)
@@ -433,32 +433,32 @@ def test_peer_without_its_disk_may_vote_after_it_caught_up() -> None:
 
 
 def test_process_that_noticed_its_copy_follows_but_does_not_vote() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     stranger = signed(A, promise(7))
     entry = Entry(1, some["a"].state.head, Skip(0))
     proofs = (PromiseProof(A, None, None, None, stranger.signature),)
-    effects = some.tell("a", Received(C, asked(RULES, 7, entry, proofs)))
+    effects = some.send_events("a", Received(C, proposal_of(RULES, 7, entry, proofs)))
     assert in_use(effects) == ["a promise of a at height 1 is not in its records"]
     some.ready("a b c")
-    assert all(letter.sender != A for letter in some.mail)
+    assert all(unicast.sender != A for unicast in some.mail)
     some.wait(10)
     assert some["a"].state.height == some["b"].state.height > 0
-    assert not any(isinstance(e, Persist | Send) for e in some.tell("a", Joining(D)))
+    assert not any(isinstance(e, Persist | Send) for e in some.send_events("a", Joining(D)))
 
 
 def test_forged_statement_does_not_reveal_a_second_process() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     proofs = (PromiseProof(A, None, None, None, b"forged"),)
     entry = Entry(1, some["a"].state.head, Skip(0))
-    assert in_use(some.tell("a", Received(C, asked(RULES, 7, entry, proofs)))) == []
+    assert in_use(some.send_events("a", Received(C, proposal_of(RULES, 7, entry, proofs)))) == []
 
 
 def test_restarted_voter_recognises_its_own_votes() -> None:
-    some = Group(RULES)
+    some = LedgerGroup(RULES)
     some.ready("a b c")
-    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     some.start("a")
-    effects = some.tell("a", Received(B, Outcome(some["b"].chain[0])))
+    effects = some.send_events("a", Received(B, Outcome(some["b"].chain[0])))
     assert A in some["b"].chain[0].certificate.voters
     assert in_use(effects) == []
 
@@ -467,10 +467,10 @@ def test_accused_peer_may_vote_for_the_roster_without_it() -> None:
     """Its vote may be needed, and does no more harm than before: certificates count the same
     votes.
     """
-    some = Group(small_rules("a b"))
-    effects = some.tell("a", Accused(evidence_against(B)))
+    some = LedgerGroup(small_rules("a b"))
+    effects = some.send_events("a", Accused(evidence_against(B)))
     assert (accusations(effects), in_use(effects)) == ([B], [])
-    some.tell("b", Accused(evidence_against(B)))
+    some.send_events("b", Accused(evidence_against(B)))
     some.wait(5)
     assert some["a"].state.members == some["b"].state.members == (A,)
 
@@ -497,7 +497,7 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     """b asks a and c to accept one entry, and d to accept its twin. The first is chosen, but nobody
     hears of it. Every next leader, even d, proposes the first.
     """
-    some = Group(small_rules("a b c d", quorum="two-thirds"))
+    some = LedgerGroup(small_rules("a b c d", quorum="two-thirds"))
     some.ready("a b c d")
     own = some.acceptor("b").accepted
     assert own is not None
@@ -507,33 +507,33 @@ def test_double_proposal_cannot_fork_a_two_thirds_quorum() -> None:
     twin = Entry(1, first.parent, replace(first.value, participants=(*parts[1:], parts[0])))
     some.mail = []
     some.crash("b")
-    some.tell("a", Received(B, asked(some.rules, 0, first)))
-    some.tell("c", Received(B, asked(some.rules, 0, first)))
-    some.tell("d", Received(B, asked(some.rules, 0, twin)))
+    some.send_events("a", Received(B, proposal_of(some.rules, 0, first)))
+    some.send_events("c", Received(B, proposal_of(some.rules, 0, first)))
+    some.send_events("d", Received(B, proposal_of(some.rules, 0, twin)))
     some.mail = []
-    some.tell_all(PeerDown(B))
-    some.wait(20, lambda letter: letter.sender != C or not leads_round_1(letter))
+    some.send_to_all(PeerDown(B))
+    some.wait(20, lambda unicast: unicast.sender != C or not leads_round_1(unicast))
     assert [some[name].chain[0].entry for name in "acd"] == [first] * 3
     assert some["a"].chain[0].certificate.round == 2
 
 
-def leads_round_1(letter: Letter) -> bool:
-    message = letter.message
+def leads_round_1(unicast: Unicast) -> bool:
+    message = unicast.message
     return isinstance(message, Prepare | Propose) and message.round == 1
 
 
 def test_voter_told_of_a_second_process_stops_until_restart() -> None:
-    some = Group(RULES)
-    assert in_use(some.tell("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
-    assert in_use(some.tell("a", CloneFound("c hears two of a"))) == []
+    some = LedgerGroup(RULES)
+    assert in_use(some.send_events("a", CloneFound("b hears two of a"))) == ["b hears two of a"]
+    assert in_use(some.send_events("a", CloneFound("c hears two of a"))) == []
     some.ready("a b c")
-    assert all(letter.sender != A for letter in some.mail)
+    assert all(unicast.sender != A for unicast in some.mail)
     some.deliver()
     assert some["a"].state.height == some["b"].state.height == 1
     some.start("a")
     some.crash("b")
-    some.tell_all(PeerDown(B))
-    some.hold(digest("u"), "a c")
+    some.send_to_all(PeerDown(B))
+    some.hold_update(digest("u"), "a c")
     some.made(digest("u"), "a c")
     some.deliver()
     assert some["a"].state.height == 2

@@ -32,8 +32,8 @@ from p2ptrain.ledger.policy.accept import may_accept
 from p2ptrain.ledger.policy.membership import keeps_its_vote
 from p2ptrain.ledger.policy.policy import Policy, reconsider, what_to_propose
 from p2ptrain.ledger.policy.reduce_order import in_given_order
-from p2ptrain.ledger.policy.reports import View
-from p2ptrain.testing.ledgers import Group, Letter, chain_of, digest, peers, small_rules
+from p2ptrain.ledger.policy.reports import Reports
+from p2ptrain.testing.ledgers import LedgerGroup, Unicast, chain_of, digest, peers, small_rules
 
 A, B, C, D, E = peers("a b c d e")
 S, T, U = peers("s t u")
@@ -49,12 +49,12 @@ FOUR = open_rules("a b c d")
 START = chain_of(RULES, [])[1]
 
 
-def heard(rules: Rules, *events: AnyReport, me: PeerId = A) -> View:
-    view = View.of(rules, me)
-    view.know(frozenset(rules.founders))
+def heard(rules: Rules, *events: AnyReport, me: PeerId = A) -> Reports:
+    reports = Reports.of(rules, me)
+    reports.know(frozenset(rules.founders))
     for event in events:
-        view.note(event)
-    return view
+        reports.note(event)
+    return reports
 
 
 def wanted(rules: Rules, state: LedgerState, *events: AnyReport) -> Value | None:
@@ -70,9 +70,9 @@ def judged(
     late: bool = False,
     accused: tuple[PeerId, ...] = (),
 ) -> Judgement:
-    view = heard(rules, *events)
-    view.accused |= {peer: lies_of(rules, peer) for peer in accused}
-    return may_accept(rules, state, view, value, 0.0, forced=forced, late=late)
+    reports = heard(rules, *events)
+    reports.accused |= {peer: lies_of(rules, peer) for peer in accused}
+    return may_accept(rules, state, reports, value, 0.0, forced=forced, late=late)
 
 
 def lies_of(rules: Rules, peer: PeerId) -> Evidence:
@@ -120,9 +120,9 @@ def test_strangers_cannot_displace_founders() -> None:
 
 def test_many_joiners_do_not_displace_a_founder() -> None:
     crowd = (Joining(PeerId(f"s{number}")) for number in range(PEERS_MAX + 5))
-    view = heard(FOUR, Joining(D), *crowd)
-    assert len(view.joining) == PEERS_MAX
-    assert D in view.joining
+    reports = heard(FOUR, Joining(D), *crowd)
+    assert len(reports.joining) == PEERS_MAX
+    assert D in reports.joining
 
 
 # ── F2 ───────────────────────────────────────────────────────────────────────────────────────────
@@ -207,13 +207,13 @@ def test_founder_may_leave_without_waiting() -> None:
 
 
 def test_proposer_sends_the_evidence_against_a_dropped_founder() -> None:
-    view = heard(RULES)
-    lies = view.accused[C] = lies_of(RULES, C)
-    policy = Policy.of(RULES, START, view, in_given_order, 0.0)
+    reports = heard(RULES)
+    lies = reports.accused[C] = lies_of(RULES, C)
+    policy = Policy.of(RULES, START, reports, in_given_order, 0.0)
     assert policy.causes(membership(A, B)) == (lies,)
     assert policy.causes(membership(A, B, C)) == ()
     assert policy.causes(Skip(0)) == ()
-    assert Policy.of(small_rules(), START, View(A), in_given_order, 0.0).causes(Skip(0)) == ()
+    assert Policy.of(small_rules(), START, Reports(A), in_given_order, 0.0).causes(Skip(0)) == ()
 
 
 # ── F4 ───────────────────────────────────────────────────────────────────────────────────────────
@@ -239,16 +239,16 @@ def test_absent_founder_is_not_made_a_voter_unasked() -> None:
     assert judged(FOUR, state, back, late=True).answer is Answer.LATER
     assert judged(FOUR, state, back, Joining(D), late=True).answer is Answer.YES
     assert judged(FOUR, state, back, late=True, forced=True).answer is Answer.YES
-    view = heard(FOUR)
-    doubtful = may_accept(FOUR, state, view, back, 0.0, forced=True, doubtful=True)
+    reports = heard(FOUR)
+    doubtful = may_accept(FOUR, state, reports, back, 0.0, forced=True, doubtful=True)
     assert doubtful.answer is Answer.LATER  # Until the height has waited long enough.
 
 
 def test_founder_that_lied_does_not_come_back() -> None:
     state = chain_of(FOUR, [Roster(0, 0, (A, B, C), ())])[1]
-    view = heard(FOUR, Joining(D))
-    view.accused[D] = lies_of(FOUR, D)
-    assert what_to_propose(FOUR, state, view, 0.0).value is None
+    reports = heard(FOUR, Joining(D))
+    reports.accused[D] = lies_of(FOUR, D)
+    assert what_to_propose(FOUR, state, reports, 0.0).value is None
     back = Roster(0, 0, (A, B, C, D), ())
     assert judged(FOUR, state, back, Joining(D), accused=(D,)).answer is Answer.NO
 
@@ -267,9 +267,9 @@ def test_last_voter_stays_until_the_returning_founder_votes() -> None:
 
 
 def test_nothing_is_proposed_if_all_founders_lied() -> None:
-    view = heard(RULES, Joining(S))
-    view.accused |= {peer: lies_of(RULES, peer) for peer in (A, B, C)}
-    assert what_to_propose(RULES, START, view, 0.0).value is None
+    reports = heard(RULES, Joining(S))
+    reports.accused |= {peer: lies_of(RULES, peer) for peer in (A, B, C)}
+    assert what_to_propose(RULES, START, reports, 0.0).value is None
 
 
 # ── F5, and reduces without any report ────────────────────────────────────────────────────────────
@@ -283,8 +283,8 @@ def test_founder_that_is_catching_up_is_not_waited_for() -> None:
     value = wanted(RULES, START, *ready, *back)
     assert isinstance(value, Roster)
     assert value.peers == (A, B)
-    view = heard(RULES, *back, Ready(C, 0, 200, 2))
-    assert view.returned == set()
+    reports = heard(RULES, *back, Ready(C, 0, 200, 2))
+    assert reports.returned == set()
 
 
 def test_reduce_without_any_report_ends_after_a_time() -> None:
@@ -294,19 +294,19 @@ def test_reduce_without_any_report_ends_after_a_time() -> None:
     admitted = membership(A, B, C, learners=(S, T))
     opened = Roster(0, 0, (A, B, C), (S, T), parts)
     state = chain_of(rules, [admitted, opened])[1]
-    view = heard(rules)
-    first, _ = reconsider(rules, state, view, 10.0)
+    reports = heard(rules)
+    first, _ = reconsider(rules, state, reports, 10.0)
     assert (first.value, first.look_again_at) == (None, 70.0)
-    reconsider(rules, state, view, 70.0)
-    then, _ = reconsider(rules, state, view, 71.0)
+    reconsider(rules, state, reports, 70.0)
+    then, _ = reconsider(rules, state, reports, 71.0)
     assert isinstance(then.value, Roster)
-    assert may_accept(rules, state, view, then.value, 71.0, forced=False).answer is Answer.YES
+    assert may_accept(rules, state, reports, then.value, 71.0, forced=False).answer is Answer.YES
 
 
 def test_evidence_comes_with_the_proposal_that_depends_on_it() -> None:
     """The announcement and every copy of it were lost."""
-    some = Group(RULES)
-    effects = some.tell("b", Accused(evidence_against_c(some)))
+    some = LedgerGroup(RULES)
+    effects = some.send_events("b", Accused(evidence_against_c(some)))
     sent = [it.peer for it in effects if isinstance(it, Send) and type(it.message) is Accusation]
     assert sent == [A, C]
     some.mail = [it for it in some.mail if it not in announced(some, effects)]
@@ -314,12 +314,12 @@ def test_evidence_comes_with_the_proposal_that_depends_on_it() -> None:
     assert some["a"].state.voters == (A, B)
 
 
-def announced(some: Group, effects: list[Effect]) -> list[Letter]:
+def announced(some: LedgerGroup, effects: list[Effect]) -> list[Unicast]:
     said = [effect.message for effect in effects if isinstance(effect, Announce)]
-    return [letter for letter in some.mail[: 2 * len(said)] if letter.message in said]
+    return [unicast for unicast in some.mail[: 2 * len(said)] if unicast.message in said]
 
 
-def evidence_against_c(some: Group) -> Evidence:
+def evidence_against_c(some: LedgerGroup) -> Evidence:
     electorate = replace(some.electorate("c"))
     said = [
         Statement(None, 0, digest(what), electorate.sign(vote))

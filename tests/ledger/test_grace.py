@@ -10,8 +10,8 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed
 from p2ptrain.ledger.policy.grace import CREDIT_SHARE, FLOOR, LAGS_KEPT, LAGS_MIN, grace_after
-from p2ptrain.ledger.policy.reports import View
-from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+from p2ptrain.ledger.policy.reports import Reports
+from p2ptrain.testing.ledgers import LedgerGroup, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
 
@@ -42,28 +42,28 @@ def test_grace_stays_within_its_bounds(lags: list[float], upper_s: float) -> Non
 
 
 def test_only_the_first_report_after_the_quorum_is_a_lag() -> None:
-    view = View(A, quorum_at=(3, 100.0))
-    reports = [Ready(B, 2, 1, 1), Ready(C, 3, 1, 1), Ready(C, 3, 2, 2), Ready(D, 4, 1, 1)]
-    for seconds, report in enumerate(reports):
-        view.note_lag(report, 100.0 + seconds)
-        view.note(report)
-    assert list(view.lags) == [1.0]
+    reports = Reports(A, quorum_at=(3, 100.0))
+    arrivals = [Ready(B, 2, 1, 1), Ready(C, 3, 1, 1), Ready(C, 3, 2, 2), Ready(D, 4, 1, 1)]
+    for seconds, report in enumerate(arrivals):
+        reports.note_lag(report, 100.0 + seconds)
+        reports.note(report)
+    assert list(reports.lags) == [1.0]
 
 
 def test_members_are_waited_for_no_longer_than_their_usual_lag() -> None:
     """c comes about 5 s after a and b in every step. When it once does not come, nobody waits
     10 s.
     """
-    some = Group(small_rules(outer_steps=20))
+    some = LedgerGroup(small_rules(outer_steps=20))
     for step in range(10):
         some.ready("a b")
         some.wait(4.8 if step % 2 else 5.2)
         some.ready("c")
         some.deliver()
         update = digest(f"u{step}")
-        some.hold(update, "a b c")
-        some.tell("b", *(done(some, peer, update) for peer in "ab"))
-        some.tell_all(*(done(some, peer, update) for peer in "ab"))
+        some.hold_update(update, "a b c")
+        some.send_events("b", *(done(some, peer, update) for peer in "ab"))
+        some.send_to_all(*(done(some, peer, update) for peer in "ab"))
         some.deliver()
         assert some["a"].state.step == step + 1
     some.ready("a b")
@@ -75,7 +75,7 @@ def test_members_are_waited_for_no_longer_than_their_usual_lag() -> None:
     assert (opened.peers, opened.members) == ((A, B), (A, B, C))
 
 
-def done(some: Group, peer: str, update: Digest) -> ReduceDone:
+def done(some: LedgerGroup, peer: str, update: Digest) -> ReduceDone:
     return ReduceDone(peers(peer)[0], some["a"].state.step, 0, update)
 
 
@@ -83,7 +83,7 @@ def test_nobody_waits_long_for_a_member_that_is_never_ready() -> None:
     """c is up but never finishes training. The others wait for it twice, and then for 5 % of their
     time.
     """
-    some, waits = Group(small_rules(outer_steps=20)), []
+    some, waits = LedgerGroup(small_rules(outer_steps=20)), []
     for step in range(8):
         some.wait(4.0)
         some.ready("a b")
@@ -102,7 +102,7 @@ def test_a_member_that_is_never_in_time_lengthens_no_grace() -> None:
     """c becomes ready after each reduce has begun. Its lags count only while the others wait for
     it.
     """
-    some = Group(small_rules(outer_steps=20))
+    some = LedgerGroup(small_rules(outer_steps=20))
     for step in range(10):
         some.wait(2.0)
         some.ready("a b")
@@ -111,29 +111,29 @@ def test_a_member_that_is_never_in_time_lengthens_no_grace() -> None:
             some.wait(0.05)
         some.ready("c")
         average_without_c(some, step)
-    assert len(some["a"].view.lags) == 1
+    assert len(some["a"].reports.lags) == 1
 
 
 def test_a_quorum_that_is_lost_and_found_again_earns_its_credit_once() -> None:
     """Otherwise a voter that repeatedly withdraws its Ready could lengthen the wait."""
-    some = Group(small_rules(outer_steps=20))
+    some = LedgerGroup(small_rules(outer_steps=20))
     some.ready("a b c")
     some.deliver()
     average_without_c(some, 0)
-    view, began_s = some["a"].view, some.now
+    reports, began_s = some["a"].reports, some.now
     some.wait(4.0)
     for attempt in range(5):
         some.ready("a b")
-        some.tell("a", ReduceFailed(B, 1, attempt, (B,)))
+        some.send_events("a", ReduceFailed(B, 1, attempt, (B,)))
     some.ready("a b")
-    assert view.enough_since is not None
-    assert view.credit.saved_s == pytest.approx(CREDIT_SHARE * (some.now - began_s), abs=0.01)
+    assert reports.enough_since is not None
+    assert reports.credit.saved_s == pytest.approx(CREDIT_SHARE * (some.now - began_s), abs=0.01)
 
 
-def average_without_c(some: Group, step: int) -> None:
+def average_without_c(some: LedgerGroup, step: int) -> None:
     update = digest(f"u{step}")
-    some.hold(update, "a b c")
-    some.tell("b", *(done(some, peer, update) for peer in "ab"))
-    some.tell_all(*(done(some, peer, update) for peer in "ab"))
+    some.hold_update(update, "a b c")
+    some.send_events("b", *(done(some, peer, update) for peer in "ab"))
+    some.send_to_all(*(done(some, peer, update) for peer in "ab"))
     some.deliver()
     assert some["a"].state.step == step + 1

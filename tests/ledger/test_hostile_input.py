@@ -53,8 +53,16 @@ from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.simulation.checkers.lines import Lines
 from p2ptrain.simulation.checkers.proposals import ProposalsAreEntitled, ProposalsAreSigned
 from p2ptrain.simulation.checkers.spec_rules import VotesAreKept
-from p2ptrain.simulation.disk import Disk, signature_of, signer, verify
-from p2ptrain.testing.ledgers import accepted, asked, certify, chain_of, digest, peers, small_rules
+from p2ptrain.simulation.disk import SimDisk, signature_of, signer, verify
+from p2ptrain.testing.ledgers import (
+    accepted,
+    certify,
+    chain_of,
+    digest,
+    peers,
+    proposal_of,
+    small_rules,
+)
 
 A, B, C, D = peers("a b c d")
 RULES = small_rules("a b c", outer_steps=2)
@@ -110,7 +118,7 @@ def proposals(draw: st.DrawFn) -> Propose:
         said = draw(st.none() | claims(ENTRY))
         signature = signed_promise(voter, round, said, entry)
         proofs.append(proof_of(voter, Promise(entry.height, round, said, signature)))
-    return asked(RULES, round, entry, tuple(proofs))
+    return proposal_of(RULES, round, entry, tuple(proofs))
 
 
 @st.composite
@@ -166,7 +174,7 @@ class Watched:
     """
 
     def __init__(self) -> None:
-        self.disk, self.lines, liars = Disk(), Lines(genesis(RULES)), frozenset((B, C, D))
+        self.disk, self.lines, liars = SimDisk(), Lines(genesis(RULES)), frozenset((B, C, D))
         self.checkers = (
             VotesAreKept(lines=self.lines, liars=liars),
             ProposalsAreSigned(lines=self.lines, rules=RULES, liars=liars),
@@ -231,7 +239,7 @@ def later_proposals(draw: st.DrawFn) -> Received:
         said = draw(st.none() | claims(st.sampled_from(ELIGIBLE)))
         signature = signed_promise(voter, round, said, entry)
         proofs.append(proof_of(voter, Promise(1, round, said, signature)))
-    return Received(C, asked(RULES, round, entry, tuple(proofs)))
+    return Received(C, proposal_of(RULES, round, entry, tuple(proofs)))
 
 
 @settings(max_examples=150, deadline=None)

@@ -26,7 +26,7 @@ from p2ptrain.ledger.messages.peer_reports import (
 )
 from p2ptrain.ledger.policy.policy import what_to_propose
 from p2ptrain.ledger.policy.reduce_results import confessed
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.wish import Wish
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
 
@@ -50,10 +50,10 @@ def wish(
     enough_since: float | None = None,
     failed_since: float | None = None,
 ) -> Wish:
-    view = View(A, enough_since=enough_since, failed_since=failed_since)
+    reports = Reports(A, enough_since=enough_since, failed_since=failed_since)
     for event in events:
-        view.note(event)
-    return what_to_propose(RULES, state, view, now)
+        reports.note(event)
+    return what_to_propose(RULES, state, reports, now)
 
 
 def opening(names: tuple[PeerId, ...], *, voters: tuple[PeerId, ...] = (A, B, C)) -> Roster:
@@ -185,10 +185,10 @@ def test_no_more_learners_are_promoted_than_voters_stay() -> None:
         Commit(0, 0, digest("u")),
     ]
     state = chain_of(rules, values)[1]
-    view = View(A)
+    reports = Reports(A)
     for event in ready(A, B, C, D, step=1):
-        view.note(event)
-    got = what_to_propose(rules, state, view, 0.0).value
+        reports.note(event)
+    got = what_to_propose(rules, state, reports, 0.0).value
     assert isinstance(got, Roster)
     assert (got.voters, got.learners) == ((A, B), (C, D))
 
@@ -207,10 +207,10 @@ def test_no_learner_is_promoted_while_a_voter_is_down() -> None:
     wished = []
     both_down: list[AnyReport] = [PeerDown(C), PeerDown(D)]
     for down in (both_down, []):
-        view = View(A)
+        reports = Reports(A)
         for event in [*down, Joining(PeerId("i"))]:
-            view.note(event)
-        got = what_to_propose(rules, state, view, 0.0).value
+            reports.note(event)
+        got = what_to_propose(rules, state, reports, 0.0).value
         assert isinstance(got, Roster)
         wished.append((got.voters, got.learners))
     admitted = PeerId("i")
@@ -229,10 +229,10 @@ def failed(*names: PeerId, suspects: tuple[PeerId, ...] = (), attempt: int = 0) 
 
 
 def rested(skips: int, now: float, *events: AnyReport) -> Wish:
-    view = View(A, enough_since=1.0, skips=skips)
+    reports = Reports(A, enough_since=1.0, skips=skips)
     for event in (*ready(A, B, C), *events):
-        view.note(event)
-    return what_to_propose(RULES, GENESIS, view, now)
+        reports.note(event)
+    return what_to_propose(RULES, GENESIS, reports, now)
 
 
 def test_each_skip_lengthens_the_wait_before_the_next_reduce() -> None:
@@ -256,10 +256,10 @@ def test_skips_are_counted_until_the_next_commit() -> None:
         values.append(Roster(step, 0, (A, B, C), (), EVERYBODY))
         values.append(Commit(step, 0, digest("u")) if step == 2 else Skip(step))
     states = [chain_of(RULES, values[:count])[1] for count in range(len(values) + 1)]
-    view, counted = View(A), []
+    reports, counted = Reports(A), []
     for before, state in pairwise(states):
-        view.entered(before, state)
-        counted.append(view.skips)
+        reports.entered(before, state)
+        counted.append(reports.skips)
     assert counted == [0, 1, 1, 2, 2, 0, 0, 1]
 
 
@@ -304,16 +304,16 @@ def test_result_that_only_dead_peers_hold_is_lost() -> None:
 
 
 def test_result_that_cannot_be_fetched_is_given_up_after_the_grace() -> None:
-    view = View(A, done_since=1.0)
+    reports = Reports(A, done_since=1.0)
     for event in (*made(B, C), *ready(A, B, C)):
-        view.note(event)
-    hopes = what_to_propose(RULES, REDUCING, view, 10.9)
+        reports.note(event)
+    hopes = what_to_propose(RULES, REDUCING, reports, 10.9)
     assert (hopes.value, hopes.look_again_at) == (Commit(0, 0, digest("u")), 11.0)
-    gives_up = what_to_propose(RULES, REDUCING, view, 11.0)
+    gives_up = what_to_propose(RULES, REDUCING, reports, 11.0)
     assert gives_up.value == Roster(0, 1, (A, B, C), (), EVERYBODY)
     assert gives_up.reason == "attempt 0: nobody can provide its result"
-    view.note(UpdateHeld(digest("u")))
-    assert what_to_propose(RULES, REDUCING, view, 99.0).value == Commit(0, 0, digest("u"))
+    reports.note(UpdateHeld(digest("u")))
+    assert what_to_propose(RULES, REDUCING, reports, 99.0).value == Commit(0, 0, digest("u"))
 
 
 def taken(text: str, *names: PeerId, step: int = 0) -> list[AnyReport]:
@@ -324,10 +324,10 @@ def snapshot_named(
     state: LedgerState, *events: list[AnyReport], rules: Rules = RULES
 ) -> SnapshotRef | None:
     """The wish, given the commit that `a` would propose."""
-    view = View(A)
+    reports = Reports(A)
     for event in [ReduceDone(A, state.step, 0, digest("u")), *chain.from_iterable(events)]:
-        view.note(event)
-    got = what_to_propose(rules, state, view, 0.0).value
+        reports.note(event)
+    got = what_to_propose(rules, state, reports, 0.0).value
     assert isinstance(got, Commit)
     assert (got.state == state.digest) is (got.snapshot is not None)
     return got.snapshot
@@ -433,10 +433,10 @@ def test_peer_that_lost_its_work_is_left_out_even_if_few_remain() -> None:
         ReduceFailed(B, 0, 0, (B,)),
         ReduceFailed(C, 0, 0, ()),
     ]
-    view = View(A)
+    reports = Reports(A)
     for event in events:
-        view.note(event)
-    assert confessed(REDUCING, view) == (A, B)
+        reports.note(event)
+    assert confessed(REDUCING, reports) == (A, B)
     got = wish(REDUCING, events, failed_since=0.0)
     assert got == Wish(None, "too few are left to try again", look_again_at=RULES.grace_s)
     again = wish(REDUCING, [*events, *ready(B)], failed_since=0.0).value

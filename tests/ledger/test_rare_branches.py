@@ -12,7 +12,7 @@ from p2ptrain.ledger.messages.messages import Prepare, Promise, Propose
 from p2ptrain.ledger.messages.peer_reports import Leaving, PeerDown, PeerUp, ReduceDone
 from p2ptrain.ledger.messages.wire import decode
 from p2ptrain.ledger.policy.policy import what_to_propose
-from p2ptrain.testing.ledgers import Group, digest, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
 U = digest("u")
@@ -25,30 +25,32 @@ def test_unrequested_entries_start_no_question() -> None:
 
 
 def test_round_0_is_not_prepared() -> None:
-    some = Group(small_rules())
-    some.tell("a", Received(B, Prepare(1, 0)))
+    some = LedgerGroup(small_rules())
+    some.send_events("a", Received(B, Prepare(1, 0)))
     assert some.notes == [(A, "b prepares round 0: the first round needs no promises")]
 
 
 def test_earlier_round_is_refused_and_an_accepted_one_skipped() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.mail.clear()
-    some.tell("a", PeerDown(B))
-    some.tell("c", PeerDown(B))
-    some.tell("a", *(Received(C, letter.message) for letter in some.mail if letter.receiver == A))
-    some.deliver(lambda letter: letter.receiver in (A, C))
+    some.send_events("a", PeerDown(B))
+    some.send_events("c", PeerDown(B))
+    some.send_events(
+        "a", *(Received(C, unicast.message) for unicast in some.mail if unicast.receiver == A)
+    )
+    some.deliver(lambda unicast: unicast.receiver in (A, C))
     assert some["a"].state.height == 1
 
 
 def test_repeated_promise_counts_once() -> None:
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.mail.clear()
-    some.tell("c", PeerDown(B))
+    some.send_events("c", PeerDown(B))
     promise = some.electorate("a").promise(1, None)
     assert isinstance(promise, Promise)
-    some.tell("c", Received(A, promise), Received(A, promise))
+    some.send_events("c", Received(A, promise), Received(A, promise))
     assert some["c"].state.height == 0
     assert not any(isinstance(letter.message, Propose) for letter in some.mail)
 
@@ -57,51 +59,51 @@ def test_leader_without_bytes_or_wish_waits_for_either() -> None:
     """It has accepted a Commit and lost its bytes in a crash, and a quorum has accepted nothing. So
     the Commit is passed over. After the restart it has heard nothing that it could propose instead.
     """
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     some.deliver()
-    some.hold(U, "c d")
+    some.hold_update(U, "c d")
     results = [ReduceDone(peer, 0, 0, U) for peer in (A, C, D)]
     for name in "cd":
-        some.tell(name, *results)
-    some.deliver(lambda letter: letter.receiver == D)
+        some.send_events(name, *results)
+    some.deliver(lambda unicast: unicast.receiver == D)
     some.crash("c")
     some.crash("d")
     some.start("d")
-    some.tell("d", PeerDown(C))
+    some.send_events("d", PeerDown(C))
     some.deliver()
     assert [some.acceptor(name).promised for name in "abde"] == [1] * 4
     assert some.round("d") == 1
     assert set(some.heights().values()) == {1}
-    some.hold(U, "a b d e")
-    some.tell_all(*results)
+    some.hold_update(U, "a b d e")
+    some.send_to_all(*results)
     some.wait(10)
     assert some.heights() == {"a": 2, "b": 2, "d": 2, "e": 2}
     assert some["a"].updates[0].update == U
 
 
 def test_bytes_of_an_unwanted_commit_are_not_waited_for() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.tell("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
+    some.send_events("c", ReduceDone(A, 0, 0, U), ReduceDone(B, 0, 0, U))
     assert len(some.fetches) == 1
-    some.tell("c", PeerDown(A), PeerDown(B))
-    some.wait(3, lambda letter: False)
+    some.send_events("c", PeerDown(A), PeerDown(B))
+    some.wait(3, lambda unicast: False)
     assert len(some.fetches) == 1
     assert some["c"].next_deadline() is None
 
 
 def test_roster_without_a_voter_is_not_proposed() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     for name in "abc":
-        some.tell(name, *(Leaving(peer) for peer in (A, B, C)))
+        some.send_events(name, *(Leaving(peer) for peer in (A, B, C)))
         ledger = some[name]
-        wish = what_to_propose(ledger.rules, ledger.state, ledger.view, some.now)
+        wish = what_to_propose(ledger.rules, ledger.state, ledger.reports, some.now)
         assert wish.value is None
-    some.tell_all(PeerUp(A), Tick())
+    some.send_to_all(PeerUp(A), Tick())
     assert set(some.heights().values()) == {1}
 
 
@@ -121,15 +123,15 @@ def test_promise_proof_and_its_claim_have_three_parts(proof: list[object]) -> No
 
 def test_bytes_that_acceptance_does_not_wait_for_are_not_refetched() -> None:
     """The proposal stays undecided for another reason, and the repetition ends by itself."""
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.hold(U, "c")
+    some.hold_update(U, "c")
     some.made(U, "b c")
-    some.deliver(lambda letter: letter.receiver == A)
+    some.deliver(lambda unicast: unicast.receiver == A)
     fetches = len(some.fetches)
     assert fetches > 0
-    some.hold(U, "a b")
+    some.hold_update(U, "a b")
     some.wait(5)
     assert set(some.heights().values()) == {2}
     assert len(some.fetches) == fetches

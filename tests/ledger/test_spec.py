@@ -21,7 +21,15 @@ from p2ptrain.ledger.messages.messages import Accept, Outcome, Prepare, Refused
 from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, UpdateHeld
 from p2ptrain.ledger.paxos.electorate import proof_of
 from p2ptrain.simulation.disk import signer, verify
-from p2ptrain.testing.ledgers import Group, accepted, asked, certify, digest, peers, small_rules
+from p2ptrain.testing.ledgers import (
+    LedgerGroup,
+    accepted,
+    certify,
+    digest,
+    peers,
+    proposal_of,
+    small_rules,
+)
 from tests.exploration.harness.search import Bound, explore
 from tests.ledger.transcript_player.blocks import Block, played
 
@@ -44,7 +52,7 @@ REDUCING = (*ALL_READY, "deliver")
 
 
 def test_proposer_of_a_round_is_voter_height_plus_round() -> None:
-    electorate = Group(small_rules()).electorate("a")
+    electorate = LedgerGroup(small_rules()).electorate("a")
     assert [electorate.proposer(round) for round in range(4)] == [B, C, A, B]
 
 
@@ -60,7 +68,7 @@ def test_the_parent_of_entry_1_is_the_run_id() -> None:
 def test_quorum_is_more_than_half_or_half_with_the_first(
     voters: str, present: str, is_quorum: bool
 ) -> None:
-    electorate = Group(small_rules(voters)).electorate("a")
+    electorate = LedgerGroup(small_rules(voters)).electorate("a")
     assert electorate.reached(frozenset(peers(present))) is is_quorum
 
 
@@ -112,13 +120,13 @@ def test_r5_claim_of_a_value_never_proposed_is_ignored() -> None:
 
 
 def test_r6_certificate_without_its_proposers_vote_is_invalid() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
-    some.deliver(lambda letter: not isinstance(letter.message, Outcome))
+    some.deliver(lambda unicast: not isinstance(unicast.message, Outcome))
     certified = certify(some.rules, some["a"].state, some["b"].chain[0].entry.value)
     others = tuple(pair for pair in certified.certificate.votes if pair[0] != B)
     without = replace(certified, certificate=replace(certified.certificate, votes=others))
-    some.tell("a", Received(C, Outcome(without)))
+    some.send_events("a", Received(C, Outcome(without)))
     assert some["a"].state.height == 0
     assert "it lacks the vote of b, who proposed it" in some.notes[-1][1]
 
@@ -184,11 +192,11 @@ def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
     """The refusal lasts for some time, whatever round the proposal names. A voter that is up but
     silent must not delay the others for ever.
     """
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    some.hold(digest("u"), "a b c")
-    some.tell("b", SnapshotTaken(B, 0, digest("good")))
+    some.hold_update(digest("u"), "a b c")
+    some.send_events("b", SnapshotTaken(B, 0, digest("good")))
     state = some["b"].state
     rotten = Commit(0, 0, digest("u"), SnapshotRef(0, digest("rotten")), state.digest)
     entry = Entry(2, state.head, rotten)
@@ -197,10 +205,10 @@ def test_r5_roster_that_omits_live_voters_is_refused_for_a_time(
         proof_of(A, some.electorate("a").promise(round, None)),
         proof_of(C, some.electorate("c").promise(round, claim)),
     )
-    proposal = asked(some.rules, round, entry, promises)
-    some.tell("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (A, C)))
+    proposal = proposal_of(some.rules, round, entry, promises)
+    some.send_events("b", *(ReduceDone(peer, 0, 0, digest("u")) for peer in (A, C)))
     some.now += after_s
-    effects = some.tell("b", Received(A, proposal))
+    effects = some.send_events("b", Received(A, proposal))
     answers = [effect.message for effect in effects if isinstance(effect, Send)]
     assert [type(answer) for answer in answers] == [Accept if accepts else Refused]
 
@@ -263,7 +271,7 @@ def test_s3_commit_needs_a_quorum_that_holds_its_bytes() -> None:
 
 
 def test_s4_and_s5_replay_of_the_chain_gives_the_same_state() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
     assert replay(some.rules, some["a"].chain, verify) == some["c"].state
@@ -285,13 +293,13 @@ def test_s7_newcomer_votes_only_after_its_first_update() -> None:
     )
 
 
-def snapped() -> Group:
+def snapped() -> LedgerGroup:
     """Return a group whose second entry certifies a snapshot."""
-    some = Group(small_rules())
-    some.tell_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
+    some = LedgerGroup(small_rules())
+    some.send_to_all(*(SnapshotTaken(peer, 0, digest("s")) for peer in (A, B)))
     some.ready("a b c")
     some.deliver()
-    some.hold(digest("u"), "a b c")
+    some.hold_update(digest("u"), "a b c")
     some.made(digest("u"), "a b c")
     some.deliver()
     return some
@@ -480,23 +488,25 @@ def test_lost_majority_is_waited_for() -> None:
 
 def test_lost_reports_are_repeated() -> None:
     """Reports are volatile: a restarted node knows of no Ready until it is told again."""
-    some = Group(small_rules("a b"))
+    some = LedgerGroup(small_rules("a b"))
     some.ready("a b")
     some.crash("b")
     ledger = some.start("b")
-    assert ledger.view.ready == {}
+    assert ledger.reports.ready == {}
     some.ready("a b")
     some.deliver()
     assert set(some.heights().values()) == {1}
 
 
 def test_reports_decide_what_is_proposed_but_not_what_is_valid() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
     some.ready("a b c")
     some.deliver()
-    fresh = Group(small_rules())
+    fresh = LedgerGroup(small_rules())
     outcome = some["a"].page(1)
-    fresh.tell("c", Received(A, outcome), UpdateHeld(digest("u")), ReduceDone(B, 7, 0, digest("u")))
+    fresh.send_events(
+        "c", Received(A, outcome), UpdateHeld(digest("u")), ReduceDone(B, 7, 0, digest("u"))
+    )
     assert fresh["c"].state == some["a"].state
 
 
@@ -514,27 +524,27 @@ def test_s10_voter_without_the_amendment_passes_over_its_roster() -> None:
 
 def test_s11_proposer_cannot_drop_live_voters() -> None:
     """With two such rosters b would have the run to itself."""
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     b, c, d, e = peers("b c d e")
     rules, state = some.rules, some["a"].state
     entry = Entry(1, state.head, Roster(0, 0, (b, c, d), ()))
-    fresh = asked(rules, 0, entry)
+    fresh = proposal_of(rules, 0, entry)
     said = "no vote yet: it drops a, which this node considers present"
     for voter in (c, d):
-        assert some.tell(voter, Received(b, fresh)) == [Note(said)]
+        assert some.send_events(voter, Received(b, fresh)) == [Note(said)]
     electorate = {name: some.electorate(name) for name in (b, c, e)}
     promises = (
         proof_of(b, electorate[b].promise(1, accepted(rules, 0, entry))),
         *(proof_of(name, electorate[name].promise(1, None)) for name in (c, e)),
     )
-    assert some.tell(d, Received(c, asked(rules, 1, entry, promises))) == []
+    assert some.send_events(d, Received(c, proposal_of(rules, 1, entry, promises))) == []
 
 
 def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:
-    some = Group(small_rules())
+    some = LedgerGroup(small_rules())
 
     def prepares(peer: PeerId, round: int) -> list[type[Effect]]:
-        return [type(it) for it in some.tell("a", Received(peer, Prepare(1, round)))]
+        return [type(it) for it in some.send_events("a", Received(peer, Prepare(1, round)))]
 
     assert prepares(C, 1) == [Persist, Send]
     some.now += 2.9
@@ -546,11 +556,13 @@ def test_peer_that_ends_rounds_early_leaves_time_for_others() -> None:
 
 
 def test_proposer_leaves_its_round_only_if_its_quorum_is_lost() -> None:
-    some = Group(small_rules("a b c d e"))
+    some = LedgerGroup(small_rules("a b c d e"))
     some.ready("a b c d e")
     later = {"c": 9, "d": 12, "e": 9}
     rounds = []
     for name, promised in later.items():
-        some.tell("b", Received(PeerId(name), Refused(1, 0, promised, "a later one is promised")))
+        some.send_events(
+            "b", Received(PeerId(name), Refused(1, 0, promised, "a later one is promised"))
+        )
         rounds.append(some.round("b"))
     assert rounds == [0, 0, 9]

@@ -28,7 +28,7 @@ from p2ptrain.ledger.messages.peer_reports import (
 )
 from p2ptrain.ledger.policy import policy
 from p2ptrain.ledger.policy.incremental import CommitTally
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.wish import Wish
 from p2ptrain.simulation.disk import signer, verify
 from p2ptrain.testing.ledgers import chain_of, digest, peers, small_rules
@@ -77,8 +77,8 @@ def test_counting_changes_no_decision(
         assert told(name, values, story) == quick
 
 
-def uncounted(rules: Rules, state: LedgerState, view: View, now: float) -> tuple[Wish, None]:
-    return reconsider(rules, state, view, now)[0], None
+def uncounted(rules: Rules, state: LedgerState, reports: Reports, now: float) -> tuple[Wish, None]:
+    return reconsider(rules, state, reports, now)[0], None
 
 
 reconsider = policy.reconsider

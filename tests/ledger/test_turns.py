@@ -5,7 +5,7 @@ from __future__ import annotations
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.turns import TARDY_HEIGHTS, TARDY_PART, Tardiness, Turns
-from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, Unicast, digest, peers, small_rules
 
 A, B, C = ALL = peers("a b c")
 LINE, PARENT = digest("a line"), digest("its parent")
@@ -80,13 +80,13 @@ def test_old_lapses_are_forgotten() -> None:
     assert memory.until == {}
 
 
-def heights_took_s(group: Group, silent: PeerId, steps: int) -> dict[int, float]:
+def heights_took_s(group: LedgerGroup, silent: PeerId, steps: int) -> dict[int, float]:
     """Let outer steps pass in which `silent` sends nothing but is up. Return how many seconds each
     height took.
     """
 
-    def arrives(letter: Letter) -> bool:
-        return letter.sender != silent
+    def arrives(unicast: Unicast) -> bool:
+        return unicast.sender != silent
 
     took_s: dict[int, float] = {}
     for step in range(steps):
@@ -96,7 +96,7 @@ def heights_took_s(group: Group, silent: PeerId, steps: int) -> dict[int, float]
             if report == "ready":
                 group.ready("a b c")
             else:
-                group.hold(update, "a b c")
+                group.hold_update(update, "a b c")
                 group.made(update, "a b c")
             while group["a"].state.height < height:
                 group.wait(TARDY_PART * ROUND_S / 4, arrives)
@@ -106,6 +106,6 @@ def heights_took_s(group: Group, silent: PeerId, steps: int) -> dict[int, float]
 
 
 def test_a_silent_proposer_costs_the_others_one_round() -> None:
-    took_s = heights_took_s(Group(small_rules(outer_steps=9)), B, steps=4)
+    took_s = heights_took_s(LedgerGroup(small_rules(outer_steps=9)), B, steps=4)
     slow = {height for height, seconds in took_s.items() if seconds > 2 * TARDY_PART * ROUND_S}
     assert slow == {1}, "it was to propose heights 1, 4 and 7"

@@ -19,7 +19,7 @@ from multiaddr import Multiaddr
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network
 from p2ptrain.net.addresses import parse
-from p2ptrain.net.kad import Answerer, key_of
+from p2ptrain.net.kad import KadServer, key_of
 
 from .conftest import eventually, networks
 from .worst_frames import nested
@@ -88,9 +88,9 @@ async def a_run() -> AsyncIterator[tuple[Network, set[PeerId], Frames]]:
     receives.
     """
     frames: Frames = []
-    answer = Answerer.answer
+    answer = KadServer.answer
 
-    def record(self: Answerer, asker: PeerId, request: bytes, now: float) -> bytes | None:
+    def record(self: KadServer, asker: PeerId, request: bytes, now: float) -> bytes | None:
         reply = answer(self, asker, request, now)
         frame = {"node": self.me, "asker": asker, "request": request.hex()}
         frames.append({**frame, "answer": (reply or b"").hex()})
@@ -105,11 +105,11 @@ async def a_run() -> AsyncIterator[tuple[Network, set[PeerId], Frames]]:
         with trio.fail_after(60):
             while len(await seed.find_providers(RUN)) < len(others):
                 await trio.lowlevel.checkpoint()
-        Answerer.answer = record  # type: ignore[method-assign]
+        KadServer.answer = record  # type: ignore[method-assign]
         try:
             yield seed, {node.peer for node in nodes}, frames
         finally:
-            Answerer.answer = answer  # type: ignore[method-assign]
+            KadServer.answer = answer  # type: ignore[method-assign]
 
 
 async def main(p2pd: str, js: str, written_to: str = "") -> None:

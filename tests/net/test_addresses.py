@@ -142,8 +142,8 @@ class TestAddressBook:
     def test_addresses_told_by_others_come_last_and_expire(self) -> None:
         book = AddressBook()
         book.remember(PEER, ["/ip4/10.0.0.1/tcp/1"])
-        book.hear(PEER, ["/ip4/10.0.0.9/tcp/1", "/ip4/10.0.0.1/tcp/1"], 0.0)
-        book.hear(OTHER, ["/ip4/10.0.0.9/tcp/2"], 0.0)
+        book.record_reported(PEER, ["/ip4/10.0.0.9/tcp/1", "/ip4/10.0.0.1/tcp/1"], 0.0)
+        book.record_reported(OTHER, ["/ip4/10.0.0.9/tcp/2"], 0.0)
         hosts = [address.host for address in book.addresses_of(PEER, 1.0)]
         assert hosts == ["10.0.0.1", "10.0.0.9"]
         assert book.peers(1.0) == [PEER, OTHER]
@@ -154,13 +154,13 @@ class TestAddressBook:
 
     def test_addresses_told_by_others_are_bounded_and_have_no_names(self) -> None:
         book = AddressBook({PEER}.__contains__)
-        book.hear(PEER, [f"/ip4/10.0.0.{n}/tcp/1" for n in range(1, 30)], 0.0)
+        book.record_reported(PEER, [f"/ip4/10.0.0.{n}/tcp/1" for n in range(1, 30)], 0.0)
         assert len(book.addresses_of(PEER, 0.0)) == HEARSAY_PER_PEER_MAX
-        book.hear(OTHER, ["/dns4/slow.example/tcp/1"], 0.0)
+        book.record_reported(OTHER, ["/dns4/slow.example/tcp/1"], 0.0)
         assert book.addresses_of(OTHER, 0.0) == []
         for number in range(HEARSAY_PEERS_MAX + 3):
             somebody = Identity.from_seed(number.to_bytes(32, "big")).peer
-            book.hear(somebody, ["/ip4/10.0.0.1/tcp/1"], 0.0)
+            book.record_reported(somebody, ["/ip4/10.0.0.1/tcp/1"], 0.0)
         assert len(book.peers(0.0)) == HEARSAY_PEERS_MAX
         assert PEER in book.peers(0.0)
 

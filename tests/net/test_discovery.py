@@ -105,7 +105,7 @@ class TestAnswersOfOthers:
     async def test_only_members_are_asked_even_in_an_open_run(self) -> None:
         async with networks(2) as (victim, honest):
             await honest.connect(victim.addresses()[0])
-            victim.know_members([honest.peer])
+            victim.set_members([honest.peer])
             async with hostile_to(victim) as hostile:
                 liar = Liar(hostile, {})
                 await honest.provide(RUN)

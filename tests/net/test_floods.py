@@ -64,7 +64,7 @@ def refused(victim: Network) -> int:
 async def attacked() -> AsyncIterator[tuple[Network, SharedFeed[bytes], Network, Hostile]]:
     """A victim with its feed, an honest member, and a hostile peer that is not a member."""
     async with networks(2) as (victim, honest):
-        victim.know_members([honest.peer])
+        victim.set_members([honest.peer])
         channel = victim.subscribe(TOPIC)
         await honest.connect(victim.addresses()[0])
         await heard(honest, TOPIC, b"first", channel)
@@ -84,8 +84,8 @@ async def test_messages_over_the_allowance_are_dropped_unchecked(
         await eventually(lambda: authors(checked).count(author) + refused(victim) == 900)
         # The allowance grows while the frame is processed.
         assert OTHERS_AT_ONCE <= authors(checked).count(author) < 1.2 * OTHERS_AT_ONCE
-        assert victim.take_floods() == {IDENTITY.peer: refused(victim)}
-        assert victim.take_floods() == {}
+        assert victim.pop_floods() == {IDENTITY.peer: refused(victim)}
+        assert victim.pop_floods() == {}
 
 
 async def test_message_refused_from_one_neighbour_is_taken_from_another() -> None:
@@ -113,14 +113,14 @@ async def test_endless_names_are_not_printed_in_full(checked: list[rpc_pb2.Messa
         await eventually(lambda: refused(victim) == 2)
         await heard(honest, TOPIC, b"at once", channel)
         assert hostile.host.get_id().to_bytes() not in authors(checked)
-        assert victim.take_floods() == {IDENTITY.peer: 2}
+        assert victim.pop_floods() == {IDENTITY.peer: 2}
 
 
 async def test_endless_frames_are_left_unread() -> None:
     async with attacked() as (victim, channel, honest, hostile):
         stream = await hostile.open(MESHSUB)
         await stream.write(b"\x00" * 2 * FRAMES_AT_ONCE)
-        await eventually(lambda: IDENTITY.peer in victim.take_floods())
+        await eventually(lambda: IDENTITY.peer in victim.pop_floods())
         await heard(honest, TOPIC, b"amid the frames", channel)
 
 
@@ -189,7 +189,7 @@ class TestSharedFeed:
 
 async def test_members_connect_however_many_others_are_connected() -> None:
     async with networks(3, room=Room(others=1)) as (victim, first, member):
-        victim.know_members([member.peer])
+        victim.set_members([member.peer])
         await first.connect(victim.addresses()[0])
         async with hostile_to(victim):
             await eventually(lambda: victim.connected() == {first.peer})

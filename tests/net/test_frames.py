@@ -29,7 +29,7 @@ from p2ptrain.net.gossip.frames import (
     is_ordinary,
     subscriptions_of,
 )
-from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_AT_ONCE, Intake
+from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_AT_ONCE, GossipLimits
 from p2ptrain.net.gossip.pubsub import REPLAYS_AT_ONCE, Gossip
 from p2ptrain.net.host.hardening import build_host, running
 
@@ -89,7 +89,7 @@ class TestTopics:
                 with trio.fail_after(60):
                     while (await at_behind.receive())[0] != IDENTITY.peer:
                         pass
-                assert victim.take_floods() == {IDENTITY.peer: 2}
+                assert victim.pop_floods() == {IDENTITY.peer: 2}
                 assert {len(message.topicIDs) for message in checked} == {1}
 
     async def test_message_without_our_topic_is_refused(self) -> None:
@@ -192,12 +192,12 @@ async def test_empty_requests_for_messages_are_not_looped_over(
 
 
 def test_long_frames_use_up_a_neighbours_allowance() -> None:
-    gate = Intake(lambda peer: True)
+    gate = GossipLimits(lambda peer: True)
     long = 64 * BYTES_PER_UNIT
-    taken = sum(gate.takes_frame(IDENTITY.peer, long, 0.0) for _ in range(FRAMES_AT_ONCE))
+    taken = sum(gate.admits_frame(IDENTITY.peer, long, 0.0) for _ in range(FRAMES_AT_ONCE))
     assert taken == FRAMES_AT_ONCE // 65
-    assert gate.takes_entries(IDENTITY.peer, 0, 0.0)
-    assert not gate.takes_entries(IDENTITY.peer, 50, 0.0)
+    assert gate.admits_entries(IDENTITY.peer, 0, 0.0)
+    assert not gate.admits_entries(IDENTITY.peer, 50, 0.0)
 
 
 async def test_whole_messages_are_not_kept_for_comparison() -> None:

@@ -212,7 +212,7 @@ async def test_exception_in_a_judge_costs_only_the_message() -> None:
                 raise RuntimeError("bug")
             return True
 
-        here.victim.judge(TOPIC, boom)
+        here.victim.set_validator(TOPIC, boom)
         for _ in range(3):
             await here.honest.publish(TOPIC, b"x")
         await here.serves()

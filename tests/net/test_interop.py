@@ -16,8 +16,8 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from p2ptrain.ids import PeerId
-from p2ptrain.net.kad import Answerer, key_of, providers_in
-from p2ptrain.net.records import Records
+from p2ptrain.net.kad import KadServer, key_of, providers_in
+from p2ptrain.net.records import ProviderRecords
 
 from .conftest import everybody, identity
 from .interop import RUN
@@ -27,18 +27,18 @@ NODES = {identity(number).peer for number in (1, 2, 3)}
 KEY = key_of(RUN)
 
 
-def answerer_of(node: PeerId, answers: list[Message]) -> Answerer:
+def answerer_of(node: PeerId, answers: list[Message]) -> KadServer:
     """Return a DHT that knows the peers named in the recorded answers of `node`."""
     closer = [told for answer in answers for told in answer.closerPeers]
     neighbours = {PeerId(str(ID(told.id))): [str(Multiaddr(told.addrs[0]))] for told in closer}
-    records = Records(everybody)
+    records = ProviderRecords(everybody)
     for answer in answers:
         for peer, addresses in providers_in(answer.SerializeToString(), KEY).items():
             if peer == node:
                 records.announce(KEY, addresses)
             else:
                 assert records.add(KEY, peer, addresses, 0.0)
-    return Answerer(node, records, lambda: neighbours)
+    return KadServer(node, records, lambda: neighbours)
 
 
 @pytest.mark.parametrize("implementation", ["go-libp2p", "js-libp2p"])

@@ -15,14 +15,14 @@ from p2ptrain.net.kad import (
     ANSWER_BYTES_MAX,
     CLOSER_MAX,
     REQUEST_BYTES_MAX,
-    Answerer,
+    KadServer,
     announcement,
     key_of,
     nearest,
     providers_in,
     question,
 )
-from p2ptrain.net.records import KEYS_MAX, PROVIDERS_MAX, RECORD_S, Records
+from p2ptrain.net.records import KEYS_MAX, PROVIDERS_MAX, RECORD_S, ProviderRecords
 
 from .conftest import identity
 
@@ -38,8 +38,10 @@ def everybody(peer: PeerId) -> bool:
     return True
 
 
-def answerer(records: Records, neighbours: dict[PeerId, list[str]] | None = None) -> Answerer:
-    return Answerer(ME, records, lambda: neighbours or {})
+def answerer(
+    records: ProviderRecords, neighbours: dict[PeerId, list[str]] | None = None
+) -> KadServer:
+    return KadServer(ME, records, lambda: neighbours or {})
 
 
 def test_key_is_a_sha2_256_multihash() -> None:
@@ -49,7 +51,7 @@ def test_key_is_a_sha2_256_multihash() -> None:
 
 
 def test_recorded_peers_are_found() -> None:
-    records = Records(everybody)
+    records = ProviderRecords(everybody)
     asked = answerer(records, {STRANGER: [ADDRESS]})
     assert asked.answer(MEMBER, announcement(KEY, MEMBER, [ADDRESS]), 0.0) == b""
     reply = asked.answer(STRANGER, question(KEY), 1.0)
@@ -60,14 +62,14 @@ def test_recorded_peers_are_found() -> None:
 
 
 def test_peer_can_announce_only_itself() -> None:
-    records = Records(everybody)
+    records = ProviderRecords(everybody)
     assert answerer(records).answer(STRANGER, announcement(KEY, MEMBER, [ADDRESS]), 0.0) is None
     assert records.of(KEY, 0.0) == {}
 
 
 def test_peers_not_admitted_are_neither_stored_nor_named() -> None:
     admitted = {MEMBER}
-    records = Records(admitted.__contains__)
+    records = ProviderRecords(admitted.__contains__)
     for peer in (MEMBER, STRANGER):
         records.add(KEY, peer, [ADDRESS], 0.0)
     assert list(records.of(KEY, 0.0)) == [MEMBER]
@@ -76,7 +78,7 @@ def test_peers_not_admitted_are_neither_stored_nor_named() -> None:
 
 
 def test_records_expire_except_our_own() -> None:
-    records = Records(everybody)
+    records = ProviderRecords(everybody)
     records.announce(KEY, [f"{ADDRESS}/p2p/{ME}"])
     records.add(KEY, MEMBER, [ADDRESS], 0.0)
     reply = answerer(records).answer(STRANGER, question(KEY), RECORD_S)
@@ -85,7 +87,7 @@ def test_records_expire_except_our_own() -> None:
 
 
 def test_old_records_make_room_for_newer_ones() -> None:
-    records = Records(everybody)
+    records = ProviderRecords(everybody)
     for number, peer in enumerate(PEERS):
         records.add(KEY, peer, [ADDRESS], 0.0)
         assert list(records.of(KEY, 0.0))[-1] == peer
@@ -100,14 +102,14 @@ def test_old_records_make_room_for_newer_ones() -> None:
 def test_keys_of_wrong_length_are_refused(key: bytes) -> None:
     for kind in (Message.ADD_PROVIDER, Message.GET_PROVIDERS, Message.FIND_NODE):
         asked = Message(type=kind, key=key).SerializeToString()
-        assert answerer(Records(everybody)).answer(MEMBER, asked, 0.0) is None
+        assert answerer(ProviderRecords(everybody)).answer(MEMBER, asked, 0.0) is None
 
 
 def test_nearest_neighbours_fit_a_readable_answer() -> None:
     name = ".".join(["x" * 63, "y" * 63, "z" * 63, "w" * 61])
     names = [f"/dns4/{name}/tcp/4201", f"/dns6/{name}/tcp/4201"]
     addresses = names + [f"/ip6/2001:db8::{n}/tcp/4201" for n in range(1, 7)]
-    records = Records(everybody)
+    records = ProviderRecords(everybody)
     for peer in PEERS:
         assert records.add(KEY, peer, addresses, 0.0)
     records.announce(KEY, addresses)

@@ -9,7 +9,7 @@ from p2ptrain.errors import NetworkUnreachable
 from p2ptrain.identity import Identity
 from p2ptrain.net.addresses import parse
 from p2ptrain.net.faults import DialFailed, none_answered
-from p2ptrain.net.scopes import Scope, scope_of
+from p2ptrain.net.scopes import AddressScope, scope_of
 
 PEER = Identity.from_seed(b"p" * 32).peer
 
@@ -17,40 +17,47 @@ PEER = Identity.from_seed(b"p" * 32).peer
 @pytest.mark.parametrize(
     ("place", "scope"),
     [
-        ("/ip4/127.0.0.1", Scope.LOOPBACK),
-        ("/ip4/127.9.9.9", Scope.LOOPBACK),
-        ("/ip4/0.0.0.0", Scope.LOOPBACK),
-        ("/ip6/::1", Scope.LOOPBACK),
-        ("/ip6/::", Scope.LOOPBACK),
-        ("/ip6/::ffff:127.0.0.1", Scope.LOOPBACK),
-        ("/ip4/10.0.0.5", Scope.PRIVATE),
-        ("/ip4/172.16.0.1", Scope.PRIVATE),
-        ("/ip4/172.32.0.1", Scope.PUBLIC),
-        ("/ip4/192.168.1.7", Scope.PRIVATE),
-        ("/ip4/169.254.1.1", Scope.PRIVATE),
-        ("/ip6/::ffff:10.0.0.5", Scope.PRIVATE),
-        ("/ip6/fe80::1", Scope.PRIVATE),
-        ("/ip6/fd00::1", Scope.PRIVATE),
-        ("/ip4/100.64.0.1", Scope.SHARED),
-        ("/ip4/100.127.255.255", Scope.SHARED),
-        ("/ip4/100.63.255.255", Scope.PUBLIC),
-        ("/ip4/100.128.0.0", Scope.PUBLIC),
-        ("/ip4/192.0.2.1", Scope.EXAMPLE),
-        ("/ip4/198.51.100.1", Scope.EXAMPLE),
-        ("/ip4/203.0.113.7", Scope.EXAMPLE),
-        ("/ip6/2001:db8::7", Scope.EXAMPLE),
-        ("/ip4/1.1.1.1", Scope.PUBLIC),
-        ("/ip6/2606:4700:4700::1111", Scope.PUBLIC),
-        ("/dns/seed.example", Scope.NAME),
+        ("/ip4/127.0.0.1", AddressScope.LOOPBACK),
+        ("/ip4/127.9.9.9", AddressScope.LOOPBACK),
+        ("/ip4/0.0.0.0", AddressScope.LOOPBACK),
+        ("/ip6/::1", AddressScope.LOOPBACK),
+        ("/ip6/::", AddressScope.LOOPBACK),
+        ("/ip6/::ffff:127.0.0.1", AddressScope.LOOPBACK),
+        ("/ip4/10.0.0.5", AddressScope.PRIVATE),
+        ("/ip4/172.16.0.1", AddressScope.PRIVATE),
+        ("/ip4/172.32.0.1", AddressScope.PUBLIC),
+        ("/ip4/192.168.1.7", AddressScope.PRIVATE),
+        ("/ip4/169.254.1.1", AddressScope.PRIVATE),
+        ("/ip6/::ffff:10.0.0.5", AddressScope.PRIVATE),
+        ("/ip6/fe80::1", AddressScope.PRIVATE),
+        ("/ip6/fd00::1", AddressScope.PRIVATE),
+        ("/ip4/100.64.0.1", AddressScope.SHARED),
+        ("/ip4/100.127.255.255", AddressScope.SHARED),
+        ("/ip4/100.63.255.255", AddressScope.PUBLIC),
+        ("/ip4/100.128.0.0", AddressScope.PUBLIC),
+        ("/ip4/192.0.2.1", AddressScope.EXAMPLE),
+        ("/ip4/198.51.100.1", AddressScope.EXAMPLE),
+        ("/ip4/203.0.113.7", AddressScope.EXAMPLE),
+        ("/ip6/2001:db8::7", AddressScope.EXAMPLE),
+        ("/ip4/1.1.1.1", AddressScope.PUBLIC),
+        ("/ip6/2606:4700:4700::1111", AddressScope.PUBLIC),
+        ("/dns/seed.example", AddressScope.NAME),
     ],
 )
-def test_scope_of_each_kind_of_address(place: str, scope: Scope) -> None:
+def test_scope_of_each_kind_of_address(place: str, scope: AddressScope) -> None:
     assert scope_of(parse(f"{place}/tcp/4201")) is scope
 
 
 def test_address_without_public_scope_has_a_code_and_message() -> None:
-    assert {each.code for each in Scope} == {"ADDR-LOOPBACK", "ADDR-PRIVATE", ""} <= {*CODES, ""}
-    assert {each for each in Scope if not each.words} == {Scope.PUBLIC, Scope.NAME}
+    assert (
+        {each.code for each in AddressScope}
+        == {"ADDR-LOOPBACK", "ADDR-PRIVATE", ""}
+        <= {*CODES, ""}
+    )
+    assert {each for each in AddressScope if not each.words} == {
+        AddressScope.PUBLIC,
+        AddressScope.NAME,
+    }
 
 
 def failed(place: str, code: str = "NET-REFUSED") -> DialFailed:

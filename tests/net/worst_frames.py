@@ -19,7 +19,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
 
 from p2ptrain.eviction import nobody
-from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_PER_S, Intake
+from p2ptrain.net.gossip.limits import BYTES_PER_UNIT, FRAMES_PER_S, GossipLimits
 
 from .conftest import eventually, networks
 from .hostile import Hostile, hostile_to
@@ -103,7 +103,7 @@ async def main() -> None:
             spent, let_in, frame, name = [], 0, b"", ""
             for repeat in range(REPEATS):
                 name, frame = list(frames(hostile, 1000 * (index * REPEATS + repeat)))[index]
-                pubsub._intake = Intake(nobody)  # each frame finds its whole allowance
+                pubsub._limits = GossipLimits(nobody)  # each frame finds its whole allowance
                 seen, began = len(router.mcache.msgs), time.process_time()
                 await pubsub._take_frame(peer, rpc_pb2.RPC.FromString(frame))
                 spent.append(time.process_time() - began)

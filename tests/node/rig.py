@@ -15,7 +15,7 @@ import trio
 
 from p2ptrain.archive.admission import Admission
 from p2ptrain.archive.home import Home
-from p2ptrain.archive.step_index import History
+from p2ptrain.archive.step_index import StepIndex
 from p2ptrain.config.node import NodeConfig
 from p2ptrain.dataplane import Endpoint
 from p2ptrain.encoding import pack
@@ -83,7 +83,7 @@ class PaperNetwork:
     published: list[tuple[str, bytes]] = field(default_factory=list)
     requested: list[tuple[PeerId, bytes]] = field(default_factory=list)
     handlers: dict[str, Handler] = field(default_factory=dict)
-    judges: dict[str, Callable[[PeerId, PeerId, bytes], bool]] = field(default_factory=dict)
+    validators: dict[str, Callable[[PeerId, PeerId, bytes], bool]] = field(default_factory=dict)
     dropped: list[PeerId] = field(default_factory=list)
     members: list[PeerId] = field(default_factory=list)
     floods: dict[PeerId, int] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class PaperNetwork:
     def known_addresses(self) -> dict[PeerId, list[str]]:
         return self.addresses_by_peer
 
-    def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
+    def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
         self.addresses_by_peer[peer] = [*self.addresses_of(peer), *addresses]
 
     def dialable_peers(self) -> list[PeerId]:
@@ -120,13 +120,13 @@ class PaperNetwork:
     def drop(self, peer: PeerId) -> None:
         self.dropped.append(peer)
 
-    def know_members(self, members: Iterable[PeerId]) -> None:
+    def set_members(self, members: Iterable[PeerId]) -> None:
         self.members = list(members)
 
-    def judge(self, topic: str, judge: Callable[[PeerId, PeerId, bytes], bool]) -> None:
-        self.judges[topic] = judge
+    def set_validator(self, topic: str, validator: Callable[[PeerId, PeerId, bytes], bool]) -> None:
+        self.validators[topic] = validator
 
-    def take_floods(self) -> dict[PeerId, int]:
+    def pop_floods(self) -> dict[PeerId, int]:
         floods, self.floods = self.floods, {}
         return floods
 
@@ -233,7 +233,7 @@ class Growing:
         self.rules = rules
         self.kept = KeptChain(rules)
         self.state = genesis(rules)
-        self.history = History(self.kept)
+        self.history = StepIndex(self.kept)
 
     def grow(self, *values: Value) -> None:
         for value in values:
@@ -270,7 +270,7 @@ async def rig(
     identity = load_or_create(home.identity)
     config = NodeConfig(home.root, data_host="127.0.0.1", seed=seed, device="cpu")
     admission = OpenDoor(home) if welcoming else Admission(home)
-    admission.enter(run)
+    admission.set_run(run)
     network = PaperNetwork()
     with Diary(home.journal) as diary:
         around = Surroundings(
@@ -300,8 +300,8 @@ class Neighbour:
 
     def __init__(self, r: Rig, other: Rig) -> None:
         endpoint = other.context.plane.endpoint
-        r.context.plane.listener.trust(endpoint.certificate_der)
-        other.context.plane.listener.trust(r.context.plane.endpoint.certificate_der)
+        r.context.plane.listener.trust_certificate(endpoint.certificate_der)
+        other.context.plane.listener.trust_certificate(r.context.plane.endpoint.certificate_der)
         beat = heartbeat(r.run.id, endpoint=pack(endpoint.to_wire()))
         r.context.peers.table.note_heartbeat(endpoint.peer, beat, r.context.now())
         r.context.peers.detector.note_arrival(endpoint.peer, r.context.now())

@@ -30,7 +30,7 @@ from p2ptrain.errors import P2PTrainError, PeerTooSlow
 from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.node.control.leaving import leave
-from p2ptrain.node.main import lives
+from p2ptrain.node.main import run_lives
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.journal import Journal
@@ -42,8 +42,8 @@ from p2ptrain.run import (
     save_allowlist,
 )
 from p2ptrain.store import Disk
-from p2ptrain.testing.accounts import Account, Credits, trained_by, update_fault
-from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
+from p2ptrain.testing.accounts import ChainCredits, Credits, trained_by, update_fault
+from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from p2ptrain.testing.published import publish
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -81,7 +81,7 @@ class SwarmNode:
     config: NodeConfig
     home: Home
     identity: Identity
-    remote: Remote = field(default_factory=Remote)
+    remote: TrainerRemote = field(default_factory=TrainerRemote)
     disk: Disk | None = None
     context_now: Context | None = None
     error: P2PTrainError | None = None
@@ -136,7 +136,7 @@ class SwarmNode:
     async def _live(self) -> None:
         with sole_use(self.home), Diary(self.home.journal) as diary:
             self.records = diary.records
-            await lives(
+            await run_lives(
                 self.config,
                 self.home,
                 diary,
@@ -184,7 +184,7 @@ class Swarm:
         self.nodes: dict[str, SwarmNode] = {}
         self.run: Run | None = None
         self._stops_at: int | None = None
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, ChainCredits] = {}
 
     @property
     def seed(self) -> SwarmNode:
@@ -342,11 +342,13 @@ class Swarm:
         """
         return [each for each in self._account_of(node).committed() if each[0] < node.step]
 
-    def _account_of(self, node: SwarmNode) -> Account:
+    def _account_of(self, node: SwarmNode) -> ChainCredits:
         account = self._accounts.get(node.name)
         if account is None or account.chain is not node.context.ledger.core.chain:
             assert self.run is not None
-            account = self._accounts[node.name] = Account(node.context.ledger.core.chain, self.run)
+            account = self._accounts[node.name] = ChainCredits(
+                node.context.ledger.core.chain, self.run
+            )
         return account
 
     def check_chain(self, witness: str = "seed") -> None:
@@ -415,9 +417,9 @@ class Deaf(RingInbox):
     def hear_again(self) -> None:
         self.from_step = float("inf")
 
-    def take(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
+    def wait_for_socket(self, key: RingKey, *, deadline_s: float) -> PeerSocket:
         if key.step < self.from_step:
-            return self.inbox.take(key, deadline_s=deadline_s)
+            return self.inbox.wait_for_socket(key, deadline_s=deadline_s)
         self._waits_ended.wait(deadline_s)
         raise PeerTooSlow("it did not open its stream in time", peer=key.peer)
 

@@ -36,7 +36,7 @@ def organiser(home: Home, run: Run) -> Identity:
 @pytest.fixture
 def admission(home: Home, run: Run) -> Admission:
     entered = Admission(home)
-    entered.enter(run)
+    entered.set_run(run)
     return entered
 
 
@@ -60,7 +60,7 @@ def test_organiser_founders_and_listed_peers_are_admitted(admission: Admission, 
 def test_every_valid_peer_is_admitted_to_an_open_run(tmp_path: Path) -> None:
     home = Home(tmp_path / "open")
     admission = Admission(home)
-    admission.enter(publish(home, admission="open"))
+    admission.set_run(publish(home, admission="open"))
     assert admission.admits(BOB.peer)
     members = admission.members_allowed()
     assert BOB.peer in members
@@ -70,10 +70,10 @@ def test_every_valid_peer_is_admitted_to_an_open_run(tmp_path: Path) -> None:
 def test_newer_list_is_used_and_stored(
     admission: Admission, home: Home, run: Run, organiser: Identity
 ) -> None:
-    assert admission.consider(listed(run, 5, BOB.peer, by=organiser).to_bytes())
+    assert admission.adopt_if_newer(listed(run, 5, BOB.peer, by=organiser).to_bytes())
     assert (admission.admits(ANN.peer), admission.admits(BOB.peer)) == (False, True)
     restarted = Admission(home)
-    restarted.enter(run)
+    restarted.set_run(run)
     assert restarted.admits(BOB.peer)
 
 
@@ -81,14 +81,14 @@ def test_newer_list_is_used_and_stored(
 def test_list_that_is_not_newer_changes_nothing(
     admission: Admission, run: Run, organiser: Identity, sequence: int
 ) -> None:
-    admission.consider(listed(run, 5, BOB.peer, by=organiser).to_bytes())
-    assert not admission.consider(listed(run, sequence, CAI.peer, by=organiser).to_bytes())
+    admission.adopt_if_newer(listed(run, 5, BOB.peer, by=organiser).to_bytes())
+    assert not admission.adopt_if_newer(listed(run, sequence, CAI.peer, by=organiser).to_bytes())
     assert (admission.admits(BOB.peer), admission.admits(CAI.peer)) == (True, False)
 
 
 def test_only_the_organiser_can_sign_a_list(admission: Admission, run: Run) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        admission.consider(listed(run, 9, CAI.peer, by=CAI).to_bytes())
+        admission.adopt_if_newer(listed(run, 9, CAI.peer, by=CAI).to_bytes())
     assert caught.value.code == "ALLOWLIST-SIGNER"
     assert not admission.admits(CAI.peer)
 
@@ -98,14 +98,14 @@ def test_list_of_another_run_is_refused(
 ) -> None:
     other = SignedAllowlist.publish(organiser, Allowlist.of("f" * 64, 9, [CAI.peer]))
     with pytest.raises(RunMismatch):
-        admission.consider(other.to_bytes())
+        admission.adopt_if_newer(other.to_bytes())
 
 
 def test_truncated_list_is_refused(admission: Admission, run: Run, organiser: Identity) -> None:
     data = listed(run, 9, CAI.peer, by=organiser).to_bytes()
     for cut in (0, 1, len(data) // 2, len(data) - 1):
         with pytest.raises(RemoteProtocolError):
-            admission.consider(data[:cut])
+            admission.adopt_if_newer(data[:cut])
     assert not admission.admits(CAI.peer)
 
 
@@ -136,6 +136,6 @@ def test_list_that_cannot_be_stored_is_not_used(
 
     monkeypatch.setattr(module, "save_allowlist", full)
     with pytest.raises(StoreFull) as caught:
-        admission.consider(listed(run, 5, BOB.peer, by=organiser).to_bytes())
+        admission.adopt_if_newer(listed(run, 5, BOB.peer, by=organiser).to_bytes())
     assert caught.value.code == "DISK-LOW"
     assert (admission.admits(ANN.peer), admission.admits(BOB.peer)) == (True, False)

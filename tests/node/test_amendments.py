@@ -58,8 +58,8 @@ def listed(*amendments: SignedAmendment) -> bytes:
 def test_new_amendment_is_stored_once(home: Home, run: Run) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
     assert (here.held, here.to_bytes()) == ((), b"")
-    assert here.consider(listed(one))
-    assert not here.consider(listed(one))
+    assert here.adopt_new(listed(one))
+    assert not here.adopt_new(listed(one))
     assert Amendments.of(home, run).held == here.held == (one,)
     assert here.terms == {one.terms}
 
@@ -67,7 +67,7 @@ def test_new_amendment_is_stored_once(home: Home, run: Run) -> None:
 def test_command_and_gossip_do_not_lose_each_others_amendments(home: Home, run: Run) -> None:
     here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
     save_amendments(home.amendments, [one])
-    assert here.consider(listed(other))
+    assert here.adopt_new(listed(other))
     assert Amendments.of(home, run).held == here.held == (one, other)
     assert not here.reload()
 
@@ -75,21 +75,21 @@ def test_command_and_gossip_do_not_lose_each_others_amendments(home: Home, run: 
 def test_amendment_stored_by_the_command_is_news(home: Home, run: Run) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
     save_amendments(home.amendments, [one])
-    assert here.consider(listed(one))
+    assert here.adopt_new(listed(one))
     assert here.held == (one,)
-    assert not here.consider(listed(one))
+    assert not here.adopt_new(listed(one))
 
 
 def test_amendments_beyond_the_bound_are_not_even_checked(home: Home, run: Run) -> None:
     with pytest.raises(RemoteProtocolError, match="129 amendments are more than 128"):
-        Amendments.of(home, run).consider(pack([b""] * (AMENDMENTS_MAX + 1)))
+        Amendments.of(home, run).adopt_new(pack([b""] * (AMENDMENTS_MAX + 1)))
 
 
 def test_bounded_number_is_kept_and_agreed_ones_have_priority(home: Home, run: Run) -> None:
     here, agreed = Amendments.of(home, run), signed(run, home, 1, 2)
-    here.consider(listed(agreed))
+    here.adopt_new(listed(agreed))
     for number in range(2, AMENDMENTS_MAX + 3):
-        here.consider(listed(signed(run, home, number, 9)), (agreed.terms,))
+        here.adopt_new(listed(signed(run, home, number, 9)), (agreed.terms,))
     assert len(here.held) == AMENDMENTS_MAX
     assert here.held[0] == agreed
     assert here.held[-1].amendment.number == AMENDMENTS_MAX + 2
@@ -98,7 +98,7 @@ def test_bounded_number_is_kept_and_agreed_ones_have_priority(home: Home, run: R
 def test_terms_of_a_step_are_the_agreed_ones_not_the_signed_ones(home: Home, run: Run) -> None:
     here = Amendments.of(home, run)
     one, other = signed(run, home), signed(run, home, 2, 5, lr=0.01)
-    here.consider(listed(one, other))
+    here.adopt_new(listed(one, other))
     assert here.leg((), 9) == Leg(run.manifest)
     legs = [here.leg((one.terms, other.terms), step) for step in (2, 3, 4, 5)]
     first = Leg(run.manifest).amended(one.amendment)
@@ -109,12 +109,12 @@ def test_terms_of_a_step_are_the_agreed_ones_not_the_signed_ones(home: Home, run
 def test_missing_amendment_is_named_and_not_guessed(home: Home, run: Run) -> None:
     here, one, other = Amendments.of(home, run), signed(run, home), signed(run, home, 2, 5)
     agreed = (one.terms, other.terms)
-    here.consider(listed(one))
+    here.adopt_new(listed(one))
     assert [here.missing(agreed, step) for step in (2, 4, 5)] == [None, None, other.terms]
     with pytest.raises(LocalProtocolError):
         here.leg(agreed, 5)
     assert here.nearest(agreed, 5) == here.leg(agreed, 4)
-    here.consider(listed(other))
+    here.adopt_new(listed(other))
     assert here.leg(agreed, 5).number == 2
 
 
@@ -123,7 +123,7 @@ def test_ledger_that_misstates_an_amendment_is_not_followed(
     lie: dict[str, object], home: Home, run: Run
 ) -> None:
     here, one = Amendments.of(home, run), signed(run, home)
-    here.consider(listed(one))
+    here.adopt_new(listed(one))
     with pytest.raises(RemoteProtocolError) as caught:
         here.leg((replace(one.terms, **lie),), 9)  # type: ignore[arg-type]
     assert caught.value.code == "AMEND-DIFFERS"
@@ -201,7 +201,7 @@ async def test_agreed_amendment_is_requested_until_a_peer_has_it(
 async def test_bound_on_influence_leaves_room_for_earlier_work(tmp_path: Path) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one = of(r, 1, 1, lr=0.001)
-        r.context.amendments.consider(listed(one))
+        r.context.amendments.adopt_new(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
         assert [r.context.outer_step(step).influence_max for step in (0, 1, 8)] == [before] * 3
@@ -213,7 +213,7 @@ async def test_earlier_work_is_kept_for_as_many_inner_steps_per_fragment(tmp_pat
     halves = SyncSpec(fragments=2)
     async with rig(tmp_path, steps=99, inner_steps=4, rules=ALONE, sync=halves) as r:
         one = of(r, 1, 1, lr=0.001)
-        r.context.amendments.consider(listed(one))
+        r.context.amendments.adopt_new(listed(one))
         r.decide(naming(r, one.terms))
         before = r.run.manifest.influence_max
         assert [r.context.outer_step(step).influence_max for step in (0, 9, 16)] == [before] * 3
@@ -225,7 +225,7 @@ async def test_status_shows_current_future_and_late_amendments(
 ) -> None:
     async with rig(tmp_path, steps=99, rules=ALONE) as r:
         one, next_one, late = of(r, 1, 2), of(r, 2, 9, lr=0.01), of(r, 3, 1, lr=0.02)
-        r.context.amendments.consider(listed(one, next_one, late))
+        r.context.amendments.adopt_new(listed(one, next_one, late))
         r.decide(naming(r, one.terms))
         assert in_words(r.context) == (
             "1: inner steps 4, codec fp16 from outer step 2 on; "

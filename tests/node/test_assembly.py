@@ -55,7 +55,7 @@ def test_own_address_is_used_where_no_other_is_known(
 
 async def assemble(home: Home, run: Run, **options: object) -> None:
     admission = Admission(home)
-    admission.enter(run)
+    admission.set_run(run)
     config = NodeConfig(home.root, **({"data_host": "127.0.0.1"} | options))  # type: ignore[arg-type]
     identity = load_or_create(home.identity)
     network = PaperNetwork()

@@ -69,8 +69,8 @@ def hear(table: PeerTable, payload: bytes, now: float = 0.0) -> Heartbeat | None
 
 
 def picture(table: PeerTable) -> Heartbeat | None:
-    view = table.get(ANN.peer)
-    return view.heartbeat if view else None
+    record = table.get(ANN.peer)
+    return record.heartbeat if record else None
 
 
 # ── sending ──────────────────────────────────────────────────────────────────────────────────────
@@ -180,15 +180,15 @@ def test_unreadable_beat_shows_that_its_sender_lives_if_it_is_new() -> None:
     hear(table, payloads[0], 1.0)
     for serial, now, heard_s in ((20, 2.0, 2.0), (19, 3.0, 2.0), (20, 4.0, 2.0), (21, 5.0, 5.0)):
         assert hear(table, payloads[serial], now) is None
-        view = table.get(ANN.peer)
-        assert view is not None
-        assert (view.heard_s, view.heartbeat) == (heard_s, AT_WORK)
+        record = table.get(ANN.peer)
+        assert record is not None
+        assert (record.heard_s, record.heartbeat) == (heard_s, AT_WORK)
     hear(table, payloads[2 * FULL_EVERY], 6.0)
     assert picture(table) == beats[-1]
     hear(table, payloads[21], 7.0)
-    view = table.get(ANN.peer)
-    assert view is not None
-    assert (view.heard_s, view.unread) == (6.0, None)
+    record = table.get(ANN.peer)
+    assert record is not None
+    assert (record.heard_s, record.unread) == (6.0, None)
 
 
 def test_beat_of_another_life_is_not_read_with_this_lifes_base() -> None:
@@ -197,9 +197,9 @@ def test_beat_of_another_life_is_not_read_with_this_lifes_base() -> None:
     _, small = said(*later)
     hear(table, encode(AT_WORK))
     assert hear(table, small, 1.0) is None
-    view = table.get(ANN.peer)
-    assert view is not None
-    assert (view.heartbeat, view.heard_s, view.unread) == (AT_WORK, 1.0, (2, FIRST + 1))
+    record = table.get(ANN.peer)
+    assert record is not None
+    assert (record.heartbeat, record.heard_s, record.unread) == (AT_WORK, 1.0, (2, FIRST + 1))
 
 
 def test_beat_of_an_earlier_life_is_no_sign_of_life() -> None:
@@ -208,9 +208,9 @@ def test_beat_of_an_earlier_life_is_no_sign_of_life() -> None:
     _, old = said(AT_WORK, replace(AT_WORK, serial=FIRST + 1, inner_step=2))
     hear(table, encode(other))
     assert hear(table, old, 1.0) is None
-    view = table.get(ANN.peer)
-    assert view is not None
-    assert (view.heartbeat, view.heard_s, view.unread) == (other, 0.0, None)
+    record = table.get(ANN.peer)
+    assert record is not None
+    assert (record.heartbeat, record.heard_s, record.unread) == (other, 0.0, None)
 
 
 def test_late_full_beat_does_not_become_the_base() -> None:

@@ -21,13 +21,13 @@ async def test_one_ring_wakes_every_waiting_task() -> None:
         nursery.start_soon(wait, "a")
         nursery.start_soon(wait, "b")
         await trio.testing.wait_all_tasks_blocked()
-        changes.ring()
+        changes.notify_all()
     assert sorted(woken) == ["a", "b"]
 
 
 async def test_ring_before_the_wait_is_missed_but_the_time_limit_works() -> None:
     changes = Changes()
-    changes.ring()
+    changes.notify_all()
     began = trio.current_time()
     with trio.fail_after(20.0):
         await changes.wait(at_most_s=0.01)
@@ -41,7 +41,7 @@ async def test_finished_work_is_reported_as_done() -> None:
         await trio.lowlevel.checkpoint()
         done.append(True)
 
-    assert await Changes().so_long_as(lambda: True, work)
+    assert await Changes().run_while(lambda: True, work)
     assert done == [True]
 
 
@@ -50,14 +50,14 @@ async def test_work_that_became_pointless_is_cancelled() -> None:
 
     async def lose_its_point() -> None:
         await trio.testing.wait_all_tasks_blocked()
-        changes.ring()
+        changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
         matters.clear()
-        changes.ring()
+        changes.notify_all()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lose_its_point)
-        assert not await changes.so_long_as(lambda: bool(matters), trio.sleep_forever)
+        assert not await changes.run_while(lambda: bool(matters), trio.sleep_forever)
 
 
 async def test_error_of_the_work_is_raised_unchanged() -> None:
@@ -65,10 +65,10 @@ async def test_error_of_the_work_is_raised_unchanged() -> None:
         raise P2PTrainError("no")
 
     with pytest.raises(P2PTrainError, match="no"):
-        await Changes().so_long_as(lambda: True, work)
+        await Changes().run_while(lambda: True, work)
 
 
 async def test_cancelling_the_caller_cancels_the_work() -> None:
     with trio.move_on_after(0.01) as scope:
-        await Changes().so_long_as(lambda: True, trio.sleep_forever)
+        await Changes().run_while(lambda: True, trio.sleep_forever)
     assert scope.cancelled_caught

@@ -41,9 +41,9 @@ def test_costs_of_a_run_match_those_computed_by_hand() -> None:
     assert costs.inner_s == pytest.approx(262_144.0)
     slow, _, _ = costs.plans
     assert (slow.exchange.sent_bytes, slow.mbit) == (6 * numel, 10)
-    assert slow.exchange_s == pytest.approx(6 * numel * 8 / 10e6)
-    assert slow.days == pytest.approx(100 * (262_144 + slow.exchange_s) / 86_400)
-    assert slow.utilisation == pytest.approx(262_144 / (262_144 + slow.exchange_s))
+    assert slow.reduce_s == pytest.approx(6 * numel * 8 / 10e6)
+    assert slow.days == pytest.approx(100 * (262_144 + slow.reduce_s) / 86_400)
+    assert slow.utilisation == pytest.approx(262_144 / (262_144 + slow.reduce_s))
     assert slow.tokens == 4 * 100 * costs.step_tokens
 
 
@@ -71,8 +71,8 @@ def test_fragments_are_sent_in_turn_and_overlap_with_training() -> None:
     assert (5 * cut.update_bytes, 5 * cut.step_tokens) == (whole.update_bytes, whole.step_tokens)
     for all_at_once, in_turns in zip(whole.plans, cut.plans, strict=True):
         assert in_turns.overlap_s == 512 * 1024 / 1000.0
-        assert in_turns.exchange_s == pytest.approx(all_at_once.exchange_s / 5)
-        assert in_turns.waited_s == max(0.0, in_turns.exchange_s - 512 * 1024 / 1000.0)
+        assert in_turns.reduce_s == pytest.approx(all_at_once.reduce_s / 5)
+        assert in_turns.waited_s == max(0.0, in_turns.reduce_s - 512 * 1024 / 1000.0)
     assert cut.plans[-1].utilisation == 1.0 > whole.plans[-1].utilisation
 
 

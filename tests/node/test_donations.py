@@ -22,7 +22,7 @@ from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.names import label
 from p2ptrain.node.control.status import status
 from p2ptrain.node.optimizer_sharing import donor, recipient
-from p2ptrain.node.optimizer_sharing.averaged_state import Donated
+from p2ptrain.node.optimizer_sharing.averaged_state import AveragedState
 from p2ptrain.node.optimizer_sharing.donor import (
     KEPT_MAX,
     LATER,
@@ -32,7 +32,12 @@ from p2ptrain.node.optimizer_sharing.donor import (
     ask_of,
     donate,
 )
-from p2ptrain.node.optimizer_sharing.optimizer_offer import AGE_STEPS_MAX, KIND, Offer, put_newest
+from p2ptrain.node.optimizer_sharing.optimizer_offer import (
+    AGE_STEPS_MAX,
+    KIND,
+    OptimizerOffer,
+    put_newest,
+)
 from p2ptrain.node.optimizer_sharing.recipient import LATER_MAX, donors, take_inner_state
 from p2ptrain.node.outer_state.retention import collect
 from p2ptrain.node.state.context import Context
@@ -129,7 +134,7 @@ async def test_joiner_adopts_a_donors_bytes_and_names_it(tmp_path: Path) -> None
     assert (taken["peer"], taken["among"], taken["step"], taken["count"]) == (them, 1, 1, 30)
     proof = taken["offer"]
     assert isinstance(proof, bytes)
-    assert Offer.read(proof, them).digest == taken["digest"]
+    assert OptimizerOffer.decode(proof, them).digest == taken["digest"]
     assert [each["digest"] for each in other.said("inner-state-offered")] == [taken["digest"]]
     assert "donor" not in r.context.alerts
     assert r.context.sharing.inner_from == (
@@ -137,7 +142,7 @@ async def test_joiner_adopts_a_donors_bytes_and_names_it(tmp_path: Path) -> None
     )
 
 
-def offer_of(r: Rig, **changes: object) -> Offer:
+def offer_of(r: Rig, **changes: object) -> OptimizerOffer:
     """The offer of an honest donor, whose chunks are here already."""
     offer = put_newest(r.context.home.inner, r.context.store, r.run.id, r.context.layout)
     assert offer is not None
@@ -158,12 +163,12 @@ def fresh(r: Rig, why: str) -> Iterator[None]:
     assert (r.said("inner-state-taken"), r.context.sharing.inner_from) == ([], "")
 
 
-def signed(offer: Offer, **changes: object) -> bytes:
+def signed(offer: OptimizerOffer, **changes: object) -> bytes:
     wire = {name: getattr(offer, name) for name in ("run", "layout", "step", "count", "digest")}
     return Signed.by(ANN, KIND, pack(wire | changes)).to_bytes()
 
 
-LIES: dict[str, tuple[Callable[[Offer], bytes], str]] = {
+LIES: dict[str, tuple[Callable[[OptimizerOffer], bytes], str]] = {
     "nonsense": (lambda offer: b"\xc1", "not msgpack"),
     "too long": (lambda offer: bytes(3000), "too long: it has 3000 bytes"),
     "signed by another": (lambda offer: offer.signed(BOB), "another peer signed the offer"),
@@ -256,7 +261,7 @@ async def test_full_disk_keeps_no_half_of_a_state(
         monkeypatch.setattr(os, "posix_fallocate", full)
         context = r.context
         with (
-            Donated(
+            AveragedState(
                 context.home.inner, context.store, context.layout, context.manifest.inner
             ) as donated,
             pytest.raises(OSError, match="No space"),
@@ -328,7 +333,7 @@ async def test_states_of_several_members_are_fetched_at_the_same_time(
             offers[who.peer] = offer_of(r).signed(who)
         under_way, all_under_way = set[PeerId](), trio.Event()
 
-        async def fetched(context: Context, peer: PeerId, offer: Offer) -> None:
+        async def fetched(context: Context, peer: PeerId, offer: OptimizerOffer) -> None:
             under_way.add(peer)
             if len(under_way) == len(several):
                 all_under_way.set()
@@ -457,7 +462,7 @@ def test_age_limit_of_a_state_counts_inner_steps_of_all_fragments() -> None:
     """A trainer writes its state once for all fragments together: with 24 fragments, every 24 outer
     steps.
     """
-    offer = Offer(RunId("a" * 64), Digest("b" * 64), 0, 1, Digest("c" * 64))
+    offer = OptimizerOffer(RunId("a" * 64), Digest("b" * 64), 0, 1, Digest("c" * 64))
     for fragments in (1, 2, 24):
         oldest = AGE_STEPS_MAX * fragments
         assert [offer.is_current(oldest + more, fragments) for more in (0, 1)] == [True, False]
@@ -530,7 +535,7 @@ async def test_donor_makes_offers_on_request_and_at_a_limited_rate(
     assert await ask() == LATER
     await settled(lambda: bool(r.said("inner-state-offered")))
     first = await ask()
-    assert Offer.read(first, r.context.me).step == 1
+    assert OptimizerOffer.decode(first, r.context.me).step == 1
     keep_state(r, 2)
     assert [await ask() for _ in range(5)] == [first] * 5
     assert len(r.said("inner-state-offered")) == 1
@@ -576,7 +581,7 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
     with trio.fail_after(30):
         while (stands := await ask()) == LATER:
             pass
-    assert Offer.read(stands, r.context.me).step == KEPT_MAX
+    assert OptimizerOffer.decode(stands, r.context.me).step == KEPT_MAX
     assert (
         len(r.said("inner-state-offered"))
         == len(r.context.sharing.kept(r.context.now()))
@@ -584,7 +589,7 @@ async def test_repeated_requests_do_not_fill_the_donors_disk(
     )
     # The oldest is of no more use to anybody, and makes room.
     oldest = r.context.sharing.kept(r.context.now())[0]
-    monkeypatch.setattr(Offer, "is_too_old", lambda offer, *_: offer.digest == oldest)
+    monkeypatch.setattr(OptimizerOffer, "is_too_old", lambda offer, *_: offer.digest == oldest)
     assert await ask() == LATER
     await settled(lambda: len(r.said("inner-state-offered")) == KEPT_MAX + 1)
     await trio.testing.wait_all_tasks_blocked(0.05)
@@ -646,7 +651,7 @@ async def test_offered_state_is_not_collected_during_the_offer(
     keep_state(r, 1)
     await ask()
     await settled(lambda: bool(r.said("inner-state-offered")))
-    offer = Offer.read(await ask(), r.context.me)
+    offer = OptimizerOffer.decode(await ask(), r.context.me)
     for _ in range(2):  # A new chunk is spared once.
         await collect(r.context)
     assert r.context.store.holds_blob(offer.digest)

@@ -199,13 +199,13 @@ def test_start_from_an_old_backup_raises_its_count_at_once() -> None:
 
 
 def exchange(
-    one: DuplicateWatch, other: DuplicateWatch, desk: IdentityMailboxes, turns: int
+    one: DuplicateWatch, other: DuplicateWatch, mailboxes: IdentityMailboxes, turns: int
 ) -> None:
     for turn in range(turns):
         for watch in (one, other):
             now = float(turn)
             ((_, question),) = watch.ask({BOB.peer}, (), now)
-            reply = desk.answer(ANN.peer, decode_question(encode_question(question)), now)
+            reply = mailboxes.answer(ANN.peer, decode_question(encode_question(question)), now)
             assert reply is not None
             watch.note_reply(BOB.peer, decode_reply(encode_reply(reply)), now)
 
@@ -240,12 +240,12 @@ def test_two_that_ask_different_members_meet_through_notices() -> None:
 
 
 def test_restarted_process_is_alone_although_its_nonce_lives_on() -> None:
-    desk, before, after = IdentityMailboxes(Incarnations()), process(OLDER), process(NEWER)
+    mailboxes, before, after = IdentityMailboxes(Incarnations()), process(OLDER), process(NEWER)
     ((_, question),) = before.ask({BOB.peer}, (), 0.0)
-    desk.answer(ANN.peer, question, 0.0)
+    mailboxes.answer(ANN.peer, question, 0.0)
     for turn in range(1, 40):
         ((_, question),) = after.ask({BOB.peer}, (), float(turn))
-        reply = desk.answer(ANN.peer, question, float(turn))
+        reply = mailboxes.answer(ANN.peer, question, float(turn))
         assert reply is not None
         assert reply.suspected is (turn < 8)
         after.note_reply(BOB.peer, reply, float(turn))
@@ -253,30 +253,32 @@ def test_restarted_process_is_alone_although_its_nonce_lives_on() -> None:
 
 
 def test_liars_cannot_crowd_out_an_honest_members_notice() -> None:
-    desk, random = IdentityMailboxes(Incarnations()), Random(1)
-    desk.note_notice(BOB.peer, IdentityNotice(ANN.peer, NONCE), 0.0)
+    mailboxes, random = IdentityMailboxes(Incarnations()), Random(1)
+    mailboxes.note_notice(BOB.peer, IdentityNotice(ANN.peer, NONCE), 0.0)
     for _ in range(100):
-        desk.note_notice(CAI.peer, IdentityNotice(ANN.peer, random.randbytes(16)), 1.0)
-    reply = desk.answer(ANN.peer, IdentityQuestion(OTHER_NONCE, OLDER, False), 2.0)
+        mailboxes.note_notice(CAI.peer, IdentityNotice(ANN.peer, random.randbytes(16)), 1.0)
+    reply = mailboxes.answer(ANN.peer, IdentityQuestion(OTHER_NONCE, OLDER, False), 2.0)
     assert reply is not None
     assert NONCE in reply.challenges
     assert len(reply.challenges) == 3
 
 
-def test_desk_is_bounded_and_forgets() -> None:
-    desk, random = IdentityMailboxes(Incarnations()), Random(1)
+def test_mailboxes_are_bounded_and_forget() -> None:
+    mailboxes, random = IdentityMailboxes(Incarnations()), Random(1)
     replies = []
     for number in range(200):
         proofs = tuple(proof_by(ANN, random.randbytes(16), NEWER) for _ in range(2))
         question = IdentityQuestion(random.randbytes(16), OLDER + number, False, proofs)
-        replies.append(desk.answer(ANN.peer, question, 0.0))
-        desk.note_notice(somebody(number).peer, IdentityNotice(ANN.peer, random.randbytes(16)), 0.0)
+        replies.append(mailboxes.answer(ANN.peer, question, 0.0))
+        mailboxes.note_notice(
+            somebody(number).peer, IdentityNotice(ANN.peer, random.randbytes(16)), 0.0
+        )
     answered = [reply for reply in replies if reply is not None]
     assert len(answered) == QUESTIONS_BURST
     assert all(len(encode_reply(reply)) < 2048 for reply in answered)
     assert max(len(reply.challenges) for reply in answered) == CHALLENGES_MAX
-    assert len(desk.pop_notices()) <= 16
-    later = desk.answer(ANN.peer, IdentityQuestion(NONCE, OLDER, False), KEPT_S + 1)
+    assert len(mailboxes.pop_notices()) <= 16
+    later = mailboxes.answer(ANN.peer, IdentityQuestion(NONCE, OLDER, False), KEPT_S + 1)
     assert later == IdentityReply(False)
 
 

@@ -99,9 +99,9 @@ def test_old_heartbeats_of_a_member_stay_old_among_many_peers() -> None:
 
 def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) -> None:
     path = tmp_path / "starts"
-    assert start_count.counted(path) == 0
-    assert [start_count.count(path) for _ in range(3)] == [1, 2, 3]
-    assert start_count.count(path, at_least=70) == 71
+    assert start_count.read_start_count(path) == 0
+    assert [start_count.count_start(path) for _ in range(3)] == [1, 2, 3]
+    assert start_count.count_start(path, at_least=70) == 71
     assert path.read_text() == "71\n"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -110,7 +110,7 @@ def test_each_start_is_counted_and_a_home_without_a_count_loads(tmp_path: Path) 
 def test_damaged_count_starts_anew(tmp_path: Path, text: str) -> None:
     path = tmp_path / "starts"
     path.write_text(text, encoding="utf-8")
-    assert start_count.count(path) == 1
+    assert start_count.count_start(path) == 1
 
 
 # the peers that are named

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from p2ptrain.ledger.chain.state import Phase
-from p2ptrain.node.main import _say
+from p2ptrain.node.main import _print_line
 from p2ptrain.node.tasks import notice_the_end
 from tests.node.rig import ANN, NewRig, settled
 from tests.node.training.test_validating import TWO, commit
@@ -35,5 +35,5 @@ async def test_late_arrival_is_told_the_end_and_a_participant_not_warned(
 
 
 def test_each_line_has_its_date(capsys: pytest.CaptureFixture[str]) -> None:
-    _say(0, "training\x1b[2J")
+    _print_line(0, "training\x1b[2J")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  training·\[2J\n", capsys.readouterr().err)

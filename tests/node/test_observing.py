@@ -22,10 +22,10 @@ from p2ptrain.ledger.messages.events import PeerHeight, Received
 from p2ptrain.ledger.messages.messages import Pruned
 from p2ptrain.names import label
 from p2ptrain.node import data_plane, observer
-from p2ptrain.node.consensus.ledger_task import agree
-from p2ptrain.node.joining.startup_status import Reception
-from p2ptrain.node.observer import Fetched, Patience, be_current, fetch, fetch_here, observe
-from p2ptrain.node.startup import opened
+from p2ptrain.node.consensus.ledger_task import run_ledger
+from p2ptrain.node.joining.startup_status import StartupStatus
+from p2ptrain.node.observer import FetchedSnapshot, Patience, be_current, fetch, fetch_here, observe
+from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import Timing
 from p2ptrain.store import StoreReader
@@ -49,8 +49,8 @@ async def watching(s: Swarm, node: SwarmNode) -> AsyncIterator[Context]:
     addresses = tuple(s["ann"].context.network.addresses())
     config = replace(node.config, seed=True, bootstrap=addresses)
     with sole_use(node.home), Diary(node.home.journal) as diary:
-        reception = Reception(node.peer, diary)
-        async with opened(config, node.home, reception, node.said.append) as context:
+        reception = StartupStatus(node.peer, diary)
+        async with open_node(config, node.home, reception, node.said.append) as context:
             yield context
 
 
@@ -75,13 +75,13 @@ async def test_observer_fetches_and_verifies_the_newest_snapshot_and_log(
         eve, state = s["eve"], s["ann"].context.ledger.snapshot
         assert state.snapshot is not None
 
-        async def work(context: Context) -> Fetched:
+        async def work(context: Context) -> FetchedSnapshot:
             fetched = await fetch_here(
                 context,
                 wanted="newest",
                 updates=True,
                 pin=True,
-                say=eve.said.append,
+                print_line=eve.said.append,
                 patience=SOON,
             )
             await _expect_word_of_what_is_gone(s, context)
@@ -114,7 +114,7 @@ async def _expect_repairs(s: Swarm, eve: SwarmNode, snapshot: Digest) -> None:
 
 
 async def _expect_word_of_what_is_gone(s: Swarm, context: Context) -> None:
-    look = partial(fetch_here, updates=True, pin=False, say=print, patience=AT_ONCE)
+    look = partial(fetch_here, updates=True, pin=False, print_line=print, patience=AT_ONCE)
     around = replace(context.around, timing=Timing(fetch_retry_s=0.05))
     context = replace(context, around=around)
     first = s["ann"].context.ledger.history.closing(0).entry.value
@@ -140,7 +140,7 @@ LIAR, HONEST = ANN.peer, BOB.peer
 
 async def heard(r: Rig, nursery: trio.Nursery, **heights: int) -> None:
     """The ledger is followed, and these peers claim these heights."""
-    nursery.start_soon(agree, r.context)
+    nursery.start_soon(run_ledger, r.context)
     for name, height in heights.items():
         peer = {"liar": LIAR, "honest": HONEST}[name]
         r.context.peers.table.note_heartbeat(
@@ -243,12 +243,12 @@ async def test_source_that_is_silent_in_a_long_catch_up_is_waited_for(
 def test_home_of_a_running_node_is_refused_with_advice(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with sole_use(home), pytest.raises(IdentityInUse) as caught:
-        fetch(NodeConfig(home.root), "newest", updates=True, pin=False, say=print)
+        fetch(NodeConfig(home.root), "newest", updates=True, pin=False, print_line=print)
     assert caught.value.do.startswith("p2ptrain ckpt ls --home ")
 
 
 def test_errors_are_raised_unchanged(tmp_path: Path) -> None:
     config = NodeConfig(tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",))
     with pytest.raises(ConfigError) as caught:
-        fetch(config, "newest", updates=True, pin=False, say=print)
+        fetch(config, "newest", updates=True, pin=False, print_line=print)
     assert caught.value.code == "ADDR-NONE"

@@ -8,45 +8,45 @@ from hypothesis import strategies as st
 
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
-    Desk,
+    LeasePace,
     LoadOrder,
+    LocalWork,
     MergeOrder,
-    Pace,
     RebaseOrder,
+    TrainerProgress,
     TrainOrder,
-    Work,
-    after,
     next_orders,
+    progress_after,
 )
 
 B, C, D = (1, 2, 3), (7, 8, 9), (11, 12, 13)
-PLAIN, LATE, ASYNC = Pace(3), Pace(3, 2), Pace(3, 3)
-READY = Desk(4, B, 0, 3)
+PLAIN, LATE, ASYNC = LeasePace(3), LeasePace(3, 2), LeasePace(3, 3)
+READY = TrainerProgress(4, B, 0, 3)
 """A node that was ready with B at outer step 4."""
 
-AHEAD = Desk(4, B + C[:2], 0, 3, True)
+AHEAD = TrainerProgress(4, B + C[:2], 0, 3, True)
 
 
 @pytest.mark.parametrize(
-    ("desk", "step", "lease", "expected"),
+    ("progress", "step", "lease", "expected"),
     [
         (None, 4, B, [LoadOrder(4), TrainOrder(4, B)]),
         (None, 4, (), []),
-        (Desk(4, B), 4, B, []),
+        (TrainerProgress(4, B), 4, B, []),
         (READY, 4, B, []),
         (READY, 5, B, [RebaseOrder(5)]),
         (READY, 5, B + C, [RebaseOrder(5), TrainOrder(5, C)]),
-        (Desk(4, B), 5, B + C, [RebaseOrder(5), TrainOrder(5, C)]),
+        (TrainerProgress(4, B), 5, B + C, [RebaseOrder(5), TrainOrder(5, C)]),
         (READY, 5, C, [MergeOrder(5), TrainOrder(5, C)]),
-        (Desk(4, B), 5, C, [LoadOrder(5), TrainOrder(5, C)]),
+        (TrainerProgress(4, B), 5, C, [LoadOrder(5), TrainOrder(5, C)]),
         (READY, 4, C, [LoadOrder(4), TrainOrder(4, C)]),
         (READY, 5, (), []),
         (READY, 9, B, [RebaseOrder(9)]),
         (READY, 4, B + C, [TrainOrder(4, C)]),
     ],
 )
-def test_orders_match_each_row_of_the_table(desk, step, lease, expected) -> None:
-    assert next_orders(desk, step, lease, PLAIN) == expected
+def test_orders_match_each_row_of_the_table(progress, step, lease, expected) -> None:
+    assert next_orders(progress, step, lease, PLAIN) == expected
 
 
 def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
@@ -54,10 +54,10 @@ def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("desk", "step", "lease", "expected"),
+    ("progress", "step", "lease", "expected"),
     [
         (None, 4, B + C, [LoadOrder(4), TrainOrder(4, B)]),
-        (Desk(4, B), 4, B + C, []),
+        (TrainerProgress(4, B), 4, B + C, []),
         (READY, 4, B + C, [AheadOrder(4, C[:2])]),
         (READY, 4, B, []),
         (AHEAD, 4, B + C, []),
@@ -66,26 +66,28 @@ def test_work_averaged_by_others_is_not_taken_for_merged() -> None:
         (AHEAD, 5, B + C + D, [RebaseOrder(5), TrainOrder(5, C[2:])]),
         (AHEAD, 5, B + C[:2], [RebaseOrder(5), TrainOrder(5, ())]),
         (AHEAD, 5, D, [LoadOrder(5), TrainOrder(5, D)]),
-        (Desk(4, B), 5, B + C, [RebaseOrder(5)]),
-        (Desk(5, B + C, 3, 6), 5, B + C + D, [AheadOrder(5, D[:2])]),
-        (Desk(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
+        (TrainerProgress(4, B), 5, B + C, [RebaseOrder(5)]),
+        (TrainerProgress(5, B + C, 3, 6), 5, B + C + D, [AheadOrder(5, D[:2])]),
+        (TrainerProgress(5, B + C, 3, 6), 6, D, [MergeOrder(6), TrainOrder(6, D)]),
     ],
 )
-def test_next_outer_step_is_begun_while_one_is_being_agreed(desk, step, lease, expected) -> None:
-    assert next_orders(desk, step, lease, LATE) == expected
+def test_next_outer_step_is_begun_while_one_is_being_agreed(
+    progress, step, lease, expected
+) -> None:
+    assert next_orders(progress, step, lease, LATE) == expected
 
 
 def test_work_for_a_longer_step_counts_for_an_amended_shorter_one() -> None:
     """A node left out in mid-training once waited for ever, since it had made more than was due."""
-    desk = Desk(4, B)
-    (order,) = next_orders(desk, 5, B + C[:1], Pace(1, 1))
+    progress = TrainerProgress(4, B)
+    (order,) = next_orders(progress, 5, B + C[:1], LeasePace(1, 1))
     assert order == RebaseOrder(5)
-    assert after(desk, order).due(B + C[:1], Pace(1, 1)) == B
+    assert progress_after(progress, order).due(B + C[:1], LeasePace(1, 1)) == B
 
 
 def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
-    desk = Desk(4, B + C, 0, 3, True)
-    assert next_orders(desk, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
+    progress = TrainerProgress(4, B + C, 0, 3, True)
+    assert next_orders(progress, 5, C + D, ASYNC) == [MergeOrder(5), TrainOrder(5, ())]
 
 
 @pytest.mark.parametrize(
@@ -98,35 +100,35 @@ def test_trainer_a_whole_step_ahead_only_has_to_report_ready() -> None:
     ],
 )
 def test_work_in_the_arena_counts_as_the_work_that_was_due(pace, lease, stands) -> None:
-    assert Work(4, B, 30).stands_for(4, lease, pace) is stands
-    assert not Work(3, B, 30).stands_for(4, lease, pace)
+    assert LocalWork(4, B, 30).stands_for(4, lease, pace) is stands
+    assert not LocalWork(3, B, 30).stands_for(4, lease, pace)
 
 
 leases = st.lists(st.integers(0, 9), max_size=6, unique=True).map(tuple)
-paces = st.builds(Pace, st.integers(1, 3), st.integers(0, 3))
+paces = st.builds(LeasePace, st.integers(1, 3), st.integers(0, 3))
 steps = st.integers(0, 3)
 
 
 @st.composite
-def desks(draw):
+def progresses(draw):
     blocks = draw(leases)
     offered = draw(st.integers(0, len(blocks)))
     carried = draw(st.integers(0, offered))
-    return Desk(draw(steps), blocks, carried, offered, 0 < offered < len(blocks))
+    return TrainerProgress(draw(steps), blocks, carried, offered, 0 < offered < len(blocks))
 
 
-@given(st.none() | desks(), steps, leases, paces, st.booleans())
-def test_trainer_that_obeyed_needs_no_further_orders(desk, step, lease, pace, taken) -> None:
-    for order in next_orders(desk, step, lease, pace, taken=taken):
-        desk = after(desk, order)
+@given(st.none() | progresses(), steps, leases, paces, st.booleans())
+def test_trainer_that_obeyed_needs_no_further_orders(progress, step, lease, pace, taken) -> None:
+    for order in next_orders(progress, step, lease, pace, taken=taken):
+        progress = progress_after(progress, order)
     if lease:
-        assert desk.step == step
-        assert desk.blocks == lease[: len(desk.blocks)]
-    assert next_orders(desk, step, lease, pace, taken=taken) == []
+        assert progress.step == step
+        assert progress.blocks == lease[: len(progress.blocks)]
+    assert next_orders(progress, step, lease, pace, taken=taken) == []
 
 
-@given(desks(), steps, leases, paces)
-def test_work_on_blocks_that_are_still_ours_is_never_dropped(desk, step, lease, pace) -> None:
-    kept = lease[: len(desk.blocks)] == desk.blocks
-    orders = next_orders(desk, step, lease, pace)
+@given(progresses(), steps, leases, paces)
+def test_work_on_blocks_that_are_still_ours_is_never_dropped(progress, step, lease, pace) -> None:
+    kept = lease[: len(progress.blocks)] == progress.blocks
+    orders = next_orders(progress, step, lease, pace)
     assert not (kept and [each for each in orders if isinstance(each, LoadOrder | MergeOrder)])

@@ -17,7 +17,7 @@ from p2ptrain.identity import load_or_create
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.run import Amendment, CodecSpec, Leg, OuterSpec, Run, SignedAmendment
 from p2ptrain.sync import SyncSpec
-from p2ptrain.sync.trainer_orders import Pace
+from p2ptrain.sync.trainer_orders import LeasePace
 from p2ptrain.testing.published import publish
 
 STEP = 3
@@ -42,7 +42,7 @@ def amended(home: Home, run: Run) -> tuple[OuterSteps, tuple[Terms, ...]]:
     wanted = Amendment(run.id, 1, STEP, **CHANGES)  # type: ignore[arg-type]
     signed = SignedAmendment.publish(load_or_create(home.identity), wanted, run)
     amendments = Amendments.of(home, run)
-    amendments.consider(pack([signed.to_bytes()]))
+    amendments.adopt_new(pack([signed.to_bytes()]))
     return OuterSteps(run.id, run.manifest, amendments), (signed.terms,)
 
 
@@ -50,8 +50,8 @@ def test_each_outer_step_has_the_terms_that_hold_in_it(home: Home, run: Run) -> 
     steps, agreed = amended(home, run)
     before, after = steps.at(agreed, STEP - 1), steps.at(agreed, STEP)
     assert before.leg == Leg(run.manifest)
-    assert (before.step, before.codec.name, before.pace) == (STEP - 1, "int8", Pace(2, 1))
-    assert (after.step, after.codec.name, after.pace) == (STEP, "fp16", Pace(4, 1))
+    assert (before.step, before.codec.name, before.pace) == (STEP - 1, "int8", LeasePace(2, 1))
+    assert (after.step, after.codec.name, after.pace) == (STEP, "fp16", LeasePace(4, 1))
     assert after.rates == replace(run.manifest.outer, lr=0.3)
     assert isinstance(before.rates, OuterSpec)
     assert [each.first_inner_step for each in (before, after)] == [4, 6]

@@ -23,9 +23,9 @@ def test_newest_heartbeat_of_a_peer_counts() -> None:
     )
     assert table.note_heartbeat(ANN.peer, heartbeat(RUN, serial=3), 2.0) is None
     assert table.note_heartbeat(ANN.peer, heartbeat(RUN, serial=2), 2.0) is None
-    view = table.get(ANN.peer)
-    assert view is not None
-    assert (view.heard_s, view.endpoint) == (1.0, ENDPOINT)
+    record = table.get(ANN.peer)
+    assert record is not None
+    assert (record.heard_s, record.endpoint) == (1.0, ENDPOINT)
     assert table.endpoint(ANN.peer) == ENDPOINT
     assert table.note_heartbeat(ANN.peer, heartbeat(RUN, incarnation=2, serial=0), 3.0)
     assert table.endpoint(ANN.peer) is None
@@ -67,7 +67,7 @@ def test_table_is_bounded_and_its_entries_stay_up_to_date() -> None:
     table.forget(PeerId("never met"))
     assert table.note_heartbeat(somebody(4).peer, heartbeat(RUN), 2.0)
     assert len(table) == 3
-    assert {view.peer for view in table} == {somebody(n).peer for n in (0, 2, 4)}
+    assert {record.peer for record in table} == {somebody(n).peer for n in (0, 2, 4)}
 
 
 def test_members_have_room_however_many_others_speak() -> None:

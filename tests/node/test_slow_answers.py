@@ -22,7 +22,7 @@ from p2ptrain.ledger.messages.messages import Message, Outcome
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, UpdateHeld
 from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus.outbox import Outboxes
-from p2ptrain.testing.ledgers import Group, digest, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, digest, small_rules
 
 STEPS = 4
 ONE_WAY_S = (0.5, 1.5)
@@ -38,7 +38,7 @@ class SlowPost:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         rules = small_rules("a b c d e", outer_steps=STEPS, participants_min=2)
-        self.group = Group(replace(rules, round_timeout_s=2.0))
+        self.group = LedgerGroup(replace(rules, round_timeout_s=2.0))
         self._nursery = nursery
         self._random = Random(1)
         self._told: dict[PeerId, int] = {}
@@ -88,7 +88,7 @@ class SlowPost:
 
     def _happens(self, name: PeerId, *events: Event) -> None:
         self.group.now = trio.current_time()
-        self.group.tell(name, *events)
+        self.group.send_events(name, *events)
         letters, self.group.mail = self.group.mail, []
         for letter in letters:
             self._send(letter.sender, letter.receiver, letter.message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.archive.contribution_weights import eagerness, weights
-from p2ptrain.archive.step_index import History
+from p2ptrain.archive.step_index import StepIndex
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, SnapshotRef
 from p2ptrain.ledger.history.pruning import base_at
@@ -122,7 +122,7 @@ def test_node_that_begins_at_a_base_computes_the_same_weights(run: Run, fragment
     assert len(bases) == 2
     for base in bases:
         run.kept.prune(base)
-        for history in (run.history, History(run.kept)):
+        for history in (run.history, StepIndex(run.kept)):
             assert weights(history, run.state.since, roster, fragments) == whole
 
 

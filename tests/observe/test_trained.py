@@ -11,7 +11,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.apply import apply, genesis
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Entry, Participant, Roster, Value
-from p2ptrain.observe.trained import Fault, Trained, check_trained
+from p2ptrain.observe.trained import TrainingAudit, TrainingFault, check_trained
 from p2ptrain.testing.ledgers import digest, peers, small_rules
 
 A, B, C = peers("a b c")
@@ -50,7 +50,7 @@ class Story:
         update = digest(f"update {state.step}")
         self.decide(Commit(state.step, state.attempt, update))
 
-    def checked(self) -> Trained:
+    def checked(self) -> TrainingAudit:
         return check_trained(genesis(RULES), self.links, self.records)
 
 
@@ -66,7 +66,7 @@ def story() -> Story:
 
 
 def test_good_history_is_good_whoever_was_left_out(story: Story) -> None:
-    assert story.checked() == Trained(checked=16, unseen=0)
+    assert story.checked() == TrainingAudit(checked=16, unseen=0)
 
 
 def test_work_lost_with_a_process_or_a_branch_does_not_count(
@@ -76,7 +76,7 @@ def test_work_lost_with_a_process_or_a_branch_does_not_count(
     elsewhere = {**story.records[0], "head": digest("a branch"), "trained": [7, 8]}
     other = {"event": "inner-step", "step": 0, "peer": A}
     story.records = [other, killed, *story.records, elsewhere]
-    assert story.checked() == Trained(checked=16, unseen=0)
+    assert story.checked() == TrainingAudit(checked=16, unseen=0)
 
 
 def drop(records: Records, peer: PeerId, step: int) -> None:
@@ -130,7 +130,7 @@ def test_block_that_the_chain_commits_twice_is_named(story: Story) -> None:
     before, entry = story.links[1]
     again = [(before, entry), *story.links]
     assert (
-        Fault(0, 0, A, "was already committed in outer step 0")
+        TrainingFault(0, 0, A, "was already committed in outer step 0")
         in check_trained(genesis(RULES), again, story.records).faults
     )
 
@@ -138,4 +138,4 @@ def test_block_that_the_chain_commits_twice_is_named(story: Story) -> None:
 def test_peers_with_missing_or_late_journals_are_counted_apart(story: Story) -> None:
     story.records = [record for record in story.records if record["peer"] != C]
     drop(story.records, B, 0)
-    assert story.checked() == Trained(checked=16 - 4 - 2, unseen=4 + 2)
+    assert story.checked() == TrainingAudit(checked=16 - 4 - 2, unseen=4 + 2)

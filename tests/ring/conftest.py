@@ -238,14 +238,14 @@ class _Secured:
             answerer, "127.0.0.1", 0, allowed=lambda peer: True, encrypted=self._encrypted
         )
         self._stack.enter_context(listener)
-        listener.trust(dialler.certificate_der)
+        listener.trust_certificate(dialler.certificate_der)
         listener.handle("ring", inbox.handle)
         endpoint = Endpoint(answerer.peer, *listener.address, answerer.certificate_der)
         key = RingKey(RUN, 7, 1, self._count, dialler.peer)
         dialled = dial(
             dialler, endpoint, key.to_hello(), deadline_s=DEADLINE_S, encrypted=self._encrypted
         )
-        accepted = inbox.take(key, deadline_s=DEADLINE_S)
+        accepted = inbox.wait_for_socket(key, deadline_s=DEADLINE_S)
         return (
             cast(PeerSocket, _Renamed(dialled, right)),
             cast(PeerSocket, _Renamed(accepted, left)),

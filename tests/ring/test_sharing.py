@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from p2ptrain.dataplane import PeerShares, PeerSocket, Rank, Uplink
+from p2ptrain.dataplane import PeerShares, PeerSocket, SendPriority, Uplink
 from p2ptrain.dataplane.pacing import FLOOR
 from p2ptrain.errors import PeerError, ReduceAborted
 from p2ptrain.ids import Digest, PeerId
@@ -95,7 +95,7 @@ def test_ring_and_swarm_keep_to_the_cap_and_the_ring_goes_first(build: Build, tc
         clock = SteadyClock()
         uplink = Uplink(RATE, burst_bytes=0, clock=clock)
         stack.callback(uplink.close)
-        server = ChunkServer(store, limit=PeerShares(uplink, Rank.SWARM).take)
+        server = ChunkServer(store, limit=PeerShares(uplink, SendPriority.SWARM).wait_to_send)
         got = stack.enter_context(greedy_fetchers(server, chunk, tcp))
         ring = build((1, 1), 1_000_000, streams=4, segment_bytes=1 << 16, connect=tcp)
         ring.limits = {0: uplink}
@@ -118,10 +118,10 @@ class Stopped:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def share(self, rank: Rank) -> Stopped:
+    def share(self, rank: SendPriority) -> Stopped:
         return self
 
-    def ask(self, count: int) -> int:
+    def request_ticket(self, count: int) -> int:
         self.asked.append(count)
         return count
 

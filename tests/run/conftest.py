@@ -11,9 +11,9 @@ from p2ptrain.config.samples import sample
 from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
 from p2ptrain.run import Run, RunManifest
-from p2ptrain.run.draft import Made, draft_manifest
+from p2ptrain.run.draft import DraftedRun, draft_manifest
 
-MADE = Made(
+MADE = DraftedRun(
     tokenizer=Digest("11" * 32),
     index=Digest("22" * 32),
     train_blocks=100,

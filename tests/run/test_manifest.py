@@ -19,7 +19,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import Digest
 from p2ptrain.run import Run, RunManifest, Signed
 from p2ptrain.run import manifest as manifests
-from p2ptrain.run.draft import Made, draft_manifest
+from p2ptrain.run.draft import DraftedRun, draft_manifest
 from p2ptrain.run.manifest import BLOCK_MAX, BLOCK_MIN, CodecName, CodecSpec
 from p2ptrain.state import layout
 from tests.run.conftest import MADE
@@ -202,7 +202,7 @@ def test_run_of_version_1_loads_and_keeps_its_rules(organiser: Identity, run: Ru
 def test_too_little_data_for_a_lease_is_reported_before_signing(
     run_file: RunFile, organiser: Identity
 ) -> None:
-    little: Made = dataclasses.replace(MADE, train_blocks=1, index=Digest("55" * 32))
+    little: DraftedRun = dataclasses.replace(MADE, train_blocks=1, index=Digest("55" * 32))
     with pytest.raises(ConfigError) as caught:
         draft_manifest(
             run_file, little, organiser=organiser.peer, founders=[organiser.peer], created_unix=0

@@ -24,7 +24,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.node.gossip import gossip
 from p2ptrain.node.main import run_node
 from p2ptrain.node.state.context import Context
-from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
+from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from tests.siege import membership, reducing
 from tests.siege.ground import Ground, Tally, again_and_again, keep_tally, pause, tell_faults
 
@@ -116,7 +116,7 @@ def main() -> None:
     sys.stdin.readline()
     while True:
         try:
-            remote = Remote(inner_step_s=INNER_STEP_S)
+            remote = TrainerRemote(inner_step_s=INNER_STEP_S)
             run_node(
                 config,
                 trainers=partial(FakeTrainers, remote=remote),

@@ -43,16 +43,16 @@ from p2ptrain.simulation.checkers.spec_rules import (
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.disk import Disk, signature_of, signer
+from p2ptrain.simulation.disk import SimDisk, signature_of, signer
 from p2ptrain.simulation.rings import update_of
 from p2ptrain.testing.ledgers import (
-    Group,
+    LedgerGroup,
     accepted,
-    asked,
     certify,
     chain_of,
     digest,
     peers,
+    proposal_of,
     small_rules,
 )
 
@@ -72,7 +72,7 @@ def decision(
     holders: str = "a b c",
     trained: Mapping[PeerId, tuple[int, ...]] | None = None,
 ) -> Decision:
-    disks = {name: Disk() for name in (A, B, C)}
+    disks = {name: SimDisk() for name in (A, B, C)}
     for name in peers(holders):
         disks[name].updates.add(U)
     after = after or apply(RULES, before, certified.entry)
@@ -144,23 +144,23 @@ def test_checker_finds_a_vote_for_an_unsigned_proposal() -> None:
         message = promise_message(RULES.run, 1, round, had.round, entry.digest)
         return Promise(1, round, had, signature_of(A, message))
 
-    checker.on_vote(B, asked(RULES, 0, entry), Disk())
-    checker.on_vote(C, asked(RULES, 1, entry), Disk())
-    checker.on_vote(A, promise(2, accepted(RULES, 0, entry)), Disk())
+    checker.on_vote(B, proposal_of(RULES, 0, entry), SimDisk())
+    checker.on_vote(C, proposal_of(RULES, 1, entry), SimDisk())
+    checker.on_vote(A, promise(2, accepted(RULES, 0, entry)), SimDisk())
     assert checker.violations == []
-    checker.on_vote(B, replace(asked(RULES, 3, entry), signature=b"no"), Disk())
+    checker.on_vote(B, replace(proposal_of(RULES, 3, entry), signature=b"no"), SimDisk())
     vote = Vote(RULES.run, 1, 3, entry.digest, A, b"")
-    checker.on_vote(A, Accept(vote), Disk())
-    checker.on_vote(A, promise(4, Accepted(3, entry, b"no")), Disk())
+    checker.on_vote(A, Accept(vote), SimDisk())
+    checker.on_vote(A, promise(4, Accepted(3, entry, b"no")), SimDisk())
     proof = PromiseProof(A, 3, entry.digest, b"no", b"")
-    checker.on_vote(C, asked(RULES, 4, entry, (proof,)), Disk())
+    checker.on_vote(C, proposal_of(RULES, 4, entry, (proof,)), SimDisk())
     where = f"stands for {entry.digest[:8]} in round 3 of 1, unsigned"
     said = [f"ProposalsAreSigned: {name} {where}" for name in "aac"]
     assert checker.violations == said
 
 
 def test_checker_finds_a_vote_that_the_promises_forbid() -> None:
-    electorate = Group(RULES).electorate("a")
+    electorate = LedgerGroup(RULES).electorate("a")
     one, other = (Entry(1, genesis(RULES).head, Skip(step)) for step in range(2))
 
     def promise(voter: PeerId, had: Accepted | None) -> PromiseProof:
@@ -186,8 +186,8 @@ def test_checker_finds_a_vote_that_the_promises_forbid() -> None:
         *((one, (free, held, bent), True) for bent in (own_round, later, unsigned, stranger)),
     ):
         checker = ProposalsAreEntitled(lines=LINES, rules=RULES)
-        checker.on_vote(A, asked(RULES, 2, entry, proofs), Disk())
-        checker.on_vote(B, Accept(Vote(RULES.run, 1, 2, entry.digest, B, b"")), Disk())
+        checker.on_vote(A, proposal_of(RULES, 2, entry, proofs), SimDisk())
+        checker.on_vote(B, Accept(Vote(RULES.run, 1, 2, entry.digest, B, b"")), SimDisk())
         assert (checker.violations == []) is entitled
 
 
@@ -259,9 +259,9 @@ ONE, OTHER = Entry(1, genesis(RULES).head, Skip(0)), Entry(1, genesis(RULES).hea
 class Voter:
     """Writes down its statements like an honest voter, whatever it says."""
 
-    def __init__(self, disk: Disk | None = None) -> None:
+    def __init__(self, disk: SimDisk | None = None) -> None:
         self.checker = VotesAreKept(lines=LINES)
-        self.disk = disk or Disk()
+        self.disk = disk or SimDisk()
 
     def votes(self, round: int, entry: Entry = ONE) -> None:
         self.disk.records.append(f'{{"accepted":[],{self._where(round)}}}'.encode())
@@ -334,10 +334,10 @@ def test_checker_finds_a_vote_before_the_entries_below_it_are_on_disk() -> None:
     chain, _ = chain_of(RULES, [OPENING, sealed, replace(OPENING, step=1)])
     base = Base(chain_of(RULES, [OPENING])[1], chain[1])
     for disk, height in (
-        (Disk(), 0),
-        (Disk(chain[:1]), 1),
-        (Disk(base=base), 2),
-        (Disk(chain[2:], base=base), 3),
+        (SimDisk(), 0),
+        (SimDisk(chain[:1]), 1),
+        (SimDisk(base=base), 2),
+        (SimDisk(chain[2:], base=base), 3),
     ):
         voter = Voter(disk)
         voter.promises(1, height=height + 1)

@@ -27,7 +27,7 @@ from p2ptrain.simulation.checkers.spec_rules import (
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Decision
 from p2ptrain.simulation.clock import Clock
-from p2ptrain.simulation.disk import Disk, signature_of
+from p2ptrain.simulation.disk import SimDisk, signature_of
 from p2ptrain.testing.ledgers import certify, chain_of, digest, peers, small_rules
 
 A, B, C, D = peers("a b c d")
@@ -129,7 +129,7 @@ def test_liars_statements_on_other_entries_excuse_no_fork() -> None:
     for lies, guilty in (((x, y), "nobody"), ((x, one_of_them), "d")):
         exposure = LiarsAreExposed(lines=LINES, rules=RULES, liars=frozenset({D}))
         for lie in lies:
-            exposure.on_vote(D, vote_of(D, lie), Disk())
+            exposure.on_vote(D, vote_of(D, lie), SimDisk())
         for decision in forked:
             exposure.on_decision(decision)
         assert exposure.forks == [f"height 1 has two entries; proved guilty: {guilty}"]
@@ -158,7 +158,7 @@ def test_checker_finds_a_snapshot_that_nobody_has() -> None:
 
 def test_checker_finds_a_snapshot_that_no_quorum_wrote() -> None:
     before = chain_of(RULES, [WITHOUT_C])[1]
-    disks: dict[PeerId, Disk] = {peer: Disk() for peer in before.voters}
+    disks: dict[PeerId, SimDisk] = {peer: SimDisk() for peer in before.voters}
     decision = decide(Commit(0, 0, U, SnapshotRef(0, U), before.digest), before)
     named = replace(decision, disks=disks)
     for writer, liars, objections in ((A, (), 1), (A, (C,), 0), (B, (), 0)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2ptrain.simulation import PROFILES
-from p2ptrain.simulation.shrink import Case, shrink, transcript
+from p2ptrain.simulation.shrink import FailingCase, shrink, transcript
 from tests.simulation.defects.mutants import MUTANTS
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
@@ -14,7 +14,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 @pytest.mark.parametrize("name", ["vote-not-persisted", "commit-without-bytes", "lease-lost"])
 def test_shrunk_failure_is_smaller_and_of_the_same_kind(name: str) -> None:
     mutant = BY_NAME[name]
-    case = Case(0, peers=5, steps=8, profile=PROFILES[mutant.profile])
+    case = FailingCase(0, peers=5, steps=8, profile=PROFILES[mutant.profile])
     with mutant.planted():
         small = shrink(case)
         assert small.objections().intersection(mutant.caught_by)
@@ -28,7 +28,7 @@ def test_shrunk_failure_is_smaller_and_of_the_same_kind(name: str) -> None:
 def test_story_shows_a_vote_that_was_not_written_to_disk() -> None:
     mutant = BY_NAME["vote-not-persisted"]
     with mutant.planted():
-        small = shrink(Case(0, peers=5, steps=8, profile=PROFILES[mutant.profile]))
+        small = shrink(FailingCase(0, peers=5, steps=8, profile=PROFILES[mutant.profile]))
         head, *lines, objection = transcript(small)
     assert head == f"seed {small.seed}, 3 peers, 1 steps; faults: none"
     assert {line.split("  ")[-1].partition(" ")[0] for line in lines} == {"propose"}
@@ -36,13 +36,13 @@ def test_story_shows_a_vote_that_was_not_written_to_disk() -> None:
 
 
 def test_passing_seed_is_not_shrunk() -> None:
-    case = Case(3, peers=4, steps=4, profile=PROFILES["lossy"])
+    case = FailingCase(3, peers=4, steps=4, profile=PROFILES["lossy"])
     assert shrink(case) == case
 
 
 def test_transcript_says_what_happened_to_nodes() -> None:
     mutant = BY_NAME["promise-not-persisted"]
     with mutant.planted():
-        story = "\n".join(transcript(Case(0, 5, 8, PROFILES["torn"])))
+        story = "\n".join(transcript(FailingCase(0, 5, 8, PROFILES["torn"])))
     assert "seed 0, 5 peers, 8 steps; faults: loss, crash_every_s, down_s" in story
     assert "→" in story

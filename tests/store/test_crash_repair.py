@@ -11,7 +11,7 @@ import pytest
 
 from p2ptrain.errors import ChunkMissing
 from p2ptrain.ids import Digest, RunId
-from p2ptrain.node.outer_state.state_mismatch import disown
+from p2ptrain.node.outer_state.state_mismatch import disown_snapshot
 from p2ptrain.store import Head, MemoryDisk, PowerCut, Store, Survey, digest_of
 from tests.store.turns import AtOnce
 
@@ -52,8 +52,8 @@ def repair(store: Store, victims: Mapping[Digest, bytes]) -> None:
         store.examine(victim)
     for victim, sound in victims.items():
         if not store.has_chunk(victim):
-            store.put_chunk(sound, expected=victim, settle=False)
-    store.settle()
+            store.put_chunk(sound, expected=victim, durable=False)
+    store.make_durable()
 
 
 def count_of(work: Callable[[MemoryDisk, Digest], object]) -> int:
@@ -106,7 +106,7 @@ def sound_or_gone(store: Store, digest: Digest) -> bytes | None:
 
 def whole_disowning(disk: MemoryDisk, digest: Digest) -> None:
     disk.writes.clear()
-    disown(opened(disk))
+    disown_snapshot(opened(disk))
 
 
 @pytest.mark.parametrize("fail_at", range(1, count_of(whole_disowning) + 2))
@@ -116,7 +116,7 @@ def test_interrupted_rejection_of_a_snapshot_is_all_or_nothing(fail_at: int) -> 
         disk.writes.clear()
         disk.fail_at, done = fail_at, False
         with suppress(PowerCut):
-            disown(opened(disk))
+            disown_snapshot(opened(disk))
             done = True
         after = opened(disk.reboot(random.Random(seed) if seed else None))
         head = after.head()
@@ -125,7 +125,7 @@ def test_interrupted_rejection_of_a_snapshot_is_all_or_nothing(fail_at: int) -> 
         if (head.snapshot, head.snapshot_step) != (None, None):
             assert (head.snapshot, head.snapshot_step, done) == (digest, 1, False)
         assert after.read_blob(digest) == SNAPSHOT  # kept, since it may still turn out to be right
-        disown(after)
+        disown_snapshot(after)
         rejected = after.head()
         assert rejected is not None
         assert rejected.snapshot is None
@@ -138,7 +138,7 @@ def test_rejection_is_interrupted_before_and_after_it_holds() -> None:
         disk.writes.clear()
         disk.fail_at = fail_at
         with suppress(PowerCut):
-            disown(opened(disk))
+            disown_snapshot(opened(disk))
         head = opened(disk.reboot(None)).head()
         assert head is not None
         heads.add(head.snapshot_step)

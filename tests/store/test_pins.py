@@ -25,15 +25,15 @@ def disk() -> MemoryDisk:
 
 def test_pins_are_added_once_and_removed_once(disk: MemoryDisk) -> None:
     pins = Pins(ROOT, disk)
-    assert pins.read() == frozenset()
+    assert pins.load() == frozenset()
     assert [pins.change(add=ONE), pins.change(add=ONE), pins.change(add=OTHER)] == [
         True,
         False,
         True,
     ]
-    assert Pins(ROOT, disk).read() == {ONE, OTHER}
+    assert Pins(ROOT, disk).load() == {ONE, OTHER}
     assert [pins.change(remove=ONE), pins.change(remove=ONE)] == [True, False]
-    assert pins.read() == {OTHER}
+    assert pins.load() == {OTHER}
 
 
 def test_crash_leaves_the_old_pins_or_the_new_ones() -> None:
@@ -45,7 +45,7 @@ def test_crash_leaves_the_old_pins_or_the_new_ones() -> None:
         disk.fail_at = len(disk.writes) + cut_at
         with suppress(PowerCut):
             Pins(ROOT, disk).change(add=OTHER)
-        seen.add(Pins(ROOT, disk.reboot(random.Random(luck))).read())
+        seen.add(Pins(ROOT, disk.reboot(random.Random(luck))).load())
     assert seen == {frozenset({ONE}), frozenset({ONE, OTHER})}
 
 
@@ -53,7 +53,7 @@ def test_crash_leaves_the_old_pins_or_the_new_ones() -> None:
 def test_damaged_list_of_pins_is_refused(disk: MemoryDisk, content: bytes) -> None:
     disk.write(ROOT / "pins", memoryview(content))
     with pytest.raises(StoreError) as caught:
-        Pins(ROOT, disk).read()
+        Pins(ROOT, disk).load()
     assert caught.value.code == "STORE-PINS"
 
 
@@ -62,7 +62,7 @@ def test_number_of_pins_is_bounded(disk: MemoryDisk) -> None:
     pins.change(add=ONE)
     with pytest.raises(StoreError):
         pins.change(add=OTHER)
-    assert pins.read() == {ONE}
+    assert pins.load() == {ONE}
 
 
 def test_command_that_finds_the_pins_in_use_says_try_later(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def no_more_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("prepare", [RecordLog.hold, lambda log: log.rewrite([b"0"])])
+@pytest.mark.parametrize("prepare", [RecordLog.keep_open, lambda log: log.rewrite([b"0"])])
 def test_open_log_needs_no_further_descriptor(
     tmp_path: Path, prepare: Callable[[RecordLog], object]
 ) -> None:

@@ -28,11 +28,11 @@ from p2ptrain.ids import Digest, RunId
 from p2ptrain.store import (
     CHUNK_BYTES_MAX,
     BlobManifest,
+    ChunkHealth,
     Collected,
     Disk,
     Head,
-    Health,
-    Leisure,
+    IdleThrottle,
     LocalDisk,
     MemoryDisk,
     Store,
@@ -266,7 +266,7 @@ def test_foreign_files_among_the_chunks_are_ignored_and_stay(
         disk.write(beside, memoryview(b"another program's"))
         assert store.collect_garbage([]) == Collected(0, 0, 1)
         (listed,) = (digest for fan in range(store.fans) for digest in store.chunks_in(fan))
-        assert store.examine(listed) == Health(7)
+        assert store.examine(listed) == ChunkHealth(7)
         assert store.collect_garbage([]) == Collected(1, 7, 0)
         assert disk.size(beside) == 17
 
@@ -327,8 +327,8 @@ def test_survey_counts_damaged_chunks_as_missing() -> None:
     disk.damage(store.chunk_path(rotten), lambda data: b"rot")
     bad_sector = store.chunk_path(unreadable)
     disk.failing[bad_sector] = errno.EIO
-    assert store.examine(sound) == Health(3)
-    assert store.examine(digest_of(b"never put")) == Health()
+    assert store.examine(sound) == ChunkHealth(3)
+    assert store.examine(digest_of(b"never put")) == ChunkHealth()
     assert "no longer matches" in store.examine(rotten).why
     assert "the disk failed" in store.examine(unreadable).why
     for digest in (rotten, unreadable):
@@ -336,7 +336,7 @@ def test_survey_counts_damaged_chunks_as_missing() -> None:
         assert store.examine(digest).why == "it was set aside before"
     assert sorted(StoreReader(Path("/store"), disk).set_aside()) == sorted((rotten, unreadable))
     store.put_chunk(b"two")
-    assert store.examine(rotten) == Health(3)
+    assert store.examine(rotten) == ChunkHealth(3)
     assert list(StoreReader(Path("/store"), disk).set_aside()) == [unreadable]
 
 
@@ -357,7 +357,7 @@ def test_machine_short_of_resources_damages_no_chunk(shortage: int) -> None:
     store = Store(Path("/store"), disk=disk)
     digest = store.put_chunk(b"one")
     disk.failing[store.chunk_path(digest)] = shortage
-    assert store.examine(digest) == Health()
+    assert store.examine(digest) == ChunkHealth()
     with pytest.raises(StoreError) as caught:
         store.get_chunk(digest)
     assert caught.value.code in ("FD-LIMIT", "MEM-HOST")
@@ -384,7 +384,7 @@ def test_chunk_collected_during_a_survey_is_gone_not_damaged() -> None:
     disk.vanishing = {store.chunk_path(digest) for digest in (read, examined)}
     with pytest.raises(ChunkMissing):
         store.get_chunk(read)
-    assert store.examine(examined) == Health()
+    assert store.examine(examined) == ChunkHealth()
 
 
 class DiskThatAsksWho(MemoryDisk):
@@ -413,7 +413,7 @@ def test_background_work_runs_in_threads_of_low_priority(patient: bool) -> None:
         reading.add(niceness())
         return filled(view)
 
-    digest = store.put_stream("snapshot", fill, {}, leisure=Leisure() if patient else None)
+    digest = store.put_stream("snapshot", fill, {}, throttle=IdleThrottle() if patient else None)
     assert store.read_blob(digest) == data
     assert disk.nice == reading == {min(own + STAND_BACK, STAND_BACK) if patient else own}
     assert niceness() == own
@@ -424,11 +424,11 @@ def test_names_that_could_not_be_made_durable_are_tried_again(seed: int) -> None
     disk, root = MemoryDisk(), Path("/store")
     disk.make_directories(root)
     objects = Objects(root, disk)
-    objects.settle()
+    objects.make_durable()
     digest = digest_of(b"chunk")
     objects.place(digest, b"chunk")
     disk.fail_at, disk.failure = len(disk.writes) + 1, errno.EIO
     with pytest.raises(StoreError):
-        objects.settle()
-    objects.settle()
-    assert Objects(root, disk.reboot(random.Random(seed))).read(digest) == b"chunk"
+        objects.make_durable()
+    objects.make_durable()
+    assert Objects(root, disk.reboot(random.Random(seed))).read_chunk(digest) == b"chunk"

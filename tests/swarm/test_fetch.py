@@ -29,7 +29,7 @@ from p2ptrain.store import BlobManifest, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import (
     PURPOSE,
     ChunkServer,
-    Fault,
+    DropReason,
     FetchHandle,
     FetchProgress,
     fetch_blob,
@@ -220,14 +220,14 @@ def odd_status(sock: SecureSocket, digest: Digest) -> None:
 @pytest.mark.parametrize(
     ("make", "fault"),
     [
-        (wrong_bytes, Fault.CORRUPT),
-        (oversize, Fault.PROTOCOL),
-        (odd_status, Fault.PROTOCOL),
+        (wrong_bytes, DropReason.CORRUPT),
+        (oversize, DropReason.PROTOCOL),
+        (odd_status, DropReason.PROTOCOL),
     ],
 )
 @pytest.mark.parametrize("streams", [1, 2])
 def test_hostile_source_is_dropped_and_blamed_and_the_fetch_ends(
-    seed: Seed, dialled: Dialled, make: Answer, fault: Fault, streams: int
+    seed: Seed, dialled: Dialled, make: Answer, fault: DropReason, streams: int
 ) -> None:
     store, digest = seed
     mine = new_store()
@@ -274,7 +274,9 @@ def test_hostile_peer_loses_its_other_connections_too(seed: Seed, dialled: Diall
     sources = [fake("two-faced", two_faced), fake("good", after_the_lie)]
     report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S, streams_per_peer=2)
     assert mine.read_blob(digest) == DATA
-    assert [(drop.peer, drop.fault) for drop in report.dropped] == [("two-faced", Fault.CORRUPT)]
+    assert [(drop.peer, drop.fault) for drop in report.dropped] == [
+        ("two-faced", DropReason.CORRUPT)
+    ]
 
 
 def test_source_that_dies_midway_is_dropped_without_blame(seed: Seed, dialled: Dialled) -> None:
@@ -296,7 +298,7 @@ def test_source_that_dies_midway_is_dropped_without_blame(seed: Seed, dialled: D
     sources = [fake("dying", dies), fake("good", patient)]
     report = fetch_blob(mine, digest, sources, dialled, deadline_s=DEADLINE_S)
     assert mine.read_blob(digest) == DATA
-    assert [(drop.peer, drop.fault) for drop in report.dropped] == [("dying", Fault.LOST)]
+    assert [(drop.peer, drop.fault) for drop in report.dropped] == [("dying", DropReason.LOST)]
     assert report.blamed == ()
     assert report.chunks_fetched == CHUNKS
 
@@ -319,9 +321,9 @@ def test_fetch_survives_garbage_and_a_death_with_two_good_sources(
     assert (
         faults.items()
         <= {
-            "garbage": Fault.CORRUPT,
-            "dying": Fault.LOST,
-            "gone": Fault.UNREACHABLE,
+            "garbage": DropReason.CORRUPT,
+            "dying": DropReason.LOST,
+            "gone": DropReason.UNREACHABLE,
         }.items()
     )
 
@@ -473,7 +475,7 @@ def test_single_silent_source_is_dropped_as_too_slow(seed: Seed, dialled: Dialle
             stall_s=0.05,
         )
     assert caught.value.code == "CKPT-NO-SOURCE"
-    assert Fault.SLOW.value in caught.value.evidence[0]
+    assert DropReason.SLOW.value in caught.value.evidence[0]
 
 
 def test_deadline_ends_a_fetch_that_cannot_end(seed: Seed, dialled: Dialled) -> None:
@@ -689,7 +691,7 @@ def test_joiner_over_real_tls_gets_a_members_state_bit_for_bit() -> None:
             listener = stack.enter_context(
                 Listener(member, "127.0.0.1", 0, allowed=lambda peer: True)
             )
-            listener.trust(joiner.certificate_der)
+            listener.trust_certificate(joiner.certificate_der)
             listener.handle(PURPOSE, ChunkServer(member_store))
             endpoints.append(Endpoint(member.peer, *listener.address, member.certificate_der))
         report = fetch_blob(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2ptrain.sync import Due, SyncSchedule, SyncSpec
+from p2ptrain.sync import DueSteps, SyncSchedule, SyncSpec
 
 
 def drawn(schedule: SyncSchedule, steps: int) -> list[str]:
@@ -37,8 +37,12 @@ def test_plain_reads_and_merges_at_once() -> None:
 
 def test_one_step_delayed_reads_before_it_merges_the_last_read() -> None:
     schedule = SyncSchedule(4, 1, 4)
-    assert [schedule.due(done) for done in (4, 8, 12)] == [Due(0, None), Due(1, 0), Due(2, 1)]
-    assert schedule.due(7) == Due(None, None)
+    assert [schedule.due(done) for done in (4, 8, 12)] == [
+        DueSteps(0, None),
+        DueSteps(1, 0),
+        DueSteps(2, 1),
+    ]
+    assert schedule.due(7) == DueSteps(None, None)
     assert schedule.delayed
     assert not SyncSchedule(4, 2, 2).delayed, "fragments are merged long before they are read"
 

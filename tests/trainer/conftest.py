@@ -21,9 +21,9 @@ from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.arena import Arena, map_vector
+from p2ptrain.trainer.rank.arena import RankArena, map_vector
 from p2ptrain.trainer.rank.inner_state import InnerState
-from p2ptrain.trainer.rank.loop import USUAL_MEANS, Loop, Means
+from p2ptrain.trainer.rank.loop import USUAL_MEANS, Means, TrainerLoop
 from p2ptrain.trainer.rank.model import Llama
 from p2ptrain.trainer.rank.optimizer import InnerOptimizer, make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
@@ -126,56 +126,56 @@ class Script:
 
 
 @dataclass
-class Desk:
-    """A trainer in this process: `tell` it frames and get its answers."""
+class Driver:
+    """A trainer in this process: `send` it frames and get its answers."""
 
-    loop: Loop
+    loop: TrainerLoop
     script: Script
-    arena: Arena
+    arena: RankArena
     model: Llama
     optimizer: InnerOptimizer
 
-    def tell(self, *frames: Frame, after: dict[int, Frame] | None = None) -> list[Frame]:
+    def send(self, *frames: Frame, after: dict[int, Frame] | None = None) -> list[Frame]:
         self.script.frames, self.script.after, self.script.heard = list(frames), after or {}, []
         self.loop.run()
         return self.script.heard
 
     def last(self, kind: type[AnyFrame], *frames: Frame) -> AnyFrame:
         """Tell it frames, and return its last answer, which must be of this kind."""
-        answer = self.tell(*frames)[-1]
+        answer = self.send(*frames)[-1]
         assert isinstance(answer, kind)
         return answer
 
 
-class MakeDesk(Protocol):
-    """The fixture `make_desk`: a trainer with these settings. `ranks` are those it works with, once
-    its model is built."""
+class MakeDriver(Protocol):
+    """The fixture `make_driver`: a trainer with these settings. `ranks` are those it works with,
+    once its model is built."""
 
     def __call__(
         self, config: TrainerConfig, *, ranks: Ranks | None = None, means: Means = USUAL_MEANS
-    ) -> Desk: ...
+    ) -> Driver: ...
 
 
 @pytest.fixture
-def make_desk(vectors: Vectors, ranks: Ranks) -> MakeDesk:
+def make_driver(vectors: Vectors, ranks: Ranks) -> MakeDriver:
     usual = ranks
 
     def make(
         config: TrainerConfig, *, ranks: Ranks | None = None, means: Means = USUAL_MEANS
-    ) -> Desk:
+    ) -> Driver:
         ranks = usual if ranks is None else ranks
         model = build(config, usual)
         numel = vectors.layout.numel
         theta, local = map_vector(vectors.theta_fd, numel), map_vector(vectors.local_fd, numel)
         count, eager = config.fragments, config.eager
-        arena = Arena(model, vectors.layout, theta, local, count=count, eager=eager)
+        arena = RankArena(model, vectors.layout, theta, local, count=count, eager=eager)
         optimizer = make_optimizer(model, config.inner)
         folder, layout, state = config.state_folder, vectors.layout, None
         if folder:
             state = InnerState(Path(folder), model, optimizer, layout, ranks)
         script = Script()
-        loop = Loop(config, model, optimizer, arena, ranks, script, state, means)  # type: ignore[arg-type]
-        return Desk(loop, script, arena, model, optimizer)
+        loop = TrainerLoop(config, model, optimizer, arena, ranks, script, state, means)  # type: ignore[arg-type]
+        return Driver(loop, script, arena, model, optimizer)
 
     return make
 
@@ -191,5 +191,5 @@ def on_cpu(config: TrainerConfig) -> TrainerConfig:
 
 
 @pytest.fixture
-def desk(make_desk: MakeDesk) -> Desk:
-    return make_desk(CONFIG)
+def driver(make_driver: MakeDriver) -> Driver:
+    return make_driver(CONFIG)

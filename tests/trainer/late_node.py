@@ -22,18 +22,18 @@ from p2ptrain.ledger.chain.leases import Leases
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
     Blocks,
-    Desk,
+    LeasePace,
     LoadOrder,
+    LocalWork,
     MergeOrder,
     Order,
-    Pace,
     RebaseOrder,
+    TrainerProgress,
     TrainOrder,
-    Work,
-    after,
     next_orders,
+    progress_after,
 )
-from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, StallWatch
 from tests.trainer.ought import Offered, Ought, Vector
 
 US, OTHER, ELSE = PeerId("us"), PeerId("other"), PeerId("else")
@@ -58,7 +58,7 @@ class Trainer(Protocol):
 @dataclass
 class LateNode:
     chance: random.Random
-    pace: Pace
+    pace: LeasePace
     start: Callable[[], tuple[Trainer, Ought]]
     theta: np.ndarray
     local: np.ndarray
@@ -73,15 +73,15 @@ class LateNode:
     outer_step: int = 0
     book: Leases = field(init=False)
     took_part: dict[int, bool] = field(default_factory=dict)
-    amended: dict[int, Pace] = field(default_factory=dict)
+    amended: dict[int, LeasePace] = field(default_factory=dict)
     roster: tuple[int, int] | None = None
     """Our tokens and blocks in the current reduce."""
     averaged: bool = False
     moves: dict[int, Vector] = field(default_factory=dict)
     evicted_step: int | None = None
 
-    desk: Desk | None = None
-    work: Work | None = None
+    progress: TrainerProgress | None = None
+    work: LocalWork | None = None
     offer: Offered | None = None
     """The number of the current `work`."""
     paths: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ class LateNode:
 
     @property
     def theta_in_use(self) -> bool:
-        return self.desk is not None and self.answered_step != self.desk.step
+        return self.progress is not None and self.answered_step != self.progress.step
 
     def apply(self) -> None:
         """θ follows the ledger by one outer step."""
@@ -193,15 +193,15 @@ class LateNode:
             self.outer_step += 1
 
     def orders_due(self) -> list[Order]:
-        lease, desk = self.lease, self.desk
+        lease, progress = self.lease, self.progress
         if not lease and self.outer_step == self.step:
             self.work = None
         stands = self.work is not None and self.work.stands_for(self.step, lease, self.pace)
-        if desk is None and stands:
+        if progress is None and stands:
             return []
-        taken = desk is not None and desk.step < self.step and self.took_part[desk.step]
-        offered = desk is not None and desk.offered > 0
-        orders = next_orders(desk, self.step, lease, self.pace, taken=taken and offered)
+        taken = progress is not None and progress.step < self.step and self.took_part[progress.step]
+        offered = progress is not None and progress.offered > 0
+        orders = next_orders(progress, self.step, lease, self.pace, taken=taken and offered)
         return orders if orders and self.may_give(orders[0]) else []
 
     def may_give(self, order: Order) -> bool:
@@ -223,8 +223,8 @@ class LateNode:
             case LoadOrder(step):
                 frame, self.to_train, self.paths = frames.Load(step), 0, ()
             case MergeOrder(step):
-                assert self.desk is not None
-                frame, self.paths = frames.Merge(step), self.paths[self.desk.offered :]
+                assert self.progress is not None
+                frame, self.paths = frames.Merge(step), self.paths[self.progress.offered :]
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
@@ -233,7 +233,7 @@ class LateNode:
                 pull = (0.5, 0.5, 0.5) if self.eager else ()
                 frame = frames.Train(step, paths, 0, isinstance(order, AheadOrder), *pull)
                 self.to_train += len(blocks)
-        self.desk = after(self.desk, order)
+        self.progress = progress_after(self.progress, order)
         if not isinstance(order, AheadOrder):
             self.work = self.offer = None
         self.watch.sent(frame, self.now)
@@ -255,14 +255,14 @@ class LateNode:
         self.answered_step = frame.step
 
     def note_ready(self, ready: frames.FragmentReady, offer: Offered) -> None:
-        desk = self.desk
-        if desk is None or not ready.step == desk.step == self.step or not self.lease:
+        progress = self.progress
+        if progress is None or not ready.step == progress.step == self.step or not self.lease:
             return
-        due = desk.due(self.lease, self.pace)
-        if desk.blocks == due and ready.blocks == len(due):
+        due = progress.due(self.lease, self.pace)
+        if progress.blocks == due and ready.blocks == len(due):
             assert ready.block_paths == self.paths
-            self.desk = replace(desk, offered=ready.blocks)
-            self.work, self.offer = Work(ready.step, due, ready.tokens), offer
+            self.progress = replace(progress, offered=ready.blocks)
+            self.work, self.offer = LocalWork(ready.step, due, ready.tokens), offer
 
     # -- the trainer ----------------------------------------------------------------------------
 
@@ -271,8 +271,8 @@ class LateNode:
         self.fragments = len(self.ought.fragments)
         self.inbox: deque[Frame] = deque()
         self.outbox: deque[tuple[Frame, Offered | None]] = deque()
-        self.desk, self.paths, self.to_train, self.answered_step = None, (), 0, None
-        self.watch = StallWatch(self.now, Patience())
+        self.progress, self.paths, self.to_train, self.answered_step = None, (), 0, None
+        self.watch = StallWatch(self.now, AnswerTimeout())
         self.watch.received(frames.Hello(0, 1, Digest("0" * 64), 1, "cpu", 1), self.now)
 
     def kill(self) -> None:

@@ -18,7 +18,7 @@ from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import admission
 from p2ptrain.ipc.frames import Evaluate, Frame, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.trainer.host.stall_watch import Patience
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout
 from p2ptrain.trainer.host.torchrun_trainer import ExternalRanks, ExternalTrainers
 
 LIMIT_S = 200.0
@@ -51,7 +51,7 @@ def main(folder: Path, host: str, port: int, count: int) -> None:
         port,
         count,
         tell,
-        patience=Patience(start_limit_s=LIMIT_S),
+        patience=AnswerTimeout(start_limit_s=LIMIT_S),
     )
     ranks = trainers.start()
     tell("listens")

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Shard
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.state.layout import LayoutEntry
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.arena import Arena
+from p2ptrain.trainer.rank.arena import RankArena
 
 RANKS = 32
 MODEL = ModelSpec(
@@ -48,7 +48,7 @@ def test_rank_without_embedding_rows_still_sees_theta_elsewhere() -> None:
     assert own["embedding.weight"].numel() == 0
     model = SimpleNamespace(named_parameters=sharded.items)
     theta = torch.arange(1, LAYOUT.numel + 1, dtype=torch.float32)
-    arena = Arena(model, LAYOUT, theta, torch.zeros_like(theta), count=4)  # type: ignore[arg-type]
+    arena = RankArena(model, LAYOUT, theta, torch.zeros_like(theta), count=4)  # type: ignore[arg-type]
     with arena.outer_parameters():
         for entry in LAYOUT.entries:
             last = theta[entry.offset : entry.end].view(entry.shape)

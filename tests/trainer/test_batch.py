@@ -26,7 +26,7 @@ from tests.rounding import MARGIN, UNIT_BF16, assert_rounded_alike, of_sum
 from tests.trainer.reference import flat_of, full, gradient
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import Desk, MakeDesk
+    from tests.trainer.conftest import Driver, MakeDriver
 
 
 @given(sequences=st.integers(1, 40), count=st.integers(1, 8), micro_batch=st.integers(0, 9))
@@ -53,15 +53,15 @@ def rows(block_paths: tuple[str, ...], config: TrainerConfig) -> np.ndarray:
     return read_block(Path(block_paths[0]), vocab=spec.vocab, sequence=spec.sequence)
 
 
-def test_gradients_are_clipped_together_to_the_norm(desk: Desk) -> None:
-    desk.arena.load()
-    for parameter in desk.model.parameters():
+def test_gradients_are_clipped_together_to_the_norm(driver: Driver) -> None:
+    driver.arena.load()
+    for parameter in driver.model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    elements = sum(parameter.numel() for parameter in desk.model.parameters())
+    elements = sum(parameter.numel() for parameter in driver.model.parameters())
     rounding = of_sum(elements)
-    norm = clip_gradients(desk.model.parameters(), 0.5)
+    norm = clip_gradients(driver.model.parameters(), 0.5)
     assert norm == pytest.approx(math.sqrt(elements), rel=rounding)
-    norm = clip_gradients(desk.model.parameters(), 0.0)
+    norm = clip_gradients(driver.model.parameters(), 0.0)
     assert norm == pytest.approx(0.5, rel=2 * rounding)
 
 
@@ -70,16 +70,16 @@ def test_gradients_are_clipped_together_to_the_norm(desk: Desk) -> None:
 )
 def test_gradient_is_that_of_the_mean_objective_over_all_tokens(
     options: dict[str, Any],
-    make_desk: MakeDesk,
+    make_driver: MakeDriver,
     ranks: Ranks,
     config: TrainerConfig,
     rows: np.ndarray,
 ) -> None:
     config = replace(config, inner=replace(config.inner, z_loss=0.3), **options)
-    desk = make_desk(config)
-    desk.arena.load()
-    summed = accumulate(rows, desk.model, ranks, config)
-    made = {name: full(each.grad) for name, each in desk.model.named_parameters()}
+    driver = make_driver(config)
+    driver.arena.load()
+    summed = accumulate(rows, driver.model, ranks, config)
+    made = {name: full(each.grad) for name, each in driver.model.named_parameters()}
     loss, exact = gradient(config, rows, torch.float64)
     tokens = rows[:, 1:].size
     assert summed.item() == pytest.approx(loss, rel=of_sum(tokens))
@@ -91,49 +91,49 @@ def test_gradient_is_that_of_the_mean_objective_over_all_tokens(
 def test_no_rank_keeps_the_whole_gradient_between_pieces(
     count: int,
     said: list[bool],
-    desk: Desk,
+    driver: Driver,
     ranks: Ranks,
     config: TrainerConfig,
     rows: np.ndarray,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard: list[bool] = []
-    monkeypatch.setattr(desk.model, "set_requires_gradient_sync", heard.append)
-    desk.arena.load()
-    accumulate(rows, desk.model, replace(ranks, count=count), replace(config, micro_batch=2))
+    monkeypatch.setattr(driver.model, "set_requires_gradient_sync", heard.append)
+    driver.arena.load()
+    accumulate(rows, driver.model, replace(ranks, count=count), replace(config, micro_batch=2))
     assert heard == said
 
 
-def test_weight_decay_applies_to_matrices_but_not_to_gains(desk: Desk) -> None:
+def test_weight_decay_applies_to_matrices_but_not_to_gains(driver: Driver) -> None:
     decay = {
         parameter.ndim: group["weight_decay"]
-        for group in desk.optimizer.groups
+        for group in driver.optimizer.groups
         for parameter in group["params"]
     }
     assert decay == {2: 0.1, 1: 0.0}
 
 
 def test_diverging_step_leaves_no_gradient_behind(
-    desk: Desk, ranks: Ranks, config: TrainerConfig, rows: np.ndarray
+    driver: Driver, ranks: Ranks, config: TrainerConfig, rows: np.ndarray
 ) -> None:
-    desk.arena.load()
+    driver.arena.load()
     with torch.no_grad():
-        desk.model.get_parameter("norm.weight").mul_(float("inf"))
+        driver.model.get_parameter("norm.weight").mul_(float("inf"))
     with pytest.raises(TrainerDiverged) as caught:
-        train_on(rows, desk.model, desk.optimizer, ranks, config)
+        train_on(rows, driver.model, driver.optimizer, ranks, config)
     assert caught.value.code == "NAN"
-    assert all(parameter.grad is None for parameter in desk.model.parameters())
+    assert all(parameter.grad is None for parameter in driver.model.parameters())
 
 
 def test_bf16_learns_like_fp32_and_keeps_fp32_weights(
-    make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     ends = []
     for precision in ("fp32", "bf16"):
-        desk = make_desk(replace(config, precision=precision))
-        ready = desk.tell(Load(0), Train(0, block_paths, 0))[-1]
+        driver = make_driver(replace(config, precision=precision))
+        ready = driver.send(Load(0), Train(0, block_paths, 0))[-1]
         assert isinstance(ready, FragmentReady)
-        assert {parameter.dtype for parameter in desk.model.parameters()} == {torch.float32}
+        assert {parameter.dtype for parameter in driver.model.parameters()} == {torch.float32}
         ends.append(ready.loss)
     assert ends[0] != ends[1]
     # As if each logit (at most 4 here) and its share of the loss were rounded to bf16.

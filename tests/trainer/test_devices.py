@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from p2ptrain.errors import MachineUnfit, P2PTrainError
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, Optimizer
 from p2ptrain.trainer.rank import ranks
-from p2ptrain.trainer.rank.arena import Share
+from p2ptrain.trainer.rank.arena import FragmentShard
 from p2ptrain.trainer.rank.deviation import Pull
 from p2ptrain.trainer.rank.model import Attention, Llama, token_losses
 from p2ptrain.trainer.rank.optimizer import make_optimizer
@@ -52,10 +52,12 @@ class Crossings(TorchDispatchMode):
 
 
 @pytest.fixture(params=[False, True], ids=["", "eager"])
-def share(request: pytest.FixtureRequest) -> Iterator[Share]:
+def share(request: pytest.FixtureRequest) -> Iterator[FragmentShard]:
     with FakeTensorMode():
         own = torch.empty(SHAPE, device="cuda")
-        share = Share([own], [torch.empty(SHAPE)], [torch.empty(SHAPE)], [torch.empty_like(own)])
+        share = FragmentShard(
+            [own], [torch.empty(SHAPE)], [torch.empty(SHAPE)], [torch.empty_like(own)]
+        )
         if request.param:
             share.beside.follow(own)
         yield share
@@ -66,16 +68,16 @@ def share(request: pytest.FixtureRequest) -> Iterator[Share]:
     [
         lambda share: share.merge(0.0),
         lambda share: share.merge(0.5),
-        Share.rebase,
-        Share.store,
+        FragmentShard.rebase,
+        FragmentShard.store,
         lambda share: share.deviate(Pull(0.5, 0.7, 0.9), 1),
-        Share.set_aside,
-        Share.take_back,
+        FragmentShard.set_aside,
+        FragmentShard.take_back,
     ],
     ids=["load", "merge", "rebase", "store", "deviate", "set aside", "take back"],
 )
 def test_only_copies_go_between_a_gpu_and_the_arena(
-    share: Share, move: Callable[[Share], None]
+    share: FragmentShard, move: Callable[[FragmentShard], None]
 ) -> None:
     with Crossings() as crossings:
         move(share)

@@ -15,7 +15,7 @@ from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import RunId
 from p2ptrain.ipc.frames import Frame, Hello, Load, Progress, Resumed, Train
 from p2ptrain.ipc.trainer_config import InnerSpec, TrainerConfig
-from p2ptrain.node.optimizer_sharing.averaged_state import Donated
+from p2ptrain.node.optimizer_sharing.averaged_state import AveragedState
 from p2ptrain.node.optimizer_sharing.optimizer_offer import put_newest
 from p2ptrain.store import Store
 from p2ptrain.trainer.formats.inner_bounds import PIECE_ELEMENTS, check, is_muons, ratio_max
@@ -26,7 +26,7 @@ from tests.trainer.conftest import INNER, MODEL
 from tests.trainer.inner_states import Floats, trained, write_state
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import MakeDesk, Vectors
+    from tests.trainer.conftest import MakeDriver, Vectors
 
 LAYOUT = layout_of(MODEL)
 RUN = RunId("a" * 64)
@@ -38,7 +38,7 @@ def given(donor: Path, joiner: Path, inner: InnerSpec) -> int:
     with Store(joiner.parent / "store", chunk_bytes=4096) as store:
         offer = put_newest(donor, store, RUN, LAYOUT)
         assert offer is not None
-        with Donated(joiner, store, LAYOUT, inner) as donated:
+        with AveragedState(joiner, store, LAYOUT, inner) as donated:
             donated.add(offer)
             donated.publish()
     return offer.step
@@ -51,15 +51,15 @@ def losses(answers: list[Frame]) -> list[float]:
 @pytest.mark.parametrize("inner", [ADAMW, MUON], ids=lambda inner: inner.optimizer)
 def test_joiner_continues_with_its_donors_bytes_on_any_ranks(
     inner: InnerSpec,
-    make_desk: MakeDesk,
+    make_driver: MakeDriver,
     config: TrainerConfig,
     vectors: Vectors,
     tmp_path: Path,
     block_paths: tuple[str, ...],
 ) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    donor = make_desk(replace(config, inner=inner, state_folder=str(theirs)))
-    donor.tell(Load(0), Train(0, block_paths[:3], 0), Load(1))
+    donor = make_driver(replace(config, inner=inner, state_folder=str(theirs)))
+    donor.send(Load(0), Train(0, block_paths[:3], 0), Load(1))
     assert given(theirs, ours, inner) == 1
     state = path_of(theirs, 1).read_bytes()
     assert path_of(ours, 1).read_bytes()[HEADER_BYTES:] == state[HEADER_BYTES:]
@@ -68,9 +68,9 @@ def test_joiner_continues_with_its_donors_bytes_on_any_ranks(
     assert told[1] == replace(told[0], warmed=WARM), "a trainer with a state need not warm up"
 
     settings = replace(config, inner=inner, state_folder=str(ours))
-    answers = make_desk(settings).tell(Load(1), Train(1, block_paths[3:6], 3))
+    answers = make_driver(settings).send(Load(1), Train(1, block_paths[3:6], 3))
     assert [each for each in answers if isinstance(each, Resumed)] == [Resumed(1, 1)]
-    assert losses(answers) == losses(donor.tell(Train(1, block_paths[3:6], 3)))
+    assert losses(answers) == losses(donor.send(Train(1, block_paths[3:6], 3)))
 
     # Two ranks in processes of their own. They write the state that they have adopted.
     if inner is ADAMW:

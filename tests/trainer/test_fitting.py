@@ -17,7 +17,7 @@ from p2ptrain.ipc.frames import Hello
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer.host.cost import trainer_memory
-from p2ptrain.trainer.host.launch import Launched, StderrTail
+from p2ptrain.trainer.host.launch import LaunchedRanks, StderrTail
 from p2ptrain.trainer.host.micro_batch import (
     GPU_SHARE,
     OUT_OF_MEMORY_EXIT_CODE,
@@ -92,7 +92,9 @@ class EveryStartEnds:
     def __init__(self) -> None:
         self.configs: list[TrainerConfig] = []
 
-    def __call__(self, config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
+    def __call__(
+        self, config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int
+    ) -> LaunchedRanks:
         words = f"import sys; print('CUDA out of memory.'); sys.exit({OUT_OF_MEMORY_EXIT_CODE})"
         self.configs.append(config)
         ours, theirs = socket.socketpair()
@@ -104,7 +106,7 @@ class EveryStartEnds:
         )
         os.close(out_write)
         theirs.close()
-        return Launched((process,) * ranks, ours, lifeline, StderrTail(out_read))
+        return LaunchedRanks((process,) * ranks, ours, lifeline, StderrTail(out_read))
 
 
 def test_next_start_uses_half_and_costs_no_restart(config: TrainerConfig, vectors: Vectors) -> None:
@@ -142,7 +144,7 @@ def test_half_is_taken_of_what_the_ranks_found_to_fit(
     launch = EveryStartEnds()
     told: list[Halving] = []
     supervisor = Supervisor(
-        config, vectors.theta_fd, vectors.local_fd, found=told.append, launch=launch
+        config, vectors.theta_fd, vectors.local_fd, on_halving=told.append, launch=launch
     )
     trainer = supervisor.start()
     hello = Hello(0, 1, vectors.layout.digest, 9, "A GPU", 2, 700)

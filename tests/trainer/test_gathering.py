@@ -26,9 +26,9 @@ from p2ptrain.ipc.frames import Hello, Load, Progress, Stop, Train
 from p2ptrain.ipc.trainer_config import Halving, TrainerConfig
 from p2ptrain.state.layout import Layout
 from p2ptrain.trainer.host.micro_batch import OUT_OF_MEMORY_EXIT_CODE
-from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget
 from p2ptrain.trainer.host.torchrun_trainer import AWAY, ExternalRanks, ExternalTrainers, open_door
-from p2ptrain.trainer.rank.node_client import Caller, NodeLink, join
+from p2ptrain.trainer.rank.node_client import NodeCredentials, NodeLink, join
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 SECRET = b"s" * 32
@@ -51,8 +51,8 @@ class Node:
         self.running.append(self.trainers.start())
         return self.running[-1]
 
-    def caller(self, rank: int, ranks: int = 2, secret: bytes = SECRET) -> Caller:
-        return Caller(HOST, self.trainers.port, secret, rank, ranks)
+    def caller(self, rank: int, ranks: int = 2, secret: bytes = SECRET) -> NodeCredentials:
+        return NodeCredentials(HOST, self.trainers.port, secret, rank, ranks)
 
     def gathered(self) -> list[NodeLink]:
         """Two ranks that have connected, each in a thread of its own."""
@@ -289,7 +289,7 @@ def test_rank_that_connects_later_ends_its_old_group(node: Node) -> None:
 def test_rank_without_memory_makes_the_next_ones_take_less(node: Node) -> None:
     running = node.start()
     before = node.trainers.config
-    node.gathered()[0].tell_end(OUT_OF_MEMORY_EXIT_CODE)
+    node.gathered()[0].report_end(OUT_OF_MEMORY_EXIT_CODE)
     assert isinstance(error_of(running), TrainerOutOfMemory)
     running.stop(0.0, again=True)
     node.start()
@@ -299,10 +299,10 @@ def test_rank_without_memory_makes_the_next_ones_take_less(node: Node) -> None:
 def test_reduced_size_is_below_what_the_ranks_found_to_fit(node: Node) -> None:
     running, first = node.start(), node.gathered()[0]
     told: list[Halving] = []
-    node.trainers.found = told.append
+    node.trainers.on_halving = told.append
     first.channel().send(Hello(0, 2, LAYOUT.digest, 10, "A GPU", 2, 700))
     assert isinstance(running.receive(timeout_s=LIMIT_S), Hello)
-    first.tell_end(OUT_OF_MEMORY_EXIT_CODE)
+    first.report_end(OUT_OF_MEMORY_EXIT_CODE)
     assert "with 2 sequences at once; trying 1" in error_of(running).what
     running.stop(0.0, again=True)
     node.start()
@@ -321,7 +321,7 @@ def test_access_beyond_the_layout_is_refused(node: Node, place: slice) -> None:
 
 
 def test_silence_counts_from_when_all_ranks_are_there(node: Node) -> None:
-    node.trainers.patience = Patience(start_limit_s=0.0)
+    node.trainers.patience = AnswerTimeout(start_limit_s=0.0)
     running = node.start()
     running.check()
     node.gathered()
@@ -343,7 +343,7 @@ def test_orders_and_answers_are_watched(node: Node) -> None:
 
 def test_hello_within_the_first_second_counts(node: Node) -> None:
     """A node checks for silence once a second. Ranks of a small model are ready before that."""
-    node.trainers.patience = Patience(start_limit_s=0.0)
+    node.trainers.patience = AnswerTimeout(start_limit_s=0.0)
     running = node.start()
     channel = node.gathered()[0].channel()
     channel.send(Hello(0, 2, LAYOUT.digest, 10, "cpu", 1))
@@ -421,12 +421,12 @@ def test_wrong_node_is_distinguished_from_an_absent_one() -> None:
     thread = threading.Thread(target=pretend)
     thread.start()
     with pytest.raises(ConfigError) as caught:
-        join(Caller(HOST, port, SECRET, 0, 2), limit_s=LIMIT_S)
+        join(NodeCredentials(HOST, port, SECRET, 0, 2), limit_s=LIMIT_S)
     assert caught.value.code == "RANKS-SECRET"
     thread.join()
     false.close()
     with pytest.raises(NetworkUnreachable, match=f"{HOST}:{port}"):
-        join(Caller(HOST, port, SECRET, 0, 2), limit_s=0.1)
+        join(NodeCredentials(HOST, port, SECRET, 0, 2), limit_s=0.1)
 
 
 def test_gloo_uses_the_interface_through_which_the_node_is_reached(node: Node) -> None:

@@ -13,7 +13,7 @@ import torch
 from p2ptrain.errors import ConfigError, TrainerDiverged
 from p2ptrain.ipc.trainer_config import ModelSpec
 from p2ptrain.trainer.tools import generating
-from p2ptrain.trainer.tools.generating import Reader, Sampling, generate, pick
+from p2ptrain.trainer.tools.generating import CachedModel, Sampling, generate, pick
 from tests.rounding import UNIT
 from tests.trainer.test_model import SPEC, started
 
@@ -26,8 +26,8 @@ TEXT = [7, 300, 0, 12, 12, 99, 250, 31]
 def test_text_read_token_by_token_equals_text_read_at_once(spec: ModelSpec) -> None:
     model = started(spec)
     whole = model(torch.tensor([TEXT]))[0]
-    reader = Reader(model)
-    read = [reader.read(TEXT[:3])] + [reader.read([token]) for token in TEXT[3:]]
+    reader = CachedModel(model)
+    read = [reader.read_tokens(TEXT[:3])] + [reader.read_tokens([token]) for token in TEXT[3:]]
     # The model is in fp64, and the reader's results are rounded to fp32 once.
     torch.testing.assert_close(torch.stack(read), whole[2:].float(), rtol=2 * UNIT, atol=1e-12)
     assert reader.room == SPEC.sequence - len(TEXT)

@@ -21,8 +21,8 @@ import pytest
 import p2ptrain
 from p2ptrain.ipc.frames import Evaluate, Evaluated, FragmentReady, Hello, Load, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
-from p2ptrain.testing.network_namespaces import Place, opened
-from p2ptrain.trainer.host.supervisor import RunningTrainer, Supervisor
+from p2ptrain.testing.network_namespaces import NodeNetwork, opened
+from p2ptrain.trainer.host.supervisor import LocalTrainer, Supervisor
 
 if TYPE_CHECKING:
     from tests.trainer.conftest import Vectors
@@ -60,7 +60,7 @@ class Conversation:
 
 
 @contextmanager
-def process(place: Place, host: int, words: list[str]) -> Iterator[subprocess.Popen[str]]:
+def process(place: NodeNetwork, host: int, words: list[str]) -> Iterator[subprocess.Popen[str]]:
     started = subprocess.Popen(
         place.inside(host, [sys.executable, *words]),
         stdin=subprocess.PIPE,
@@ -78,7 +78,7 @@ def process(place: Place, host: int, words: list[str]) -> Iterator[subprocess.Po
         started.communicate()
 
 
-def torchrun(place: Place, host: int, folder: Path) -> list[str]:
+def torchrun(place: NodeNetwork, host: int, folder: Path) -> list[str]:
     """The command that a user runs on each host."""
     address, call, meet = place.address(0)
     return [
@@ -106,7 +106,7 @@ def with_two_local_ranks(
         trainer.stop(120.0)
 
 
-def wait_for(trainer: RunningTrainer, kind: type) -> object:
+def wait_for(trainer: LocalTrainer, kind: type) -> object:
     while True:
         frame = trainer.receive(timeout_s=0.5)
         if isinstance(frame, kind):

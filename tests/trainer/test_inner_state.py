@@ -17,7 +17,7 @@ from p2ptrain.trainer.formats import inner_format
 from tests.rounding import of_additions
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import Desk, MakeDesk, Vectors
+    from tests.trainer.conftest import Driver, MakeDriver, Vectors
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def resumed(answers: list[Frame]) -> list[Resumed]:
     return [answer for answer in answers if isinstance(answer, Resumed)]
 
 
-def first_step_then_load(desk: Desk, paths: tuple[str, ...]) -> list[Frame]:
-    return desk.tell(Load(0), Train(0, paths[:3], 0), Load(1))
+def first_step_then_load(driver: Driver, paths: tuple[str, ...]) -> list[Frame]:
+    return driver.send(Load(0), Train(0, paths[:3], 0), Load(1))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_losses_and_weights_after_a_restart_are_bit_identical(
     optimizer: Literal["adamw", "muon"],
-    make_desk: MakeDesk,
+    make_driver: MakeDriver,
     kept: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
@@ -48,33 +48,33 @@ def test_losses_and_weights_after_a_restart_are_bit_identical(
     # Each inner step has a rate of its own, which shows the position in the schedule.
     moving = replace(kept.inner, schedule="cosine", total_steps=9, optimizer=optimizer)
     kept = replace(kept, inner=moving)
-    twin = make_desk(replace(kept, state_folder=""))
+    twin = make_driver(replace(kept, state_folder=""))
     first_step_then_load(twin, block_paths)
-    uninterrupted = losses(twin.tell(Train(1, block_paths[3:6], 3)))
+    uninterrupted = losses(twin.send(Train(1, block_paths[3:6], 3)))
     weights = vectors.local.tobytes()
 
-    begun = make_desk(kept)
+    begun = make_driver(kept)
     assert resumed(first_step_then_load(begun, block_paths)) == [Resumed(0, None)]
-    begun.tell(Train(1, block_paths[3:5], 3))
-    answers = make_desk(kept).tell(Load(1), Train(1, block_paths[3:6], 3))
+    begun.send(Train(1, block_paths[3:5], 3))
+    answers = make_driver(kept).send(Load(1), Train(1, block_paths[3:6], 3))
     assert resumed(answers) == [Resumed(1, 1)]
     assert losses(answers) == uninterrupted
     assert vectors.local.tobytes() == weights
 
     fresh = losses(
-        make_desk(replace(kept, state_folder="")).tell(Load(1), Train(1, block_paths[3:6], 3))
+        make_driver(replace(kept, state_folder="")).send(Load(1), Train(1, block_paths[3:6], 3))
     )
     assert fresh != uninterrupted
 
 
 def test_with_fragments_it_is_written_once_all_have_been_merged(
-    make_desk: MakeDesk, kept: TrainerConfig, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, kept: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
-    desk, folder = make_desk(replace(kept, fragments=3)), Path(kept.state_folder)
-    desk.tell(Load(0))
+    driver, folder = make_driver(replace(kept, fragments=3)), Path(kept.state_folder)
+    driver.send(Load(0))
     written = []
     for step in range(6):
-        desk.tell(Train(step, block_paths[:1], step), Merge(step + 1))
+        driver.send(Train(step, block_paths[:1], step), Merge(step + 1))
         written.append([file.name for file in folder.glob("*")])
     assert written == [
         [],
@@ -87,23 +87,23 @@ def test_with_fragments_it_is_written_once_all_have_been_merged(
 
 
 def test_one_file_of_eight_bytes_a_parameter_is_kept(
-    make_desk: MakeDesk, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    desk = make_desk(kept)
+    driver = make_driver(kept)
     for step in range(3):
-        desk.tell(Load(step), Train(step, block_paths[:1], step))
+        driver.send(Load(step), Train(step, block_paths[:1], step))
     (only,) = Path(kept.state_folder).iterdir()
     assert only.name == "000000000002"
     assert only.stat().st_size == 4096 + 8 * vectors.layout.numel
-    assert resumed(make_desk(kept).tell(Load(9))) == [Resumed(9, 2)]
-    assert resumed(make_desk(kept).tell(Load(1))) == [Resumed(1, None)]
+    assert resumed(make_driver(kept).send(Load(9))) == [Resumed(9, 2)]
+    assert resumed(make_driver(kept).send(Load(1))) == [Resumed(1, None)]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no header", "another layout"])
 def test_damaged_or_foreign_state_is_not_restored(
-    damage: str, make_desk: MakeDesk, kept: TrainerConfig, block_paths: tuple[str, ...]
+    damage: str, make_driver: MakeDriver, kept: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
-    first_step_then_load(make_desk(kept), block_paths)
+    first_step_then_load(make_driver(kept), block_paths)
     file = Path(kept.state_folder) / "000000000001"
     data = bytearray(file.read_bytes())
     match damage:
@@ -117,14 +117,14 @@ def test_damaged_or_foreign_state_is_not_restored(
             at = data.index(b"layout") + 10
             data[at] = ord("0") if data[at] != ord("0") else ord("1")
     file.write_bytes(data)
-    assert resumed(make_desk(kept).tell(Load(1))) == [Resumed(1, None)]
+    assert resumed(make_driver(kept).send(Load(1))) == [Resumed(1, None)]
 
 
 def test_full_disk_costs_the_state_but_not_the_trainer(
-    make_desk: MakeDesk, kept: TrainerConfig, tmp_path: Path, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, kept: TrainerConfig, tmp_path: Path, block_paths: tuple[str, ...]
 ) -> None:
     (tmp_path / "inner").write_text("where the folder should be")
-    answers = first_step_then_load(make_desk(kept), block_paths)
+    answers = first_step_then_load(make_driver(kept), block_paths)
     trouble = "the inner optimizer's state cannot be written: File exists"
     assert resumed(answers) == [Resumed(0, None), Resumed(1, None, trouble)]
 
@@ -142,25 +142,25 @@ def test_state_that_does_not_fit_is_removed(
 
 
 def test_restarted_joiner_continues_its_warm_up(
-    make_desk: MakeDesk, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, kept: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     kept = replace(kept, inner=replace(kept.inner, join_warmup_steps=100))
-    twin = make_desk(replace(kept, state_folder=""))
-    twin.tell(Load(3), Train(3, block_paths[:2], 60), Load(4), Train(4, block_paths[2:4], 62))
+    twin = make_driver(replace(kept, state_folder=""))
+    twin.send(Load(3), Train(3, block_paths[:2], 60), Load(4), Train(4, block_paths[2:4], 62))
     uninterrupted = vectors.local.tobytes()
-    make_desk(kept).tell(Load(3), Train(3, block_paths[:2], 60), Load(4))
-    answers = make_desk(kept).tell(Load(4), Train(4, block_paths[2:4], 62))
+    make_driver(kept).send(Load(3), Train(3, block_paths[:2], 60), Load(4))
+    answers = make_driver(kept).send(Load(4), Train(4, block_paths[2:4], 62))
     assert resumed(answers) == [Resumed(4, 4)]
     assert vectors.local.tobytes() == uninterrupted
 
 
 def test_joiner_without_a_state_warms_up_and_a_founder_does_not(
-    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     moved = []
     for step, warmup in ((0, 0), (0, 100), (3, 0), (3, 100)):
         slow = replace(config, inner=replace(config.inner, join_warmup_steps=warmup))
-        make_desk(slow).tell(Load(step), Train(step, block_paths[:1], 50))
+        make_driver(slow).send(Load(step), Train(step, block_paths[:1], 50))
         moved.append(float(np.abs(vectors.local - vectors.theta).max()))
     assert moved[0] == moved[1] == moved[2]
     # A hundredth of AdamW's first step is a hundredth of the rate. It is the difference of weights

@@ -22,12 +22,12 @@ import torch
 from p2ptrain.ipc.frames import Frame
 from p2ptrain.ipc.trainer_config import InnerSpec, ModelSpec, TrainerConfig
 from p2ptrain.sync.fragments import fragments
-from p2ptrain.sync.trainer_orders import Pace
+from p2ptrain.sync.trainer_orders import LeasePace
 from p2ptrain.testing import fake_trainer
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.arena import Arena, map_vector, own_share
+from p2ptrain.trainer.rank.arena import RankArena, map_vector, own_share
 from p2ptrain.trainer.rank.batch import InnerStep
-from p2ptrain.trainer.rank.loop import Loop, Means
+from p2ptrain.trainer.rank.loop import Means, TrainerLoop
 from p2ptrain.trainer.rank.optimizer import make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks
@@ -47,7 +47,7 @@ for _entry in LAYOUT.entries:
 
 @dataclass(frozen=True)
 class Mode:
-    pace: Pace
+    pace: LeasePace
     fragments: int = 1
     mixing: float = 0.0
     delayed: bool = False
@@ -55,14 +55,14 @@ class Mode:
 
 
 MODES = {
-    "plain": Mode(Pace(2)),
-    "overlapping": Mode(Pace(3, 1)),
-    "fragments": Mode(Pace(2), fragments=3),
-    "streaming": Mode(Pace(2, 1), fragments=3),
-    "streaming as late as can be": Mode(Pace(2, 2), fragments=3),
-    "streaming, mixed": Mode(Pace(3, 2), fragments=3, mixing=0.5),
-    "a step late": Mode(Pace(2, 2), delayed=True),
-    "eager": Mode(Pace(2, 2), delayed=True, eager=True),
+    "plain": Mode(LeasePace(2)),
+    "overlapping": Mode(LeasePace(3, 1)),
+    "fragments": Mode(LeasePace(2), fragments=3),
+    "streaming": Mode(LeasePace(2, 1), fragments=3),
+    "streaming as late as can be": Mode(LeasePace(2, 2), fragments=3),
+    "streaming, mixed": Mode(LeasePace(3, 2), fragments=3, mixing=0.5),
+    "a step late": Mode(LeasePace(2, 2), delayed=True),
+    "eager": Mode(LeasePace(2, 2), delayed=True, eager=True),
 }
 
 ODDS = {
@@ -101,7 +101,7 @@ class Traces(dict[str, Vector]):
 class Held:
     """A trainer's loop whose channel the test holds."""
 
-    loop: Loop | fake_trainer.Loop = field(init=False)
+    loop: TrainerLoop | fake_trainer.FakeTrainerLoop = field(init=False)
     said: list[Frame] = field(default_factory=list)
 
     def send(self, frame: Frame) -> None:
@@ -166,10 +166,10 @@ def real(mode: Mode, shared: Shared, ranks: Ranks, traces: Traces) -> Held:
     )
     model = build(config, ranks)
     vectors = (map_vector(fd, LAYOUT.numel) for fd, _ in shared)
-    arena = Arena(model, LAYOUT, *vectors, count=mode.fragments, eager=mode.eager)
+    arena = RankArena(model, LAYOUT, *vectors, count=mode.fragments, eager=mode.eager)
     optimizer = make_optimizer(model, INNER)
     held, means = Held(), Means(read, training_with(traces))
-    held.loop = Loop(config, model, optimizer, arena, ranks, held, means=means)  # type: ignore[arg-type]
+    held.loop = TrainerLoop(config, model, optimizer, arena, ranks, held, means=means)  # type: ignore[arg-type]
     return held
 
 
@@ -189,7 +189,8 @@ def fake(mode: Mode, shared: Shared, _: Ranks, __: Traces) -> Held:
     ours, theirs = socket.socketpair()
     held = Held()
     with ours, theirs:
-        held.loop = fake_trainer.Loop(context, fake_trainer.Remote(), theirs, held)  # type: ignore[arg-type]
+        remote = fake_trainer.TrainerRemote()
+        held.loop = fake_trainer.FakeTrainerLoop(context, remote, theirs, held)  # type: ignore[arg-type]
     return held
 
 

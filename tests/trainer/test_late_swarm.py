@@ -23,8 +23,8 @@ from p2ptrain.ipc.trainer_config import ModelSpec, TrainerConfig
 from p2ptrain.sync import SyncSpec
 from p2ptrain.trainer.formats.genesis import genesis
 from p2ptrain.trainer.formats.shapes import layout_of
-from p2ptrain.trainer.rank.arena import Arena, map_vector
-from p2ptrain.trainer.rank.loop import Loop
+from p2ptrain.trainer.rank.arena import RankArena, map_vector
+from p2ptrain.trainer.rank.loop import TrainerLoop
 from p2ptrain.trainer.rank.optimizer import make_optimizer
 from p2ptrain.trainer.rank.parallelize import build
 from p2ptrain.trainer.rank.ranks import Ranks
@@ -33,7 +33,7 @@ from scripts.research.learning.corpus import Corpus
 from scripts.research.learning.settings import Settings
 from scripts.research.learning.swarm import Swarm
 from tests.rounding import assert_rounded_alike, nudged
-from tests.trainer.conftest import Desk, Script
+from tests.trainer.conftest import Driver, Script
 
 MODEL = ModelSpec(vocab=61, layers=2, width=16, heads=2, kv_heads=1, ffn=20, sequence=8)
 H, STEPS = 3, 5
@@ -71,15 +71,15 @@ def vector() -> Iterator[tuple[int, np.ndarray]]:
     os.close(fd)
 
 
-def trainer(of: Settings, theta_fd: int, local_fd: int, ranks: Ranks) -> Desk:
+def trainer(of: Settings, theta_fd: int, local_fd: int, ranks: Ranks) -> Driver:
     config = TrainerConfig(MODEL, of.inner, delayed=True, eager=of.sync.eager)
     model = build(config, ranks)
     theta, local = (map_vector(fd, LAYOUT.numel) for fd in (theta_fd, local_fd))
-    arena = Arena(model, LAYOUT, theta, local, eager=config.eager)
+    arena = RankArena(model, LAYOUT, theta, local, eager=config.eager)
     optimizer = make_optimizer(model, config.inner)
     script = Script()
-    loop = Loop(config, model, optimizer, arena, ranks, script)  # type: ignore[arg-type]
-    return Desk(loop, script, arena, model, optimizer)
+    loop = TrainerLoop(config, model, optimizer, arena, ranks, script)  # type: ignore[arg-type]
+    return Driver(loop, script, arena, model, optimizer)
 
 
 def blocks_of(corpus: Corpus, of: Settings, peer: int, step: int, folder: Path) -> tuple[str, ...]:
@@ -100,20 +100,20 @@ def trained(of: Settings, corpus: Corpus, ranks: Ranks, folder: Path) -> np.ndar
         theta_fd, theta = stack.enter_context(vector())
         arenas = [stack.enter_context(vector()) for _ in range(of.peers)]
         theta[:], momentum = genesis(MODEL, of.seed), np.zeros_like(theta)
-        desks = [trainer(of, theta_fd, fd, ranks) for fd, _ in arenas]
+        drivers = [trainer(of, theta_fd, fd, ranks) for fd, _ in arenas]
 
         def blocks(step: int) -> list[tuple[str, ...]]:
             return [blocks_of(corpus, of, peer, step, folder) for peer in range(of.peers)]
 
-        for desk, first in zip(desks, blocks(0), strict=True):
-            desk.tell(Load(0), Train(0, first, 0, False, *pull))
+        for driver, first in zip(drivers, blocks(0), strict=True):
+            driver.send(Load(0), Train(0, first, 0, False, *pull))
         for step in range(STEPS):
             update = average([Contribution(1, theta, local) for _, local in arenas], of.kernels)
-            for desk, ahead in zip(desks, blocks(step + 1), strict=True):
-                desk.tell(Train(step, ahead, (step + 1) * H, True, *pull))
+            for driver, ahead in zip(drivers, blocks(step + 1), strict=True):
+                driver.send(Train(step, ahead, (step + 1) * H, True, *pull))
             of.kernels.outer_step(theta, momentum, update, *RATES)
-            for desk in desks:
-                (ready,) = desk.tell(Merge(step + 1), Train(step + 1, (), 0, False, *pull))
+            for driver in drivers:
+                (ready,) = driver.send(Merge(step + 1), Train(step + 1, (), 0, False, *pull))
                 assert isinstance(ready, FragmentReady)
                 assert ready.blocks == H
         return theta.copy()

@@ -37,7 +37,7 @@ from tests.rounding import of_additions
 from tests.trainer.reference import full, read, reference
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import Desk, MakeDesk, Vectors
+    from tests.trainer.conftest import Driver, MakeDriver, Vectors
 
 BLOCK_TOKENS = 5 * 16
 MOVED = of_additions(4, 2.0)
@@ -45,9 +45,9 @@ MOVED = of_additions(4, 2.0)
 
 
 def test_lease_is_trained_and_its_weights_are_in_the_arena(
-    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    answers = desk.tell(Load(3), Train(3, block_paths[:4], 12))
+    answers = driver.send(Load(3), Train(3, block_paths[:4], 12))
     progress, ready = [it for it in answers if isinstance(it, Progress)], answers[-1]
     assert isinstance(ready, FragmentReady)
     assert len(progress) == len(answers) - 1
@@ -56,14 +56,14 @@ def test_lease_is_trained_and_its_weights_are_in_the_arena(
     ]
     assert ready == FragmentReady(3, 4 * BLOCK_TOKENS, block_paths[:4], ready.loss)
     assert ready.loss == pytest.approx(np.mean([p.loss for p in progress]))
-    for name, parameter in desk.model.named_parameters():
+    for name, parameter in driver.model.named_parameters():
         weights = full(parameter).detach().cpu().numpy()
         np.testing.assert_array_equal(vectors.at(vectors.local, name), weights)
         assert not np.array_equal(weights, vectors.at(vectors.theta, name))
 
 
 def test_training_is_bit_for_bit_repeatable(
-    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     """Earlier use of random number generators and earlier contents of the arena do not matter."""
     results = []
@@ -74,10 +74,10 @@ def test_training_is_bit_for_bit_repeatable(
         vectors.local.fill(seed)
         losses = [
             (each.inner_step, each.loss)
-            for each in make_desk(config).tell(Load(0), Train(0, block_paths, 0))
+            for each in make_driver(config).send(Load(0), Train(0, block_paths, 0))
             if isinstance(each, Progress)
         ]
-        names = [name for name, _ in make_desk(config).model.named_parameters()]
+        names = [name for name, _ in make_driver(config).model.named_parameters()]
         trained = {name: vectors.at(vectors.local, name).copy() for name in names}
         results.append((losses, trained))
     (losses, trained), (again, same) = results
@@ -89,7 +89,7 @@ def test_training_is_bit_for_bit_repeatable(
 
 
 def test_amended_rates_train_as_if_they_had_always_held(
-    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     """Both runs take the second inner step at the rate of step 1."""
     rates, twice = Rates(config.inner.lr / 4), Rates(config.inner.lr / 4, 4, 1, 2, 1)
@@ -104,74 +104,76 @@ def test_amended_rates_train_as_if_they_had_always_held(
         (config, [twice], 4),
         (still, [], 1),
     ):
-        make_desk(begun).tell(Load(0), *told, Train(0, block_paths[:2], first))
+        make_driver(begun).send(Load(0), *told, Train(0, block_paths[:2], first))
         trained.append(vectors.local.tobytes())
     assert trained[0] == trained[1] != trained[2]
     assert trained[3] == trained[4] != trained[1]
 
 
 def test_micro_batches_train_like_the_whole_batch(
-    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     rates = [learning_rate(config.inner, step) for step in range(len(block_paths))]
     expected = reference(config, read(block_paths, config), rates)
     for micro_batch in (0, 1, 2):
-        make_desk(replace(config, micro_batch=micro_batch)).tell(Load(0), Train(0, block_paths, 0))
+        make_driver(replace(config, micro_batch=micro_batch)).send(
+            Load(0), Train(0, block_paths, 0)
+        )
         expected.assert_alike(weights=vectors.local)
     assert expected.moved > 4.0
 
 
-def test_training_reduces_the_loss(desk: Desk, block_paths: tuple[str, ...]) -> None:
-    answers = desk.tell(Load(0), Train(0, block_paths * 5, 0))
+def test_training_reduces_the_loss(driver: Driver, block_paths: tuple[str, ...]) -> None:
+    answers = driver.send(Load(0), Train(0, block_paths * 5, 0))
     losses = [answer.loss for answer in answers if isinstance(answer, Progress)]
     assert losses[0] == pytest.approx(math.log(301), abs=0.1)
     assert losses[-1] < losses[0] - 2
 
 
 def test_load_drops_local_work_and_its_counts(
-    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    desk.tell(Load(0), Train(0, block_paths[:3], 0))
-    answers = desk.tell(Load(1), Train(1, (), 3))
+    driver.send(Load(0), Train(0, block_paths[:3], 0))
+    answers = driver.send(Load(1), Train(1, (), 3))
     assert answers == [FragmentReady(1, 0, (), 0.0)]
     np.testing.assert_array_equal(vectors.local, vectors.theta)
 
 
 def test_training_continues_after_a_skip_and_the_counts_add_up(
-    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    first = desk.last(FragmentReady, Load(0), Train(0, block_paths[:2], 0))
+    first = driver.last(FragmentReady, Load(0), Train(0, block_paths[:2], 0))
     before = vectors.local.copy()
-    second = desk.last(FragmentReady, Train(1, block_paths[2:4], 2))
+    second = driver.last(FragmentReady, Train(1, block_paths[2:4], 2))
     assert (first.step, first.blocks) == (0, 2)
     assert (second.step, second.blocks, second.tokens) == (1, 4, 4 * BLOCK_TOKENS)
     assert not np.array_equal(vectors.local, before)
 
 
 def test_rebase_of_a_ready_trainer_moves_its_weights_with_theta(
-    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    ready = desk.last(FragmentReady, Load(0), Train(0, block_paths[:2], 0))
+    ready = driver.last(FragmentReady, Load(0), Train(0, block_paths[:2], 0))
     gradient = vectors.theta - vectors.local
     vectors.theta[vectors.covered] += np.float32(0.25)
-    again = desk.tell(Rebase(1))
+    again = driver.send(Rebase(1))
     assert again == [replace(ready, step=1)]
     np.testing.assert_allclose(vectors.theta - vectors.local, gradient, rtol=0, atol=MOVED)
 
 
 def test_two_rebases_count_each_move_of_theta_once(
-    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    desk.tell(Load(0), Train(0, block_paths[:2], 0))
+    driver.send(Load(0), Train(0, block_paths[:2], 0))
     gradient = vectors.theta - vectors.local
     for step in (1, 2):
         vectors.theta[vectors.covered] += np.float32(0.125)
-        desk.tell(Rebase(step))
+        driver.send(Rebase(step))
     np.testing.assert_allclose(vectors.theta - vectors.local, gradient, rtol=0, atol=MOVED)
 
 
-def test_rebase_in_mid_lease_keeps_the_work(desk: Desk, block_paths: tuple[str, ...]) -> None:
-    answers = desk.tell(Load(0), Train(0, block_paths[:4], 0), after={2: Rebase(1)})
+def test_rebase_in_mid_lease_keeps_the_work(driver: Driver, block_paths: tuple[str, ...]) -> None:
+    answers = driver.send(Load(0), Train(0, block_paths[:4], 0), after={2: Rebase(1)})
     reports = [it for it in answers if isinstance(it, Progress | FragmentReady)]
     steps = [(type(report).__name__, report.step) for report in reports]
     assert len(reports) == len(answers)
@@ -185,12 +187,12 @@ def test_rebase_in_mid_lease_keeps_the_work(desk: Desk, block_paths: tuple[str, 
 
 
 def test_evaluation_measures_theta_and_does_not_affect_training(
-    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    make_desk(config).tell(Load(0), Train(0, block_paths[:6], 0))
+    make_driver(config).send(Load(0), Train(0, block_paths[:6], 0))
     undisturbed = vectors.local.copy()
     evaluate = Evaluate(9, block_paths[6:8])
-    answers = make_desk(config).tell(
+    answers = make_driver(config).send(
         Load(0), evaluate, Train(0, block_paths[:6], 0), after={3: evaluate}
     )
     first, second = (answer for answer in answers if isinstance(answer, Evaluated))
@@ -200,52 +202,54 @@ def test_evaluation_measures_theta_and_does_not_affect_training(
 
 
 def test_pause_takes_effect_after_the_current_inner_step(
-    desk: Desk, block_paths: tuple[str, ...]
+    driver: Driver, block_paths: tuple[str, ...]
 ) -> None:
-    answers = desk.tell(Load(0), Train(0, block_paths[:3], 0), after={1: Pause()})
+    answers = driver.send(Load(0), Train(0, block_paths[:3], 0), after={1: Pause()})
     assert [type(answer) for answer in answers] == [Progress]
-    assert [type(a) for a in desk.tell(Resume())] == [Progress, Progress, FragmentReady]
+    assert [type(a) for a in driver.send(Resume())] == [Progress, Progress, FragmentReady]
 
 
-def test_stop_in_mid_lease_ends_without_a_report(desk: Desk, block_paths: tuple[str, ...]) -> None:
-    answers = desk.tell(Load(0), Train(0, block_paths, 0), after={2: Stop()})
+def test_stop_in_mid_lease_ends_without_a_report(
+    driver: Driver, block_paths: tuple[str, ...]
+) -> None:
+    answers = driver.send(Load(0), Train(0, block_paths, 0), after={2: Stop()})
     assert [type(answer) for answer in answers] == [Progress, Progress]
 
 
 @pytest.mark.parametrize("order", [Train(0, (), 0), Rebase(1)])
-def test_order_before_the_first_load_is_refused(desk: Desk, order: Train | Rebase) -> None:
-    (answer,) = desk.tell(order)
+def test_order_before_the_first_load_is_refused(driver: Driver, order: Train | Rebase) -> None:
+    (answer,) = driver.send(order)
     assert isinstance(answer, Failed)
     assert (answer.code, answer.evaluation) == ("ORDER", None)
 
 
 def test_nan_loss_is_reported_and_no_step_is_taken(
-    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     healthy = vectors.theta.copy()
     vectors.theta[:] = np.nan
-    answers = desk.tell(Load(0), Evaluate(4, block_paths[:1]), Train(0, block_paths, 0))
+    answers = driver.send(Load(0), Evaluate(4, block_paths[:1]), Train(0, block_paths, 0))
     failures = [it for it in answers if isinstance(it, Failed)]
     assert [(it.code, it.evaluation) for it in failures] == [("NAN", 4), ("NAN", None)]
     assert len(failures) == len(answers)
     assert "inner step 0" in failures[1].text
-    assert not any(part.state for part in desk.optimizer.parts)
+    assert not any(part.state for part in driver.optimizer.parts)
     vectors.theta[:] = healthy
-    answers = desk.tell(Load(0), Train(0, block_paths[:1], 0))
+    answers = driver.send(Load(0), Train(0, block_paths[:1], 0))
     assert [type(answer) for answer in answers] == [Progress, FragmentReady]
 
 
 def test_damaged_block_ends_the_lease_and_keeps_earlier_work(
-    desk: Desk, block_paths: tuple[str, ...], tmp_path: Path
+    driver: Driver, block_paths: tuple[str, ...], tmp_path: Path
 ) -> None:
     damaged = bytearray(Path(block_paths[0]).read_bytes())
     damaged[-1] ^= 1
     (tmp_path / "damaged").write_bytes(damaged)
     lease = (*block_paths[:2], str(tmp_path / "damaged"), block_paths[2])
-    failed = desk.last(Failed, Load(0), Train(0, lease, 0))
+    failed = driver.last(Failed, Load(0), Train(0, lease, 0))
     assert (failed.code, failed.evaluation) == ("DATA", None)
     assert "checksum" in failed.text
-    ready = desk.last(FragmentReady, Train(0, block_paths[2:4], 2))
+    ready = driver.last(FragmentReady, Train(0, block_paths[2:4], 2))
     assert (ready.blocks, ready.tokens) == (4, 4 * BLOCK_TOKENS)
 
 
@@ -263,37 +267,37 @@ class WithAnother(Ranks):
 
 
 def test_block_that_another_rank_cannot_read_ends_the_lease_here(
-    make_desk: MakeDesk, config: TrainerConfig, ranks: Ranks, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, ranks: Ranks, block_paths: tuple[str, ...]
 ) -> None:
     """Otherwise each rank would wait for the other in different collectives."""
     parts = {each.name: getattr(ranks, each.name) for each in fields(Ranks)}
     lacks = iter([False, False, True, False, True])
-    desk = make_desk(config, ranks=WithAnother(**parts, lacks=lacks))
-    answers = desk.tell(Load(0), Train(0, block_paths[:4], 0))
+    driver = make_driver(config, ranks=WithAnother(**parts, lacks=lacks))
+    answers = driver.send(Load(0), Train(0, block_paths[:4], 0))
     assert [type(each) for each in answers] == [Progress, Progress, Failed]
     said = "another rank reports: it has rotted"
     assert answers[-1] == Failed("DATA", said)
-    assert desk.tell(Evaluate(7, block_paths[:2]))[-1] == Failed("DATA", said, 7)
+    assert driver.send(Evaluate(7, block_paths[:2]))[-1] == Failed("DATA", said, 7)
 
 
 def test_block_of_another_batch_size_is_refused(
-    desk: Desk, block_paths: tuple[str, ...], tmp_path: Path
+    driver: Driver, block_paths: tuple[str, ...], tmp_path: Path
 ) -> None:
     rows = read_block(Path(block_paths[0]), vocab=301, sequence=16)
     (tmp_path / "short").write_bytes(encode_block(rows[:3], 301))
-    failed = desk.last(Failed, Load(0), Train(0, (str(tmp_path / "short"),), 0))
+    failed = driver.last(Failed, Load(0), Train(0, (str(tmp_path / "short"),), 0))
     assert failed.code == "DATA"
     assert "3 sequences; the run has 5" in failed.text
 
 
-def test_evaluation_of_a_missing_block_names_its_request(desk: Desk, tmp_path: Path) -> None:
-    (answer,) = desk.tell(Load(0), Evaluate(11, (str(tmp_path / "gone"),)))
+def test_evaluation_of_a_missing_block_names_its_request(driver: Driver, tmp_path: Path) -> None:
+    (answer,) = driver.send(Load(0), Evaluate(11, (str(tmp_path / "gone"),)))
     assert isinstance(answer, Failed)
     assert (answer.code, answer.evaluation) == ("DATA", 11)
 
 
 def test_loss_falls_on_real_text(
-    make_desk: MakeDesk, config: TrainerConfig, vectors: Vectors, tmp_path: Path
+    make_driver: MakeDriver, config: TrainerConfig, vectors: Vectors, tmp_path: Path
 ) -> None:
     model, inner = config.model, config.inner
     text = standard_library_text(250_000)
@@ -301,9 +305,9 @@ def test_loss_falls_on_real_text(
     paths = [str(tmp_path / f"{index}") for index in range(84)]
     for path, block in zip(paths, packed.validation + packed.train, strict=False):
         Path(path).write_bytes(block)
-    desk, held_out = make_desk(config), tuple(paths[:4])
-    answers = desk.tell(Load(0), Evaluate(0, held_out), Train(0, tuple(paths[4:]), 0))
+    driver, held_out = make_driver(config), tuple(paths[:4])
+    answers = driver.send(Load(0), Evaluate(0, held_out), Train(0, tuple(paths[4:]), 0))
     first = next(answer for answer in answers if isinstance(answer, Evaluated))
     vectors.theta[:] = vectors.local
-    last = desk.last(Evaluated, Load(1), Evaluate(1, held_out))
+    last = driver.last(Evaluated, Load(1), Evaluate(1, held_out))
     assert last.loss < first.loss - 0.5

@@ -19,7 +19,7 @@ from tests.rounding import MARGIN, UNIT_BF16, distance
 from tests.trainer.reference import full
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import MakeDesk
+    from tests.trainer.conftest import MakeDriver
 
 
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12), (9, 9), (1, 5)])
@@ -57,18 +57,18 @@ def test_direction_has_singular_values_near_one(shape: tuple[int, int]) -> None:
 
 
 def test_muon_applies_to_matrices_in_blocks_and_adamw_to_the_rest(
-    make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     config = replace(config, inner=replace(config.inner, optimizer="muon"))
-    desk = make_desk(config)
-    ready = desk.tell(Load(0), Train(0, block_paths, 0))[-1]
+    driver = make_driver(config)
+    ready = driver.send(Load(0), Train(0, block_paths, 0))[-1]
     assert isinstance(ready, FragmentReady)
     kept = {
-        name: set(desk.optimizer.state_of(parameter))
-        for name, parameter in desk.model.named_parameters()
+        name: set(driver.optimizer.state_of(parameter))
+        for name, parameter in driver.model.named_parameters()
     }
     assert kept.pop("embedding.weight") == {"step", "exp_avg", "exp_avg_sq"}
     assert kept.pop("blocks.0.attention.query.weight") == {"momentum_buffer"}
     inside = {name for name, keys in kept.items() if keys == {"momentum_buffer"}}
     assert {name for name in kept if "norm" not in name} == inside
-    assert len(desk.tell(Train(1, block_paths, 12))) == 13
+    assert len(driver.send(Train(1, block_paths, 12))) == 13

@@ -19,7 +19,7 @@ from tests.rounding import assert_rounded_alike
 from tests.trainer.reference import flat_of, full, gradient
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import MakeDesk
+    from tests.trainer.conftest import MakeDriver
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_compiled_block_is_compiled_also_where_it_is_recomputed(
     recompute: bool,
     compiled: list[str],
-    make_desk: MakeDesk,
+    make_driver: MakeDriver,
     ranks: Ranks,
     config: TrainerConfig,
     block_paths: tuple[str, ...],
@@ -53,14 +53,14 @@ def test_compiled_block_is_compiled_also_where_it_is_recomputed(
     spec = config.model
     rows = read_block(Path(block_paths[0]), vocab=spec.vocab, sequence=spec.sequence)
     plain, other = (
-        make_desk(replace(config, compile=each, recompute=each and recompute))
+        make_driver(replace(config, compile=each, recompute=each and recompute))
         for each in (False, True)
     )
     found = []
-    for desk in (plain, other):
-        desk.arena.load()
-        accumulate(rows, desk.model, ranks, config)
-        named = desk.model.named_parameters()
+    for driver in (plain, other):
+        driver.arena.load()
+        accumulate(rows, driver.model, ranks, config)
+        named = driver.model.named_parameters()
         found.append(flat_of({name: full(each.grad) for name, each in named}, config))
     assert_rounded_alike(found[1], gradient(config, rows, torch.float64)[1], found[0])
     (graph,) = compiled  # All blocks share it.

@@ -20,7 +20,7 @@ from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.rounding import of_sum
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import Desk, MakeDesk, Vectors
+    from tests.trainer.conftest import Driver, MakeDriver, Vectors
 
 BLOCK_TOKENS = 5 * 16
 READING_S, COMPUTING_S = 2.0, 6.0
@@ -51,8 +51,8 @@ def means() -> Means:
 
 
 @pytest.fixture
-def desk(make_desk: MakeDesk, config: TrainerConfig, means: Means) -> Desk:
-    return make_desk(config, means=means)
+def driver(make_driver: MakeDriver, config: TrainerConfig, means: Means) -> Driver:
+    return make_driver(config, means=means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class OnDevice(Ranks):
         return self.named
 
 
-def progress_of(desk: Desk, *orders: Load | Train) -> list[Progress]:
-    return [each for each in desk.tell(*orders) if isinstance(each, Progress)]
+def progress_of(driver: Driver, *orders: Load | Train) -> list[Progress]:
+    return [each for each in driver.send(*orders) if isinstance(each, Progress)]
 
 
 def test_wait_for_data_is_reported_and_part_of_the_step_time(
-    desk: Desk, block_paths: tuple[str, ...]
+    driver: Driver, block_paths: tuple[str, ...]
 ) -> None:
-    told = progress_of(desk, Load(0), Train(0, block_paths[:2], 0))
+    told = progress_of(driver, Load(0), Train(0, block_paths[:2], 0))
     assert [each.data_wait_s for each in told] == [READING_S] * 2
     assert [each.tokens_per_s for each in told] == [BLOCK_TOKENS / (READING_S + COMPUTING_S)] * 2
 
@@ -84,46 +84,46 @@ def test_wait_for_data_is_reported_and_part_of_the_step_time(
 def test_mfu_is_reported_where_the_devices_peak_is_known(
     device: str,
     peak: float | None,
-    make_desk: MakeDesk,
+    make_driver: MakeDriver,
     means: Means,
     ranks: Ranks,
     config: TrainerConfig,
     block_paths: tuple[str, ...],
 ) -> None:
     parts = {each.name: getattr(ranks, each.name) for each in fields(Ranks)}
-    desk = make_desk(config, ranks=OnDevice(**parts, named=device), means=means)
-    (told,) = progress_of(desk, Load(0), Train(0, block_paths[:1], 0))
+    driver = make_driver(config, ranks=OnDevice(**parts, named=device), means=means)
+    (told,) = progress_of(driver, Load(0), Train(0, block_paths[:1], 0))
     flops_per_s = told.tokens_per_s * flops_per_token(config.model)
     assert told.mfu == (None if peak is None else pytest.approx(flops_per_s / peak))
 
 
 def test_gradient_norm_is_reported_as_it_was_before_clipping(
-    make_desk: MakeDesk,
+    make_driver: MakeDriver,
     ranks: Ranks,
     config: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
 ) -> None:
-    spec, plain = config.model, make_desk(config)
+    spec, plain = config.model, make_driver(config)
     plain.arena.load()
     rows = read_block(Path(block_paths[0]), vocab=spec.vocab, sequence=spec.sequence)
     accumulate(rows, plain.model, ranks, config)
     gradients = [each.grad.full_tensor().cpu().numpy() for each in plain.model.parameters()]  # type: ignore[union-attr]
     length = np.linalg.norm(np.concatenate([each.ravel() for each in gradients]))
     clipped = replace(config, inner=replace(config.inner, clip=float(length) / 10))
-    (told,) = progress_of(make_desk(clipped), Load(0), Train(0, block_paths[:1], 0))
+    (told,) = progress_of(make_driver(clipped), Load(0), Train(0, block_paths[:1], 0))
     assert told.gradient_norm == pytest.approx(length, rel=2 * of_sum(vectors.layout.numel))
 
 
 def test_reported_learning_rate_is_the_one_of_the_step(
-    make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
     """In mid-run, a trainer that starts without an inner state warms up."""
     inner = replace(config.inner, join_warmup_steps=4)
     agreed = [learning_rate(inner, step) for step in range(12, 16)]
-    desk = make_desk(replace(config, inner=inner))
-    told = progress_of(desk, Load(3), Train(3, block_paths[:4], 12))
+    driver = make_driver(replace(config, inner=inner))
+    told = progress_of(driver, Load(3), Train(3, block_paths[:4], 12))
     assert [each.learning_rate for each in told] == pytest.approx(
         [share * lr for share, lr in zip((0.25, 0.5, 0.75, 1.0), agreed, strict=True)]
     )
-    assert {group["lr"] for group in desk.optimizer.groups} == {told[-1].learning_rate}
+    assert {group["lr"] for group in driver.optimizer.groups} == {told[-1].learning_rate}

@@ -17,7 +17,7 @@ from p2ptrain.trainer.tools.replica import Replica
 from tests.trainer.reference import read, reference
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import MakeDesk, Vectors
+    from tests.trainer.conftest import MakeDriver, Vectors
 
 
 def begun(config: TrainerConfig, *, compiled: bool = False) -> Replica:
@@ -28,7 +28,7 @@ def begun(config: TrainerConfig, *, compiled: bool = False) -> Replica:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_replica_takes_the_inner_steps_of_a_sharded_trainer(
-    make_desk: MakeDesk,
+    make_driver: MakeDriver,
     ranks: Ranks,
     config: TrainerConfig,
     vectors: Vectors,
@@ -36,13 +36,13 @@ def test_replica_takes_the_inner_steps_of_a_sharded_trainer(
     precision: Precision,
 ) -> None:
     config = replace(config, precision=precision)
-    desk, replica = make_desk(config), begun(config)
-    desk.arena.load()
-    desk.optimizer.set_rate(1e-2)
+    driver, replica = make_driver(config), begun(config)
+    driver.arena.load()
+    driver.optimizer.set_rate(1e-2)
     lease = read(block_paths[:4], config)
     expected = reference(config, lease, [1e-2] * 4)
-    sharded = [train_on(rows, desk.model, desk.optimizer, ranks, config).loss for rows in lease]
-    desk.arena.store(0)
+    sharded = [train_on(rows, driver.model, driver.optimizer, ranks, config).loss for rows in lease]
+    driver.arena.store(0)
     expected.assert_alike(losses=sharded, weights=vectors.local)
     losses = [replica.train(rows, 1e-2) for rows in lease]
     expected.assert_alike(losses=losses, weights=replica.weights)

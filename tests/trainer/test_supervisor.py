@@ -41,10 +41,10 @@ from p2ptrain.ipc.frames import (
 from p2ptrain.ipc.trainer_config import Halving, Optimizer, TrainerConfig
 from p2ptrain.ipc.wire import encode
 from p2ptrain.trainer.formats.shapes import parameter_count
-from p2ptrain.trainer.host.launch import Launched, StderrTail
+from p2ptrain.trainer.host.launch import LaunchedRanks, StderrTail
 from p2ptrain.trainer.host.micro_batch import UNFIT_EXIT_CODE
-from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch
-from p2ptrain.trainer.host.supervisor import RunningTrainer, Supervisor, failure
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch
+from p2ptrain.trainer.host.supervisor import LocalTrainer, Supervisor, failure
 from p2ptrain.trainer.rank.schedule import learning_rate
 from tests.trainer.reference import read, reference
 
@@ -65,10 +65,10 @@ def supervise(on_cpu: TrainerConfig, vectors: Vectors) -> Supervise:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[[Supervisor], RunningTrainer]]:
-    running: list[RunningTrainer] = []
+def started() -> Iterator[Callable[[Supervisor], LocalTrainer]]:
+    running: list[LocalTrainer] = []
 
-    def start(supervisor: Supervisor) -> RunningTrainer:
+    def start(supervisor: Supervisor) -> LocalTrainer:
         running.append(supervisor.start())
         return running[-1]
 
@@ -77,7 +77,7 @@ def started() -> Iterator[Callable[[Supervisor], RunningTrainer]]:
         trainer.kill()
 
 
-def wait_for(trainer: RunningTrainer, kind: type[AnyFrame]) -> AnyFrame:
+def wait_for(trainer: LocalTrainer, kind: type[AnyFrame]) -> AnyFrame:
     while True:
         frame = trainer.receive(timeout_s=0.5)
         if isinstance(frame, kind):
@@ -88,7 +88,7 @@ def wait_for(trainer: RunningTrainer, kind: type[AnyFrame]) -> AnyFrame:
 def test_two_ranks_train_as_one_and_end_together(
     optimizer: Optimizer,
     on_cpu: TrainerConfig,
-    started: Callable[[Supervisor], RunningTrainer],
+    started: Callable[[Supervisor], LocalTrainer],
     vectors: Vectors,
     block_paths: tuple[str, ...],
 ) -> None:
@@ -146,7 +146,7 @@ def test_block_that_one_rank_cannot_read_ends_no_rank(
     damaged: bool,
     said: str,
     on_cpu: TrainerConfig,
-    started: Callable[[Supervisor], RunningTrainer],
+    started: Callable[[Supervisor], LocalTrainer],
     vectors: Vectors,
     block_paths: tuple[str, ...],
     tmp_path: Path,
@@ -178,7 +178,7 @@ def test_block_that_one_rank_cannot_read_ends_no_rank(
 
 def test_killed_trainer_can_be_restarted_and_continues(
     supervise: Supervise,
-    started: Callable[[Supervisor], RunningTrainer],
+    started: Callable[[Supervisor], LocalTrainer],
     block_paths: tuple[str, ...],
 ) -> None:
     supervisor = supervise(budget=RestartBudget(restarts_max=1))
@@ -206,7 +206,7 @@ def test_killed_trainer_can_be_restarted_and_continues(
 
 def test_frozen_trainer_counts_as_stalled_and_can_be_killed(
     supervise: Supervise,
-    started: Callable[[Supervisor], RunningTrainer],
+    started: Callable[[Supervisor], LocalTrainer],
     block_paths: tuple[str, ...],
 ) -> None:
     trainer = started(supervise())
@@ -214,7 +214,7 @@ def test_frozen_trainer_counts_as_stalled_and_can_be_killed(
     trainer.send(Train(0, block_paths[:3], 0))
     wait_for(trainer, FragmentReady)
     # Only from here on: before that, a busy machine may keep it silent for longer.
-    trainer._watch._patience = Patience(silence_floor_s=1.5, silence_factor=3.0)
+    trainer._watch._patience = AnswerTimeout(silence_floor_s=1.5, silence_factor=3.0)
     os.kill(trainer.pids[0], signal.SIGSTOP)
     trainer.send(Train(1, block_paths, 3))
     with pytest.raises(TrainerStalled, match="training, but silent"):
@@ -230,9 +230,9 @@ def test_suspended_node_does_not_take_its_trainer_for_stalled() -> None:
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(["sleep", "600"])
     nothing, lifeline = os.pipe()
-    launched = Launched((process,), ours, lifeline, StderrTail(nothing))
-    trainer = RunningTrainer(
-        launched, StallWatch(now, Patience(start_limit_s=10.0)), 1, lambda: now
+    launched = LaunchedRanks((process,), ours, lifeline, StderrTail(nothing))
+    trainer = LocalTrainer(
+        launched, StallWatch(now, AnswerTimeout(start_limit_s=10.0)), 1, lambda: now
     )
     trainer.check()
     now = 130.0
@@ -249,11 +249,11 @@ def test_trainers_that_hang_at_every_start_are_given_up(supervise: Supervise, us
     """A hang is noticed only after three minutes, so the hangs are never close together."""
     now, starts, theirs = 0.0, 0, []
 
-    def launch(*_: object) -> Launched:
+    def launch(*_: object) -> LaunchedRanks:
         ours, other = socket.socketpair()
         theirs.append(other)
         nothing, lifeline = os.pipe()
-        return Launched((), ours, lifeline, StderrTail(nothing))
+        return LaunchedRanks((), ours, lifeline, StderrTail(nothing))
 
     supervising = supervise(launch=launch, clock=lambda: now)
     with ExitStack() as ended:
@@ -291,7 +291,7 @@ def test_output_of_a_dying_trainer_is_kept_and_it_ends_at_once(
     words: str,
     config: TrainerConfig,
     vectors: Vectors,
-    started: Callable[[Supervisor], RunningTrainer],
+    started: Callable[[Supervisor], LocalTrainer],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

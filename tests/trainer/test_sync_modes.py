@@ -16,7 +16,7 @@ from tests.rounding import of_additions
 from tests.trainer.reference import full
 
 if TYPE_CHECKING:
-    from tests.trainer.conftest import Desk, MakeDesk, Vectors
+    from tests.trainer.conftest import Driver, MakeDriver, Vectors
 
 BLOCK_TOKENS = 5 * 16
 MOVE = np.float32(0.25)
@@ -26,10 +26,10 @@ compared values: four in an outer step, and two in each of two differences.
 """
 
 
-def weights(desk: Desk, vectors: Vectors) -> np.ndarray:
+def weights(driver: Driver, vectors: Vectors) -> np.ndarray:
     """The trainer's weights as a flat vector."""
     flat = np.zeros_like(vectors.theta)
-    for name, parameter in desk.model.named_parameters():
+    for name, parameter in driver.model.named_parameters():
         vectors.at(flat, name)[:] = full(parameter).detach().cpu().numpy()
     return flat
 
@@ -50,46 +50,46 @@ def cut(config: TrainerConfig) -> TrainerConfig:
 
 
 def test_only_the_fragment_of_the_step_is_offered(
-    make_desk: MakeDesk, cut: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, cut: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    desk = make_desk(cut)
+    driver = make_driver(cut)
     for step in (1, 5):
         vectors.local[:] = 0
-        desk.tell(Load(step), Train(step, block_paths[:2], 0))
+        driver.send(Load(step), Train(step, block_paths[:2], 0))
         inside = mask(vectors, 3, step % 3)
-        np.testing.assert_array_equal(vectors.local[inside], weights(desk, vectors)[inside])
+        np.testing.assert_array_equal(vectors.local[inside], weights(driver, vectors)[inside])
         assert not vectors.local[~inside].any()
 
 
 @pytest.mark.parametrize("mixing", [0.0, 0.5])
 def test_merge_changes_only_the_fragment_that_was_offered(
-    make_desk: MakeDesk,
+    make_driver: MakeDriver,
     cut: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
     mixing: float,
 ) -> None:
-    desk = make_desk(replace(cut, mixing=mixing))
-    desk.tell(Load(1), Train(1, block_paths[:2], 0), Train(1, block_paths[2:4], 2, ahead=True))
-    before, inside = weights(desk, vectors), mask(vectors, 3, 1)
+    driver = make_driver(replace(cut, mixing=mixing))
+    driver.send(Load(1), Train(1, block_paths[:2], 0), Train(1, block_paths[2:4], 2, ahead=True))
+    before, inside = weights(driver, vectors), mask(vectors, 3, 1)
     vectors.theta[inside] += MOVE
-    assert desk.tell(Merge(2)) == []
-    after = weights(desk, vectors)
+    assert driver.send(Merge(2)) == []
+    after = weights(driver, vectors)
     np.testing.assert_array_equal(after[~inside], before[~inside])
     expected = mixing * before + (1 - mixing) * vectors.theta
     np.testing.assert_allclose(after[inside], expected[inside], rtol=0, atol=MOVED)
 
 
 def test_fragments_that_moved_without_us_move_under_our_work(
-    make_desk: MakeDesk, cut: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, cut: TrainerConfig, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    desk = make_desk(cut)
-    desk.tell(Load(0), Train(0, block_paths[:2], 0))
-    before = weights(desk, vectors)
+    driver = make_driver(cut)
+    driver.send(Load(0), Train(0, block_paths[:2], 0))
+    before = weights(driver, vectors)
     taken, missed = mask(vectors, 3, 0), mask(vectors, 3, 1)
     vectors.theta[taken | missed] += MOVE
-    desk.tell(Merge(2))
-    after = weights(desk, vectors)
+    driver.send(Merge(2))
+    after = weights(driver, vectors)
     np.testing.assert_array_equal(after[taken], vectors.theta[taken])
     np.testing.assert_allclose(after[missed], before[missed] + MOVE, rtol=0, atol=MOVED)
     rest = mask(vectors, 3, 2)
@@ -97,50 +97,50 @@ def test_fragments_that_moved_without_us_move_under_our_work(
 
 
 def test_blocks_trained_ahead_are_counted_for_the_next_step(
-    make_desk: MakeDesk, cut: TrainerConfig, block_paths: tuple[str, ...]
+    make_driver: MakeDriver, cut: TrainerConfig, block_paths: tuple[str, ...]
 ) -> None:
-    desk = make_desk(cut)
-    first = desk.last(FragmentReady, Load(0), Train(0, block_paths[:3], 0))
+    driver = make_driver(cut)
+    first = driver.last(FragmentReady, Load(0), Train(0, block_paths[:3], 0))
     assert (first.step, first.blocks, first.tokens) == (0, 3, 3 * BLOCK_TOKENS)
-    ahead = desk.tell(Train(0, block_paths[3:5], 3, ahead=True))
+    ahead = driver.send(Train(0, block_paths[3:5], 3, ahead=True))
     assert [type(answer) for answer in ahead] == [Progress, Progress]
-    *_, second = desk.tell(Merge(1), Train(1, block_paths[5:6], 5))
+    *_, second = driver.send(Merge(1), Train(1, block_paths[5:6], 5))
     assert isinstance(second, FragmentReady)
     assert (second.step, second.blocks, second.tokens) == (1, 3, 3 * BLOCK_TOKENS)
 
 
 def test_merge_of_a_single_fragment_is_a_load_that_keeps_nothing(
-    desk: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    driver: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    desk.tell(Load(0), Train(0, block_paths[:2], 0))
+    driver.send(Load(0), Train(0, block_paths[:2], 0))
     vectors.theta[vectors.covered] += MOVE
-    assert desk.tell(Merge(1), Train(1, (), 2)) == [FragmentReady(1, 0, (), 0.0)]
+    assert driver.send(Merge(1), Train(1, (), 2)) == [FragmentReady(1, 0, (), 0.0)]
     np.testing.assert_array_equal(vectors.local, vectors.theta)
 
 
-def test_merge_before_any_report_is_the_nodes_mistake(desk: Desk) -> None:
-    (answer,) = desk.tell(Load(0), Merge(1))
+def test_merge_before_any_report_is_the_nodes_mistake(driver: Driver) -> None:
+    (answer,) = driver.send(Load(0), Merge(1))
     assert isinstance(answer, Failed)
     assert answer.code == "ORDER"
 
 
 @pytest.fixture
-def late(make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]) -> Desk:
+def late(make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]) -> Driver:
     """Its means come a whole outer step late. It was ready at step 0 and has trained ahead."""
-    desk = make_desk(replace(config, delayed=True))
-    desk.tell(Load(0), Train(0, block_paths[:2], 0))
-    return desk
+    driver = make_driver(replace(config, delayed=True))
+    driver.send(Load(0), Train(0, block_paths[:2], 0))
+    return driver
 
 
-def test_late_trainer_restarts_at_theta_after_a_report(late: Desk, vectors: Vectors) -> None:
+def test_late_trainer_restarts_at_theta_after_a_report(late: Driver, vectors: Vectors) -> None:
     np.testing.assert_array_equal(weights(late, vectors), vectors.theta)
     assert not np.array_equal(vectors.local, vectors.theta)
 
 
 def test_late_trainer_offers_nothing_twice(
-    late: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    late: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
-    late.tell(Train(0, block_paths[2:4], 2, ahead=True))
+    late.send(Train(0, block_paths[2:4], 2, ahead=True))
     ahead = weights(late, vectors) - vectors.theta
     vectors.theta[vectors.covered] += MOVE
     ready = late.last(FragmentReady, Merge(1), Train(1, (), 4))
@@ -149,10 +149,10 @@ def test_late_trainer_offers_nothing_twice(
 
 
 def test_late_trainer_that_was_left_out_offers_everything(
-    late: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    late: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     first = vectors.local - vectors.theta
-    late.tell(Train(0, block_paths[2:4], 2, ahead=True))
+    late.send(Train(0, block_paths[2:4], 2, ahead=True))
     ahead = weights(late, vectors) - vectors.theta
     vectors.theta[vectors.covered] += MOVE
     ready = late.last(FragmentReady, Rebase(1), Train(1, (), 4))
@@ -162,19 +162,19 @@ def test_late_trainer_that_was_left_out_offers_everything(
 
 @pytest.mark.parametrize("orders", [(), (Rebase(1),), (Rebase(1), Rebase(2))])
 def test_late_trainer_that_gets_more_after_a_wait_offers_everything(
-    late: Desk,
-    make_desk: MakeDesk,
+    late: Driver,
+    make_driver: MakeDriver,
     config: TrainerConfig,
     vectors: Vectors,
     block_paths: tuple[str, ...],
     orders: tuple[Rebase, ...],
 ) -> None:
     """It had nothing to train ahead: its lease was used up, or its next blocks had not arrived."""
-    late.tell(*orders, Train(len(orders), block_paths[2:4], 2))
+    late.send(*orders, Train(len(orders), block_paths[2:4], 2))
     offered = vectors.local.copy()
-    plain = make_desk(config)
-    plain.tell(Load(0), Train(0, block_paths[:2], 0))
-    plain.tell(*orders, Train(len(orders), block_paths[2:4], 2))
+    plain = make_driver(config)
+    plain.send(Load(0), Train(0, block_paths[:2], 0))
+    plain.send(*orders, Train(len(orders), block_paths[2:4], 2))
     np.testing.assert_allclose(offered, vectors.local, rtol=0, atol=MOVED)
 
 
@@ -183,15 +183,15 @@ PULL = (0.5, 0.7, 0.9)
 
 
 @pytest.fixture
-def eager(make_desk: MakeDesk, config: TrainerConfig, block_paths: tuple[str, ...]) -> Desk:
+def eager(make_driver: MakeDriver, config: TrainerConfig, block_paths: tuple[str, ...]) -> Driver:
     """The same, but it continues from its own newest work."""
-    desk = make_desk(replace(config, delayed=True, eager=True))
-    desk.tell(Load(0), Train(0, block_paths[:2], 0, False, *PULL))
-    return desk
+    driver = make_driver(replace(config, delayed=True, eager=True))
+    driver.send(Load(0), Train(0, block_paths[:2], 0, False, *PULL))
+    return driver
 
 
 def test_eager_trainer_starts_where_its_share_would_move_theta(
-    eager: Desk, vectors: Vectors
+    eager: Driver, vectors: Vectors
 ) -> None:
     share, lr, momentum = PULL
     step = lr * (1 + momentum) * share * (vectors.local - vectors.theta)
@@ -200,10 +200,10 @@ def test_eager_trainer_starts_where_its_share_would_move_theta(
 
 
 def test_eager_trainer_offers_only_what_it_trained(
-    eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    eager: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     began = weights(eager, vectors)
-    eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
+    eager.send(Train(0, block_paths[2:4], 2, True, *PULL))
     ahead = weights(eager, vectors) - began
     vectors.theta[vectors.covered] += MOVE
     ready = eager.last(FragmentReady, Merge(1), Train(1, (), 4, False, *PULL))
@@ -212,10 +212,10 @@ def test_eager_trainer_offers_only_what_it_trained(
 
 
 def test_eager_trainer_that_was_left_out_offers_its_work_once(
-    eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    eager: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     first, began = vectors.local - vectors.theta, weights(eager, vectors)
-    eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
+    eager.send(Train(0, block_paths[2:4], 2, True, *PULL))
     ahead = weights(eager, vectors) - began
     vectors.theta[vectors.covered] += MOVE
     ready = eager.last(FragmentReady, Rebase(1), Train(1, (), 4, False, *PULL))
@@ -232,29 +232,29 @@ def test_eager_trainer_that_was_left_out_offers_its_work_once(
 
 
 def test_work_offered_again_in_the_same_outer_step_counts_once(
-    eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    eager: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     before = weights(eager, vectors)
-    eager.tell(Rebase(0))
+    eager.send(Rebase(0))
     np.testing.assert_allclose(weights(eager, vectors), before, rtol=0, atol=MOVED)
 
 
 def test_eager_trainer_starts_anew_if_the_outer_optimizer_changes(
-    eager: Desk, vectors: Vectors, block_paths: tuple[str, ...]
+    eager: Driver, vectors: Vectors, block_paths: tuple[str, ...]
 ) -> None:
     """Steps with other numbers could not remove what is already in its weights."""
-    eager.tell(Train(0, block_paths[2:4], 2, True, *PULL))
+    eager.send(Train(0, block_paths[2:4], 2, True, *PULL))
     amended = (0.5, 0.35, 0.8)
-    eager.tell(Merge(1), Train(1, (), 4, False, *amended))
+    eager.send(Merge(1), Train(1, (), 4, False, *amended))
     share, lr, momentum = amended
     step = lr * (1 + momentum) * share * (vectors.local - vectors.theta)
     assert np.abs(step).max() > 1e-3
     np.testing.assert_allclose(weights(eager, vectors), vectors.theta + step, rtol=0, atol=MOVED)
 
 
-def test_trainer_that_loads_theta_starts_at_theta(eager: Desk, vectors: Vectors) -> None:
-    eager.tell(Load(1))
+def test_trainer_that_loads_theta_starts_at_theta(eager: Driver, vectors: Vectors) -> None:
+    eager.send(Load(1))
     np.testing.assert_array_equal(weights(eager, vectors), vectors.theta)
-    eager.tell(Train(1, (), 4, False, *PULL))
+    eager.send(Train(1, (), 4, False, *PULL))
     np.testing.assert_array_equal(vectors.local, vectors.theta)
     np.testing.assert_array_equal(weights(eager, vectors), vectors.theta)

@@ -8,12 +8,12 @@ import pytest
 
 from p2ptrain.ids import Digest
 from p2ptrain.ipc import frames
-from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 
 HELLO = frames.Hello(0, 1, Digest("0" * 64), 100, "cpu", 1)
 READY = frames.FragmentReady(0, 10, ("/store/ab/cd",), 1.0)
 LEASE = frames.Train(0, ("a", "b", "c"), 0)
-PATIENCE = Patience(start_limit_s=100, silence_floor_s=10, silence_factor=20)
+PATIENCE = AnswerTimeout(start_limit_s=100, silence_floor_s=10, silence_factor=20)
 
 
 def progress(inner_step: int = 0) -> frames.Progress:
@@ -239,10 +239,10 @@ def test_node_that_was_suspended_does_not_blame_the_trainer(
     """The node was stopped or had no core. Frames sent since then are unread."""
     watch.sent(LEASE, 1000.0)
     watch.received(progress(), 1002.0)
-    assert watch.look(1003.0) is None
+    assert watch.check_overdue(1003.0) is None
     for now in range(1060, 1091, 5):
-        assert watch.look(now) is None
-    assert "silent for 41 s" in str(watch.look(1095.0)), "but only for that time"
+        assert watch.check_overdue(now) is None
+    assert "silent for 41 s" in str(watch.check_overdue(1095.0)), "but only for that time"
 
 
 def test_restarts_are_limited_and_forgiven_with_time() -> None:

@@ -41,7 +41,7 @@ LOOK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class AverageSetting:
     """The measurement. `order` is the order of the peers in the ring; by number if empty."""
 
     peers: int
@@ -60,7 +60,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class AverageMeasured:
     """Seconds and CPU seconds of each repeat at one peer, and the report of the last repeat."""
 
     seconds: tuple[float, ...]
@@ -70,7 +70,7 @@ class Measured:
     digest: str
 
 
-def average(setting: Setting, me: int, host: str, meeting: Path) -> Measured:
+def average(setting: AverageSetting, me: int, host: str, meeting: Path) -> AverageMeasured:
     """Run peer number `me` of the setting, from meeting the others to the last repeat."""
     request = _request(setting, me)
     rng = np.random.default_rng(me)
@@ -93,12 +93,12 @@ def average(setting: Setting, me: int, host: str, meeting: Path) -> Measured:
 
 def _measured(
     seconds: list[float], cpu_s: list[float], report: ReduceStatistics, out: NDArray[np.uint8]
-) -> Measured:
+) -> AverageMeasured:
     digest = blake3(out.tobytes()).hexdigest()
-    return Measured(tuple(seconds), tuple(cpu_s), report.sent_bytes, asdict(report), digest)
+    return AverageMeasured(tuple(seconds), tuple(cpu_s), report.sent_bytes, asdict(report), digest)
 
 
-def _request(setting: Setting, me: int) -> ReduceRequest:
+def _request(setting: AverageSetting, me: int) -> ReduceRequest:
     names = [_identity(number).peer for number in setting.order or range(setting.peers)]
     return ReduceRequest(
         run=RUN,
@@ -128,14 +128,14 @@ def _identity(number: int) -> Identity:
 Connections = dict[PeerId, list[SecureSocket]]
 
 
-def _all_have(setting: Setting, me: int, meeting: Path, what: str) -> None:
+def _all_have(setting: AverageSetting, me: int, meeting: Path, what: str) -> None:
     """Wait until every peer has reached the point `what`."""
     (meeting / f"{me}.{what}").touch()
     _await([meeting / f"{number}.{what}" for number in range(setting.peers)])
 
 
 @contextmanager
-def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
+def _connected(setting: AverageSetting, me: int, host: str, meeting: Path) -> Iterator[Connections]:
     """Connect to the neighbours; close the links when the block is left."""
     request, credentials = _request(setting, me), Credentials.create(_identity(me))
     inbox = RingInbox()
@@ -148,7 +148,7 @@ def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[
         endpoints = _meet(setting, me, Endpoint(credentials.peer, *listener.address,
                                                 credentials.certificate_der), meeting)  # fmt: skip
         for endpoint in endpoints.values():
-            listener.trust(endpoint.certificate_der)
+            listener.trust_certificate(endpoint.certificate_der)
         _all_have(setting, me, meeting, "trusts")
         links: Connections = {}
         for peer in sorted(request.neighbours, key=request.peers.index):
@@ -167,14 +167,14 @@ def _connected(setting: Setting, me: int, host: str, meeting: Path) -> Iterator[
                         encrypted=setting.encrypted,
                     )
                 else:
-                    link = inbox.take(key, deadline_s=CONNECT_S)
+                    link = inbox.wait_for_socket(key, deadline_s=CONNECT_S)
                 stack.callback(link.close)
                 links[peer].append(link)
         yield links
 
 
 @contextmanager
-def _way_to(setting: Setting, me: int, endpoint: Endpoint) -> Iterator[Endpoint]:
+def _way_to(setting: AverageSetting, me: int, endpoint: Endpoint) -> Iterator[Endpoint]:
     """Yield the endpoint to dial: `endpoint` itself, or the slow link that leads there."""
     if setting.slow_link is not None:
         *ends, bytes_per_s = setting.slow_link
@@ -186,7 +186,9 @@ def _way_to(setting: Setting, me: int, endpoint: Endpoint) -> Iterator[Endpoint]
     yield endpoint
 
 
-def _meet(setting: Setting, me: int, mine: Endpoint, meeting: Path) -> dict[PeerId, Endpoint]:
+def _meet(
+    setting: AverageSetting, me: int, mine: Endpoint, meeting: Path
+) -> dict[PeerId, Endpoint]:
     """Exchange endpoints with the other peers through the folder."""
     written = meeting / f"{me}.part"
     told = mine.to_wire() | {"certificate": mine.certificate_der.hex()}

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from p2ptrain.bench import throwaway
-from p2ptrain.bench.processes import Failed, Host, together
+from p2ptrain.bench.processes import Host, ProcessFailed, together
 
 HIVEMIND = ("hivemind==1.1.12", "numpy<2.4")
 """The latest version on PyPI. With numpy 2.4 its quantisation fails, and it then returns each
@@ -30,7 +30,7 @@ Contender = Callable[[Sequence[Host], int, int], float]
 process."""
 
 
-class Beside:
+class ContenderRun:
     """The contenders of one run by name, prepared once. Use it as a context manager.
 
     `missing` maps each requested contender that is not available to the reason.
@@ -45,7 +45,7 @@ class Beside:
         self.contenders: dict[str, Contender] = {}
         self.missing: dict[str, str] = {}
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> ContenderRun:
         if "gloo" in self._wanted:
             self._enter_gloo()
         if "sockets" in self._wanted:
@@ -63,7 +63,7 @@ class Beside:
         """Return the contender's seconds; None if it failed. Then it is removed."""
         try:
             return self.contenders[name](hosts, elements, repeats)
-        except Failed as exc:
+        except ProcessFailed as exc:
             del self.contenders[name]
             self.missing[name] = str(exc)
             return None
@@ -77,7 +77,7 @@ class Beside:
     def _enter_hivemind(self) -> None:
         try:
             python = self._stack.enter_context(throwaway.environment_with(HIVEMIND))
-        except Failed as exc:
+        except ProcessFailed as exc:
             self.missing["hivemind"] = f"it cannot be installed: {exc}"
             return
         for codec in HIVEMIND_CODECS:

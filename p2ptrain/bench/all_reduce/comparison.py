@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from p2ptrain import kernels
-from p2ptrain.bench.all_reduce.averaging import Measured, Setting
-from p2ptrain.bench.all_reduce.beside import Beside
-from p2ptrain.bench.lines import Line, machine
+from p2ptrain.bench.all_reduce.averaging import AverageMeasured, AverageSetting
+from p2ptrain.bench.all_reduce.beside import ContenderRun
+from p2ptrain.bench.lines import FigureLine, machine
 from p2ptrain.bench.processes import Host, together
 from p2ptrain.ring import SCHEDULES
 from p2ptrain.ring.plan import STREAMS_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AllreduceOutcome:
     """The measurements of all processes of one setting, combined."""
 
     seconds: float
@@ -38,12 +38,12 @@ class Outcome:
 class AllreduceReport:
     """The figures. `missing` maps each contender that could not be measured to the reason."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[FigureLine, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure(
-    settings: Sequence[Setting],
+    settings: Sequence[AverageSetting],
     rounds: int,
     *,
     against: Sequence[str] = ("gloo",),
@@ -58,9 +58,9 @@ def measure(
         raise ValueError(f"{peers_max} peers need {peers_max} addresses; you gave {len(hosts)}")
     places = list(hosts) or [Host()] * peers_max
     before = os.getloadavg()[0]
-    ours: dict[Setting, list[Outcome]] = {setting: [] for setting in settings}
+    ours: dict[AverageSetting, list[AllreduceOutcome]] = {setting: [] for setting in settings}
     theirs: dict[tuple[str, int, int], list[float]] = {}
-    with Beside(against) as beside:
+    with ContenderRun(against) as beside:
         for turn in range(rounds):
             for setting in settings:
                 ours[setting].append(run_at(setting, places))
@@ -75,17 +75,17 @@ def measure(
     return AllreduceReport((*_lines(ours, theirs), *machine(before)), beside.missing)
 
 
-def run_here(setting: Setting) -> Outcome:
+def run_here(setting: AverageSetting) -> AllreduceOutcome:
     """Run all peers of `setting`, each in a process of its own on this machine."""
     return together_of(setting, measured_here(setting))
 
 
-def run_at(setting: Setting, hosts: Sequence[Host]) -> Outcome:
+def run_at(setting: AverageSetting, hosts: Sequence[Host]) -> AllreduceOutcome:
     """Run all peers of `setting`, each on its host."""
     return together_of(setting, measured_here(setting, hosts))
 
 
-def measured_here(setting: Setting, hosts: Sequence[Host] = ()) -> list[Measured]:
+def measured_here(setting: AverageSetting, hosts: Sequence[Host] = ()) -> list[AverageMeasured]:
     """Run all peers, and return the measurements of each."""
     places = hosts or [Host()] * setting.peers
     with tempfile.TemporaryDirectory(prefix="p2ptrain-bench-") as folder:
@@ -93,10 +93,10 @@ def measured_here(setting: Setting, hosts: Sequence[Host] = ()) -> list[Measured
             places[me].command(peer_command(setting, me, places[me].address, Path(folder)))
             for me in range(setting.peers)
         ]
-        return [Measured(**json.loads(answer)) for answer in together(commands)]
+        return [AverageMeasured(**json.loads(answer)) for answer in together(commands)]
 
 
-def together_of(setting: Setting, measured: Sequence[Measured]) -> Outcome:
+def together_of(setting: AverageSetting, measured: Sequence[AverageMeasured]) -> AllreduceOutcome:
     digests = {each.digest for each in measured}
     if len(digests) != 1:
         raise AssertionError(f"the peers hold {len(digests)} different means")
@@ -104,12 +104,12 @@ def together_of(setting: Setting, measured: Sequence[Measured]) -> Outcome:
     cpu_s = [sum(times) for times in zip(*(each.cpu_s for each in measured), strict=True)]
     ideal_bytes = 2 * (setting.peers - 1) / setting.peers * setting.elements
     most_bytes = max(each.sent_bytes for each in measured)
-    return Outcome(
+    return AllreduceOutcome(
         statistics.median(slowest), statistics.median(cpu_s), most_bytes / max(1.0, ideal_bytes)
     )
 
 
-def peer_command(setting: Setting, me: int, host: str, meeting: Path) -> list[str]:
+def peer_command(setting: AverageSetting, me: int, host: str, meeting: Path) -> list[str]:
     """Return the command that runs peer number `me`, which prints its measurements."""
     arguments = json.dumps(asdict(setting))
     module = "p2ptrain.bench.all_reduce.peer"
@@ -120,28 +120,30 @@ Theirs = Mapping[tuple[str, int, int], Sequence[float]]
 """Seconds of each round, by name, peers and elements."""
 
 
-def _lines(ours: Mapping[Setting, Sequence[Outcome]], theirs: Theirs) -> Iterator[Line]:
+def _lines(
+    ours: Mapping[AverageSetting, Sequence[AllreduceOutcome]], theirs: Theirs
+) -> Iterator[FigureLine]:
     beside = {key: statistics.median(seconds) for key, seconds in theirs.items() if seconds}
     for (name, peers, elements), seconds in beside.items():
         every = theirs[name, peers, elements]
         what = f"{name}, {peers} peers, {elements:,} elements"
-        yield Line(what, seconds, "s", details=point(name, peers, elements, every))
+        yield FigureLine(what, seconds, "s", details=point(name, peers, elements, every))
     for setting, outcomes in ours.items():
         name = name_of(setting)
         times = [each.seconds for each in outcomes]
         seconds = statistics.median(times)
         what = f"{setting.schedule} {setting.codec} {_secrecy(setting)}"
         details = point(what, setting.peers, setting.elements, times)
-        yield Line(name, seconds, "s", details=details)
-        yield Line(name, statistics.median(each.cpu_s for each in outcomes), "CPU s")
-        yield Line(name, outcomes[0].wire_ratio, "×", "bytes of an ideal 8-bit all-reduce")
+        yield FigureLine(name, seconds, "s", details=details)
+        yield FigureLine(name, statistics.median(each.cpu_s for each in outcomes), "CPU s")
+        yield FigureLine(name, outcomes[0].wire_ratio, "×", "bytes of an ideal 8-bit all-reduce")
         for (other, peers, elements), theirs_s in beside.items():
             if (peers, elements) == (setting.peers, setting.elements):
-                yield Line(name, theirs_s / seconds, "× as fast as", other)
+                yield FigureLine(name, theirs_s / seconds, "× as fast as", other)
         one = ours.get(replace(setting, streams=1), ())
         if one and setting.streams > 1:
             alone_s = statistics.median(each.seconds for each in one)
-            yield Line(name, alone_s / seconds, "× as fast as", "over one stream")
+            yield FigureLine(name, alone_s / seconds, "× as fast as", "over one stream")
 
 
 def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[str, object]:
@@ -151,11 +153,11 @@ def point(what: str, peers: int, elements: int, times: Sequence[float]) -> dict[
     return {"what": what, "peers": peers, "elements": elements, "rounds_s": list(times)}
 
 
-def _secrecy(setting: Setting) -> str:
+def _secrecy(setting: AverageSetting) -> str:
     return "TLS" if setting.encrypted else "plaintext"
 
 
-def name_of(setting: Setting) -> str:
+def name_of(setting: AverageSetting) -> str:
     return (
         f"{setting.schedule}, {setting.codec}, {_secrecy(setting)}, {setting.peers} peers, "
         f"{setting.elements:,} elements, {setting.streams} streams"
@@ -170,10 +172,10 @@ def settings_of(
     encryption: Sequence[str],
     streams: Sequence[int],
     repeats: int,
-) -> list[Setting]:
+) -> list[AverageSetting]:
     """Return a setting for every combination. Raises ValueError: a name is unknown."""
     made = [
-        Setting(
+        AverageSetting(
             peers=count,
             elements=size,
             codec=codec,  # type: ignore[arg-type]  # checked below

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations, starmap
 
-from p2ptrain.bench.all_reduce.averaging import Setting, name_of_peer
+from p2ptrain.bench.all_reduce.averaging import AverageSetting, name_of_peer
 from p2ptrain.bench.all_reduce.comparison import AllreduceReport, measured_here, together_of
-from p2ptrain.bench.lines import Line, machine
+from p2ptrain.bench.lines import FigureLine, machine
 from p2ptrain.ids import PeerId
 from p2ptrain.ring.order import Rates, best_order
 
@@ -33,7 +33,7 @@ def measure(peers: int, elements: int, bad_link_bytes_per_s: float, rounds: int)
     """
     if not 4 <= peers <= PEERS_MAX:
         raise ValueError(f"with 4 to {PEERS_MAX} peers some orders avoid a link and others do not")
-    usual = Setting(
+    usual = AverageSetting(
         peers=peers,
         elements=elements,
         repeats=1,
@@ -53,7 +53,7 @@ def measure(peers: int, elements: int, bad_link_bytes_per_s: float, rounds: int)
     return AllreduceReport((*_lines(seconds), *machine(before)))
 
 
-def rates_of(peers: Sequence[PeerId], setting: Setting) -> Rates:
+def rates_of(peers: Sequence[PeerId], setting: AverageSetting) -> Rates:
     """Return the rates between each two of `peers`, which are sorted by number."""
     assert setting.slow_link is not None
     *ends, slow = setting.slow_link
@@ -76,9 +76,9 @@ def _pair(a: PeerId, b: PeerId) -> tuple[PeerId, PeerId]:
     return (a, b) if a < b else (b, a)
 
 
-def _lines(seconds: Mapping[str, Sequence[float]]) -> Iterator[Line]:
+def _lines(seconds: Mapping[str, Sequence[float]]) -> Iterator[FigureLine]:
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     for name, median_s in medians.items():
-        yield Line(f"ring in the {name} order", median_s, "s")
+        yield FigureLine(f"ring in the {name} order", median_s, "s")
     ratio = medians["worst"] / medians["best"]
-    yield Line("ring in the best order", ratio, "× as fast as", "in the worst")
+    yield FigureLine("ring in the best order", ratio, "× as fast as", "in the worst")

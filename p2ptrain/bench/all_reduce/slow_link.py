@@ -24,7 +24,7 @@ class SlowLink:
 
     def __init__(self, target: tuple[str, int], bytes_per_s: float) -> None:
         self._target = target
-        self._ways = (_Pace(bytes_per_s), _Pace(bytes_per_s))
+        self._ways = (_LinkThrottle(bytes_per_s), _LinkThrottle(bytes_per_s))
         self._listener = socket.create_server((target[0], 0))
         # Accepted sockets inherit the size. Set later, it would not limit TCP's window.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
@@ -68,7 +68,7 @@ class SlowLink:
                 self._start(_forward, far, near, self._ways[1])
 
 
-class _Pace:
+class _LinkThrottle:
     """Decides when the next bytes of one direction may be sent. Thread-safe."""
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -84,7 +84,7 @@ class _Pace:
         time.sleep(wait_s)
 
 
-def _forward(source: socket.socket, sink: socket.socket, pace: _Pace) -> None:
+def _forward(source: socket.socket, sink: socket.socket, pace: _LinkThrottle) -> None:
     with suppress(OSError):
         while piece := source.recv(PIECE_BYTES):
             pace.wait(len(piece))

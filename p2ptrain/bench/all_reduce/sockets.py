@@ -21,7 +21,7 @@ LOOK_S = 0.001
 MEET_S = 120.0
 
 
-class Flow:
+class ByteCounts:
     """The bytes sent to one neighbour and received from the other, counted over all threads."""
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Flow:
 
 def main(me: str, peers: str, elements: str, repeats: str, host: str, folder: str) -> None:
     number, count, meeting = int(me), int(peers), Path(folder)
-    flow = Flow()
+    flow = ByteCounts()
     with socket.create_server((host, 0), backlog=CONNECTIONS) as listener:
-        tell(meeting, f"{number}.address", json.dumps(listener.getsockname()))
-        host_of_next, port = json.loads(hear(meeting, f"{(number + 1) % count}.address"))
+        write_notice(meeting, f"{number}.address", json.dumps(listener.getsockname()))
+        host_of_next, port = json.loads(await_notice(meeting, f"{(number + 1) % count}.address"))
         for _ in range(CONNECTIONS):
             out = socket.create_connection((host_of_next, port))
             tune(out)
@@ -69,25 +69,25 @@ def main(me: str, peers: str, elements: str, repeats: str, host: str, folder: st
             threading.Thread(target=flow.receive, args=(into,), daemon=True).start()
     seconds = []
     for repeat in range(int(repeats)):
-        tell(meeting, f"{number}.begun-{repeat}", "")
+        write_notice(meeting, f"{number}.begun-{repeat}", "")
         for other in range(count):
-            hear(meeting, f"{other}.begun-{repeat}")
+            await_notice(meeting, f"{other}.begun-{repeat}")
         begun = time.monotonic()
         flow.exchange(2 * (count - 1) * int(elements) // count)
         seconds.append(time.monotonic() - begun)
-    tell(meeting, f"{number}.ended", "")
+    write_notice(meeting, f"{number}.ended", "")
     for other in range(count):
-        hear(meeting, f"{other}.ended")
+        await_notice(meeting, f"{other}.ended")
     sys.stdout.write(json.dumps(seconds))
 
 
-def tell(meeting: Path, name: str, words: str) -> None:
+def write_notice(meeting: Path, name: str, words: str) -> None:
     part = meeting / f"{name}.part"
     part.write_text(words)
     part.rename(meeting / name)
 
 
-def hear(meeting: Path, name: str) -> str:
+def await_notice(meeting: Path, name: str) -> str:
     ends = time.monotonic() + MEET_S
     while not (meeting / name).exists():
         if time.monotonic() > ends:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, organiser_of, peer_from, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.errors import NotAuthorised, P2PTrainError
@@ -115,7 +115,7 @@ def _pending(root: Path) -> tuple[list[PeerId], P2PTrainError | None]:
     from p2ptrain.ids import PeerId
 
     try:
-        told = ask(root, "pending").get("pending", [])
+        told = send_command(root, "pending").get("pending", [])
     except P2PTrainError as error:
         return [], error
     asking = [PeerId(peer) for peer in told if is_peer_id(peer)] if isinstance(told, list) else []
@@ -135,7 +135,7 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
     after, changed = changed_list(where, run, peer, add=add, anyway=anyway)
     if changed:
         save_allowlist(where.allowlist, SignedAllowlist.publish(organiser, after))
-        _tell_node(where.root)
+        _notify_node(where.root)
     done = "is on" if add else "is off"
     progress(f"{label(peer)} {done} the allowlist, number {after.sequence}")
     if run.manifest.admission == "open":
@@ -146,11 +146,11 @@ def _change(home: HomeOption, peer_text: str, *, add: bool, anyway: bool, as_jso
         result_json({"sequence": after.sequence, "changed": changed, "peers": list(after.peers)})
 
 
-def _tell_node(root: Path) -> None:
+def _notify_node(root: Path) -> None:
     """Tell the new list to a node that runs here, which gossips it at once; otherwise it applies
     later."""
     try:
-        ask(root, "reload-allowlist")
+        send_command(root, "reload-allowlist")
     except P2PTrainError as error:
         if error.code == "NO-NODE":
             progress("no node runs in this home: the list takes effect when you start one here")

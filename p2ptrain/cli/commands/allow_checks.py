@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.errors import P2PTrainError, RemoteProtocolError, TryLater
 from p2ptrain.suggested_command import to_paste
 
@@ -26,7 +26,7 @@ ANYWAY = "the same command with --anyway"
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NeighbourAnswers:
     """The answer of the node in a home after it asked its neighbours. `voters` are ranked."""
 
     voters: tuple[PeerId, ...] = ()
@@ -43,7 +43,7 @@ def changed_list(
     from p2ptrain.run import Allowlist, load_allowlist
 
     asks = not anyway and run.manifest.admission != "open"
-    heard = hear_others(where) if asks else Heard()
+    heard = ask_neighbours(where) if asks else NeighbourAnswers()
     held = load_allowlist(where.allowlist, run)
     before = held.allowlist if held else Allowlist.of(run.id, 1, [run.manifest.organiser])
     if (peer in before.peers) == add:
@@ -55,7 +55,7 @@ def changed_list(
     return after, True
 
 
-def hear_others(where: Home) -> Heard:
+def ask_neighbours(where: Home) -> NeighbourAnswers:
     """Fetch the newest list of the run into the home, through the node that runs here.
 
     Raises:
@@ -66,13 +66,13 @@ def hear_others(where: Home) -> Heard:
     from p2ptrain.archive.chain_reader import records_in
 
     try:
-        told = ask(where.root, "newest-allowlist", deadline_s=ANSWER_S)
+        told = send_command(where.root, "newest-allowlist", deadline_s=ANSWER_S)
     except P2PTrainError as error:
         if error.code != "NO-NODE":
             raise
         if next(records_in(where.ledger), None) is None:
-            return Heard()  # The run has not begun: only this home has lists of it.
-        raise _unheard(
+            return NeighbourAnswers()  # The run has not begun: only this home has lists of it.
+        raise _nobody_answered(
             "no node runs in this home, so others could not be asked for the newest allowlist",
             f"start it ({to_paste(where.root, 'node')}) and repeat the command",
         ) from error
@@ -80,12 +80,12 @@ def hear_others(where: Home) -> Heard:
     if type(heard) is not int or not _are_peers(others) or not _are_peers(voters):
         raise RemoteProtocolError("the node in this home does not say which allowlist others have")
     if others and not heard:
-        raise _unheard(
+        raise _nobody_answered(
             "the node in this home is not connected to any peer that shows the newest allowlist",
             "repeat the command when other peers are back",
         )
     assert isinstance(voters, list)
-    return Heard(tuple(voters))
+    return NeighbourAnswers(tuple(voters))
 
 
 def _are_peers(told: object) -> bool:
@@ -94,7 +94,7 @@ def _are_peers(told: object) -> bool:
     return isinstance(told, list) and all(map(is_peer_id, told))
 
 
-def _unheard(what: str, do: str) -> TryLater:
+def _nobody_answered(what: str, do: str) -> TryLater:
     return TryLater(
         what,
         code="ALLOW-UNHEARD",
@@ -106,7 +106,7 @@ def _unheard(what: str, do: str) -> TryLater:
     )
 
 
-def check_quorum(run: Run, heard: Heard, after: Allowlist, peer: PeerId) -> None:
+def check_quorum(run: Run, heard: NeighbourAnswers, after: Allowlist, peer: PeerId) -> None:
     """Raises TryLater: without `peer` the run would lose its quorum for ever; code ALLOW-QUORUM."""
     from p2ptrain.ledger.chain.quorum import missing
     from p2ptrain.names import label

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from p2ptrain.cli.commands import bench_state
-from p2ptrain.cli.commands.bench_output import hosts_of, numbers, tell
+from p2ptrain.cli.commands.bench_output import hosts_of, numbers, print_lines
 from p2ptrain.cli.output import JsonOption, examples, progress, result
 from p2ptrain.errors import ConfigError
 from p2ptrain.extras import install
@@ -61,7 +61,7 @@ def kernels(
 
     report = measure(elements, rounds, variant, block)
     if as_json:
-        tell(report.lines(), as_json)
+        print_lines(report.lines(), as_json)
     else:
         for line in lines_of(report):
             result(line)
@@ -165,7 +165,7 @@ def allreduce(
             if len(counts) + len(sizes) > 2:
                 raise ValueError("--bad-link takes one number of --peers and one of --elements")
             found = orders.measure(counts[0], sizes[0], bad_link * 1e6 / 8, rounds)
-            return tell(found.lines, as_json)
+            return print_lines(found.lines, as_json)
         settings = settings_of(
             counts,
             sizes,
@@ -184,7 +184,7 @@ def allreduce(
         ) from exc
     for name, why in report.missing.items():
         progress(f"{name} was not measured: {why}")
-    tell(report.lines, as_json)
+    print_lines(report.lines, as_json)
 
 
 @app.command(
@@ -230,7 +230,7 @@ def trainer(
     these loops run twice: under autocast, as most programs do, and with bf16 parameters, as FSDP2
     has them. On a CPU, times are processor time.
     """
-    from p2ptrain.bench.processes import Failed
+    from p2ptrain.bench.processes import ProcessFailed
     from p2ptrain.bench.trainer import measure, setting
     from p2ptrain.prepare.machine_check import CPU_INFO, multiplies_bf16
 
@@ -241,8 +241,8 @@ def trainer(
         )
     chosen = setting(layers, width, sequence, batch, precision, device, compile=compile)
     try:
-        tell(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
-    except Failed as exc:
+        print_lines(measure(chosen, steps, rounds, transformers=against == "transformers"), as_json)
+    except ProcessFailed as exc:
         raise ConfigError(f"the measurement cannot run: {exc}", do="--against none") from exc
 
 
@@ -307,16 +307,16 @@ def utilisation(
     Compares plain DiLoCo with int8 to fragments with int4. You choose the speed of the lines: with
     --up-mbit, or with --addresses in network namespaces and an emulator between them.
     """
-    from p2ptrain.bench.processes import Failed
-    from p2ptrain.bench.utilisation import Mode, Setting, measure
+    from p2ptrain.bench.processes import ProcessFailed
+    from p2ptrain.bench.utilisation import SyncMode, UtilisationSetting, measure
 
     limit = "" if up is None else f"{up * 1e3:.0f}kbit"
     try:
-        setting = Setting(layers, width, sequence, batch, steps, measured, limit)
-        streaming = Mode(fragments, overlap, mixing, "int4", outer_lr=0.4)
+        setting = UtilisationSetting(layers, width, sequence, batch, steps, measured, limit)
+        streaming = SyncMode(fragments, overlap, mixing, "int4", outer_lr=0.4)
         hosts = hosts_of(addresses, len(addresses.split(",")) if addresses else nodes)
-        tell(measure(setting, [Mode(), streaming], hosts), as_json)
-    except (ValueError, Failed) as exc:
+        print_lines(measure(setting, [SyncMode(), streaming], hosts), as_json)
+    except (ValueError, ProcessFailed) as exc:
         raise ConfigError(
             f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
         ) from exc

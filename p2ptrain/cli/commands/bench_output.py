@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from p2ptrain.cli.output import result, result_json
 
 if TYPE_CHECKING:
-    from p2ptrain.bench.lines import Line
+    from p2ptrain.bench.lines import FigureLine
     from p2ptrain.bench.processes import Host
 
 
@@ -33,10 +33,10 @@ def numbers(option: str, text: str) -> list[int]:
     return [int(each) for each in text.split(",")]
 
 
-def tell(lines: Iterable[Line], as_json: bool) -> None:
+def print_lines(lines: Iterable[FigureLine], as_json: bool) -> None:
     """Print each line as soon as it is known."""
     for line in lines:
         if as_json:
-            result_json(line.told())
+            result_json(line.as_map())
         else:
             result(str(line))

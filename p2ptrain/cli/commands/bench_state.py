@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.commands.bench_output import hosts_of, tell
+from p2ptrain.cli.commands.bench_output import hosts_of, print_lines
 from p2ptrain.cli.output import JsonOption, examples
 from p2ptrain.errors import ConfigError
 
@@ -102,7 +102,7 @@ def join(
         from p2ptrain.config.samples import sample
 
         text = config.read_text("utf-8") if config else sample("demo")
-        return tell(members.measure(disturbance, up, text), as_json)
+        return print_lines(members.measure(disturbance, up, text), as_json)
     from p2ptrain.bench.joining import settings_of
 
     try:
@@ -116,7 +116,7 @@ def join(
     from p2ptrain.bench.join import measure
 
     lines = [measure(each, rounds, hosts, http_too=http) for each in settings]
-    tell((line for each in lines for line in each), as_json)
+    print_lines((line for each in lines for line in each), as_json)
 
 
 @commands.command(
@@ -152,16 +152,16 @@ def snapshot(
         return _beside_trainer(megabytes * 10**6 // 8, turns, folder, as_json)
     from p2ptrain.bench.snapshot import measure
 
-    tell(measure(megabytes * 10**6 // 8, rounds, folder), as_json)
+    print_lines(measure(megabytes * 10**6 // 8, rounds, folder), as_json)
 
 
 def _beside_trainer(numel: int, turns: int, folder: Path | None, as_json: bool) -> None:
     from p2ptrain.bench.beside_trainer import default_trainer, measure
-    from p2ptrain.bench.processes import Failed
+    from p2ptrain.bench.processes import ProcessFailed
 
     try:
-        tell(measure(default_trainer(), numel, turns, folder), as_json)
-    except Failed as exc:
+        print_lines(measure(default_trainer(), numel, turns, folder), as_json)
+    except ProcessFailed as exc:
         raise ConfigError(f"the measurement cannot run: {exc}", do="see above") from exc
 
 
@@ -194,4 +194,4 @@ def replay(
         raise ConfigError(
             f"the measurement cannot run: {exc}", do="correct the option; --help describes it"
         ) from exc
-    tell(measure(elements, threads, rounds, chosen), as_json)
+    print_lines(measure(elements, threads, rounds, chosen), as_json)

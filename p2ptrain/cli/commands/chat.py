@@ -75,12 +75,12 @@ def chat(
     TEXT, the command asks for texts at a terminal, or reads one from stdin. A model trained on
     plain text continues a text; it does not answer questions.
     """
-    with _speaker(folder.expanduser().absolute()) as speaker:
+    with _load_chat_model(folder.expanduser().absolute()) as speaker:
         from p2ptrain.trainer.tools.generating import Sampling
 
-        talk = Talk(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
+        talk = ChatSession(speaker, Sampling(temperature, top_p, seed), tokens, as_json)
         if prompt is not None:
-            talk.go_on(_text(prompt))
+            talk.print_continuation(_text(prompt))
             return
         typed = outside().typed
         if isinstance(typed, io.TextIOWrapper):
@@ -88,7 +88,7 @@ def chat(
         if typed.isatty() and not as_json:
             _converse(talk)
         else:
-            talk.go_on(_text(typed.read(PROMPT_CHARACTERS_MAX)))
+            talk.print_continuation(_text(typed.read(PROMPT_CHARACTERS_MAX)))
 
 
 def _text(typed: str) -> str:
@@ -97,7 +97,7 @@ def _text(typed: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class ChatModel:
     """A model and its tokenizer. `begin` is put before each text; a token of `ends` ends it."""
 
     model: Llama
@@ -107,7 +107,7 @@ class Speaker:
 
 
 @contextmanager
-def _speaker(folder: Path) -> Iterator[Speaker]:
+def _load_chat_model(folder: Path) -> Iterator[ChatModel]:
     """Load the model. Raises ConfigError: the folder has no model that can run here."""
     if not (folder / "run" / "manifest.signed").exists():
         yield _loaded(folder)
@@ -129,7 +129,7 @@ def _exported(home: Path, folder: Path) -> Path:
         raise
 
 
-def _loaded(folder: Path) -> Speaker:
+def _loaded(folder: Path) -> ChatModel:
     if not (folder / "config.json").exists():
         from p2ptrain.trainer.formats.huggingface import lacks
 
@@ -159,7 +159,7 @@ def _loaded(folder: Path) -> Speaker:
         )
     # The mark of the next document also ends this one, even if the run does not mark ends.
     ends = frozenset([*_numbers(config.get("eos_token_id")), *begins])
-    return Speaker(model, speller, next(iter(begins), None), ends)
+    return ChatModel(model, speller, next(iter(begins), None), ends)
 
 
 def _check_memory(folder: Path) -> None:
@@ -186,15 +186,15 @@ def _numbers(value: Any) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class ChatSession:
     """The settings of a conversation and its output."""
 
-    speaker: Speaker
+    speaker: ChatModel
     sampling: Sampling
     tokens_max: int
     as_json: bool
 
-    def go_on(self, prompt: str) -> None:
+    def print_continuation(self, prompt: str) -> None:
         """Show the continuation of `prompt` token by token, or all of it as JSON."""
         started_s, said, count = time.monotonic(), list[str](), 0
         ended = "length"
@@ -242,7 +242,7 @@ class Talk:
         return islice(generate(speaker.model, text, self.sampling), self.tokens_max)
 
 
-def _converse(talk: Talk) -> None:
+def _converse(talk: ChatSession) -> None:
     """Ask for a text and continue it, until Ctrl-D. Ctrl-C ends the output, or, at the prompt, the
     program."""
     progress("type a text and press Enter; Ctrl-C stops the answer, Ctrl-D leaves")
@@ -253,13 +253,13 @@ def _converse(talk: Talk) -> None:
         print()
 
 
-def _answer(talk: Talk, prompt: str) -> None:
+def _answer(talk: ChatSession, prompt: str) -> None:
     if not prompt:
         return
     try:
         shown = f"{DIM}{prompt}{PLAIN}" if coloured(sys.stdout) else prompt
         print(shown, end="", flush=True)
-        talk.go_on(prompt)
+        talk.print_continuation(prompt)
     except KeyboardInterrupt:
         print(" …")
 

@@ -18,7 +18,7 @@ from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
-    from p2ptrain.archive.replay import Account, Named
+    from p2ptrain.archive.replay import CertifiedSnapshot, ChainFacts
     from p2ptrain.store import StoreReader
 
 SHOWN_MAX = 20
@@ -42,7 +42,7 @@ SnapshotArgument = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SnapshotRow:
     """One certified snapshot, as `ls --json` prints it. `height` 0 is the run's manifest."""
 
     step: int
@@ -79,27 +79,27 @@ def ls(home: HomeOption = None, as_json: JsonOption = False) -> None:
         result(_line(row))
 
 
-def account_in(where: Home) -> Account:
+def account_in(where: Home) -> ChainFacts:
     """Read the ledger of a home and check each certificate. Raises StoreError."""
-    from p2ptrain.archive.chain_reader import Walk, records_in
+    from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
-    from p2ptrain.archive.replay import account_of
+    from p2ptrain.archive.replay import chain_facts
 
     run = run_of(where)
-    walk = Walk(rules_of(run), records_in(where.ledger), where.ledger)
-    return account_of(run.manifest, walk.begins, (link.certified for link in walk.links()))
+    walk = ChainVerifier(rules_of(run), records_in(where.ledger), where.ledger)
+    return chain_facts(run.manifest, walk.begins, (link.certified for link in walk.links()))
 
 
-def _rows(where: Home, account: Account) -> Iterator[Row]:
+def _rows(where: Home, account: ChainFacts) -> Iterator[SnapshotRow]:
     from p2ptrain.archive.replay import reaches
     from p2ptrain.store import LocalDisk, Pins, StoreReader
 
     store = StoreReader(where.store)
-    pins, reached = Pins(where.store, LocalDisk()).read(), reaches(account, store)
+    pins, reached = Pins(where.store, LocalDisk()).load(), reaches(account, store)
     for _, named in sorted(account.snapshots.items()):
         manifest = store.manifest_if_any(named.digest)
         chunks = set() if manifest is None else set(manifest.chunks)
-        yield Row(
+        yield SnapshotRow(
             step=named.step,
             digest=named.digest,
             height=named.source.height,
@@ -112,7 +112,7 @@ def _rows(where: Home, account: Account) -> Iterator[Row]:
         )
 
 
-def _line(row: Row) -> str:
+def _line(row: SnapshotRow) -> str:
     held = "not here" if row.chunks is None else f"{row.chunks_held} of {row.chunks} chunks"
     held = "whole" if row.whole else held
     size = "" if row.bytes is None else f"{row.bytes / 1e6:,.1f} MB"
@@ -189,7 +189,7 @@ def fetch(
     allow_open_files()
     from p2ptrain.node.observer import fetch as fetched_by
 
-    fetched = fetched_by(config, snapshot, updates=updates, pin=pin, say=progress)
+    fetched = fetched_by(config, snapshot, updates=updates, pin=pin, print_line=progress)
     if as_json:
         result_json(asdict(fetched))
         return
@@ -209,16 +209,16 @@ def verify(
     Works whether or not a node runs in the home. To check the whole run, use p2ptrain
     verify.
     """
-    from p2ptrain.archive.replay import named_by
+    from p2ptrain.archive.replay import snapshot_named
     from p2ptrain.store import StoreReader
 
     where = open_home(home, to_write=False)
-    named = named_by(account_in(where), snapshot)
+    named = snapshot_named(account_in(where), snapshot)
     store = StoreReader(where.store)
     manifest = store.manifest(named.digest)
     damaged, missing = _examined(store, manifest.chunks)
     if as_json and not damaged and not missing:
-        result_json({**_told(named), "chunks": len(manifest.chunks), "good": True})
+        result_json({**_as_map(named), "chunks": len(manifest.chunks), "good": True})
     if damaged:
         raise ChunkCorrupt(
             f"{len(damaged)} of the {len(manifest.chunks)} chunks of the snapshot of outer step "
@@ -263,11 +263,11 @@ def pin(
 
     p2ptrain store unpin ends that. Works whether or not a node runs in the home.
     """
-    from p2ptrain.archive.replay import named_by
+    from p2ptrain.archive.replay import snapshot_named
     from p2ptrain.store import LocalDisk, Pins
 
     where = open_home(home)
-    named = named_by(account_in(where), snapshot)
+    named = snapshot_named(account_in(where), snapshot)
     changed = Pins(where.store, LocalDisk()).change(add=named.digest)
     if as_json:
         result_json({"step": named.step, "digest": named.digest, "changed": changed})
@@ -276,7 +276,7 @@ def pin(
     result(f"the snapshot of outer step {named.step} {words}: {named.digest}")
 
 
-def _told(named: Named) -> dict[str, object]:
+def _as_map(named: CertifiedSnapshot) -> dict[str, object]:
     return {
         "step": named.step,
         "digest": named.digest,

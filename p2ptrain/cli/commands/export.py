@@ -16,9 +16,9 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.cli.outside import outside
 
 if TYPE_CHECKING:
-    from p2ptrain.archive.chain_reader import Walk
+    from p2ptrain.archive.chain_reader import ChainVerifier
     from p2ptrain.archive.home import Home
-    from p2ptrain.export.choosing import Chain
+    from p2ptrain.export.choosing import ChainContents
     from p2ptrain.export.folder import Exported
     from p2ptrain.export.parity import Parity
     from p2ptrain.export.provenance import Provenance
@@ -34,11 +34,11 @@ EXAMPLES = examples(
 )
 
 
-class Target(StrEnum):
+class ExportTarget(StrEnum):
     HF = "hf"
 
 
-class Number(StrEnum):
+class NumberFormat(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
 
@@ -55,7 +55,7 @@ SnapshotOption = Annotated[
     ),
 ]
 DtypeOption = Annotated[
-    Number,
+    NumberFormat,
     typer.Option(
         "--dtype", help="Number format; bf16 halves the size and rounds the certified weights."
     ),
@@ -78,9 +78,9 @@ ParityOption = Annotated[
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
-    to: Annotated[Target, typer.Option("--to", help="Format to write.")] = Target.HF,
+    to: Annotated[ExportTarget, typer.Option("--to", help="Format to write.")] = ExportTarget.HF,
     snapshot: SnapshotOption = "newest",
-    dtype: DtypeOption = Number.FP32,
+    dtype: DtypeOption = NumberFormat.FP32,
     shard_mb: ShardOption = 5000,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an earlier export in DIR.")
@@ -97,12 +97,12 @@ def export(
     """
     from p2ptrain.export.atomic_folder import clear_away
     from p2ptrain.export.choosing import find
-    from p2ptrain.export.folder import Plan, check_target, export
+    from p2ptrain.export.folder import ExportPlan, check_target, export
     from p2ptrain.export.parity import hindrance, is_wanted
     from p2ptrain.store import StoreReader
     from p2ptrain.trainer.formats.shapes import parameter_count
 
-    assert to is Target.HF, "hf is the only format"
+    assert to is ExportTarget.HF, "hf is the only format"
     folder = folder.expanduser().absolute()
     for left in clear_away(folder):
         progress(f"removed {left}, the remains of an export that was killed")
@@ -114,10 +114,12 @@ def export(
     compared = is_wanted(parity, parameters, installed=installed)
     found = find(run, _chain(where, run), store, snapshot, progress)
     tokenizer = _tokenizer(run, store)
-    plan = Plan(run.manifest.model, found.origin, tokenizer, dtype.value, shard_mb * 1_000_000)
+    plan = ExportPlan(
+        run.manifest.model, found.origin, tokenizer, dtype.value, shard_mb * 1_000_000
+    )
     seen: list[Parity] = []
-    look, free = _looking(compared, seen), outside().disk_free_bytes
-    exported = export(plan, found.theta, folder, force=force, look=look, free=free)
+    check_folder, free = _parity_check(compared, seen), outside().disk_free_bytes
+    exported = export(plan, found.theta, folder, force=force, check_folder=check_folder, free=free)
     if as_json:
         more = {"dtype": plan.dtype, "updates_after": found.updates_after}
         result_json(_facts(found.origin, exported, seen) | more)
@@ -132,22 +134,23 @@ def export(
         )
 
 
-def _looking(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
-    """Return a `Look` that compares the logits of a folder if `compared`, and appends the result to
-    `seen`."""
+def _parity_check(compared: bool, seen: list[Parity]) -> Callable[[Path], None]:
+    """Return a `CheckFolder` that compares the logits of a folder if `compared`, and appends the
+    result to `seen`.
+    """
     from p2ptrain.export.parity import compare
 
-    def look(written: Path) -> None:
+    def check_folder(written: Path) -> None:
         if compared:
             seen.append(compare(written, outside().python))
 
-    return look
+    return check_folder
 
 
 def export_newest(home: Path, folder: Path) -> Path:
     """Export the newest certified snapshot in `home` to `folder`, and return that folder."""
     from p2ptrain.export.choosing import find
-    from p2ptrain.export.folder import Plan, export
+    from p2ptrain.export.folder import ExportPlan, export
     from p2ptrain.store import StoreReader
 
     where = open_home(home, to_write=False)
@@ -155,7 +158,7 @@ def export_newest(home: Path, folder: Path) -> Path:
     found = find(run, _chain(where, run), store, "newest", progress)
     tokenizer = _tokenizer(run, store)
     progress(f"the newest snapshot held here is that of outer step {found.origin.step}")
-    plan = Plan(run.manifest.model, found.origin, tokenizer)
+    plan = ExportPlan(run.manifest.model, found.origin, tokenizer)
     return export(plan, found.theta, folder, free=outside().disk_free_bytes).folder
 
 
@@ -167,22 +170,22 @@ def _tokenizer(run: Run, store: StoreReader) -> Tokenizer:
     return Tokenizer.of(store.read_blob(manifest.tokenizer), manifest.data.document_token)
 
 
-def _chain(where: Home, run: Run) -> Chain:
+def _chain(where: Home, run: Run) -> ChainContents:
     """Read the ledger in the home and check each certificate. Raises StoreError."""
     from p2ptrain.archive.amendments import Amendments
-    from p2ptrain.archive.chain_reader import Walk, records_in
+    from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
-    from p2ptrain.archive.replay import account_of
-    from p2ptrain.export.choosing import Chain
+    from p2ptrain.archive.replay import chain_facts
+    from p2ptrain.export.choosing import ChainContents
 
-    walk = Walk(rules_of(run), records_in(where.ledger), where.ledger)
+    walk = ChainVerifier(rules_of(run), records_in(where.ledger), where.ledger)
     tokens_before = {walk.begins.step: walk.begins.tokens}
-    account = account_of(run.manifest, walk.begins, _counted(walk, tokens_before))
+    account = chain_facts(run.manifest, walk.begins, _counted(walk, tokens_before))
     amendments = Amendments.of(where, run)
-    return Chain(account, tokens_before, walk.state.height, walk.state.head, amendments)
+    return ChainContents(account, tokens_before, walk.state.height, walk.state.head, amendments)
 
 
-def _counted(walk: Walk, tokens_before: dict[int, int]) -> Iterator[Certified]:
+def _counted(walk: ChainVerifier, tokens_before: dict[int, int]) -> Iterator[Certified]:
     for link in walk.links():
         tokens_before[link.after.step] = link.after.tokens
         yield link.certified

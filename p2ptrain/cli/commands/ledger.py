@@ -14,7 +14,7 @@ from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from p2ptrain.archive.chain_reader import Checked, Link
+    from p2ptrain.archive.chain_reader import CheckedChain, CheckedEntry
     from p2ptrain.ids import PeerId
     from p2ptrain.ledger.chain.state import LedgerState
     from p2ptrain.ledger.chain.values import Roster
@@ -57,7 +57,7 @@ def show(home: HomeOption = None, last: LastOption = 20, as_json: JsonOption = F
             {**_summary(run, chain), "entries": [_plain(link) for link in chain.links[-last:]]}
         )
         return
-    _tell(run, chain)
+    _print_summary(run, chain)
     for link in chain.links[-last:]:
         result(printable(_line(link)))
 
@@ -89,7 +89,7 @@ def verify(
     if as_json:
         result_json({**_summary(run, chain), "good": True, "amendments": amended})
         return
-    _tell(run, chain)
+    _print_summary(run, chain)
     for each in amended:
         result(f"amendment {each['number']}: {each['words']}")
     first = "" if chain.origin is None else f" from {chain.links[0].after.height} on"
@@ -155,21 +155,21 @@ def prune(
         result(f"the ledger now begins at checkpoint {origin.base.checkpoint}")
 
 
-def chain_of(run: Run, log: Path) -> Checked:
+def chain_of(run: Run, log: Path) -> CheckedChain:
     from p2ptrain.archive.chain_reader import checked, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
 
     return checked(rules_of(run), records_in(log), log)
 
 
-def _exported(run: Run, file: Path) -> Checked:
+def _exported(run: Run, file: Path) -> CheckedChain:
     from p2ptrain.archive.chain_reader import checked, lines_in
     from p2ptrain.archive.ledger_on_disk import rules_of
 
     return checked(rules_of(run), lines_in(file), file)
 
 
-def agreed_amendments(run: Run, chain: Checked, folder: Path) -> list[dict[str, object]]:
+def agreed_amendments(run: Run, chain: CheckedChain, folder: Path) -> list[dict[str, object]]:
     """Return the agreed amendments. Each is compared with the signed one, if that is held here.
 
     Raises RemoteProtocolError with code AMEND-DIFFERS.
@@ -206,7 +206,7 @@ def run_at(manifest: Path) -> Run:
     return run
 
 
-def _tell(run: Run, chain: Checked) -> None:
+def _print_summary(run: Run, chain: CheckedChain) -> None:
     from p2ptrain.ledger.queries import branch_words
     from p2ptrain.names import named
 
@@ -226,7 +226,7 @@ def _tell(run: Run, chain: Checked) -> None:
         progress(f"newest checkpoint: {chain.checkpoint}")
 
 
-def _summary(run: Run, chain: Checked) -> dict[str, object]:
+def _summary(run: Run, chain: CheckedChain) -> dict[str, object]:
     state = chain.links[-1].after if chain.links else None
     origin, newest = chain.origin, chain.checkpoint
     trusted = None if origin is None or origin.trusted is None else str(origin.trusted)
@@ -248,16 +248,16 @@ def _summary(run: Run, chain: Checked) -> dict[str, object]:
 # ── one entry ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _line(link: Link) -> str:
+def _line(link: CheckedEntry) -> str:
     """Return a line such as "7  commit  step 3: update 1f2e3d4c, 4,096 tokens from brave-otter"."""
     return f"{link.after.height:>5}  {_kind(link):<6}  step {link.before.step}: {_words(link)}"
 
 
-def _kind(link: Link) -> str:
+def _kind(link: CheckedEntry) -> str:
     return type(link.certified.entry.value).__name__.lower()
 
 
-def _words(link: Link) -> str:
+def _words(link: CheckedEntry) -> str:
     from p2ptrain.ledger.chain.values import Branch, Commit, Heal, Roster
 
     value = link.certified.entry.value
@@ -304,11 +304,11 @@ def _names(peers: Iterable[PeerId]) -> str:
     return ", ".join(label(peer) for peer in peers)
 
 
-def _tokens(link: Link) -> int:
+def _tokens(link: CheckedEntry) -> int:
     return link.after.tokens - link.before.tokens
 
 
-def _plain(link: Link) -> dict[str, object]:
+def _plain(link: CheckedEntry) -> dict[str, object]:
     """Return the entry for programs: its content, its signers, and its effect."""
     entry, certificate = link.certified.entry, link.certified.certificate
     return {

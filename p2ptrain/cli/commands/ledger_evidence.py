@@ -19,7 +19,7 @@ from p2ptrain.cli.rendering import printable
 from p2ptrain.errors import ConfigError, RemoteProtocolError, StoreError
 
 if TYPE_CHECKING:
-    from p2ptrain.archive.chain_reader import Link
+    from p2ptrain.archive.chain_reader import CheckedEntry
     from p2ptrain.ledger.messages.evidence import Evidence
     from p2ptrain.run import Run
 
@@ -31,7 +31,7 @@ EXAMPLES = examples(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class EvidenceFinding:
     """The result for one piece of evidence. `fault` says why it proves nothing; empty if it does.
     `evicted_at` is the height of the roster that dropped the peer, or None.
     """
@@ -108,7 +108,7 @@ def _evidence_in(source: Path) -> list[Evidence]:
     return found
 
 
-def _finding(run: Run, links: list[Link], evidence: Evidence) -> Finding:
+def _finding(run: Run, links: list[CheckedEntry], evidence: Evidence) -> EvidenceFinding:
     from p2ptrain.archive.ledger_on_disk import rules_of
     from p2ptrain.identity import verify
     from p2ptrain.ledger.messages.evidence import check_evidence
@@ -122,10 +122,10 @@ def _finding(run: Run, links: list[Link], evidence: Evidence) -> Finding:
         and link.before.is_member(evidence.peer)
         and not link.after.is_member(evidence.peer)
     ]
-    return Finding(evidence, fault, left_at[0] if left_at and not fault else None)
+    return EvidenceFinding(evidence, fault, left_at[0] if left_at and not fault else None)
 
 
-def _words(finding: Finding) -> str:
+def _words(finding: EvidenceFinding) -> str:
     """Return a line that says what the peer signed at which height, and when it was evicted."""
     if finding.fault:
         return f"{finding.evidence.words}; NOT proved: {finding.fault}"

@@ -18,7 +18,7 @@ from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
     from p2ptrain.archive.home import Home
-    from p2ptrain.observe.trained import Trained
+    from p2ptrain.observe.trained import TrainingAudit
 
 EXAMPLES = examples(
     "p2ptrain ledger trained",
@@ -44,17 +44,17 @@ def trained(
     The member that held the block's lease must have trained it. Compares
     this home's ledger with what the trainers of other nodes wrote into their journals.
     """
-    from p2ptrain.archive.chain_reader import Walk, records_in
+    from p2ptrain.archive.chain_reader import ChainVerifier, records_in
     from p2ptrain.archive.ledger_on_disk import rules_of
     from p2ptrain.observe.trained import check_trained
 
     where = open_home(home, to_write=False)
-    walk = Walk(rules_of(run_of(where)), records_in(where.ledger), where.ledger)
+    walk = ChainVerifier(rules_of(run_of(where)), records_in(where.ledger), where.ledger)
     links = ((link.before, link.certified.entry) for link in walk.links())
     records = _records(journals or [where.journal])
     found = check_trained(walk.begins, links, records)
     if not as_json:
-        return _tell(where, found)
+        return _print_audit(where, found)
     result_json(_plain(found))
     if not found.good:
         raise typer.Exit(P2PTrainError.exit_code)
@@ -69,7 +69,7 @@ def _records(journals: Sequence[Path]) -> Iterator[Mapping[str, object]]:
         yield from read_journal(journal)
 
 
-def _plain(found: Trained) -> dict[str, object]:
+def _plain(found: TrainingAudit) -> dict[str, object]:
     return {
         "good": found.good,
         "checked": found.checked,
@@ -78,7 +78,7 @@ def _plain(found: Trained) -> dict[str, object]:
     }
 
 
-def _tell(where: Home, found: Trained) -> None:
+def _print_audit(where: Home, found: TrainingAudit) -> None:
     if not found.good:
         export = to_paste(where.root, "ledger export FILE")
         raise P2PTrainError(

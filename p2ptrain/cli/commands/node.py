@@ -6,7 +6,13 @@ from pathlib import Path
 
 import typer
 
-from p2ptrain.cli.commands.node_options import Joining, Limits, Reach, Telling, Training
+from p2ptrain.cli.commands.node_options import (
+    JoinOptions,
+    LimitOptions,
+    OutputOptions,
+    ReachOptions,
+    TrainingOptions,
+)
 from p2ptrain.cli.homes import HomeOption, home_path, open_home
 from p2ptrain.cli.option_groups import grouped
 from p2ptrain.cli.output import examples
@@ -33,11 +39,11 @@ EXAMPLES = examples(
 def node(
     home: HomeOption = None,
     *,
-    reach: Reach,
-    training: Training,
-    limits: Limits,
-    joining: Joining,
-    telling: Telling,
+    reach: ReachOptions,
+    training: TrainingOptions,
+    limits: LimitOptions,
+    joining: JoinOptions,
+    telling: OutputOptions,
 ) -> None:
     """Take part in a run, or serve one.
 
@@ -51,11 +57,11 @@ def node(
 
 def _config(
     home: Path,
-    reach: Reach,
-    training: Training,
-    limits: Limits,
-    joining: Joining,
-    telling: Telling,
+    reach: ReachOptions,
+    training: TrainingOptions,
+    limits: LimitOptions,
+    joining: JoinOptions,
+    telling: OutputOptions,
 ) -> NodeConfig:
     """Return the node's configuration. Raises ConfigError, which names the invalid option."""
     data_host, data_port = parse_host_port(reach.data_listen)

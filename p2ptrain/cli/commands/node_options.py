@@ -11,7 +11,7 @@ from p2ptrain.config.node import DATA_LISTEN, LISTEN
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReachOptions:
     """Options for finding peers and being found."""
 
     bootstrap: Annotated[
@@ -45,7 +45,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingOptions:
     """Options for training and devices."""
 
     seed: Annotated[
@@ -116,7 +116,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LimitOptions:
     """Options that limit sending, reading and storage."""
 
     limit_up: Annotated[
@@ -166,7 +166,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinOptions:
     """Options that choose the run and answer questions in advance."""
 
     trust_checkpoint: Annotated[
@@ -198,7 +198,7 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class OutputOptions:
     """Options for the output on the terminal."""
 
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False

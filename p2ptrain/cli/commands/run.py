@@ -182,7 +182,7 @@ def publish(
         where,
         founders=[PeerId(peer_from(peer)) for peer in founder or ()],
         allowed=[PeerId(peer_from(peer)) for peer in allow or ()],
-        say=progress,
+        print_line=progress,
     )
     if as_json:
         result_json(run_facts(published))
@@ -263,7 +263,7 @@ def amend(
     at their next roster.
     """
     from p2ptrain.cli.commands.run_amend import amend as amended
-    from p2ptrain.cli.commands.run_amend import asked
+    from p2ptrain.cli.commands.run_amend import wanted_amendment
 
     where = open_home(home)
     held = run_of(where)
@@ -276,7 +276,7 @@ def amend(
         "outer_lr": outer_lr,
         "outer_momentum": outer_momentum,
     }
-    wanted = asked(held, from_step, changes)
+    wanted = wanted_amendment(held, from_step, changes)
     made = amended(where, held, organiser_of(where, held), wanted, far=far)
     if as_json:
         result_json(made.amendment.facts | {"digest": made.digest})

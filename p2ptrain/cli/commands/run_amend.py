@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.output import progress
 from p2ptrain.errors import ConfigError, P2PTrainError, RemoteProtocolError, TryLater
 
@@ -36,14 +36,14 @@ the amendment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RunProgress:
     """The state of a run: the current outer step, and the agreed amendments."""
 
     step: int
     agreed: tuple[Digest, ...]
 
 
-def asked(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
+def wanted_amendment(run: Run, step: int, changes: Mapping[str, object]) -> Amendment:
     """Return the wanted amendment, not numbered yet. Raises ConfigError, code AMEND-VALUE."""
     from p2ptrain.run import Amendment
 
@@ -106,11 +106,11 @@ def amend(
             ),
         ) from exc
     save_amendments(where.amendments, [*held, made])
-    _tell_node(where)
+    _notify_node(where)
     return made
 
 
-def course_of(where: Home, run: Run) -> Course:
+def course_of(where: Home, run: Run) -> RunProgress:
     """Return the state of the run from the node here, or from the ledger if no node runs.
 
     Raises P2PTrainError: a node runs here, but does not answer properly.
@@ -118,26 +118,26 @@ def course_of(where: Home, run: Run) -> Course:
     from p2ptrain.cli.commands.ledger import chain_of
 
     try:
-        told = ask(where.root, "reload-amendments")
+        told = send_command(where.root, "reload-amendments")
     except P2PTrainError as error:
         if error.code != "NO-NODE":
             raise
     else:
-        return _told(told)
+        return _decode_progress(told)
     links = chain_of(run, where.ledger).links
     if not links:
-        return Course(0, ())
+        return RunProgress(0, ())
     state = links[-1].after
-    return Course(state.step, tuple(each.digest for each in state.terms))
+    return RunProgress(state.step, tuple(each.digest for each in state.terms))
 
 
-def _told(reply: Mapping[str, object]) -> Course:
+def _decode_progress(reply: Mapping[str, object]) -> RunProgress:
     from p2ptrain.ids import Digest, is_digest
 
     step, agreed = reply.get("step"), reply.get("agreed")
     if type(step) is not int or not isinstance(agreed, list) or not all(map(is_digest, agreed)):
         raise RemoteProtocolError("the node in this home does not say how far the run is")
-    return Course(step, tuple(Digest(each) for each in agreed))
+    return RunProgress(step, tuple(Digest(each) for each in agreed))
 
 
 def _with_its_block(wanted: Amendment, held: CodecSpec) -> Amendment:
@@ -208,7 +208,7 @@ def _check_leap(before: RunManifest, change: Amendment) -> None:
             )
 
 
-def _leg(run: Run, held: Sequence[SignedAmendment], course: Course) -> Leg:
+def _leg(run: Run, held: Sequence[SignedAmendment], course: RunProgress) -> Leg:
     """Return the run with the agreed amendments, and those on which members can still agree. A late
     amendment never applies, although its file stays.
 
@@ -256,11 +256,11 @@ def _words(manifest: RunManifest) -> str:
     )
 
 
-def _tell_node(where: Home) -> None:
+def _notify_node(where: Home) -> None:
     """Pass the amendment to a node that runs here, which gossips it at once; otherwise a node does
     so later."""
     try:
-        ask(where.root, "reload-amendments")
+        send_command(where.root, "reload-amendments")
     except P2PTrainError as error:
         if error.code == "NO-NODE":
             progress(

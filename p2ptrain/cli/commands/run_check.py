@@ -11,11 +11,11 @@ from p2ptrain.config.run_file import RunFile
 from p2ptrain.data.sources import STANDARD_LIBRARY
 from p2ptrain.observe.states import size
 from p2ptrain.prepare.run_advice import Lint, is_unknown
-from p2ptrain.prepare.run_cost import RATES_MBIT, Costs, Plan
+from p2ptrain.prepare.run_cost import RATES_MBIT, RunCosts, RunScenario
 from p2ptrain.trainer.host.cost import TrainerMemory
 
 
-def lines(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> Iterator[str]:
+def lines(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> Iterator[str]:
     run = amended.run
     model = run.model
     yield (
@@ -58,7 +58,7 @@ def absences(run: RunFile, beside: Path) -> Iterator[Lint]:
             )
 
 
-def _time(costs: Costs) -> str:
+def _time(costs: RunCosts) -> str:
     """Return the estimated training time as text, or the option that is needed to estimate it."""
     if is_unknown(costs):
         return "; give --tokens-per-s to see how long that takes"
@@ -74,7 +74,7 @@ def _time(costs: Costs) -> str:
     return f"; at {costs.tokens_per_s:,.0f} tokens/s ({said}) {duration(costs.inner_s)}"
 
 
-def _memory(costs: Costs) -> Iterator[str]:
+def _memory(costs: RunCosts) -> Iterator[str]:
     trainer, node = costs.trainer_bf16, costs.node
     eager = f", own newest work beside it (eager) {size(trainer.eager)}" if trainer.eager else ""
     yield (
@@ -100,12 +100,12 @@ def _activations(memory: TrainerMemory) -> str:
     return f"{size(memory.activations)} ({size(memory.activations_recomputed)} with --recompute)"
 
 
-def _table(costs: Costs) -> Iterator[str]:
+def _table(costs: RunCosts) -> Iterator[str]:
     """Return a table of at most 80 columns, the least width of a terminal: a folded table is
     unreadable."""
     head = " ".join(f"{f'at {mbit} Mbit/s':>18}" for mbit in RATES_MBIT)
     yield f"{'peers':<5} {'each way':>8} {head} {'tokens':>8}"
-    by_peers: dict[int, list[Plan]] = {}
+    by_peers: dict[int, list[RunScenario]] = {}
     for plan in costs.plans:
         by_peers.setdefault(plan.exchange.peers, []).append(plan)
     for peers, plans in by_peers.items():
@@ -119,11 +119,11 @@ def _table(costs: Costs) -> Iterator[str]:
         yield "      exchange, the share of time in which peers train, and the whole run)"
 
 
-def _cell(plan: Plan, costs: Costs) -> str:
+def _cell(plan: RunScenario, costs: RunCosts) -> str:
     if is_unknown(costs):
-        return duration(plan.exchange_s)
+        return duration(plan.reduce_s)
     days = duration(plan.days * 86_400)
-    return f"{duration(plan.exchange_s)}, {plan.utilisation:.0%}, {days}"
+    return f"{duration(plan.reduce_s)}, {plan.utilisation:.0%}, {days}"
 
 
 def duration(seconds: float) -> str:
@@ -136,14 +136,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86_400:,.0f} d"
 
 
-def facts(amended: AmendedFile, costs: Costs, lints: Sequence[Lint]) -> dict[str, object]:
+def facts(amended: AmendedFile, costs: RunCosts, lints: Sequence[Lint]) -> dict[str, object]:
     """For `--json`."""
     plans = [
         {
             "peers": plan.exchange.peers,
             "sent_bytes": plan.exchange.sent_bytes,
             "mbit": plan.mbit,
-            "exchange_s": plan.exchange_s,
+            "exchange_s": plan.reduce_s,
             "inner_s": plan.inner_s,
             "utilisation": plan.utilisation,
             "days": plan.days,

@@ -12,7 +12,7 @@ from p2ptrain.cli.output import JsonOption, examples, progress, result, result_j
 from p2ptrain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from p2ptrain.simulation.campaign import Plan, Sums
+    from p2ptrain.simulation.campaign import CampaignPlan, CampaignSums
 
 SIMULATE_EXAMPLES = examples(
     "p2ptrain simulate --seeds 1000 --json",
@@ -53,25 +53,25 @@ def simulate(
     smaller case that still fails.
     """
     from p2ptrain.simulation import PROFILES
-    from p2ptrain.simulation.campaign import Plan, run_campaign
+    from p2ptrain.simulation.campaign import CampaignPlan, run_campaign
     from p2ptrain.simulation.results import Results
 
     if profile not in PROFILES:
         known = ", ".join(sorted(PROFILES))
         raise ConfigError(f"there is no profile {profile!r}", do=f"choose one of {known}")
-    plan, began = Plan(seeds, first_seed, peers, steps, profile), time.monotonic()
+    plan, began = CampaignPlan(seeds, first_seed, peers, steps, profile), time.monotonic()
     if results is None:
-        sums = run_campaign(plan, processes=processes, say=progress)
+        sums = run_campaign(plan, processes=processes, print_line=progress)
         facts = _facts(plan, sums, time.monotonic() - began)
     else:
         book = Results(results, plan)
         sums = run_campaign(
-            plan, processes=processes, say=progress, known=book.known, keep=book.keep
+            plan, processes=processes, print_line=progress, known=book.known, keep=book.record_batch
         )
         facts = _facts(plan, sums, time.monotonic() - began)
         book.end(facts)
     if not sums.good:
-        _tell_story(plan, sums)
+        _print_story(plan, sums)
     if as_json:
         result_json(facts)
     else:
@@ -80,18 +80,18 @@ def simulate(
         raise typer.Exit(FAILED)
 
 
-def _tell_story(plan: Plan, sums: Sums) -> None:
+def _print_story(plan: CampaignPlan, sums: CampaignSums) -> None:
     from p2ptrain.simulation import PROFILES
-    from p2ptrain.simulation.shrink import Case, shrink, transcript
+    from p2ptrain.simulation.shrink import FailingCase, shrink, transcript
 
     first = sums.failures[0]
     progress(f"looking for the smallest case of seed {first.seed} that fails")
-    small = shrink(Case(first.seed, plan.peers, plan.steps, PROFILES[plan.profile]))
+    small = shrink(FailingCase(first.seed, plan.peers, plan.steps, PROFILES[plan.profile]))
     for line in transcript(small):
         progress(line)
 
 
-def _facts(plan: Plan, sums: Sums, elapsed_s: float) -> dict[str, object]:
+def _facts(plan: CampaignPlan, sums: CampaignSums, elapsed_s: float) -> dict[str, object]:
     return {
         "profile": plan.profile,
         "peers": plan.peers,
@@ -112,7 +112,7 @@ def _facts(plan: Plan, sums: Sums, elapsed_s: float) -> dict[str, object]:
     }
 
 
-def _words(sums: Sums) -> str:
+def _words(sums: CampaignSums) -> str:
     return (
         f"{sums.seeds} runs, {sums.outer_steps} outer steps, {sums.restarts} restarts: "
         f"{sums.violations} violations, {sums.stuck} stuck, {sums.outer_steps_per_s:g} outer "

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.error_codes import CODES
 from p2ptrain.cli.homes import HomeOption, home_path, open_home
 from p2ptrain.cli.output import JsonOption, examples, result, result_json
@@ -21,7 +21,7 @@ EXPLAIN_EXAMPLES = examples("p2ptrain explain NET-REFUSED", "p2ptrain explain")
 
 def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show what the node does, and how far the run is."""
-    reply = ask(home_path(home), "status")
+    reply = send_command(home_path(home), "status")
     if as_json:
         result_json(reply)
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from p2ptrain.cli.control_client import ask
+from p2ptrain.cli.control_client import send_command
 from p2ptrain.cli.homes import HomeOption, open_home, run_of
 from p2ptrain.cli.output import JsonOption, examples, progress, result, result_json
 from p2ptrain.config.node import NodeConfig, parse_size, parse_snapshots
@@ -56,7 +56,7 @@ def du(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
     where = _home_of_a_run(home, to_write=False)
     usage = Survey(where.store, LocalDisk()).usage()
-    pins = len(Pins(where.store, LocalDisk()).read())
+    pins = len(Pins(where.store, LocalDisk()).load())
     total_bytes = sum(each.bytes for each in usage.values())
     if as_json:
         kinds = {
@@ -149,7 +149,7 @@ def _repaired(where: Home, bad: list[Digest], bootstrap: tuple[str, ...]) -> lis
         mended = set(repair_store(config, bad, progress))
     except HomeInUse:
         progress("the node that runs in this home repairs them")
-        ask(where.root, "scrub")
+        send_command(where.root, "scrub")
         return _wait_for(where, bad)
     return [digest for digest in bad if digest not in mended]
 

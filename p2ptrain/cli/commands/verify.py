@@ -16,9 +16,9 @@ from p2ptrain.errors import P2PTrainError, StoreError, TryLater
 from p2ptrain.suggested_command import to_paste
 
 if TYPE_CHECKING:
-    from p2ptrain.archive.chain_reader import EntryBroken, Walk
+    from p2ptrain.archive.chain_reader import ChainVerifier, EntryBroken
     from p2ptrain.archive.home import Home
-    from p2ptrain.archive.replay import Account, Difference, Missing
+    from p2ptrain.archive.replay import ChainFacts, Difference, MissingBytes
     from p2ptrain.ledger.chain.values import Certified
     from p2ptrain.run import Run
     from p2ptrain.store import LogCorrupt
@@ -74,7 +74,7 @@ def verify(
 
 
 @dataclass(slots=True)
-class Findings:
+class AuditFindings:
     """The output of `--json` besides `good`. A null field was not reached by the audit."""
 
     run: str
@@ -98,24 +98,24 @@ class Findings:
     state: str | None = None
     """blake3 of θ and m at the end of the replay."""
     difference: Difference | None = None
-    missing: Missing | None = None
+    missing: MissingBytes | None = None
 
 
-def _audited(where: Home, run: Run, start: str) -> Findings:
+def _audited(where: Home, run: Run, start: str) -> AuditFindings:
     """Audit the run. Raises ConfigError, or StoreError: the disk is damaged."""
-    from p2ptrain.archive.chain_reader import EntryBroken, ReadingDisk, Walk
+    from p2ptrain.archive.chain_reader import ChainVerifier, EntryBroken, ReadOnlyDisk
     from p2ptrain.archive.ledger_on_disk import rules_of
-    from p2ptrain.archive.replay import account_of
+    from p2ptrain.archive.replay import chain_facts
     from p2ptrain.store import LogCorrupt, RecordLog
 
-    findings = Findings(run.id, run.manifest.name)
+    findings = AuditFindings(run.id, run.manifest.name)
     try:
-        log = RecordLog(where.ledger, disk=ReadingDisk()) if where.ledger.exists() else None
+        log = RecordLog(where.ledger, disk=ReadOnlyDisk()) if where.ledger.exists() else None
         if log is not None and log.torn_bytes:
             findings.torn = f"{where.ledger.name} ends in {log.torn_bytes} bytes of a torn record"
             progress(f"{findings.torn}: a node is writing it, or a crash left it; it is ignored")
-        walk = Walk(rules_of(run), log or (), where.ledger)
-        account = account_of(run.manifest, walk.begins, _told(walk))
+        walk = ChainVerifier(rules_of(run), log or (), where.ledger)
+        account = chain_facts(run.manifest, walk.begins, _with_progress(walk))
     except (EntryBroken, LogCorrupt) as exc:
         findings.difference = _of_entry(exc)
         return findings
@@ -130,10 +130,10 @@ def _audited(where: Home, run: Run, start: str) -> Findings:
     return findings
 
 
-def _told(walk: Walk) -> Iterator[Certified]:
-    seldom = Seldom()
+def _with_progress(walk: ChainVerifier) -> Iterator[Certified]:
+    report_progress = ThrottledProgress()
     for link in walk.links():
-        seldom(f"{walk.good} entries are valid")
+        report_progress(f"{walk.good} entries are valid")
         yield link.certified
 
 
@@ -148,9 +148,11 @@ def _of_entry(exc: EntryBroken | LogCorrupt) -> Difference:
     return Difference("entry", exc.records + 1, None, None, exc.what, ())
 
 
-def _replay(where: Home, run: Run, account: Account, start: str, findings: Findings) -> None:
+def _replay(
+    where: Home, run: Run, account: ChainFacts, start: str, findings: AuditFindings
+) -> None:
     from p2ptrain.archive.amendments import Amendments
-    from p2ptrain.archive.replay import Missing, Replay, choose
+    from p2ptrain.archive.replay import MissingBytes, Replay, choose
     from p2ptrain.store import StoreReader
 
     store = StoreReader(where.store)
@@ -158,26 +160,26 @@ def _replay(where: Home, run: Run, account: Account, start: str, findings: Findi
     if begin is None:
         newest = account.snapshots[max(account.snapshots)] if account.snapshots else None
         if newest is not None:
-            findings.missing = Missing("snapshot", newest.step, newest.digest)
+            findings.missing = MissingBytes("snapshot", newest.step, newest.digest)
         return
-    seldom = Seldom()
+    report_progress = ThrottledProgress()
     progress(f"replaying from the snapshot of outer step {begin.step}")
     replay = Replay(
         run,
         account,
         store,
         begin,
-        lambda step: seldom(f"replayed outer step {step} of {account.end}"),
+        lambda step: report_progress(f"replayed outer step {step} of {account.end}"),
         Amendments.of(where, run),
     )
-    verdict = replay.judge()
+    verdict = replay.replay()
     findings.begun, findings.reached = verdict.begun, verdict.reached
     findings.updates, findings.state = verdict.updates, verdict.state
     findings.compared = tuple(named.step for named in verdict.compared)
     findings.difference, findings.missing = verdict.difference, verdict.missing
 
 
-class Seldom:
+class ThrottledProgress:
     """Print progress for a person, at most once in `TOLD_S`."""
 
     def __init__(self) -> None:
@@ -189,7 +191,7 @@ class Seldom:
             progress(text)
 
 
-def _error_of(where: Home, findings: Findings) -> P2PTrainError | None:
+def _error_of(where: Home, findings: AuditFindings) -> P2PTrainError | None:
     if findings.difference is not None:
         return _differs(where, findings.difference)
     if findings.missing is not None:
@@ -243,7 +245,7 @@ _ADVICE = {
 }
 
 
-def _incomplete(where: Home, findings: Findings, missing: Missing) -> TryLater:
+def _incomplete(where: Home, findings: AuditFindings, missing: MissingBytes) -> TryLater:
     done = (
         "nothing could be replayed"
         if findings.begun is None
@@ -259,7 +261,7 @@ def _incomplete(where: Home, findings: Findings, missing: Missing) -> TryLater:
     )
 
 
-def _words(findings: Findings) -> str:
+def _words(findings: AuditFindings) -> str:
     compared = len(findings.compared)
     torn = f"; {findings.torn}" if findings.torn else ""
     return (

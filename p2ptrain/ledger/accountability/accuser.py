@@ -20,21 +20,21 @@ from p2ptrain.ledger.chain.values import Branch, Certified, Entry, LineId, Roste
 from p2ptrain.ledger.messages.effects import Accuse, Announce, Effect, Note
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, check_evidence
 from p2ptrain.ledger.messages.messages import Accusation, Message
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 
 
 class Accuser:
-    """Its findings are in `view.accused`, where the code that proposes and accepts reads them."""
+    """Its findings are in `reports.accused`, where proposing and accepting code reads them."""
 
     def __init__(
-        self, rules: Rules, me: PeerId, verify: Verify, view: View, state: LedgerState
+        self, rules: Rules, me: PeerId, verify: Verify, reports: Reports, state: LedgerState
     ) -> None:
         """`state` is the state in which the chain begins. Its earlier voters, apart from founders,
         are among the peers that contributed tokens.
         """
         self._me = me
         self._verify = verify
-        self._view = view
+        self._reports = reports
         self._statement_log = StatementLog(state.line, verify)
         self._voters_ever = {*rules.founders, *state.voters, *state.tokens_by_peer}
         self._voters_at = {state.height + 1: state.voters}
@@ -93,9 +93,9 @@ class Accuser:
         fault = check_evidence(self._lines, evidence, self._verify)
         if fault:
             return [Note(f"evidence against {evidence.peer} proves nothing: {fault}")]
-        self._view.accused[evidence.peer] = evidence
+        self._reports.accused[evidence.peer] = evidence
         effects: list[Effect] = [Accuse(evidence), Note(evidence.words)]
         return [*effects, Announce(Accusation(evidence))] if found else effects
 
     def _may_accuse(self, peer: PeerId) -> bool:
-        return peer in self._voters_ever and peer not in self._view.accused
+        return peer in self._voters_ever and peer not in self._reports.accused

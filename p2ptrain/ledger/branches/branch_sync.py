@@ -39,7 +39,7 @@ from p2ptrain.ledger.messages.peer_reports import (
     SnapshotTaken,
 )
 from p2ptrain.ledger.paxos.timers import earliest
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 
 At = Callable[[int], Certified | None]
 """at(height) returns the entry of our own chain at that height, if it is kept."""
@@ -73,7 +73,7 @@ class BranchSync:
         me: PeerId,
         sign: Sign,
         verify: Verify,
-        view: View,
+        reports: Reports,
         catchup: Catchup,
         now: float,
     ) -> None:
@@ -81,7 +81,7 @@ class BranchSync:
         self.wake_at: float | None = None
         self._branch_proposer = BranchProposer(rules, me, sign, verify, now)
         self._me = me
-        self._view = view
+        self._reports = reports
         self._catchup = catchup
         self._places: dict[PeerId, Place] = {}
         self._red: set[PeerId] = set()
@@ -121,7 +121,7 @@ class BranchSync:
         self._places[peer] = place
         if before is not None and before[0] == place[0]:
             return place != before and self.is_elsewhere(peer, state)
-        self._view.forget_reports(peer)
+        self._reports.forget_reports(peer)
         self._mark(peer, state)
         return True
 
@@ -129,10 +129,10 @@ class BranchSync:
         if self.is_elsewhere(peer, state):
             self._catchup.heights.pop(peer, None)
         gone = peer in self._red or self.is_elsewhere(peer, state)
-        self._view.note(PeerDown(peer) if gone else PeerUp(peer))
+        self._reports.note(PeerDown(peer) if gone else PeerUp(peer))
 
     def _presence(self, state: LedgerState, *, silent: bool) -> Presence:
-        line, down = state.line, self._view.down
+        line, down = state.line, self._reports.down
         here = {p for p, place in self._places.items() if place[0] == line and p not in down}
         return Presence.of(state, here if silent else here | {self._me})
 
@@ -154,7 +154,7 @@ class BranchSync:
         """Do what is due. If the result contains an entry, append it and call again."""
         presence = self._presence(state, silent=silent)
         self._branch_proposer.note_presence(state, presence, now)
-        self._view.outranked_by = (
+        self._reports.outranked_by = (
             None if (won := self.rivals.winner) is None else won.first_difference
         )
         follows = state.phase is Phase.HEALED or silent or self._me not in state.voters

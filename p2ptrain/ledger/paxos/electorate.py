@@ -200,8 +200,8 @@ def forced_by(proofs: Sequence[PromiseProof]) -> Digest | None:
     """
     accepted = [(p.accepted_round, p.accepted) for p in proofs if p.accepted_round is not None]
     highest = max((round for round, _ in accepted), default=None)
-    voices = Counter(entry for round, entry in accepted if round == highest and entry is not None)
-    return min(voices, key=lambda entry: (-voices[entry], entry), default=None)
+    counts = Counter(entry for round, entry in accepted if round == highest and entry is not None)
+    return min(counts, key=lambda entry: (-counts[entry], entry), default=None)
 
 
 def _summary(accepted: Accepted | None) -> tuple[int | None, Digest | None]:

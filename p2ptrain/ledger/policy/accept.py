@@ -5,8 +5,8 @@ There are three answers: yes, no, or later. "Later" means that something may sti
 node lacks (bytes, a report, a newer allowlist); the proposal is then judged again at each event.
 Three rules are about safety: a Commit's bytes and an amendment must be held, a quorum vouches for a
 snapshot, and nobody is dropped who is here. The other rules keep a hasty or broken proposer from
-having its way. They are lenient where views may differ: a refusal that is too strict would cost
-more than a wrong roster, which costs one attempt.
+having its way. They are lenient where two nodes may have heard different reports: a refusal that is
+too strict would cost more than a wrong roster, which costs one attempt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from p2ptrain.ledger.policy.reduce_results import (
     is_made,
     result_is_stale,
 )
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.rest import rested_at_least_until
 from p2ptrain.ledger.policy.snapshot_votes import is_vouched_for
 
@@ -44,7 +44,7 @@ _YES = Judgement(Answer.YES, "it agrees with this node's knowledge")
 def may_accept(
     rules: Rules,
     state: LedgerState,
-    view: View,
+    reports: Reports,
     value: Value,
     now: float,
     *,
@@ -59,7 +59,7 @@ def may_accept(
     - `doubtful`: further promises could still give it a choice. A Commit is then compared with this
       node's own results all the same, and a roster with the peers that it knows to be here: either
       may be the invention of a liar, with no other support.
-    - `late`: the height has waited so long that differing views must not delay it any longer.
+    - `late`: the height has waited so long that differing reports must not delay it any longer.
     - `proposer`: the peer that proposes `value`, or, if it is forced, the one that proposed it in
       the round that forces it.
     """
@@ -69,116 +69,116 @@ def may_accept(
     if isinstance(value, Branch):
         return Judgement(Answer.NO, "a branch is not voted on: all of its voters sign it")
     if isinstance(value, Heal):
-        return _judge_heal(view, value, forced=forced)
+        return _judge_heal(reports, value, forced=forced)
     if isinstance(value, Commit):
-        return _judge_commit(rules, state, view, value, forced=forced and not doubtful)
-    if isinstance(value, Roster) and (missing := _terms_missing(view, value)) is not None:
+        return _judge_commit(rules, state, reports, value, forced=forced and not doubtful)
+    if isinstance(value, Roster) and (missing := _terms_missing(reports, value)) is not None:
         return Judgement(Answer.LATER, f"this node does not have amendment {missing.number} yet")
     if isinstance(value, Roster):
-        if few := _too_few_left(rules, state, view, value):
+        if few := _too_few_left(rules, state, reports, value):
             return Judgement(Answer.LATER, few)
-        fault = _dropped_for_nothing(rules, state, view, value)
-        fault = fault or ("" if forced else _unasked(rules, state, view, value))
-        fault = fault or ("" if late else _usurped(rules, state, view, value, now))
-        fault = fault or ("" if late else _self_serving(rules, state, view, value, proposer))
+        fault = _dropped_for_nothing(rules, state, reports, value)
+        fault = fault or ("" if forced else _unasked(rules, state, reports, value))
+        fault = fault or ("" if late else _usurped(rules, state, reports, value, now))
+        fault = fault or ("" if late else _self_serving(rules, state, reports, value, proposer))
         if forced:
             return Judgement(Answer.LATER, fault) if fault and doubtful else _YES
-        return _judge_roster(rules, state, view, value, now, fault)
+        return _judge_roster(rules, state, reports, value, now, fault)
     if forced:
         return _YES
-    return _judge_skip(rules, state, view, now)
+    return _judge_skip(rules, state, reports, now)
 
 
-def _judge_heal(view: View, heal: Heal, *, forced: bool) -> Judgement:
+def _judge_heal(reports: Reports, heal: Heal, *, forced: bool) -> Judgement:
     """Judge a Heal. A voter that accepts it has verified a chain that outranks this branch; see
     SPEC.md B6. If it is forced, any such chain will do: the one that it names may have healed into
     another since.
     """
-    parting = view.outranked_by
-    if parting is None or not (forced or parting.digest == heal.entry):
+    outranked_by = reports.outranked_by
+    if outranked_by is None or not (forced or outranked_by.digest == heal.entry):
         return Judgement(Answer.LATER, "this node has not verified that chain")
     return _YES
 
 
 def _judge_commit(
-    rules: Rules, state: LedgerState, view: View, commit: Commit, *, forced: bool
+    rules: Rules, state: LedgerState, reports: Reports, commit: Commit, *, forced: bool
 ) -> Judgement:
-    reason = "" if forced else _contradicted(view, commit)
+    reason = "" if forced else _contradicted(reports, commit)
     if reason:
         return Judgement(Answer.NO, reason)
-    if not forced and not is_made(state, view, commit.update):
+    if not forced and not is_made(state, reports, commit.update):
         return Judgement(
             Answer.LATER, "this node does not know that most participants made the update"
         )
-    if commit.update not in view.held:
+    if commit.update not in reports.held:
         return Judgement(Answer.LATER, "this node does not hold the update yet", commit.update)
     named = commit.snapshot
-    if not forced and named is not None and not is_vouched_for(rules, state, view, named):
+    if not forced and named is not None and not is_vouched_for(rules, state, reports, named):
         return Judgement(
             Answer.LATER, f"this node does not know that a quorum has snapshot {named.digest[:8]}"
         )
     return _YES
 
 
-def _contradicted(view: View, commit: Commit) -> str:
+def _contradicted(reports: Reports, commit: Commit) -> str:
     """Return in words how this node's own results contradict `commit`; empty if they do not."""
-    own = view.done.get(view.me)
+    own = reports.done.get(reports.me)
     mine = own is not None and (own.step, own.attempt) == (commit.step, commit.attempt)
     if own is not None and mine and own.update != commit.update:
         return f"this node computed update {own.update[:8]}, not {commit.update[:8]}"
     if commit.snapshot is not None:
-        taken = view.own_snapshots.get(commit.snapshot.step)
+        taken = reports.own_snapshots.get(commit.snapshot.step)
         if taken is not None and taken != commit.snapshot.digest:
             return f"this node's snapshot of step {commit.snapshot.step} is {taken[:8]}"
     return ""
 
 
-def _too_few_left(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+def _too_few_left(rules: Rules, state: LedgerState, reports: Reports, roster: Roster) -> str:
     founders = founders_of(rules)
-    return "" if founders is None else too_few_left(founders, state, view, roster)
+    return "" if founders is None else too_few_left(founders, state, reports, roster)
 
 
-def _dropped_for_nothing(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
+def _dropped_for_nothing(rules: Rules, state: LedgerState, reports: Reports, roster: Roster) -> str:
     founders = founders_of(rules)
-    return "" if founders is None else dropped_for_nothing(founders, state, view, roster)
+    return "" if founders is None else dropped_for_nothing(founders, state, reports, roster)
 
 
-def _unasked(rules: Rules, state: LedgerState, view: View, roster: Roster) -> str:
-    return unasked(state, view, roster) if rules.founders_vote else ""
+def _unasked(rules: Rules, state: LedgerState, reports: Reports, roster: Roster) -> str:
+    return unasked(state, reports, roster) if rules.founders_vote else ""
 
 
-def _usurped(rules: Rules, state: LedgerState, view: View, roster: Roster, now: float) -> str:
+def _usurped(rules: Rules, state: LedgerState, reports: Reports, roster: Roster, now: float) -> str:
     """Return in words which peer loses its place or its part in the reduce for no cause known here
     (SPEC.md S11); empty if none.
     """
-    if stranger := _unasked(rules, state, view, roster):
+    if stranger := _unasked(rules, state, reports, roster):
         return stranger
     names, taking = set(roster.members), set(roster.peers)
     opened = state.roster
-    fallen = suspicion_of(state, view).fallen(len(opened.peers)) if opened is not None else set()
-    excused = names | view.down | fallen | {view.me}
+    fallen = suspicion_of(state, reports).fallen(len(opened.peers)) if opened is not None else set()
+    excused = names | reports.down | fallen | {reports.me}
     for peer in state.members:
-        if peer not in excused and view.stays(peer):
+        if peer not in excused and reports.stays(peer):
             return f"it drops {peer}, which this node considers present"
     if not roster.participants:
         return ""
-    if opened is None and (hasty := _hasty(rules, state, view, now)):
+    if opened is None and (hasty := _hasty(rules, state, reports, now)):
         return hasty
     able = set(
-        could_take_part(rules, state, view)
+        could_take_part(rules, state, reports)
         if opened is not None
-        else (part.peer for part in readiness(rules, state, view).contributors)
+        else (part.peer for part in readiness(rules, state, reports).contributors)
     )
     if 2 * len(able - taking) > len(able):
         return f"it leaves out {len(able - taking)} of {len(able)} peers that could take part"
     for peer in sorted(able - taking):
-        if (count := view.blame.kept_out.get(peer, 0)) >= view.blame.refused_after(peer):
+        if (count := reports.blame.kept_out.get(peer, 0)) >= reports.blame.refused_after(peer):
             return f"it leaves out {peer}, which was ready for each of the last {count} commits"
-    return _misquoted(state, view, roster)
+    return _misquoted(state, reports, roster)
 
 
 def _self_serving(
-    rules: Rules, state: LedgerState, view: View, roster: Roster, proposer: PeerId | None
+    rules: Rules, state: LedgerState, reports: Reports, roster: Roster, proposer: PeerId | None
 ) -> str:
     """Return in words why the proposer should not take part with these others; empty if it may
     (S13).
@@ -192,78 +192,80 @@ def _self_serving(
         return ""
     under_way = None
     if state.roster is not None:
-        under_way = view.blame.failure(state.roster.peers, view.accusations(state.roster))
-    if view.blame.against(proposer, frozenset(roster.peers), under_way) < DOUBT_MIN:
+        under_way = reports.blame.failure(state.roster.peers, reports.accusations(state.roster))
+    if reports.blame.against(proposer, frozenset(roster.peers), under_way) < DOUBT_MIN:
         return ""
     own = (
-        first_participants(rules, readiness(rules, state, view))
+        first_participants(rules, readiness(rules, state, reports))
         if state.roster is None
-        else survivors(rules, state, view)
+        else survivors(rules, state, reports)
     )
     chosen = frozenset(part.peer for part in own)
-    if view.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
+    if reports.blame.against(proposer, chosen, under_way) >= DOUBT_MIN:
         return ""  # This node would let it take part, too, since there are too few others.
     return f"its proposer {proposer} takes part, although this node doubts it"
 
 
-def _hasty(rules: Rules, state: LedgerState, view: View, now: float) -> str:
+def _hasty(rules: Rules, state: LedgerState, reports: Reports, now: float) -> str:
     """Return in words why it is too early to open a reduce; empty if it is not. Without this rule,
     the first peer to claim that it is ready could average alone without having trained, and open
     step after step only for them to be skipped.
     """
-    have = readiness(rules, state, view)
+    have = readiness(rules, state, reports)
     if have.awaited and not have.enough:
         return "it opens an exchange before a quorum is ready"
-    if now < rested_at_least_until(rules, view):
-        return f"the last {view.skips} outer steps were skipped, and it opens the next one too soon"
+    if now < rested_at_least_until(rules, reports):
+        return (
+            f"the last {reports.skips} outer steps were skipped, and it opens the next one too soon"
+        )
     return ""
 
 
-def _misquoted(state: LedgerState, view: View, roster: Roster) -> str:
+def _misquoted(state: LedgerState, reports: Reports, roster: Roster) -> str:
     """Return in words which participant has other numbers than it reported; empty if none. Such a
     peer would have to report that its work is lost.
     """
     known = set(state.roster.participants) if state.roster is not None else set()
     for part in roster.participants:
-        ready = view.ready.get(part.peer)
+        ready = reports.ready.get(part.peer)
         said = ready is not None and (ready.step, ready.tokens, ready.blocks)
-        is_known = part.peer == view.me or part in known
+        is_known = part.peer == reports.me or part in known
         if not is_known and said != (state.step, part.tokens, part.blocks):
             return f"this node does not know that {part.peer} trained {part.tokens} tokens"
     return ""
 
 
 def _judge_roster(
-    rules: Rules, state: LedgerState, view: View, roster: Roster, now: float, usurped: str
+    rules: Rules, state: LedgerState, reports: Reports, roster: Roster, now: float, usurped: str
 ) -> Judgement:
-    me = view.me
-    if state.is_member(me) and me not in roster.members and view.stays(me):
+    me = reports.me
+    if state.is_member(me) and me not in roster.members and reports.stays(me):
         return Judgement(Answer.NO, f"it drops {me}, this node, which is present")
     for peer in roster.members:
-        evidence = view.accused.get(peer)
+        evidence = reports.accused.get(peer)
         if evidence is not None:
             return Judgement(Answer.NO, f"there is evidence against {peer}", evidence=evidence)
-        if not state.is_member(peer) and not view.allows(peer):
+        if not state.is_member(peer) and not reports.allows(peer):
             return Judgement(Answer.LATER, f"{peer} may not be a member, as far as this node knows")
     if usurped:
         return Judgement(Answer.LATER, usurped)
-    own = _judge_own_part(state, view, roster)
+    own = _judge_own_part(state, reports, roster)
     if own is not None:
         return own
-    return _judge_again(rules, state, view, now) if state.phase is Phase.REDUCE else _YES
+    return _judge_again(rules, state, reports, now) if state.phase is Phase.REDUCE else _YES
 
 
-def _terms_missing(view: View, roster: Roster) -> Terms | None:
+def _terms_missing(reports: Reports, roster: Roster) -> Terms | None:
     """Return the amendment of `roster` that this node lacks, if any. Nobody votes for terms that it
     could not show to others, whether the roster is forced or fresh (S10).
     """
-    return None if roster.terms in view.terms else roster.terms
+    return None if roster.terms in reports.terms else roster.terms
 
 
-def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Judgement | None:
+def _judge_own_part(state: LedgerState, reports: Reports, roster: Roster) -> Judgement | None:
     for part in roster.participants:
-        if part.peer == view.me:
-            ready = view.ready.get(view.me)
+        if part.peer == reports.me:
+            ready = reports.ready.get(reports.me)
             if ready is None or ready.step != state.step:
                 return Judgement(Answer.LATER, "it includes this node, which is not ready")
             if (ready.tokens, ready.blocks) != (part.tokens, part.blocks):
@@ -273,37 +275,37 @@ def _judge_own_part(state: LedgerState, view: View, roster: Roster) -> Judgement
     return None
 
 
-def _judge_again(rules: Rules, state: LedgerState, view: View, now: float) -> Judgement:
+def _judge_again(rules: Rules, state: LedgerState, reports: Reports, now: float) -> Judgement:
     """Decide whether the reduce under way may be abandoned."""
-    if result_is_stale(rules, view, now):
+    if result_is_stale(rules, reports, now):
         return _YES
-    update = finished_update(state, view)
-    if update is not None and update in view.held:
+    update = finished_update(state, reports)
+    if update is not None and update in reports.held:
         return Judgement(Answer.LATER, "the exchange is done and this node holds the result")
-    known = failure_known(state, view) or alone_too_long(rules, state, view, now)
-    if view.failed_since is None and not known:
+    known = failure_known(state, reports) or alone_too_long(rules, state, reports, now)
+    if reports.failed_since is None and not known:
         return Judgement(Answer.LATER, "this node knows of no failure of the exchange")
     return _YES
 
 
-def _judge_skip(rules: Rules, state: LedgerState, view: View, now: float) -> Judgement:
-    given_up = _judge_again(rules, state, view, now)
+def _judge_skip(rules: Rules, state: LedgerState, reports: Reports, now: float) -> Judgement:
+    given_up = _judge_again(rules, state, reports, now)
     if given_up.answer is not Answer.YES:
         return given_up
     if state.tries < rules.attempts_max:
-        left = survivors(rules, state, view)
+        left = survivors(rules, state, reports)
         if len(left) >= rules.participants_min:
             return Judgement(Answer.LATER, f"{len(left)} peers could try again")
     return _YES
 
 
 def holders_of(
-    state: LedgerState, view: View, update: Digest, proposer: PeerId
+    state: LedgerState, reports: Reports, update: Digest, proposer: PeerId
 ) -> tuple[PeerId, ...]:
     """Return the peers that should have the bytes, live ones first: those that reported them, the
     proposer, and the other participants.
     """
-    said = [report.peer for report in view.done.values() if report.update == update]
+    said = [report.peer for report in reports.done.values() if report.update == update]
     known = dict.fromkeys([*said, proposer, *(state.roster.peers if state.roster else ())])
-    known.pop(view.me, None)
-    return tuple(sorted(known, key=lambda peer: peer in view.down))
+    known.pop(reports.me, None)
+    return tuple(sorted(known, key=lambda peer: peer in reports.down))

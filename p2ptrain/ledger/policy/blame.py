@@ -114,7 +114,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Memory:
+class FailureMemory:
     """The failed attempts that this process has seen. The chain shows who took part in which
     attempt; what participants reported is forgotten when the process ends.
 

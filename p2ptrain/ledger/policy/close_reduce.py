@@ -21,25 +21,25 @@ from p2ptrain.ledger.policy.reduce_results import (
     finished_update,
     result_is_stale,
 )
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.snapshot_votes import snapshot_to_name
 from p2ptrain.ledger.policy.wish import Wish
 
 
-def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
-    update = finished_update(state, view)
-    if update is not None and (update in view.held or not result_is_stale(rules, view, now)):
-        return _commit(rules, state, view, update)
+def while_reducing(rules: Rules, state: LedgerState, reports: Reports, now: float) -> Wish:
+    update = finished_update(state, reports)
+    if update is not None and (update in reports.held or not result_is_stale(rules, reports, now)):
+        return _commit(rules, state, reports, update)
     if update is not None:
-        return _again(rules, state, view, now, "nobody can provide its result")
+        return _again(rules, state, reports, now, "nobody can provide its result")
     roster = state.roster
     assert roster is not None
-    live = [peer for peer in roster.peers if peer not in view.down]
-    silent = tuple(peer for peer in live if not failed(state, view, peer))
-    if view.failed_since is None:
-        until = alone_until(rules, state, view)
+    live = [peer for peer in roster.peers if peer not in reports.down]
+    silent = tuple(peer for peer in live if not failed(state, reports, peer))
+    if reports.failed_since is None:
+        until = alone_until(rules, state, reports)
         return Wish(None, "an exchange is under way", silent, until)
-    patient_until = view.failed_since + rules.patience_s
+    patient_until = reports.failed_since + rules.patience_s
     if silent and now < patient_until:
         return Wish(
             None,
@@ -47,28 +47,28 @@ def while_reducing(rules: Rules, state: LedgerState, view: View, now: float) -> 
             silent,
             patient_until,
         )
-    return _again(rules, state, view, now, "it failed")
+    return _again(rules, state, reports, now, "it failed")
 
 
-def _commit(rules: Rules, state: LedgerState, view: View, update: Digest) -> Wish:
+def _commit(rules: Rules, state: LedgerState, reports: Reports, update: Digest) -> Wish:
     roster = state.roster
     assert roster is not None
-    snapshot = snapshot_to_name(rules, state, view)
+    snapshot = snapshot_to_name(rules, state, reports)
     named = None if snapshot is None else state.digest
     value = Commit(state.step, roster.attempt, update, snapshot, named)
     reason = f"the exchange of outer step {state.step} is done"
-    if update in view.held or view.done_since is None:
+    if update in reports.held or reports.done_since is None:
         return Wish(value, reason)
-    return Wish(value, reason, look_again_at=view.done_since + rules.grace_s)
+    return Wish(value, reason, look_again_at=reports.done_since + rules.grace_s)
 
 
-def _again(rules: Rules, state: LedgerState, view: View, now: float, why: str) -> Wish:
+def _again(rules: Rules, state: LedgerState, reports: Reports, now: float, why: str) -> Wish:
     if state.tries >= rules.attempts_max:
         return Wish(Skip(state.step), f"all {rules.attempts_max} attempts failed")
-    able = survivors(rules, state, view)
+    able = survivors(rules, state, reports)
     if len(able) >= rules.participants_min:
-        return roster_to_open(state, view, able, f"attempt {state.attempt - 1}: {why}", now)
-    until = now if view.failed_since is None else view.failed_since + rules.grace_s
+        return roster_to_open(state, reports, able, f"attempt {state.attempt - 1}: {why}", now)
+    until = now if reports.failed_since is None else reports.failed_since + rules.grace_s
     if now < until:
         return Wish(None, "too few are left to try again", look_again_at=until)
     return Wish(Skip(state.step), "too few are left to try again")

@@ -8,7 +8,7 @@ how much later it was. The grace is the median of these lags plus a few times th
 median absolute deviation, which one straggler does not move). A member that takes longer is left
 out, and contributes in the next step.
 
-This is one node's own view and decides only what it proposes. Other nodes do not check it.
+This is one node's own estimate and decides only what it proposes. Other nodes do not check it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from p2ptrain.ledger.messages.peer_reports import (
 )
 from p2ptrain.ledger.policy.participants import Readiness, fits_lease, suspicion_of
 from p2ptrain.ledger.policy.reduce_results import update_votes_of
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.suspicion import Suspicion
 from p2ptrain.ledger.policy.update_votes import UpdateVotes
 from p2ptrain.ledger.policy.wish import Wish
@@ -115,16 +115,16 @@ class ReadyTally:
 # ── while a reduce is under way ──────────────────────────────────────────────────────────────────
 
 
-def tally_of_reduce(state: LedgerState, view: View, wish: Wish) -> Tally:
+def tally_of_reduce(state: LedgerState, reports: Reports, wish: Wish) -> Tally:
     """Return the tally that fits `wish` and the reports about the reduce under way."""
-    roster, failing = state.roster, view.failed_since is not None
+    roster, failing = state.roster, reports.failed_since is not None
     assert roster is not None
-    votes = update_votes_of(state, view)
+    votes = update_votes_of(state, reports)
     if isinstance(wish.value, Commit):
         return CommitTally(wish.value, failing, votes.agreed() is not None)
     if wish.waiting_for:
-        return SilenceTally(roster, view.me, set(wish.waiting_for), votes, failing)
-    return FailureTally(roster, frozenset(roster.peers), suspicion_of(state, view), failing)
+        return SilenceTally(roster, reports.me, set(wish.waiting_for), votes, failing)
+    return FailureTally(roster, frozenset(roster.peers), suspicion_of(state, reports), failing)
 
 
 @dataclass(slots=True)

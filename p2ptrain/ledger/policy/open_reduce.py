@@ -14,31 +14,33 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.ledger.policy import membership
 from p2ptrain.ledger.policy.participants import Readiness, first_participants
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.rest import rests_until
 from p2ptrain.ledger.policy.wish import Wish
 
 
 def while_gathering(
-    rules: Rules, state: LedgerState, view: View, have: Readiness, now: float
+    rules: Rules, state: LedgerState, reports: Reports, have: Readiness, now: float
 ) -> Wish:
-    grace_s = _grace_s(rules, view, have)
-    rest_until = rests_until(rules, view)
+    grace_s = _grace_s(rules, reports, have)
+    rest_until = rests_until(rules, reports)
     if len(have.contributors) >= rules.participants_min and now >= rest_until:
         chosen = first_participants(rules, have)
         if not have.awaited:
-            return membership.roster_to_open(state, view, chosen, "all members are ready", now)
-        if view.enough_since is not None and now >= view.enough_since + grace_s:
+            return membership.roster_to_open(state, reports, chosen, "all members are ready", now)
+        if reports.enough_since is not None and now >= reports.enough_since + grace_s:
             reason = f"a quorum was ready {grace_s:.3g} s ago; starting without the others"
-            return membership.roster_to_open(state, view, chosen, reason, now)
-    changed = _membership_only(state, view)
+            return membership.roster_to_open(state, reports, chosen, reason, now)
+    changed = _membership_only(state, reports)
     if changed is not None:
         return changed
     if now < rest_until:
-        reason = f"the last {view.skips} outer steps were skipped; waiting before the next attempt"
+        reason = (
+            f"the last {reports.skips} outer steps were skipped; waiting before the next attempt"
+        )
         return Wish(None, reason, have.awaited, rest_until)
-    if view.enough_since is not None:
-        until = view.enough_since + grace_s
+    if reports.enough_since is not None:
+        until = reports.enough_since + grace_s
         return Wish(
             None,
             "a quorum is ready; waiting for the others until the grace time is over",
@@ -51,13 +53,13 @@ def while_gathering(
     return Wish(None, "members are still training", have.awaited)
 
 
-def _grace_s(rules: Rules, view: View, have: Readiness) -> float:
+def _grace_s(rules: Rules, reports: Reports, have: Readiness) -> float:
     """Return how long a ready quorum waits for those that are still awaited."""
-    grace_s = rules.grace_s if view.grace_s is None else view.grace_s
-    return grace_s if have.punctual else min(grace_s, view.credit.grace_s)
+    grace_s = rules.grace_s if reports.grace_s is None else reports.grace_s
+    return grace_s if have.punctual else min(grace_s, reports.credit.grace_s)
 
 
-def _membership_only(state: LedgerState, view: View) -> Wish | None:
+def _membership_only(state: LedgerState, reports: Reports) -> Wish | None:
     """Return a roster for peers that ask to join, and for members that say goodbye; None if there
     are none.
 
@@ -65,10 +67,10 @@ def _membership_only(state: LedgerState, view: View) -> Wish | None:
     can come back: as long as it is a member and known to leave, nobody counts on it, and it need
     not ask to join.
     """
-    leavers = [peer for peer in state.members if not view.stays(peer)]
-    if not leavers and not view.joining:
+    leavers = [peer for peer in state.members if not reports.stays(peer)]
+    if not leavers and not reports.joining:
         return None
-    members = membership.next_members(state, view, frozenset())
+    members = membership.next_members(state, reports, frozenset())
     if members is None:
         return None
     after = {*members[0], *members[1]}

@@ -13,7 +13,7 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.ledger.policy.blame import DOUBT_MIN
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.suspicion import Suspicion
 
 TRIES_BY_SUSPICION = 2
@@ -28,7 +28,7 @@ class Readiness:
     without the rest.
 
     - `awaited`: members that are up, were members before this step began, and are not ready.
-      Founders that were down and have not caught up since are not among them (`View.returned`).
+      Founders that were down and have not caught up since are not among them (`Reports.returned`).
     - `punctual`: those of the awaited that took part in most recent attempts (`grace`).
     - `doubted`: contributors and otherwise awaited members that sit out the first attempt because
       of past failures (`blame`). They may be ready, but are not awaited.
@@ -42,37 +42,37 @@ class Readiness:
     punctual: frozenset[PeerId] = frozenset()
 
 
-def readiness(rules: Rules, state: LedgerState, view: View) -> Readiness:
+def readiness(rules: Rules, state: LedgerState, reports: Reports) -> Readiness:
     """Sort the members into ready and awaited ones. It looks at every member, so callers compute it
-    once for each state and each change of the view.
+    once for each state and each change of the reports.
     """
     ready, contributors, awaited = set(), [], []
     for member in state.members:
-        if member in view.down:
+        if member in reports.down:
             continue
-        report = view.ready.get(member)
+        report = reports.ready.get(member)
         if report is not None and report.step == state.step:
             ready.add(member)
-            if view.stays(member) and fits_lease(rules, state, report):
+            if reports.stays(member) and fits_lease(rules, state, report):
                 contributors.append(Participant(member, report.tokens, report.blocks))
-        elif view.stays(member) and is_awaited(state, member) and member not in view.returned:
+        elif reports.stays(member) and is_awaited(state, member) and member not in reports.returned:
             awaited.append(member)
     enough = len(contributors) >= rules.participants_min
     enough = enough and quorum.reached(rules.quorum, state.voters, ready)
-    doubted = _doubted(rules, view, frozenset((*(each.peer for each in contributors), *awaited)))
+    doubted = _doubted(rules, reports, frozenset((*(each.peer for each in contributors), *awaited)))
     awaited = [peer for peer in awaited if peer not in doubted]
-    punctual = frozenset(filter(view.is_punctual, awaited))
+    punctual = frozenset(filter(reports.is_punctual, awaited))
     return Readiness(
         frozenset(ready), tuple(contributors), tuple(awaited), enough, doubted, punctual
     )
 
 
-def _doubted(rules: Rules, view: View, here: frozenset[PeerId]) -> frozenset[PeerId]:
+def _doubted(rules: Rules, reports: Reports, here: frozenset[PeerId]) -> frozenset[PeerId]:
     """Return the peers that sit out the first attempt: at most a third of those who are `here`, but
     one of two or three, so that one liar cannot spoil each step of a small run.
     """
     most = min(max(1, len(here) // 3), len(here) - rules.participants_min)
-    return view.blame.sitting_out(here, most)
+    return reports.blame.sitting_out(here, most)
 
 
 def first_participants(rules: Rules, have: Readiness) -> tuple[Participant, ...]:
@@ -100,7 +100,7 @@ def fits_lease(rules: Rules, state: LedgerState, report: Ready) -> bool:
     return covered and 0 < report.tokens <= report.blocks * rules.tokens_per_block
 
 
-def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant, ...]:
+def survivors(rules: Rules, state: LedgerState, reports: Reports) -> tuple[Participant, ...]:
     """Return the participants of the next attempt: all that could take part but the most doubted
     (`blame`). At most half sit out, since few accusers are enough to accuse many.
 
@@ -110,15 +110,15 @@ def survivors(rules: Rules, state: LedgerState, view: View) -> tuple[Participant
     """
     roster = state.roster
     assert roster is not None
-    here = could_take_part(rules, state, view)
+    here = could_take_part(rules, state, reports)
     most = len(here) - _least(rules, len(here))
-    under_way = view.blame.failure(roster.peers, view.accusations(roster))
+    under_way = reports.blame.failure(roster.peers, reports.accusations(roster))
     untraced = under_way is None
-    doubted = view.blame.sitting_out(frozenset(here), most, under_way, untraced=untraced)
+    doubted = reports.blame.sitting_out(frozenset(here), most, under_way, untraced=untraced)
     out = list(doubted)
     if state.tries >= TRIES_BY_SUSPICION:
         among = frozenset(here)
-        sure = [it for it in doubted if view.blame.against(it, among, under_way) >= DOUBT_MIN]
+        sure = [it for it in doubted if reports.blame.against(it, among, under_way) >= DOUBT_MIN]
         out = list(dict.fromkeys((*sure, *_turn(state, sorted(here)), *doubted)))[:most]
     return tuple(part for peer, part in here.items() if peer not in out)
 
@@ -140,19 +140,23 @@ def _least(rules: Rules, count: int) -> int:
     return min(count, max(rules.participants_min, (count + 1) // 2))
 
 
-def could_take_part(rules: Rules, state: LedgerState, view: View) -> dict[PeerId, Participant]:
+def could_take_part(
+    rules: Rules, state: LedgerState, reports: Reports
+) -> dict[PeerId, Participant]:
     """Return all peers that took part or are ready now, without those that are down or leave. A
     peer that reported that its work is lost counts only once it is ready again.
     """
     roster = state.roster
     assert roster is not None
-    ready = {each.peer: each for each in readiness(rules, state, view).contributors}
+    ready = {each.peer: each for each in readiness(rules, state, reports).contributors}
     numbers = {each.peer: each for each in roster.participants} | ready
-    gone = view.down | (suspicion_of(state, view).confessed - ready.keys())
-    return {peer: part for peer, part in numbers.items() if peer not in gone and view.stays(peer)}
+    gone = reports.down | (suspicion_of(state, reports).confessed - ready.keys())
+    return {
+        peer: part for peer, part in numbers.items() if peer not in gone and reports.stays(peer)
+    }
 
 
-def suspicion_of(state: LedgerState, view: View) -> Suspicion:
+def suspicion_of(state: LedgerState, reports: Reports) -> Suspicion:
     """Return which peers the participants that abandoned the reduce under way accuse."""
     assert state.roster is not None
-    return Suspicion.of(view.accusations(state.roster))
+    return Suspicion.of(reports.accusations(state.roster))

@@ -3,8 +3,8 @@ bytes, which are down.
 
 The wish (`what_to_propose`) is a pure function of rules, state, reports, and time. It always has a
 reason in words, and names the peers it waits for; people read it in the status. Grace and patience
-count from times noted in the view (`View.enough_since` and the like), so this module needs no clock
-and no memory.
+count from times noted in the reports (`Reports.enough_since` and the like), so this module needs no
+clock and no memory.
 
 A Policy holds until a report that its tally does not absorb, or until the time at which its wish
 wants to be reconsidered. Each judgement uses all reports received by then.
@@ -32,7 +32,7 @@ from p2ptrain.ledger.policy.open_reduce import while_gathering
 from p2ptrain.ledger.policy.participants import Readiness
 from p2ptrain.ledger.policy.reduce_order import Arrange, arranged
 from p2ptrain.ledger.policy.reduce_results import alone_too_long, failure_known, finished_update
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.wish import Wish
 
 
@@ -40,15 +40,17 @@ from p2ptrain.ledger.policy.wish import Wish
 class Policy:
     rules: Rules
     state: LedgerState
-    view: View
+    reports: Reports
     arrange: Arrange
     wish: Wish
     tally: Tally | None
 
     @staticmethod
-    def of(rules: Rules, state: LedgerState, view: View, arrange: Arrange, now: float) -> Policy:
-        wish, tally = reconsider(rules, state, view, now)
-        return Policy(rules, state, view, arrange, wish, tally)
+    def of(
+        rules: Rules, state: LedgerState, reports: Reports, arrange: Arrange, now: float
+    ) -> Policy:
+        wish, tally = reconsider(rules, state, reports, now)
+        return Policy(rules, state, reports, arrange, wish, tally)
 
     @property
     def wanted(self) -> Value | None:
@@ -56,7 +58,7 @@ class Policy:
 
     @property
     def down(self) -> AbstractSet[PeerId]:
-        return self.view.down
+        return self.reports.down
 
     def absorbs(self, event: AnyReport) -> bool:
         """Take `event` in. Return whether the wish is certain to stay the same."""
@@ -70,16 +72,16 @@ class Policy:
         """Return the value to propose for this wish. Call it only when proposing, since it may take
         long.
         """
-        return amended(arranged(value, self.arrange), self.state.terms, self.view.terms)
+        return amended(arranged(value, self.arrange), self.state.terms, self.reports.terms)
 
     def causes(self, value: Value) -> tuple[Evidence, ...]:
         """Return the evidence that justifies taking votes from founders by `value`. Nobody votes
         for such a roster without it (SPEC.md F3), and an announcement may have been lost.
         """
-        if self.view.founders is None or not isinstance(value, Roster):
+        if self.reports.founders is None or not isinstance(value, Roster):
             return ()
         dropped = set(self.state.voters).difference(value.voters)
-        return tuple(it for peer, it in self.view.accused.items() if peer in dropped)
+        return tuple(it for peer, it in self.reports.accused.items() if peer in dropped)
 
     def judge(
         self,
@@ -91,80 +93,84 @@ class Policy:
         late: bool,
         proposer: PeerId,
     ) -> Judgement:
-        known = (self.rules, self.state, self.view, value, now)
+        known = (self.rules, self.state, self.reports, value, now)
         return accept.may_accept(
             *known, forced=forced, doubtful=doubtful, late=late, proposer=proposer
         )
 
     def holders(self, update: Digest, proposer: PeerId) -> tuple[PeerId, ...]:
-        return accept.holders_of(self.state, self.view, update, proposer)
+        return accept.holders_of(self.state, self.reports, update, proposer)
 
 
-def what_to_propose(rules: Rules, state: LedgerState, view: View, now: float) -> Wish:
+def what_to_propose(rules: Rules, state: LedgerState, reports: Reports, now: float) -> Wish:
     """Return the value that this node would propose now, or what it waits for."""
     if state.phase is Phase.HEALED:
         return Wish(None, "this branch has healed; looking for the chain to follow")
-    if view.outranked_by is not None and state.past:
-        parting = view.outranked_by
-        heal = Heal(state.step, parting.height, parting.digest)
+    if reports.outranked_by is not None and state.past:
+        rival_entry = reports.outranked_by
+        heal = Heal(state.step, rival_entry.height, rival_entry.digest)
         return Wish(heal, "a chain that outranks this branch was found")
     if state.phase is Phase.GATHER:
-        have = participants.readiness(rules, state, view)
-        return while_gathering(rules, state, view, have, now)
+        have = participants.readiness(rules, state, reports)
+        return while_gathering(rules, state, reports, have, now)
     if state.phase is Phase.REDUCE:
-        return while_reducing(rules, state, view, now)
+        return while_reducing(rules, state, reports, now)
     return Wish(None, "the run has ended")
 
 
 def reconsider(
-    rules: Rules, state: LedgerState, view: View, now: float
+    rules: Rules, state: LedgerState, reports: Reports, now: float
 ) -> tuple[Wish, Tally | None]:
-    """Note in `view` when there was first enough, a failure, or a result, since waiting counts from
-    there. Return what to propose, and a tally that recognises reports that cannot change it.
+    """Note in `reports` when there was first enough, a failure, or a result, since waiting counts
+    from there. Return what to propose, and a tally that recognises reports that cannot change it.
     """
-    if view.outranked_by is not None:
-        return what_to_propose(rules, state, view, now), None
+    if reports.outranked_by is not None:
+        return what_to_propose(rules, state, reports, now), None
     if state.phase is Phase.GATHER:
-        if view.gathering_since is None:
-            view.gathering_since = now
-        have = participants.readiness(rules, state, view)
-        _note_enough(rules, state, view, have, now)
-        wish = while_gathering(rules, state, view, have, now)
+        if reports.gathering_since is None:
+            reports.gathering_since = now
+        have = participants.readiness(rules, state, reports)
+        _note_enough(rules, state, reports, have, now)
+        wish = while_gathering(rules, state, reports, have, now)
         return wish, ReadyTally.of(rules, state, have) if wish.value is None else None
     if state.phase is Phase.REDUCE:
-        ends_at = _note_results(rules, state, view, now)
-        wish = while_reducing(rules, state, view, now)
-        if view.failed_since is None and wish.look_again_at is None and ends_at < math.inf:
+        ends_at = _note_results(rules, state, reports, now)
+        wish = while_reducing(rules, state, reports, now)
+        if reports.failed_since is None and wish.look_again_at is None and ends_at < math.inf:
             wish = replace(wish, look_again_at=ends_at)
-        return wish, tally_of_reduce(state, view, wish)
-    return what_to_propose(rules, state, view, now), None
+        return wish, tally_of_reduce(state, reports, wish)
+    return what_to_propose(rules, state, reports, now), None
 
 
-def _note_enough(rules: Rules, state: LedgerState, view: View, have: Readiness, now: float) -> None:
+def _note_enough(
+    rules: Rules, state: LedgerState, reports: Reports, have: Readiness, now: float
+) -> None:
     if not have.enough:
-        view.enough_since = None
-    elif view.enough_since is None:
-        view.enough_since = now
-        view.grace_s = grace_after(view.lags, rules.grace_s)
-        if view.quorum_at is None or view.quorum_at[0] != state.step:
-            view.quorum_at = (state.step, now)
-            assert view.gathering_since is not None
-            view.credit.earn(now - view.gathering_since, rules.grace_s)
+        reports.enough_since = None
+    elif reports.enough_since is None:
+        reports.enough_since = now
+        reports.grace_s = grace_after(reports.lags, rules.grace_s)
+        if reports.quorum_at is None or reports.quorum_at[0] != state.step:
+            reports.quorum_at = (state.step, now)
+            assert reports.gathering_since is not None
+            reports.credit.earn(now - reports.gathering_since, rules.grace_s)
     if have.enough and have.awaited and not have.punctual:
-        view.credit.spend()
+        reports.credit.spend()
 
 
-def _note_results(rules: Rules, state: LedgerState, view: View, now: float) -> float:
+def _note_results(rules: Rules, state: LedgerState, reports: Reports, now: float) -> float:
     """Note results and failures. Return when the reduce counts as failed even if nobody reports it:
     all of its participants may be liars who are up and silent, and then no honest one abandons it.
     """
-    if view.reducing_since is None:
-        view.reducing_since = now
-    ends_at = view.reducing_since + rules.reduce_s
-    if view.failed_since is None and (
-        now >= ends_at or failure_known(state, view) or alone_too_long(rules, state, view, now)
+    if reports.reducing_since is None:
+        reports.reducing_since = now
+    ends_at = reports.reducing_since + rules.reduce_s
+    if reports.failed_since is None and (
+        now >= ends_at
+        or failure_known(state, reports)
+        or alone_too_long(rules, state, reports, now)
     ):
-        view.failed_since = now
-    if view.done_since is None and finished_update(state, view) is not None:
-        view.done_since = now
+        reports.failed_since = now
+    if reports.done_since is None and finished_update(state, reports) is not None:
+        reports.done_since = now
     return ends_at

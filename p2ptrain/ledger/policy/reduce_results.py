@@ -5,7 +5,7 @@ from __future__ import annotations
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from p2ptrain.ledger.policy.update_votes import UpdateVotes
 
 ALONE_GRACES = 4
@@ -15,94 +15,96 @@ failure.
 """
 
 
-def finished_update(state: LedgerState, view: View) -> Digest | None:
+def finished_update(state: LedgerState, reports: Reports) -> Digest | None:
     """Return the result of the reduce under way, if it is known and its bytes can be had.
 
     Either most participants made it, or this node did and most may still report the same. Other
     nodes do not believe a few participants (SPEC.md S12).
     """
     assert state.roster is not None
-    votes = update_votes_of(state, view)
+    votes = update_votes_of(state, reports)
     update = votes.agreed()
     if update is None:
-        own = made_by(state, view, view.me)
+        own = made_by(state, reports, reports.me)
         return own if own is not None and votes.may_agree(own) else None
-    live = (peer for peer in state.roster.peers if peer not in view.down)
-    can_be_had = update in view.held or any(made_by(state, view, peer) == update for peer in live)
+    live = (peer for peer in state.roster.peers if peer not in reports.down)
+    can_be_had = update in reports.held or any(
+        made_by(state, reports, peer) == update for peer in live
+    )
     return update if can_be_had else None
 
 
-def is_made(state: LedgerState, view: View, update: Digest) -> bool:
+def is_made(state: LedgerState, reports: Reports, update: Digest) -> bool:
     """Return whether this node, or most participants, made `update` in the reduce under way."""
-    return update in (made_by(state, view, view.me), update_votes_of(state, view).agreed())
+    return update in (made_by(state, reports, reports.me), update_votes_of(state, reports).agreed())
 
 
-def made_by(state: LedgerState, view: View, peer: PeerId) -> Digest | None:
+def made_by(state: LedgerState, reports: Reports, peer: PeerId) -> Digest | None:
     """Return the update that `peer` says it made in the reduce under way, if any."""
-    report, roster = view.done.get(peer), state.roster
+    report, roster = reports.done.get(peer), state.roster
     assert roster is not None
     if report is None or (report.step, report.attempt) != (state.step, roster.attempt):
         return None
     return report.update
 
 
-def update_votes_of(state: LedgerState, view: View) -> UpdateVotes:
+def update_votes_of(state: LedgerState, reports: Reports) -> UpdateVotes:
     """Return which updates the participants say they made, also those that have gone down since."""
     assert state.roster is not None
     votes = UpdateVotes(len(state.roster.peers))
     for peer in state.roster.peers:
-        update = made_by(state, view, peer)
+        update = made_by(state, reports, peer)
         if update is not None:
             votes.add(peer, update)
-        elif peer not in view.down and not failed(state, view, peer):
+        elif peer not in reports.down and not failed(state, reports, peer):
             votes.open.add(peer)
     return votes
 
 
-def result_is_stale(rules: Rules, view: View, now: float) -> bool:
+def result_is_stale(rules: Rules, reports: Reports, now: float) -> bool:
     """Return whether a finished reduce has been uncommitted for so long that its bytes evidently
     cannot be had.
 
     Then another attempt is better than no progress, and nodes that hold the result give it up.
     """
-    return view.done_since is not None and now >= view.done_since + rules.grace_s
+    return reports.done_since is not None and now >= reports.done_since + rules.grace_s
 
 
-def failed(state: LedgerState, view: View, peer: PeerId) -> bool:
+def failed(state: LedgerState, reports: Reports, peer: PeerId) -> bool:
     """Return whether `peer` reported that it abandoned the reduce under way."""
-    report, roster = view.failed.get(peer), state.roster
+    report, roster = reports.failed.get(peer), state.roster
     assert roster is not None
     return report is not None and (report.step, report.attempt) == (state.step, roster.attempt)
 
 
-def confessed(state: LedgerState, view: View) -> tuple[PeerId, ...]:
+def confessed(state: LedgerState, reports: Reports) -> tuple[PeerId, ...]:
     """Return the participants of the reduce under way that report that their own work is lost."""
     assert state.roster is not None
     return tuple(
         peer
         for peer in state.roster.peers
-        if failed(state, view, peer) and peer in view.failed[peer].suspects
+        if failed(state, reports, peer) and peer in reports.failed[peer].suspects
     )
 
 
-def failure_known(state: LedgerState, view: View) -> bool:
+def failure_known(state: LedgerState, reports: Reports) -> bool:
     """Return whether the reduce has visibly failed: a live participant abandoned it, none is live,
     or too few are left for a result that others believe.
     """
     assert state.roster is not None
-    live = [peer for peer in state.roster.peers if peer not in view.down]
-    gave_up = any(failed(state, view, peer) for peer in live)
-    return not live or gave_up or update_votes_of(state, view).lost
+    live = [peer for peer in state.roster.peers if peer not in reports.down]
+    gave_up = any(failed(state, reports, peer) for peer in live)
+    return not live or gave_up or update_votes_of(state, reports).lost
 
 
-def alone_too_long(rules: Rules, state: LedgerState, view: View, now: float) -> bool:
+def alone_too_long(rules: Rules, state: LedgerState, reports: Reports, now: float) -> bool:
     """Return whether the only participant is another peer and should have reported by now."""
-    return (until := alone_until(rules, state, view)) is not None and now >= until
+    return (until := alone_until(rules, state, reports)) is not None and now >= until
 
 
-def alone_until(rules: Rules, state: LedgerState, view: View) -> float | None:
-    roster, since = state.roster, view.reducing_since
+def alone_until(rules: Rules, state: LedgerState, reports: Reports) -> float | None:
+    roster, since = state.roster, reports.reducing_since
     assert roster is not None
-    if since is None or len(roster.peers) > 1 or roster.peers[0] == view.me:
+    if since is None or len(roster.peers) > 1 or roster.peers[0] == reports.me:
         return None
     return since + ALONE_GRACES * rules.grace_s

@@ -36,7 +36,7 @@ from p2ptrain.ledger.messages.peer_reports import (
     Staying,
     UpdateHeld,
 )
-from p2ptrain.ledger.policy.blame import Memory
+from p2ptrain.ledger.policy.blame import FailureMemory
 from p2ptrain.ledger.policy.grace import LAGS_KEPT, MISSED_MAX, Credit
 from p2ptrain.ledger.policy.lost_time import LostTime
 
@@ -64,7 +64,7 @@ Report = TypeVar("Report", Ready, ReduceDone, ReduceFailed)
 
 
 @dataclass(slots=True)
-class View:
+class Reports:
     """The reports of all peers, and the times derived from them.
 
     - `position`: the outer step and attempt under way. Reports about earlier ones no longer matter.
@@ -113,7 +113,7 @@ class View:
     done_since: float | None = None
     reducing_since: float | None = None
     skips: int = 0
-    blame: Memory = field(default_factory=Memory)
+    blame: FailureMemory = field(default_factory=FailureMemory)
     lost_time: LostTime = field(default_factory=LostTime)
     outranked_by: Entry | None = None
     terms: frozenset[Terms] = frozenset()
@@ -122,8 +122,8 @@ class View:
     returned: set[PeerId] = field(default_factory=set)
 
     @classmethod
-    def of(cls, rules: Rules, me: PeerId) -> View:
-        """Return the view of a node that has heard nothing yet."""
+    def of(cls, rules: Rules, me: PeerId) -> Reports:
+        """Return the reports of a node that has heard nothing yet."""
         return cls(me, founders=founders_of(rules))
 
     @property

@@ -21,41 +21,45 @@ from p2ptrain.ledger.chain import quorum
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import SnapshotRef
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 
 
-def snapshot_to_name(rules: Rules, state: LedgerState, view: View) -> SnapshotRef | None:
+def snapshot_to_name(rules: Rules, state: LedgerState, reports: Reports) -> SnapshotRef | None:
     """Return the newest snapshot that a quorum wrote and that is not certified yet. This node does
     not name a snapshot that differs from its own.
     """
     newest = -1 if state.snapshot is None else state.snapshot.step
-    own = view.own_snapshots
+    own = reports.own_snapshots
     vouched = [
         (step, digest)
-        for step, digest in _vouched(rules, state, view, view.down)
+        for step, digest in _vouched(rules, state, reports, reports.down)
         if newest < step <= state.step and own.get(step, digest) == digest
     ]
     return SnapshotRef(*max(vouched)) if vouched else None
 
 
-def is_vouched_for(rules: Rules, state: LedgerState, view: View, snapshot: SnapshotRef) -> bool:
+def is_vouched_for(
+    rules: Rules, state: LedgerState, reports: Reports, snapshot: SnapshotRef
+) -> bool:
     """Return whether this node wrote this very snapshot, or heard that a quorum did."""
     named = (snapshot.step, snapshot.digest)
-    return named in view.own_snapshots.items() or named in _vouched(rules, state, view)
+    return named in reports.own_snapshots.items() or named in _vouched(rules, state, reports)
 
 
 def _vouched(
-    rules: Rules, state: LedgerState, view: View, apart: AbstractSet[PeerId] = frozenset()
+    rules: Rules, state: LedgerState, reports: Reports, apart: AbstractSet[PeerId] = frozenset()
 ) -> list[tuple[int, Digest]]:
     """Return the snapshots that a quorum of voters says it wrote, not counting those in `apart`.
     There are never two of one step, since a voter reports one of each step.
     """
     voters = state.voters
-    said = {voter: view.snapshots.get(voter, {}).items() for voter in voters if voter not in apart}
-    voices = Counter(taken for each in said.values() for taken in each)
+    said = {
+        voter: reports.snapshots.get(voter, {}).items() for voter in voters if voter not in apart
+    }
+    counts = Counter(taken for each in said.values() for taken in each)
     return [
         taken
-        for taken, count in voices.items()
+        for taken, count in counts.items()
         if quorum.is_enough(
             rules.quorum, len(voters), count, first_present=taken in said.get(voters[0], ())
         )

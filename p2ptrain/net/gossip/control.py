@@ -26,13 +26,15 @@ BACK_OFF_S_MAX = 60
 ANSWER_BYTES_MAX = 1 << 20
 """Bytes of one answer. They fit one frame."""
 
-Kept = Callable[[bytes], rpc_pb2.Message | None]
+FindMessage = Callable[[bytes], rpc_pb2.Message | None]
 """Returns a message by its id, while it is stored for peers that missed it."""
 
 
-def bounded(control: rpc_pb2.ControlMessage, topics: Container[str], kept: Kept) -> Any:
+def bounded(
+    control: rpc_pb2.ControlMessage, topics: Container[str], find_message: FindMessage
+) -> Any:
     """Return a copy with one entry of each kind for each of our `topics`, and no peers to dial."""
-    wanted = _wanted(control.iwant, kept)
+    wanted = _wanted(control.iwant, find_message)
     return rpc_pb2.ControlMessage(
         ihave=[
             rpc_pb2.ControlIHave(topicID=told.topicID, messageIDs=_names(told.messageIDs))
@@ -57,14 +59,14 @@ def _names(told: Sequence[Any]) -> list[Any]:
     return [name for name in told[:IDS_MAX] if len(name) <= NAME_BYTES_MAX]
 
 
-def _wanted(asked: Sequence[rpc_pb2.ControlIWant], kept: Kept) -> list[Any]:
+def _wanted(asked: Sequence[rpc_pb2.ControlIWant], find_message: FindMessage) -> list[Any]:
     """Return each message's name once, however it is written, as many as fit one answer."""
     wanted: dict[bytes, Any] = {}
     room_bytes = ANSWER_BYTES_MAX
     told = chain.from_iterable(_names(each.messageIDs) for each in asked[:ENTRIES_MAX])
     for name in islice(told, IDS_MAX):
         message_id = safe_bytes_from_hex(name)
-        message = None if message_id is None else kept(message_id)
+        message = None if message_id is None else find_message(message_id)
         if message is None or message_id is None or message_id in wanted:
             continue
         room_bytes -= message.ByteSize()

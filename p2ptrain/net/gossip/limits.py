@@ -54,7 +54,7 @@ long, and all are kept for some seconds.
 """
 
 
-class Intake:
+class GossipLimits:
     """Admits messages within the limits, and counts refusals by neighbour, of the last
     `complaints_max` neighbours.
     """
@@ -69,19 +69,21 @@ class Intake:
         self._refused: Counter[PeerId] = Counter()
         self.refused = 0
 
-    def takes_frame(self, forwarder: PeerId, size_bytes: int, now: float) -> bool:
+    def admits_frame(self, forwarder: PeerId, size_bytes: int, now: float) -> bool:
         """Return whether a frame may be parsed at all. A long frame counts as several, since
         parsing takes time in proportion to its length.
         """
-        return self._frames.take(forwarder, _units(size_bytes), now) or self.refuse(forwarder)
+        return self._frames.consume(forwarder, _units(size_bytes), now) or self.refuse(forwarder)
 
-    def takes_entries(self, forwarder: PeerId, count: int, now: float) -> bool:
+    def admits_entries(self, forwarder: PeerId, count: int, now: float) -> bool:
         """Return whether so many subscriptions of a frame may be processed. Each counts as a frame,
         since it takes about as much time.
         """
-        return not count or self._frames.take(forwarder, count, now) or self.refuse(forwarder)
+        return not count or self._frames.consume(forwarder, count, now) or self.refuse(forwarder)
 
-    def takes(self, forwarder: PeerId, author: PeerId, size_bytes: int, now: float) -> bool:
+    def admits_message(
+        self, forwarder: PeerId, author: PeerId, size_bytes: int, now: float
+    ) -> bool:
         """Return whether a message in `author`'s name that `forwarder` brought may be checked."""
         count = _units(size_bytes)
         if self._is_member(forwarder) and self._is_member(author):
@@ -89,11 +91,11 @@ class Intake:
             # share.
             allowed = (
                 self._messages.covers(forwarder, count, now)
-                and self._by_author.take((forwarder, author), count, now)
-                and self._messages.take(forwarder, count, now)
+                and self._by_author.consume((forwarder, author), count, now)
+                and self._messages.consume(forwarder, count, now)
             )
         else:
-            allowed = self._by_others.take(None, count, now)
+            allowed = self._by_others.consume(None, count, now)
         return allowed or self.refuse(forwarder)
 
     def refuse(self, forwarder: PeerId, count: int = 1) -> bool:
@@ -104,7 +106,7 @@ class Intake:
             del self._refused[next(iter(self._refused))]
         return False
 
-    def take_refused(self) -> dict[PeerId, int]:
+    def pop_refused(self) -> dict[PeerId, int]:
         """Return the refusals by neighbour since the last call."""
         refused, self._refused = dict(self._refused), Counter()
         return refused

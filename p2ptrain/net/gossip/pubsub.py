@@ -32,7 +32,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.control import bounded
 from p2ptrain.net.gossip.frames import PAYLOAD_BYTES_MAX, is_ordinary, subscriptions_of
-from p2ptrain.net.gossip.limits import AT_ONCE, Intake
+from p2ptrain.net.gossip.limits import AT_ONCE, GossipLimits
 from p2ptrain.net.host.hardening import contain_tasks, is_open
 from p2ptrain.net.room import ROOM, Room
 from p2ptrain.rate_limit import Allowance
@@ -56,7 +56,7 @@ can request it with few bytes: it only has to open its stream again and subscrib
 """
 
 Admitted = Callable[[PeerId], bool]
-Judge = Callable[[PeerId, PeerId, bytes], bool]
+Validator = Callable[[PeerId, PeerId, bytes], bool]
 """judge(forwarder, author, payload): whether to deliver a message and pass it on."""
 Message = tuple[PeerId, bytes]
 
@@ -107,7 +107,7 @@ class ContainedRouter(GossipSub):
         stream = None if pubsub is None else pubsub.peers.get(peer_id)
         if pubsub is None or stream is None:
             return
-        if not self._replays.take(peer_id, 1, trio.current_time()):
+        if not self._replays.consume(peer_id, 1, trio.current_time()):
             return
         newest: dict[bytes, rpc_pb2.Message] = {}
         for message in map(self.mcache.get, self.mcache.window(topic)):
@@ -126,7 +126,7 @@ class GatedPubsub(Pubsub):
         host: IHost,
         router: GossipSub,
         admitted: Admitted,
-        intake: Intake,
+        limits: GossipLimits,
         deliver: Callable[[str, Message], None],
         waiting_max: int,
     ) -> None:
@@ -141,12 +141,12 @@ class GatedPubsub(Pubsub):
         # restart would be taken for repetitions of older ones.
         self.counter = time.time_ns()
         self._admitted = admitted
-        self._intake = intake
+        self._limits = limits
         self._kept = router.mcache.get
         self._deliver = deliver
         self._waiting_max = waiting_max
         self._parked: dict[ID, tuple[INetStream, trio.Event]] = {}
-        self.judges: dict[str, Judge] = {}
+        self.validators: dict[str, Validator] = {}
 
     def waiting(self) -> list[PeerId]:
         """Return the strangers whose stream waits until they are admitted, the oldest first."""
@@ -190,7 +190,7 @@ class GatedPubsub(Pubsub):
         try:
             while self.manager.is_running:
                 frame = await read_varint_prefixed_bytes_limited(stream, self.max_inbound_rpc_size)
-                if self._intake.takes_frame(forwarder, len(frame), trio.current_time()):
+                if self._limits.admits_frame(forwarder, len(frame), trio.current_time()):
                     await self._take_frame(peer, rpc_pb2.RPC.FromString(frame))
         except MessageTooLarge:
             raise  # An IOException, but its stream still works: stream_handler has to reset it.
@@ -208,7 +208,7 @@ class GatedPubsub(Pubsub):
             await self.push_msg(peer, message)
             await trio.lowlevel.checkpoint()  # Nothing in it waits, so let other tasks run.
         subscriptions = subscriptions_of(rpc)
-        if self._intake.takes_entries(forwarder, len(subscriptions), trio.current_time()):
+        if self._limits.admits_entries(forwarder, len(subscriptions), trio.current_time()):
             for subscription in subscriptions:
                 self.handle_subscription(peer, subscription)
         if rpc.HasField("control"):
@@ -222,16 +222,16 @@ class GatedPubsub(Pubsub):
         brings it.
         """
         if len(messages) > AT_ONCE:
-            self._intake.refuse(forwarder, len(messages) - AT_ONCE)
+            self._limits.refuse(forwarder, len(messages) - AT_ONCE)
         return [message for message in messages[:AT_ONCE] if self._takes(forwarder, message)]
 
     def _takes(self, forwarder: PeerId, message: rpc_pb2.Message) -> bool:
         if not is_ordinary(message):
-            return self._intake.refuse(forwarder)
+            return self._limits.refuse(forwarder)
         if message.topicIDs[0] not in self.topic_ids or self._is_msg_seen(message):
             return False
         author, now = PeerId(str(ID(message.from_id))), trio.current_time()
-        return self._intake.takes(forwarder, author, message.ByteSize(), now)
+        return self._limits.admits_message(forwarder, author, message.ByteSize(), now)
 
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
         try:
@@ -242,14 +242,16 @@ class GatedPubsub(Pubsub):
             log.debug("a message through %s was dropped: %r", msg_forwarder, exc)
 
     def _is_wanted(self, forwarder: ID, message: Any) -> bool:
-        """Ask the judges of its topics. This comes before the signature check, which costs more: an
-        unwanted message stays unwanted whoever wrote it.
+        """Ask the validators of its topics. This comes before the signature check, which costs
+        more: an unwanted message stays unwanted whoever wrote it.
         """
-        judges = [self.judges[topic] for topic in message.topicIDs if topic in self.judges]
-        if forwarder == self.my_id or not judges:
+        validators = [
+            self.validators[topic] for topic in message.topicIDs if topic in self.validators
+        ]
+        if forwarder == self.my_id or not validators:
             return True
         names = PeerId(str(forwarder)), PeerId(str(ID(message.from_id)))
-        return all(judge(*names, bytes(message.data)) for judge in judges)
+        return all(validator(*names, bytes(message.data)) for validator in validators)
 
     def notify_subscriptions(self, publish_message: Any) -> None:
         """Deliver at once: libp2p's own queue is short, and a full one drops the newest message."""
@@ -317,7 +319,7 @@ class Gossip:
     def __init__(
         self, host: IHost, admitted: Admitted, is_member: IsMember, room: Room = ROOM
     ) -> None:
-        self.intake = Intake(is_member)
+        self.limits = GossipLimits(is_member)
         self.router = ContainedRouter(
             [PROTOCOL_ID_V11],
             degree=6,
@@ -334,7 +336,7 @@ class Gossip:
             max_pending_messages_per_peer=PENDING_MAX,
         )
         self.pubsub = GatedPubsub(
-            host, self.router, admitted, self.intake, self._deliver, room.waiting
+            host, self.router, admitted, self.limits, self._deliver, room.waiting
         )
         self._me = PeerId(str(host.get_id()))
         self._feeds: dict[str, SharedFeed[bytes]] = {}
@@ -387,5 +389,5 @@ class Gossip:
             "gossip_peers": [PeerId(str(peer)) for peer in self.pubsub.peers],
             "gossip_waiting": self.pubsub.waiting(),
             "gossip_lost": {topic: feed.lost for topic, feed in self._feeds.items()},
-            "gossip_refused": self.intake.refused,
+            "gossip_refused": self.limits.refused,
         }

@@ -14,7 +14,7 @@ import trio
 from libp2p.network.exceptions import SwarmException
 
 from p2ptrain.address_group import site_of
-from p2ptrain.net.stranger_slots import Places
+from p2ptrain.net.stranger_slots import StrangerSlots
 
 HANDSHAKES_MAX = 128
 """A handshake takes milliseconds of work and five round trips."""
@@ -22,7 +22,7 @@ HANDSHAKES_MAX = 128
 
 def bound_handshakes(network: Any, handshakes_max: int) -> None:
     """Apply the limits to all peers that dial this network from now on."""
-    places = Places(handshakes_max)
+    places = StrangerSlots(handshakes_max)
     upgrade = network.upgrade_inbound_raw_conn
 
     async def upgrade_in_a_place(connection: Any, address: Any) -> NoReturn:

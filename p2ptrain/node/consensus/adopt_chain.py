@@ -16,7 +16,7 @@ from p2ptrain.ledger.messages.effects import Rejoin
 from p2ptrain.store import Disk, RecordLog, Store
 
 
-def take_over(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
+def write_adopted_chain(home: Home, rejoin: Rejoin, disk: Disk | None = None) -> None:
     """Write the chain of `rejoin` to the home of a node that has ended.
 
     The reference to our snapshot is removed first. A crash in between leaves our own chain, and the

@@ -20,7 +20,7 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import RecordLog
 
 
-def kept(home: Home) -> list[Accused]:
+def load_evidence(home: Home) -> list[Accused]:
     """Return the evidence that this home holds, for the ledger, which checks it.
 
     Raises:
@@ -37,13 +37,13 @@ def kept(home: Home) -> list[Accused]:
         ) from exc
 
 
-async def keep(context: Context, evidence: Evidence) -> None:
+async def record_evidence(context: Context, evidence: Evidence) -> None:
     """Write `evidence` to disk durably, and warn the user."""
     context.journal.write(
         "accused", peer=evidence.peer, height=evidence.height, words=evidence.words
     )
     if evidence.peer == context.me:
-        heed_namesake(context, VotingStopped(evidence.words))
+        warn_of_duplicate(context, VotingStopped(evidence.words))
     else:
         context.alerts.show(
             f"liar {evidence.peer}",
@@ -62,7 +62,7 @@ def _append(home: Home, record: bytes) -> None:
         log.append([record])
 
 
-def heed_namesake(context: Context, found: VotingStopped) -> None:
+def warn_of_duplicate(context: Context, found: VotingStopped) -> None:
     """Warn the user that another process has this identity. The ledger has stopped voting."""
     context.journal.write("identity-in-use", code="ID-IN-USE", what=found.what)
     context.alerts.show(

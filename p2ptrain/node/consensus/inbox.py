@@ -15,8 +15,8 @@ from p2ptrain.node.state.context import Context
 
 def receive(context: Context, peer: PeerId, message: Message) -> None:
     """Handle a message of `peer`, which came by unicast or by gossip."""
-    if _draws_a_page(context, message) and not context.ledger.pages.take(peer, 1, context.now()):
-        context.peers.complain("asks-too-often", peer)
+    if _draws_a_page(context, message) and not context.ledger.pages.consume(peer, 1, context.now()):
+        context.peers.report_misbehaviour("asks-too-often", peer)
         return
     context.ledger.offer(Received(peer, message))
 

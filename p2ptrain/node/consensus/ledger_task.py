@@ -14,7 +14,7 @@ from itertools import groupby
 import trio
 
 from p2ptrain.archive.chain_log import entry_bytes
-from p2ptrain.archive.update_format import Opened
+from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.values import Branch, Certified, Heal, Roster
@@ -65,7 +65,7 @@ def hear_messages(context: Context) -> None:
     context.network.handle(LEDGER_PROTOCOL, receive, bytes_max=LEDGER_BYTES_MAX)
 
 
-async def agree(
+async def run_ledger(
     context: Context,
     *,
     vote_records_max: int = VOTE_RECORDS_MAX,
@@ -77,7 +77,7 @@ async def agree(
         AllowedPeers(context.admission.members_allowed()),
         KnownAmendments(context.amendments.terms),
     ]
-    due += await trio.to_thread.run_sync(evidence_log.kept, context.home)
+    due += await trio.to_thread.run_sync(evidence_log.load_evidence, context.home)
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(context, nursery)
         height = 0
@@ -91,7 +91,7 @@ async def agree(
                     await trio.sleep(last_words_s)
                     nursery.cancel_scope.cancel()
                     return effects[-1]
-            context.changes.ring()
+            context.changes.notify_all()
             await shorten_votes(context, records_max=vote_records_max)
             if context.ledger.snapshot.height > height:
                 height = context.ledger.snapshot.height
@@ -144,7 +144,7 @@ async def _carry_out(
     if decided:
         await durably(context.ledger.chain_log.append, [entry_bytes(each) for each in decided])
         for certified in decided:
-            context.journal.write("decided", **_account(certified))
+            context.journal.write("decided", **_journal_fields(certified))
     for effect in effects:
         match effect:
             case Send(peer, message):
@@ -157,9 +157,9 @@ async def _carry_out(
                 # The outer step may have ended before that task runs.
                 nursery.start_soon(_hold_update, context, update, context.ledger.snapshot.step)
             case Accuse(evidence):
-                await evidence_log.keep(context, evidence)
+                await evidence_log.record_evidence(context, evidence)
             case VotingStopped():
-                evidence_log.heed_namesake(context, effect)
+                evidence_log.warn_of_duplicate(context, effect)
             case Note(text):
                 context.peers.complaints.note(author, text, context.now())
             case _:
@@ -171,7 +171,7 @@ async def _speak_last(context: Context, rejoin: Rejoin) -> None:
     context.journal.write(
         "rejoining", parted_at=rejoin.height, height=last.height, head=last.digest
     )
-    context.changes.ring()
+    context.changes.notify_all()
 
 
 async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX) -> None:
@@ -186,7 +186,9 @@ async def shorten_votes(context: Context, *, records_max: int = VOTE_RECORDS_MAX
     try:
         await durably(context.ledger.votes.rewrite, binding)
     except StoreError as exc:
-        context.peers.complain("not-shortened", context.me, code=exc.code, reason=exc.what)
+        context.peers.report_misbehaviour(
+            "not-shortened", context.me, code=exc.code, reason=exc.what
+        )
     else:
         context.ledger.vote_records = len(binding)
 
@@ -210,12 +212,12 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
 
     async def inspect() -> None:
         await context.until_known(step)
-        reduce = None if opened is None else Opened.by(opened)
+        reduce = None if opened is None else ReduceShape.by(opened)
         await update_blobs.inspect(context, update, context.outer_step(step), reduce)
 
     context.ledger.updates_awaited.add(update)
     try:
-        sound = await context.changes.so_long_as(matters, inspect)
+        sound = await context.changes.run_while(matters, inspect)
         if sound and opened is not None:
             await context.ledger.submit(UpdateHeld(update, (opened.step, opened.attempt)))
     except RemoteProtocolError as exc:
@@ -224,7 +226,7 @@ async def _hold_update(context: Context, update: Digest, step: int) -> None:
         context.ledger.updates_awaited.discard(update)
 
 
-def _account(certified: Certified) -> dict[str, object]:
+def _journal_fields(certified: Certified) -> dict[str, object]:
     """Return the journal's fields for an entry."""
     value = certified.entry.value
     said: dict[str, object] = {

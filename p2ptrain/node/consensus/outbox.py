@@ -40,17 +40,17 @@ class _Outbox:
     queue: trio.MemorySendChannel[bytes]
     waiting: dict[bytes, bool] = field(default_factory=dict)
 
-    def put(self, message: bytes) -> None:
+    def enqueue(self, message: bytes) -> None:
         if message in self.waiting:
             self.waiting[message] = True
         elif _fits(self.queue, message):
             self.waiting[message] = False
 
-    def done(self, message: bytes, *, arrived: bool) -> None:
+    def note_sent(self, message: bytes, *, arrived: bool) -> None:
         """Forget a message that was sent. If it was lost and repeated since, queue it once more."""
         said_again = self.waiting.pop(message)
         if said_again and not arrived:
-            self.put(message)
+            self.enqueue(message)
 
 
 class Outboxes:
@@ -67,7 +67,7 @@ class Outboxes:
     def post(self, peer: PeerId, message: bytes) -> None:
         box = self._boxes.get(peer) or self._open(peer)
         if box is not None:
-            box.put(message)
+            box.enqueue(message)
 
     def announce(self, topic: str, message: bytes) -> None:
         _fits(self._announcements, (topic, message))
@@ -88,7 +88,7 @@ class Outboxes:
         with suppress(trio.WouldBlock):
             while True:
                 message = messages.receive_nowait()
-                box.done(message, arrived=await self._arrives(peer, message))
+                box.note_sent(message, arrived=await self._arrives(peer, message))
         del self._boxes[peer]
 
     async def _arrives(self, peer: PeerId, message: bytes) -> bool:
@@ -97,7 +97,7 @@ class Outboxes:
                 peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
             )
         except (PeerError, RemoteProtocolError) as exc:
-            self._context.peers.complain("message-lost", peer, reason=exc.what)
+            self._context.peers.report_misbehaviour("message-lost", peer, reason=exc.what)
             if exc.code == "PEER-REFUSED":
                 self._context.ledger.refusals += 1
             return False
@@ -111,7 +111,7 @@ class Outboxes:
                 await self._context.network.publish(topic, message)
             except LocalProtocolError as exc:
                 # An entry of hundreds of members. A peer that learns of its height asks for it.
-                self._context.peers.complain("not-announced", topic, reason=exc.what)
+                self._context.peers.report_misbehaviour("not-announced", topic, reason=exc.what)
 
 
 def _fits(queue: trio.MemorySendChannel[Item], item: Item) -> bool:

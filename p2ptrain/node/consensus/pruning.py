@@ -138,7 +138,7 @@ async def notice_pruned(context: Context) -> None:
 def _is_left_behind(context: Context) -> bool:
     """Return whether the peers that pruned are credible and no heard peer has our head."""
     head = context.ledger.snapshot.head
-    in_company = any(view.heartbeat.head == head for view in context.peers.table)
+    in_company = any(record.heartbeat.head == head for record in context.peers.table)
     said = context.ledger.core.out_of_reach()
     return bool(said) and not in_company and _is_credible(context, said)
 

@@ -19,14 +19,14 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.allowlist_survey import newest_allowlist
 from p2ptrain.node.gossip.amendment_gossip import amendments_changed
-from p2ptrain.node.joining.startup_status import Answer, Command, Reception
+from p2ptrain.node.joining.startup_status import Answer, Command, StartupStatus
 from p2ptrain.node.state.context import Context
 
 LINE_BYTES_MAX = 65_536
 ANSWER_S = 30.0
 
 
-async def serve_commands(path: Path, reception: Reception) -> None:
+async def serve_commands(path: Path, reception: StartupStatus) -> None:
     """Listen at `path` until cancelled."""
     with suppress(FileNotFoundError):
         path.unlink()  # Left by a killed node: we hold the home's lock, so that node is gone.
@@ -55,7 +55,7 @@ async def _bind(path: Path) -> trio.SocketListener:
     return trio.SocketListener(sock)
 
 
-async def _serve(reception: Reception, stream: trio.SocketStream) -> None:
+async def _serve(reception: StartupStatus, stream: trio.SocketStream) -> None:
     with trio.move_on_after(ANSWER_S), suppress(trio.BrokenResourceError):
         async with stream:
             reply = await answer(reception, await _line(stream))
@@ -72,7 +72,7 @@ async def _line(stream: trio.SocketStream) -> bytes:
     return bytes(received).partition(b"\n")[0]
 
 
-async def answer(reception: Reception, line: bytes) -> Answer:
+async def answer(reception: StartupStatus, line: bytes) -> Answer:
     """Obey the command in `line`, and return the reply as JSON. It answers any bytes."""
     try:
         name = json.loads(line)["command"]
@@ -110,7 +110,7 @@ async def _reload_amendments(context: Context) -> Answer:
     return {"newer": newer, "step": state.step, "agreed": agreed}
 
 
-async def _pending(context: Context) -> Answer:
+async def _pending_requests(context: Context) -> Answer:
     waiting = (peer for peer in context.join_requests.pending if not context.admission.admits(peer))
     return {"pending": sorted(waiting)}
 
@@ -125,6 +125,6 @@ COMMANDS: dict[str, Command] = {
     "newest-allowlist": newest_allowlist,
     "reload-allowlist": _reload_allowlist,
     "reload-amendments": _reload_amendments,
-    "pending": _pending,
+    "pending": _pending_requests,
     "scrub": _scrub,
 }

@@ -34,7 +34,7 @@ async def notice_isolation(
     """Keep `state.isolated` up to date until cancelled."""
     alone_since: float | None = None
     while True:
-        missing = unheard(context)
+        missing = unreachable_voters(context)
         alone_since = None if not missing else context.now() if alone_since is None else alone_since
         isolated = alone_since is not None and context.now() >= alone_since + patience_s
         reason = in_words(context, missing) if isolated else ""
@@ -42,7 +42,7 @@ async def notice_isolation(
             context.state.isolated = reason
             _warn(context)
             context.journal.write("isolated", reason=reason)
-            context.changes.ring()
+            context.changes.notify_all()
         await context.changes.wait(at_most_s=look_s)
 
 
@@ -55,15 +55,15 @@ def _warn(context: Context) -> None:
         context.alerts.clear(WARNING)
 
 
-def unheard(context: Context) -> tuple[PeerId, ...]:
+def unreachable_voters(context: Context) -> tuple[PeerId, ...]:
     """Return the voters that are down, unheard or on another line, if the others are no quorum."""
     state = context.ledger.snapshot
     if state.phase is Phase.ENDED:
         return ()
     here = {
-        view.peer
-        for view in context.peers.table
-        if view.heartbeat.line == state.line and not context.peers.is_down(view.peer)
+        record.peer
+        for record in context.peers.table
+        if record.heartbeat.line == state.line and not context.peers.is_down(record.peer)
     }
     return quorum.missing(context.ledger.rules.quorum, state.voters, here | {context.me})
 

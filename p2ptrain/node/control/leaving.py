@@ -23,11 +23,11 @@ GOODBYE_S = 0.3
 """Time for the last heartbeat to reach a neighbour, which passes it on."""
 
 
-class Exit:
+class ExitSignals:
     """Handles SIGINT and SIGTERM. `context` is set once there are peers to say goodbye to."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
         self.context: Context | None = None
 
     async def obey_signals(self, node: trio.CancelScope) -> None:
@@ -37,7 +37,7 @@ class Exit:
                 async for _ in signals:
                     if self.context is None or self.context.state.leaving:
                         break
-                    self._say(farewell(self.context))
+                    self._print_line(goodbye_text(self.context))
                     nursery.start_soon(self._leave, self.context, node)
                 node.cancel()
 
@@ -51,7 +51,7 @@ async def leave(
 ) -> None:
     """Return when the run can do without this node, or after `limit_s`."""
     context.state.leaving = True
-    context.state.enter(states.Leaving())
+    context.state.set_state(states.Leaving())
     await context.ledger.submit(Leaving(context.me))
     context.own_heartbeat.send_now()
     with trio.move_on_after(limit_s):
@@ -70,7 +70,7 @@ def _is_needed(context: Context) -> bool:
     """
     state = context.ledger.snapshot
     if context.me not in state.voters or keeps_its_vote(
-        context.ledger.core.view.founders, state, context.me
+        context.ledger.core.reports.founders, state, context.me
     ):
         return False
     others = [
@@ -79,7 +79,7 @@ def _is_needed(context: Context) -> bool:
     return bool(others) and state.phase is not Phase.ENDED
 
 
-def farewell(context: Context) -> str:
+def goodbye_text(context: Context) -> str:
     """Return the text for a user who presses Ctrl-C."""
     lost = ""
     trainer = context.trainer

@@ -15,7 +15,7 @@ from p2ptrain.ledger.policy.blame import DOUBT_MIN
 from p2ptrain.ledger.policy.participants import is_awaited
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 
 WARNING = "left out"
 WITHOUT = "members have averaged without this node"
@@ -54,7 +54,7 @@ GONE = Caution(
 
 
 @dataclass(slots=True)
-class Rosters:
+class LeftOutWatch:
     """Compares the rosters of successive exchanges with this node's own state."""
 
     member: bool = False
@@ -63,11 +63,11 @@ class Rosters:
     had_us: int | None = None
     """The outer step of the newest attempt that included this node."""
 
-    def look(
+    def check(
         self,
         state: LedgerState,
         me: PeerId,
-        work: Work | None,
+        work: LocalWork | None,
         outer_step: int | None,
         *,
         doubted: bool = False,
@@ -78,7 +78,7 @@ class Rosters:
         `doubted`: this node's own record of failed attempts says that it should sit out.
         """
         was_member, self.member = self.member, state.is_member(me)
-        before, self.judged = self.judged, opened(state)
+        before, self.judged = self.judged, reduce_under_way(state)
         roster = state.roster
         if was_member and not self.member:
             return GONE
@@ -98,7 +98,7 @@ class Rosters:
         return UNHEARD if work is not None and work.step == roster.step else LATE
 
 
-def opened(state: LedgerState) -> tuple[int, int] | None:
+def reduce_under_way(state: LedgerState) -> tuple[int, int] | None:
     """Return the outer step and the attempt of the exchange under way; None if there is none."""
     roster = state.roster
     return (roster.step, roster.attempt) if roster and roster.participants else None
@@ -111,18 +111,18 @@ async def notice_left_out(context: Context) -> None:
     knows that.
     """
     state, alerts = context.ledger.snapshot, context.alerts
-    rosters = Rosters(state.is_member(context.me), opened(state))
+    rosters = LeftOutWatch(state.is_member(context.me), reduce_under_way(state))
     while True:
         state = context.ledger.snapshot
-        blame, everybody = context.ledger.core.view.blame, frozenset(state.members)
+        blame, everybody = context.ledger.core.reports.blame, frozenset(state.members)
         doubted = blame.against(context.me, everybody) >= DOUBT_MIN
-        why = rosters.look(
+        why = rosters.check(
             state, context.me, context.trainer.work, context.outer.step, doubted=doubted
         )
         if why is not None and not context.state.leaving:
             alerts.show(WARNING, why)
             context.journal.write("left-out", step=state.step, why=why.what)
-            context.changes.ring()
+            context.changes.notify_all()
         elif state.roster is not None and context.me in state.roster.peers:
             alerts.clear(WARNING)
         await context.changes.wait()

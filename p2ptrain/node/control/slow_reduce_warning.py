@@ -31,7 +31,7 @@ UNHEARD_S = 10.0
 
 
 @dataclass(slots=True)
-class Exchanges:
+class ReduceDurations:
     """Durations of the newest successful exchanges from their rosters on, and the start of the
     current one."""
 
@@ -39,7 +39,7 @@ class Exchanges:
     known_s: deque[float] = field(default_factory=lambda: deque(maxlen=KNOWN_MAX))
     since: float | None = None
 
-    def look(self, *, under_way: bool, done: bool, now: float) -> float | None:
+    def check(self, *, under_way: bool, done: bool, now: float) -> float | None:
         """Return how long the current exchange has lasted if that is too long, else None. `done`:
         an exchange has succeeded since the last look.
         """
@@ -60,22 +60,22 @@ class Exchanges:
         return median(self.known_s)
 
 
-async def notice_slow_exchange(
+async def notice_slow_reduce(
     context: Context, *, patience_s: float = PATIENCE_S, look_s: float = LOOK_S
 ) -> None:
     """Keep the warning up to date until cancelled. It stays as long as the slow exchange."""
-    exchanges, last = Exchanges(patience_s), context.reduce.last_ring
+    exchanges, last = ReduceDurations(patience_s), context.reduce.last_ring
     while True:
         done, last = context.reduce.last_ring is not last, context.reduce.last_ring
         under_way = context.reduce.averaging is not None
-        lasts_s = exchanges.look(under_way=under_way, done=done, now=context.now())
+        lasts_s = exchanges.check(under_way=under_way, done=done, now=context.now())
         if lasts_s is None:
             context.alerts.clear(WARNING)
         elif WARNING not in context.alerts:
             caution = caution_about(context, lasts_s, exchanges.usual_s)
             context.alerts.show(WARNING, caution)
             context.journal.write("exchange-slow", step=context.reduce.averaging, what=caution.what)
-            context.changes.ring()
+            context.changes.notify_all()
         await context.changes.wait(at_most_s=look_s)
 
 
@@ -83,8 +83,10 @@ def caution_about(context: Context, lasts_s: float, usual_s: float) -> Caution:
     """Return the warning. It names the participant silent for longest, which may be the cause."""
     what = f"this exchange has taken {duration(lasts_s)} so far; {duration(usual_s)} is usual"
     roster = context.ledger.snapshot.roster
-    views = [context.peers.table.get(peer) for peer in roster.peers] if roster else []
-    heard = {view.peer: context.now() - view.heard_s for view in views if view is not None}
+    records = [context.peers.table.get(peer) for peer in roster.peers] if roster else []
+    heard = {
+        record.peer: context.now() - record.heard_s for record in records if record is not None
+    }
     silent = max(heard, key=lambda peer: heard[peer], default=None)
     if silent is not None and heard[silent] > UNHEARD_S:
         what += f"; {label(silent)} was last heard {duration(heard[silent])} ago"

@@ -76,7 +76,7 @@ async def status(context: Context) -> NodeStatus:
         limit_up_bytes_per_s=context.config.limit_up_bytes_per_s,
         sending=_sending(context),
         exchange=context.reduce.last_ring.facts() if context.reduce.last_ring else {},
-        exchanged=exchanged(context.reduce.last_ring) if context.reduce.last_ring else "",
+        exchanged=reduce_in_words(context.reduce.last_ring) if context.reduce.last_ring else "",
         uptime_s=time.monotonic() - context.state.started_s,
         warnings=tuple(each.words for each in cautions),
         cautions=cautions,
@@ -84,8 +84,8 @@ async def status(context: Context) -> NodeStatus:
 
 
 def _asking(context: Context) -> tuple[str, ...]:
-    first = hello_server.asking(context)[:ASKING_MAX]
-    return tuple(hello_server.asks(context, peer) for peer in first)
+    first = hello_server.waiting_peers(context)[:ASKING_MAX]
+    return tuple(hello_server.request_line(context, peer) for peer in first)
 
 
 def _sending(context: Context) -> str:
@@ -100,7 +100,7 @@ def validated(validation: Validation) -> str:
     return f"{said}; nothing from {missing}" if missing else said
 
 
-def exchanged(report: ReduceStatistics) -> str:
+def reduce_in_words(report: ReduceStatistics) -> str:
     """Return how a reduce went, in words."""
     said = (
         f"the last took {report.seconds:.2f} s, of which {report.scatter_s:.2f} s for the "
@@ -124,10 +124,10 @@ def _role(context: Context, peer: PeerId) -> str:
 
 def _member(context: Context, peer: PeerId) -> MemberStatus:
     mine = peer == context.me
-    view = context.peers.table.get(peer)
-    heard_s_ago = context.now() - view.heard_s if view else None
-    rate = context.trainer.tokens_per_s if mine else view.heartbeat.tokens_per_s if view else 0
-    said = words(context.shown) if mine else view.heartbeat.state if view else ""
+    record = context.peers.table.get(peer)
+    heard_s_ago = context.now() - record.heard_s if record else None
+    rate = context.trainer.tokens_per_s if mine else record.heartbeat.tokens_per_s if record else 0
+    said = words(context.shown) if mine else record.heartbeat.state if record else ""
     return MemberStatus(
         peer=peer,
         peer_name=peer_name(peer),

@@ -10,7 +10,12 @@ import trio
 from p2ptrain.encoding import pack
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.peer_reports import AllowedPeers
-from p2ptrain.node.gossip.allowlist_notices import NOTICE_BYTES_MAX, Notices, Question, heed
+from p2ptrain.node.gossip.allowlist_notices import (
+    NOTICE_BYTES_MAX,
+    AllowlistNotices,
+    Question,
+    question_about,
+)
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import allowlist_topic
 
@@ -22,13 +27,13 @@ times."""
 
 
 async def take_allowlist(
-    nursery: trio.Nursery, notices: Notices, context: Context, peer: PeerId, payload: bytes
+    nursery: trio.Nursery, notices: AllowlistNotices, context: Context, peer: PeerId, payload: bytes
 ) -> None:
     """Handle a list, or the notice of one. `nursery` runs the questions that follow from it."""
     if len(payload) > NOTICE_BYTES_MAX:
-        if context.admission.consider(payload):
+        if context.admission.adopt_if_newer(payload):
             await admission_changed(context)
-    elif (question := heed(context, notices, peer, payload)) is not None:
+    elif (question := question_about(context, notices, peer, payload)) is not None:
         nursery.start_soon(_ask_for_list, context, question)
 
 
@@ -51,7 +56,7 @@ async def admission_changed(context: Context) -> None:
             # It will not be heard any more; the others need not wait for the detector.
             context.peers.detector.hint_lost(view.peer, context.now())
     await context.ledger.submit(AllowedPeers(context.admission.members_allowed()))
-    context.changes.ring()
+    context.changes.notify_all()
 
 
 async def offer_allowlist(context: Context) -> None:

@@ -16,7 +16,7 @@ import trio
 from p2ptrain.encoding import fields, unpack
 from p2ptrain.errors import PeerError, ProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
@@ -38,7 +38,7 @@ Question = Callable[[], Awaitable[bool]]
 
 
 @dataclass(slots=True)
-class Notices:
+class AllowlistNotices:
     """The peers to ask. It does not know how they are asked. `now` must never decrease."""
 
     next_s: float = 1.0
@@ -49,15 +49,16 @@ class Notices:
     """Until when each peer that showed no list is left alone."""
 
     def turn(self, peer: PeerId, now: float) -> int | None:
-        """Return how many peers are asked before `peer`, and count it as asked until `done`. Return
-        None if it must not be asked now."""
+        """Return how many peers are asked before `peer`, and count it as asked until
+        `note_answered`. Return None if it must not be asked now.
+        """
         rests = now < self.resting.get(peer, now)
         if rests or peer in self.asked or len(self.asked) >= ASKED_MAX:
             return None
         self.asked.add(peer)
         return len(self.asked) - 1
 
-    def done(self, peer: PeerId) -> None:
+    def note_answered(self, peer: PeerId) -> None:
         self.asked.discard(peer)
 
     def leave_alone(self, peer: PeerId, until: float) -> None:
@@ -68,7 +69,9 @@ class Notices:
             del self.resting[next(iter(self.resting))]
 
 
-def heed(context: Context, notices: Notices, peer: PeerId, notice: bytes) -> Question | None:
+def question_about(
+    context: Context, notices: AllowlistNotices, peer: PeerId, notice: bytes
+) -> Question | None:
     """Return the question that a notice calls for, to be run in a task of its own; None if there is
     none.
 
@@ -81,31 +84,33 @@ def heed(context: Context, notices: Notices, peer: PeerId, notice: bytes) -> Que
 
 
 async def _ask(
-    context: Context, notices: Notices, peer: PeerId, sequence: int, before: int
+    context: Context, notices: AllowlistNotices, peer: PeerId, sequence: int, before: int
 ) -> bool:
     try:
         await trio.sleep(notices.next_s * before)
         return _lacks(context, sequence) and await _is_shown(context, notices, peer, sequence)
     finally:
-        notices.done(peer)
+        notices.note_answered(peer)
 
 
-async def _is_shown(context: Context, notices: Notices, peer: PeerId, sequence: int) -> bool:
+async def _is_shown(
+    context: Context, notices: AllowlistNotices, peer: PeerId, sequence: int
+) -> bool:
     newer, rest_s, reason = (
         False,
         LIED_S,
         "it sent another allowlist than the one it had announced",
     )
     try:
-        shown = (await ask(context.network, peer, HelloRequest(context.run, b""))).allowlist
-        newer = bool(shown) and context.admission.consider(shown)
+        shown = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).allowlist
+        newer = bool(shown) and context.admission.adopt_if_newer(shown)
     except PeerError as exc:
         rest_s, reason = SILENT_S, exc.what
     except (ProtocolError, RunMismatch) as exc:
         reason = exc.what
     if _lacks(context, sequence):
         notices.leave_alone(peer, context.now() + rest_s)
-        context.peers.complain("list-not-shown", peer, sequence=sequence, reason=reason)
+        context.peers.report_misbehaviour("list-not-shown", peer, sequence=sequence, reason=reason)
     return newer
 
 

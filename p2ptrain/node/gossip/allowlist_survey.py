@@ -13,7 +13,7 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, RunMismatch
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.ask_peers import ADMITTED, whom_to_ask
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
@@ -34,10 +34,10 @@ async def newest_allowlist(context: Context, *, answer_s: float = ANSWER_S) -> d
     heard = 0
     for peer, data in shown.items():
         try:
-            newer |= context.admission.consider(data)
+            newer |= context.admission.adopt_if_newer(data)
             heard += 1
         except (RemoteProtocolError, RunMismatch) as exc:
-            context.peers.complain("bad-hello", peer, reason=exc.what)
+            context.peers.report_misbehaviour("bad-hello", peer, reason=exc.what)
     if newer:
         await admission_changed(context)
     held, state = context.admission.allowlist, context.ledger.snapshot
@@ -58,9 +58,9 @@ async def _shown(context: Context, answer_s: float) -> dict[PeerId, bytes]:
 
     async def ask_one(peer: PeerId) -> None:
         try:
-            reply = await ask(context.network, peer, HelloRequest(context.run, b""))
+            reply = await send_hello(context.network, peer, HelloRequest(context.run, b""))
         except (PeerError, RemoteProtocolError) as exc:
-            context.peers.complain("bad-hello", peer, reason=exc.what)
+            context.peers.report_misbehaviour("bad-hello", peer, reason=exc.what)
             return
         if reply.allowlist:
             shown[peer] = reply.allowlist

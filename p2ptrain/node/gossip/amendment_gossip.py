@@ -17,7 +17,7 @@ from p2ptrain.ledger.chain.terms import amendment_fault
 from p2ptrain.ledger.chain.values import Terms
 from p2ptrain.ledger.messages.peer_reports import KnownAmendments
 from p2ptrain.node.gossip.ask_peers import ADMITTED, HELLO_PACE, first_good, whom_to_ask
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.peers.hello_messages import HelloRequest
@@ -44,7 +44,7 @@ async def keep_amended(context: Context) -> None:
 
 async def take_amendments(context: Context, peer: PeerId, payload: bytes) -> None:
     """Handle amendments gossiped by a peer. Raises RemoteProtocolError, RunMismatch."""
-    if context.amendments.consider(payload, context.ledger.snapshot.terms):
+    if context.amendments.adopt_new(payload, context.ledger.snapshot.terms):
         await amendments_changed(context)
 
 
@@ -54,7 +54,7 @@ async def amendments_changed(context: Context) -> None:
     context.journal.write("amendments", numbers=numbers)
     await _publish(context)
     await context.ledger.submit(KnownAmendments(context.amendments.terms))
-    context.changes.ring()
+    context.changes.notify_all()
 
 
 async def _offer(context: Context) -> None:
@@ -96,11 +96,11 @@ async def _has_missing(context: Context, peer: PeerId) -> bool | None:
     Amendments that it shows are kept if the organiser has signed them, needed or not.
     """
     try:
-        told = (await ask(context.network, peer, HelloRequest(context.run, b""))).amendments
+        told = (await send_hello(context.network, peer, HelloRequest(context.run, b""))).amendments
         if told:
-            context.amendments.consider(told, context.ledger.snapshot.terms)
+            context.amendments.adopt_new(told, context.ledger.snapshot.terms)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        context.peers.complain("bad-hello", peer, reason=exc.what)
+        context.peers.report_misbehaviour("bad-hello", peer, reason=exc.what)
     return True if _missing(context) is None else None
 
 

@@ -21,12 +21,12 @@ from p2ptrain.node.state.context import Context
 
 Answer = TypeVar("Answer")
 
-Rank = Callable[[PeerId], int]
+PeerRank = Callable[[PeerId], int]
 """How far back in the order a peer stands; the lowest rank is asked first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class AskingRate:
     """How fast a question spreads.
 
     `at_once` peers are asked immediately. Another peer is asked for each useless answer, and one
@@ -44,7 +44,7 @@ class Pace:
         assert self.deadline_s > 0
 
 
-HELLO_PACE = Pace(at_once=4, next_s=1.0, deadline_s=10.0)
+HELLO_PACE = AskingRate(at_once=4, next_s=1.0, deadline_s=10.0)
 """For a hello, whose reply has at most 0.5 MB. Four peers: the chance that none of four members
 drawn at random is honest and up is small, and four replies fit any line that can train. A second is
 several round trips. Ten seconds carry the longest reply over a slow line; by then up to fourteen
@@ -73,7 +73,7 @@ def whom_to_ask(context: Context, *, worst: int) -> list[PeerId]:
     return in_order(fit, ranks.__getitem__, context.draw)
 
 
-def in_order(peers: Iterable[PeerId], rank: Rank, draw: random.Random) -> list[PeerId]:
+def in_order(peers: Iterable[PeerId], rank: PeerRank, draw: random.Random) -> list[PeerId]:
     """Return `peers` by rank. Within a rank the order is drawn.
 
     The order must not follow the peer ids: anybody can make keys until one gives an id that sorts
@@ -85,7 +85,7 @@ def in_order(peers: Iterable[PeerId], rank: Rank, draw: random.Random) -> list[P
 
 
 async def first_good(
-    peers: Sequence[PeerId], ask: Callable[[PeerId], Awaitable[Answer | None]], pace: Pace
+    peers: Sequence[PeerId], ask: Callable[[PeerId], Awaitable[Answer | None]], pace: AskingRate
 ) -> Answer | None:
     """Return the first answer that is not None; None if there is none before the deadline.
 

@@ -85,7 +85,7 @@ async def bootstrap_again(context: Context) -> None:
         try:
             await context.network.connect_any(ways, deadline_s=DIAL_S)
         except P2PTrainError as exc:
-            context.peers.complain(
+            context.peers.report_misbehaviour(
                 "bootstrap-failed", ways[0], reason=exc.what, evidence=exc.evidence
             )
 
@@ -138,7 +138,7 @@ async def _save(context: Context, cache: PeerCache) -> None:
         known, members = context.network.known_addresses(), context.ledger.snapshot.members
         await trio.to_thread.run_sync(cache.save, known, frozenset(members).__contains__)
     except OSError as exc:  # Without the file, the next start takes longer; nothing else happens.
-        context.peers.complain("peers-not-saved", str(cache), reason=str(exc))
+        context.peers.report_misbehaviour("peers-not-saved", str(cache), reason=str(exc))
 
 
 async def notice_lost_connections(context: Context) -> None:
@@ -165,8 +165,8 @@ async def watch_peers(context: Context, *, forget_s: float = FORGET_S) -> None:
 def _keep_room_for_members(context: Context) -> None:
     """Reserve places for members: both planes have few, and in an open run anybody may connect."""
     members = context.ledger.snapshot.members
-    context.network.know_members(members)
-    context.plane.listener.know_members(members)
+    context.network.set_members(members)
+    context.plane.listener.set_members(members)
 
 
 async def _expect_members(context: Context, forget_s: float) -> None:
@@ -179,12 +179,12 @@ async def _expect_members(context: Context, forget_s: float) -> None:
     for member in state.members:
         if member != context.me:
             context.peers.detector.watch(member, now)
-    for view in context.peers.table:
-        if now > view.heard_s + forget_s and not state.is_member(view.peer):
-            context.peers.table.forget(view.peer)
-            context.peers.detector.forget(view.peer)
+    for record in context.peers.table:
+        if now > record.heard_s + forget_s and not state.is_member(record.peer):
+            context.peers.table.forget(record.peer)
+            context.peers.detector.forget(record.peer)
             # If it comes back, the detector will not remember that it was ever down.
-            await context.ledger.submit(PeerUp(view.peer))
+            await context.ledger.submit(PeerUp(record.peer))
 
 
 async def _judge(context: Context, ended: PeerId | None = None) -> None:
@@ -203,4 +203,4 @@ async def _judge(context: Context, ended: PeerId | None = None) -> None:
             await context.ledger.submit(PeerDown(peer))
         elif colour is Colour.GREEN:
             await context.ledger.submit(PeerUp(peer))
-        context.changes.ring()
+        context.changes.notify_all()

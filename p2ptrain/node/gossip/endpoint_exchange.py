@@ -47,7 +47,7 @@ async def introduced(context: Context, peer: PeerId) -> Endpoint | None:
         )
         return _let_in(context, peer, reply)
     except (PeerError, RemoteProtocolError) as exc:
-        context.peers.complain("not-introduced", peer, reason=exc.what)
+        context.peers.report_misbehaviour("not-introduced", peer, reason=exc.what)
         return None
 
 
@@ -59,5 +59,5 @@ def _let_in(context: Context, peer: PeerId, wire: bytes) -> Endpoint | None:
     """
     endpoint = endpoint_of(peer, wire)
     if endpoint is not None:
-        context.plane.listener.trust(endpoint.certificate_der)
+        context.plane.listener.trust_certificate(endpoint.certificate_der)
     return endpoint

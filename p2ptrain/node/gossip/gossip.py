@@ -29,7 +29,7 @@ from p2ptrain.ledger.messages.wire import decode as decode_ledger
 from p2ptrain.node.consensus import inbox
 from p2ptrain.node.gossip import outdated_heartbeats, reachability
 from p2ptrain.node.gossip.allowlist_gossip import offer_allowlist, take_allowlist
-from p2ptrain.node.gossip.allowlist_notices import Notices
+from p2ptrain.node.gossip.allowlist_notices import AllowlistNotices
 from p2ptrain.node.gossip.amendment_gossip import take_amendments
 from p2ptrain.node.gossip.reachability import judged_reach
 from p2ptrain.node.state.context import Context
@@ -61,10 +61,10 @@ PATIENCE = 1.25
 HASTE_S = 0.05
 """Changes within this time share a heartbeat."""
 
-Take = Callable[[Context, PeerId, bytes], Awaitable[None]]
+HandlePayload = Callable[[Context, PeerId, bytes], Awaitable[None]]
 
 
-async def speak(context: Context) -> None:
+async def send_heartbeats(context: Context) -> None:
     """Send a heartbeat every `interval_s`, and at once when something changed, until cancelled."""
     for serial in itertools.count():
         context.own_heartbeat.due = trio.Event()
@@ -87,7 +87,7 @@ async def speak(context: Context) -> None:
             await context.own_heartbeat.due.wait()
 
 
-def speakers(context: Context) -> int:
+def heartbeat_senders(context: Context) -> int:
     """Return how many peers send heartbeats, as heard here; our listeners count about the same."""
     most = len(context.ledger.snapshot.members) + OTHERS_MAX
     return (
@@ -103,7 +103,7 @@ def interval_s(peers: int, heartbeat_s: float) -> float:
 
 
 def _own_interval_s(context: Context) -> float:
-    return interval_s(speakers(context), context.timing.heartbeat_s)
+    return interval_s(heartbeat_senders(context), context.timing.heartbeat_s)
 
 
 def describe(
@@ -142,50 +142,50 @@ def describe(
 
 def _newest_snapshot(context: Context) -> SnapshotReport | None:
     """Return the newest snapshot that this process wrote or started from."""
-    own = context.ledger.core.view.own_snapshots
+    own = context.ledger.core.reports.own_snapshots
     return SnapshotReport(max(own), own[max(own)]) if own else None
 
 
 async def listen(
     context: Context,
-    others: Mapping[str, Take] | None = None,
-    notices: Notices | None = None,
+    others: Mapping[str, HandlePayload] | None = None,
+    notices: AllowlistNotices | None = None,
 ) -> None:
     """Receive what other peers publish, until cancelled. `others` takes the messages of topics that
     this module does not know; `notices` has the peers to ask for long allowlists."""
     network, run = context.network, context.run
-    network.judge(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, context))
+    network.set_validator(heartbeat_topic(run), partial(outdated_heartbeats.is_wanted, context))
     async with trio.open_nursery() as nursery:
-        for topic, take in (
+        for topic, handle in (
             (heartbeat_topic(run), take_heartbeat),
             (ledger_topic(run), _take_entry),
-            (allowlist_topic(run), partial(take_allowlist, nursery, notices or Notices())),
+            (allowlist_topic(run), partial(take_allowlist, nursery, notices or AllowlistNotices())),
             (amendments_topic(run), take_amendments),
             *(others or {}).items(),
         ):
-            nursery.start_soon(_follow, context, network.subscribe(topic), take)
+            nursery.start_soon(_follow, context, network.subscribe(topic), handle)
         nursery.start_soon(offer_allowlist, context)
-        nursery.start_soon(_complain_of_floods, context)
+        nursery.start_soon(_report_floods, context)
 
 
 async def _follow(
-    context: Context, messages: trio.abc.ReceiveChannel[tuple[PeerId, bytes]], take: Take
+    context: Context, messages: trio.abc.ReceiveChannel[tuple[PeerId, bytes]], handle: HandlePayload
 ) -> None:
     async for peer, payload in messages:
         if peer == context.me or not context.admission.admits(peer):
             continue
         try:
-            await take(context, peer, payload)
+            await handle(context, peer, payload)
         except (ProtocolError, RunMismatch) as exc:
-            context.peers.complain("bad-gossip", peer, reason=exc.what)
+            context.peers.report_misbehaviour("bad-gossip", peer, reason=exc.what)
 
 
-async def _complain_of_floods(context: Context) -> None:
+async def _report_floods(context: Context) -> None:
     """Report peers that bring more gossip than we check. They may only forward another peer's
     flood."""
     while True:
-        for peer, count in context.network.take_floods().items():
-            context.peers.complain("gossip-flood", peer, unread=count)
+        for peer, count in context.network.pop_floods().items():
+            context.peers.report_misbehaviour("gossip-flood", peer, unread=count)
         await trio.sleep(COMPLAINT_S)
 
 
@@ -204,7 +204,7 @@ async def take_heartbeat(context: Context, peer: PeerId, payload: bytes) -> None
     else:
         if context.peers.table.note_alive(peer, beat, context.now()):
             _is_alive(context, peer, beat.incarnation, beat.serial)
-            context.changes.ring()
+            context.changes.notify_all()
         _ask_for_full(context)
 
 
@@ -219,11 +219,11 @@ def _take_in(
     if heartbeat.mark:
         context.identities.incarnations.keep_mark(peer, Mark(incarnation, heartbeat.mark))
     before = context.peers.table.get(peer)
-    view = context.peers.table.note_heartbeat(peer, heartbeat, context.now(), base)
-    if view is None:
+    record = context.peers.table.note_heartbeat(peer, heartbeat, context.now(), base)
+    if record is None:
         return
-    if view.endpoint is not None:
-        context.plane.listener.trust(view.endpoint.certificate_der)
+    if record.endpoint is not None:
+        context.plane.listener.trust_certificate(record.endpoint.certificate_der)
     context.network.remember(peer, heartbeat.addresses)
     _is_alive(context, peer, incarnation, serial)
     if before is None or before.heartbeat.incarnation != incarnation:
@@ -233,9 +233,9 @@ def _take_in(
     if context.me in heartbeat.lacks:
         _answer_in_full(context)
     context.peers.paths.note_report(peer, heartbeat.paths, context.ledger.snapshot.since)
-    evaluation_task.hear(context, peer, heartbeat)
+    evaluation_task.note_share_report(context, peer, heartbeat)
     report(context, peer, heartbeat, before.heartbeat if before else None)
-    context.changes.ring()
+    context.changes.notify_all()
 
 
 def _is_alive(context: Context, peer: PeerId, incarnation: int, serial: int) -> None:
@@ -277,7 +277,7 @@ def report(context: Context, peer: PeerId, heartbeat: Heartbeat, before: Heartbe
         context.ledger.offer(Leaving(peer))
     elif heartbeat.joining:
         context.ledger.offer(Joining(peer))
-    elif peer in context.ledger.core.view.leaving:
+    elif peer in context.ledger.core.reports.leaving:
         context.ledger.offer(Staying(peer))
     ready, reduce, snapshot = heartbeat.ready, heartbeat.reduce, heartbeat.snapshot
     if snapshot is not None:

@@ -11,7 +11,7 @@ HELLO_S = 10.0
 """Time for a manifest and an allowlist of thousands of peers over any line that can train."""
 
 
-async def ask(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
+async def send_hello(network: Network, peer: PeerId, request: HelloRequest) -> HelloReply:
     """Send one hello and return the reply. Raises PeerError, RemoteProtocolError."""
     answer = await network.request(
         peer,

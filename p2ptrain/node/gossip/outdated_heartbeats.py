@@ -37,7 +37,9 @@ def is_wanted(context: Context, forwarder: PeerId, author: PeerId, payload: byte
         return _is_ours(context, forwarder, beat)
     if not is_outdated(context, author, beat):
         return True
-    _complain(context, forwarder, author, context.identities.incarnations.heard_span(author), beat)
+    _report_outdated(
+        context, forwarder, author, context.identities.incarnations.heard_span(author), beat
+    )
     return False
 
 
@@ -74,7 +76,7 @@ def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
     """Judge a heartbeat with our own identity: an old one of ours, or one of a duplicate."""
     incarnation, _ = counts_of(beat)
     if incarnation < context.identities.incarnation:
-        _complain(
+        _report_outdated(
             context,
             forwarder,
             context.me,
@@ -84,18 +86,18 @@ def _is_ours(context: Context, forwarder: PeerId, beat: Beat) -> bool:
         return False
     if incarnation > context.identities.incarnation:
         context.identities.watch.ask_soon(context.now())
-        context.identities.news.ring()
+        context.identities.news.notify_all()
     return True
 
 
-def _complain(
+def _report_outdated(
     context: Context, forwarder: PeerId, author: PeerId, spoke: IncarnationSpan | None, beat: Beat
 ) -> None:
     now, incarnation = context.now(), counts_of(beat)[0]
     brought = context.identities.incarnations.heard_span(forwarder)
     forwarder_since_s = None if brought is None else brought.first_s
     if context.identities.replays.note_replay(forwarder, author, spoke, forwarder_since_s, now):
-        context.peers.complain(
+        context.peers.report_misbehaviour(
             "outdated-heartbeats",
             forwarder,
             what=f"this peer passed it on long after a later start of {author} was known",

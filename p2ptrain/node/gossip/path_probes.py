@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from p2ptrain.dataplane import Dialling, Endpoint, Probed, dial, probe
+from p2ptrain.dataplane import DialHandle, Endpoint, ProbeResult, dial, probe
 from p2ptrain.dataplane.probing import PURPOSE
 from p2ptrain.errors import PeerError, RemoteProtocolError
 from p2ptrain.ids import PeerId
@@ -20,7 +20,7 @@ from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 
-__all__ = ["PURPOSE", "Tried", "is_busy", "probe_paths", "whom_to_probe"]
+__all__ = ["PURPOSE", "LastProbes", "is_busy", "probe_paths", "whom_to_probe"]
 
 
 AGAIN_S = 600.0
@@ -28,7 +28,7 @@ DIAL_S = 8.0
 
 
 @dataclass(slots=True)
-class Tried:
+class LastProbes:
     """When each peer was last probed, whatever the result."""
 
     at: dict[PeerId, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Tried:
 
 async def probe_paths(context: Context) -> None:
     """Probe one peer after the other until cancelled."""
-    tried = Tried()
+    tried = LastProbes()
     while True:
         await trio.sleep(context.timing.probe_every_s)
         endpoint = whom_to_probe(context, tried)
@@ -54,7 +54,7 @@ def is_busy(context: Context) -> bool:
     return context.reduce.ring is not None or context.ledger.snapshot.phase is Phase.REDUCE
 
 
-def whom_to_probe(context: Context, tried: Tried) -> Endpoint | None:
+def whom_to_probe(context: Context, tried: LastProbes) -> Endpoint | None:
     """Return the next peer to probe: first one that was never dialled, then an unmeasured path."""
     state, now = context.ledger.snapshot, context.now()
     if is_busy(context) or not state.is_member(context.me):
@@ -62,15 +62,15 @@ def whom_to_probe(context: Context, tried: Tried) -> Endpoint | None:
     tried.at = {peer: at for peer, at in tried.at.items() if state.is_member(peer)}
     found: list[tuple[bool, PeerId, Endpoint]] = []
     for member in state.members:
-        view = context.peers.table.get(member)
-        if view is None or view.endpoint is None or context.peers.is_down(member):
+        record = context.peers.table.get(member)
+        if record is None or record.endpoint is None or context.peers.is_down(member):
             continue
-        if not context.peers.may_be_at(view.endpoint):
+        if not context.peers.may_be_at(record.endpoint):
             continue
-        beat = view.heartbeat
+        beat = record.heartbeat
         wanted = not beat.dialled or not context.peers.paths.is_measured(context.me, member)
         if wanted and beat.dialable and tried.since(member, now) >= AGAIN_S:
-            found.append((beat.dialled, member, view.endpoint))
+            found.append((beat.dialled, member, record.endpoint))
     return min(found, key=lambda each: each[:2])[2] if found else None
 
 
@@ -89,9 +89,9 @@ async def _unless_busy(context: Context, endpoint: Endpoint) -> None:
 
 
 async def _probe(context: Context, endpoint: Endpoint) -> None:
-    peer, dialling = endpoint.peer, Dialling()
+    peer, dialling = endpoint.peer, DialHandle()
 
-    def work() -> tuple[float, Probed]:
+    def work() -> tuple[float, ProbeResult]:
         began = time.monotonic()
         encrypted = context.manifest.encrypted
         hello = {"purpose": PURPOSE}
@@ -112,7 +112,7 @@ async def _probe(context: Context, endpoint: Endpoint) -> None:
     try:
         seconds, found = await in_thread(work, stop=dialling.give_up)
     except (PeerError, RemoteProtocolError) as exc:
-        context.peers.complain("probe-failed", peer, reason=exc.what)
+        context.peers.report_misbehaviour("probe-failed", peer, reason=exc.what)
         return
     context.peers.paths.connected(peer, seconds)
     context.peers.paths.found_delay(peer, found.round_trip_s / 2)

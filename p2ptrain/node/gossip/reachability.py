@@ -52,8 +52,8 @@ def is_dialable(context: Context, peer: PeerId) -> bool:
     """Return what the peer reports of itself; True for a peer that has not been heard."""
     if peer == context.me:
         return context.own_heartbeat.dialable
-    view = context.peers.table.get(peer)
-    return view is None or view.heartbeat.dialable
+    record = context.peers.table.get(peer)
+    return record is None or record.heartbeat.dialable
 
 
 def undialable(context: Context, peers: Iterable[PeerId]) -> frozenset[PeerId]:

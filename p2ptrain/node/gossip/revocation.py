@@ -18,7 +18,7 @@ from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.names import label
 from p2ptrain.node.gossip.allowlist_gossip import admission_changed
 from p2ptrain.node.gossip.ask_peers import HELLO_PACE, STRANGER, first_good, whom_to_ask
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.hello_messages import HelloRequest
 
@@ -52,8 +52,8 @@ def is_alone(context: Context) -> bool:
     """Return whether no peer has been heard of late; in a healthy run some peer always has."""
     now = context.now()
     return not any(
-        context.peers.detector.status(view.peer, now) is Colour.GREEN
-        for view in context.peers.table
+        context.peers.detector.status(record.peer, now) is Colour.GREEN
+        for record in context.peers.table
     )
 
 
@@ -67,9 +67,9 @@ async def _ask_everybody(context: Context) -> None:
 async def _newer_list_of(context: Context, peer: PeerId) -> bool | None:
     """Return True if `peer` showed a newer list, which is kept; None if it did not."""
     try:
-        reply = await ask(context.network, peer, HelloRequest(context.run, b""))
-        newer = bool(reply.allowlist) and context.admission.consider(reply.allowlist)
+        reply = await send_hello(context.network, peer, HelloRequest(context.run, b""))
+        newer = bool(reply.allowlist) and context.admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
-        context.peers.complain("bad-hello", peer, reason=exc.what)
+        context.peers.report_misbehaviour("bad-hello", peer, reason=exc.what)
         return None
     return newer or None

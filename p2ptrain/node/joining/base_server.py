@@ -3,8 +3,8 @@
 The base is made by replaying the chain up to the checkpoint. That takes 25 µs an entry, or 2.5 s
 for a run of 50,000 outer steps. So it is made in a thread of its own, finished bases are kept, and
 rate limits apply to each peer, each address and the whole network. Only admitted peers are
-answered; a newcomer asks after its admission (`main.opened`), so none is excluded. The answer need
-not be trusted, since the newcomer compares it with the digest that its user has named.
+answered; a newcomer asks after its admission (`main.open_node`), so none is excluded. The answer
+need not be trusted, since the newcomer compares it with the digest that its user has named.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ LATER = (
 
 def serve_bases(
     context: Context,
-    maker: Maker | None = None,
-    allowed: Allowances | None = None,
+    maker: BaseMaker | None = None,
+    allowed: BaseRateLimits | None = None,
 ) -> None:
     """Serve admitted peers the base that a checkpoint of our chain names, from now on. By default
     `maker` and `allowed` have the limits above."""
-    handler = _bases(context, maker or Maker(context), allowed or Allowances())
+    handler = _bases(context, maker or BaseMaker(context), allowed or BaseRateLimits())
     context.network.handle(BASE_PROTOCOL, handler, bytes_max=REQUEST_BYTES_MAX)
 
 
@@ -91,7 +91,7 @@ Replay = Callable[
 
 
 @dataclass(slots=True)
-class Kept:
+class BaseCache:
     """Encoded bases by checkpoint, the least recently requested first."""
 
     number_max: int = KEPT_MAX
@@ -114,7 +114,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Allowances:
+class BaseRateLimits:
     """Rate limits on the time and bandwidth that peers may use."""
 
     entries_burst: int = ENTRIES_BURST
@@ -130,23 +130,23 @@ class Allowances:
 
     def asks(self, peer: PeerId, site: str | None, now: float) -> None:
         """Count a request of `peer`. Raises TryLater: it has asked too often."""
-        if not self.by_peer.take(peer, 1, now):
+        if not self.by_peer.consume(peer, 1, now):
             raise TryLater(LATER)
-        if site is not None and not self.by_site.take(site, 1, now):
+        if site is not None and not self.by_site.consume(site, 1, now):
             raise TryLater(LATER)
 
     def replays(self, count: int, now: float) -> None:
         """Count entries to be replayed. Raises TryLater: too many were replayed of late."""
-        if not self.entries.take("", min(count, self.entries_burst), now):
+        if not self.entries.consume("", min(count, self.entries_burst), now):
             raise TryLater(LATER)
 
     def sends(self, count: int, now: float) -> None:
         """Count bytes to be sent. Raises TryLater: too many were sent of late."""
-        if not self.bytes.take("", min(count, self.bytes_burst), now):
+        if not self.bytes.consume("", min(count, self.bytes_burst), now):
             raise TryLater(LATER)
 
 
-def _bases(context: Context, maker: Maker, allowed: Allowances) -> Handler:
+def _bases(context: Context, maker: BaseMaker, allowed: BaseRateLimits) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         named = decode_named(payload)
         site = context.network.site_of(peer) if context.admission.is_open else None
@@ -161,7 +161,7 @@ def _bases(context: Context, maker: Maker, allowed: Allowances) -> Handler:
     return answer
 
 
-class Maker:
+class BaseMaker:
     """Makes one base at a time, in a thread of its own.
 
     Replays take none of the threads that the node's other work shares. `replay` makes a base from
@@ -171,7 +171,7 @@ class Maker:
     def __init__(
         self, context: Context, *, replay: Replay = base_after, waiting_max: int = WAITING_MAX
     ) -> None:
-        self.kept = Kept()
+        self.kept = BaseCache()
         self._replay = replay
         self._waiting_max = waiting_max
         self._ledger = context.ledger.core
@@ -179,7 +179,7 @@ class Maker:
         self._turn = trio.Lock()
         self._thread = trio.CapacityLimiter(1)
 
-    async def make(self, named: Checkpoint, allowed: Allowances) -> bytes:
+    async def make(self, named: Checkpoint, allowed: BaseRateLimits) -> bytes:
         """Return the encoded base at `named`; empty if that entry can end no base.
 
         Raises TryLater: too many requests wait, or too much was replayed of late.

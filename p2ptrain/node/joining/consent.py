@@ -89,7 +89,7 @@ def _traffic(run: Run, config: NodeConfig, node: NodeMemory) -> Iterator[str]:
     yield f"{indent}up to {daily}; also uploads {others}"
 
 
-async def ask(
+async def ask_consent(
     run: Run,
     config: NodeConfig,
     me: PeerId,

@@ -20,7 +20,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.ledger.messages.events import CloneFound
 from p2ptrain.names import label, peer_name
 from p2ptrain.net import Network
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.duplicate_watch import (
@@ -51,7 +51,7 @@ ANSWER_S = 3.0
 Admitted = Callable[[PeerId], bool]
 
 
-class Asking:
+class IdentityQuestions:
     """The questions of one process that are under way. A slow or silent member delays no other
     question. At most `ANSWER_S / ALARM_S` turns are under way at once.
     """
@@ -67,7 +67,7 @@ class Asking:
         self.answers = Changes()
         """Rings when a question was answered or has failed."""
 
-    def ask(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
+    def ask_members(self, voters: Collection[PeerId], members: Collection[PeerId] = ()) -> None:
         """Ask a few admitted members, if any is connected: voters first, chosen at random."""
         found = peers_to_ask(self._network.connected(), self._admitted, voters, members)
         questions = self._watch.ask(*found, trio.current_time())
@@ -88,15 +88,15 @@ class Asking:
         except (PeerError, RemoteProtocolError):
             pass  # Another member is asked next time.
         self.under_way -= 1
-        self.answers.ring()
+        self.answers.notify_all()
 
 
-async def be_alone(
+async def wait_until_unique(
     network: Network,
     watch: DuplicateWatch,
     admitted: Admitted,
     founders: Collection[PeerId],
-    say: Say,
+    print_line: PrintLine,
     wait_s: float = USUAL_TIMING.start_wait_s,
 ) -> None:
     """Return once no other process with our identity is known to live. This takes no time if no
@@ -112,27 +112,27 @@ async def be_alone(
     told = False
     with trio.move_on_after(wait_s):
         async with trio.open_nursery() as nursery:
-            asking = Asking(network, watch, admitted, nursery)
-            asking.ask(founders)
+            asking = IdentityQuestions(network, watch, admitted, nursery)
+            asking.ask_members(founders)
             while asking.under_way or not watch.may_start():
                 await _until_due(watch, asking)
                 if not watch.may_start() and not told:
                     told = True
                     me = peer_name(watch.me)
-                    say(
+                    print_line(
                         f"another process used the identity {me} a moment ago: checking that it "
                         "has ended"
                     )
                 if watch.duplicate is not None:
                     break
                 if trio.current_time() >= watch.next_ask_s():
-                    asking.ask(founders)
+                    asking.ask_members(founders)
             nursery.cancel_scope.cancel()
     if watch.duplicate is not None:
         raise in_use(watch.me, watch.duplicate)
 
 
-async def keep_alone(context: Context) -> None:
+async def watch_for_duplicates(context: Context) -> None:
     """Ask members in turn, and answer them. Once another process has proved that it lives, stop
     voting, and end if this process started later.
 
@@ -141,11 +141,11 @@ async def keep_alone(context: Context) -> None:
     """
     watch = context.identities.watch
     async with trio.open_nursery() as nursery:
-        asking = Asking(context.network, watch, context.admission.admits, nursery)
+        asking = IdentityQuestions(context.network, watch, context.admission.admits, nursery)
         context.identities.news = asking.answers
         while watch.duplicate is None:
             await _take_turn(context, asking)
-        await _tell(context, watch.duplicate)
+        await _report_duplicate(context, watch.duplicate)
         while not watch.duplicate.ends_us:
             await _take_turn(context, asking)
         ends = context.now() + context.timing.questions.linger_s
@@ -154,18 +154,18 @@ async def keep_alone(context: Context) -> None:
         raise in_use(context.me, watch.duplicate)
 
 
-async def _until_due(watch: DuplicateWatch, asking: Asking) -> None:
+async def _until_due(watch: DuplicateWatch, asking: IdentityQuestions) -> None:
     """Return when a question was answered or failed, or when it is time to ask."""
     wait_s = max(0.0, watch.next_ask_s() - trio.current_time())
     await asking.answers.wait(at_most_s=wait_s)
 
 
-async def _take_turn(context: Context, asking: Asking) -> None:
+async def _take_turn(context: Context, asking: IdentityQuestions) -> None:
     """Wait for an answer, or until it is time to ask; then ask."""
     watch = context.identities.watch
     await _until_due(watch, asking)
     if context.now() >= watch.next_ask_s():
-        asking.ask(context.ledger.snapshot.voters, context.ledger.snapshot.members)
+        asking.ask_members(context.ledger.snapshot.voters, context.ledger.snapshot.members)
     await _count_on(context)
 
 
@@ -179,10 +179,10 @@ async def take_notice(context: Context, author: PeerId, payload: bytes) -> None:
     if not context.ledger.snapshot.is_member(author):
         return
     notice, now = decode_notice(payload), context.now()
-    context.identities.desk.note_notice(author, notice, now)
+    context.identities.mailboxes.note_notice(author, notice, now)
     if notice.peer == context.me and notice.proof is None:
         context.identities.watch.note_challenges(author, [notice.nonce], now)
-        context.identities.news.ring()
+        context.identities.news.notify_all()
 
 
 async def start(
@@ -191,12 +191,12 @@ async def start(
     run: Run,
     count: Callable[[int], int],
     admitted: Admitted,
-    say: Say,
+    print_line: PrintLine,
     timing: QuestionTiming = USUAL_TIMING,
 ) -> int:
     """Return the incarnation of this start, once no other process with its identity is known to
-    live. `count` durably counts a start after the given number of earlier ones, and returns the new
-    count.
+    live. `count_start` durably counts a start after the given number of earlier ones, and returns
+    the new count.
 
     Raises:
         IdentityInUse: another process with this identity has answered.
@@ -215,7 +215,9 @@ async def start(
         starting=True,
         timing=timing,
     )
-    await be_alone(network, watch, admitted, run.manifest.founders, say, timing.start_wait_s)
+    await wait_until_unique(
+        network, watch, admitted, run.manifest.founders, print_line, timing.start_wait_s
+    )
     behind = starts_of(watch.incarnation_to_exceed(trio.current_time()))
     if not behind:
         return incarnation
@@ -238,7 +240,7 @@ def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
     )
 
 
-async def _tell(context: Context, found: Duplicate) -> None:
+async def _report_duplicate(context: Context, found: Duplicate) -> None:
     """Stop the ledger from voting, and journal the evidence."""
     mine, other = starts_of(context.identities.incarnation), starts_of(found.incarnation)
     context.journal.write(
@@ -262,7 +264,7 @@ async def _count_on(context: Context) -> None:
     behind = context.identities.watch.incarnation_to_exceed(context.now())
     if not behind:
         return
-    count = partial(start_count.count, context.home.starts, starts_of(behind))
+    count = partial(start_count.count_start, context.home.starts, starts_of(behind))
     counted = await trio.to_thread.run_sync(count)
     incarnation = incarnation_of(counted, draw_of(context.identities.incarnation))
     context.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
@@ -272,10 +274,10 @@ async def _count_on(context: Context) -> None:
 
 def _answer(context: Context) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
-        reply = context.identities.desk.answer(peer, decode_question(payload), context.now())
+        reply = context.identities.mailboxes.answer(peer, decode_question(payload), context.now())
         if reply is None:
             raise TryLater("you ask too often whether you are alone")
-        for notice in context.identities.desk.pop_notices():
+        for notice in context.identities.mailboxes.pop_notices():
             await context.network.publish(identity_topic(context.run), encode_notice(notice))
         return encode_reply(reply)
 

@@ -39,8 +39,8 @@ from p2ptrain.node.gossip.ask_peers import (
     first_good,
     in_order,
 )
-from p2ptrain.node.gossip.hello_client import ask
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.gossip.hello_client import send_hello
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.state.timing import USUAL
 from p2ptrain.observe.journal import Journal
 from p2ptrain.observe.states import AwaitingApproval
@@ -50,7 +50,7 @@ from p2ptrain.suggested_command import to_paste
 
 CONNECT_S = 10.0
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def known_run(home: Home, config: NodeConfig) -> Run | None:
@@ -65,7 +65,7 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
     return run
 
 
-async def learn_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
+async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
     """Return the checked run of a peer at one of `addresses`.
 
     A peer that sends no run, another run, or a forged one only makes its own addresses useless.
@@ -113,7 +113,7 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
         VersionMismatch: it sends a run of another version.
     """
     try:
-        reply = await ask(network, peer, HelloRequest(config.run or "", b""))
+        reply = await send_hello(network, peer, HelloRequest(config.run or "", b""))
         return Run.from_bytes(reply.manifest)
     except (PeerError, RemoteProtocolError) as exc:
         raise NetworkUnreachable(
@@ -145,7 +145,7 @@ async def return_to(
     config: NodeConfig,
     run: Run,
     addresses: list[str],
-    say: Say,
+    print_line: PrintLine,
     *,
     is_of_run: Callable[[PeerId], bool],
 ) -> None:
@@ -166,7 +166,7 @@ async def return_to(
         try:
             peer = await _connect(network, config, left)
         except NetworkUnreachable as exc:
-            say(_going_on(exc))
+            print_line(_continuing_offline(exc))
             break
         given = [address for address in config.bootstrap if peer in address]
         if not given or is_of_run(peer):
@@ -179,7 +179,7 @@ async def return_to(
     if others and others.keys() >= set(config.bootstrap):
         raise _of_another_run(run, others)
     for address, other in others.items():
-        say(f"{address} belongs to another run, {other}, and is not used")
+        print_line(f"{address} belongs to another run, {other}, and is not used")
 
 
 async def _other_run(
@@ -210,12 +210,14 @@ def _of_another_run(run: Run, others: Mapping[str, str]) -> RunMismatch:
     )
 
 
-async def reconnect(network: Network, config: NodeConfig, addresses: list[str], say: Say) -> None:
+async def reconnect(
+    network: Network, config: NodeConfig, addresses: list[str], print_line: PrintLine
+) -> None:
     """Connect to a peer of a known run. If none answers, go on and try again later."""
     try:
         await _connect(network, config, addresses)
     except NetworkUnreachable as exc:
-        say(_going_on(exc))
+        print_line(_continuing_offline(exc))
 
 
 async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -> PeerId:
@@ -229,7 +231,7 @@ async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -
     return await network.connect_any(given, or_else=met, deadline_s=CONNECT_S)
 
 
-def _going_on(exc: NetworkUnreachable) -> str:
+def _continuing_offline(exc: NetworkUnreachable) -> str:
     return f"{exc.what}; continuing with the data on this disk, and trying again"
 
 
@@ -240,8 +242,8 @@ async def be_admitted(
     run: Run,
     admission: Admission,
     ways_in: list[str],
-    reception: Reception,
-    say: Say,
+    reception: StartupStatus,
+    print_line: PrintLine,
     *,
     draw: random.Random,
     look_s: float = USUAL.approval_look_s,
@@ -264,14 +266,14 @@ async def be_admitted(
         if not config.wait_for_approval:
             raise refusal
         if not asked:
-            reception.enter(AwaitingApproval(), refusal.do)
-            say(f"{AwaitingApproval.name}: {refusal.what}")
-            say(refusal.do)
-            say(f"the node then continues by itself; it checks every {look_s:.0f} s")
+            reception.set_state(AwaitingApproval(), refusal.do)
+            print_line(f"{AwaitingApproval.name}: {refusal.what}")
+            print_line(refusal.do)
+            print_line(f"the node then continues by itself; it checks every {look_s:.0f} s")
             asked = True
         await trio.sleep(look_s)
         if away := _to_dial_again(network, admission, ways_in):
-            await reconnect(network, config, away, say)
+            await reconnect(network, config, away, print_line)
 
 
 def _rank(admission: Admission, config: NodeConfig, peer: PeerId) -> int:
@@ -308,16 +310,16 @@ async def _refresh(
     """
     request = JoinRequest(run.id, identity.peer, int(time.time()))
     try:
-        reply = await ask(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
+        reply = await send_hello(network, peer, HelloRequest(run.id, request.to_bytes(identity)))
         if reply.allowlist:
-            admission.consider(reply.allowlist)
+            admission.adopt_if_newer(reply.allowlist)
     except (PeerError, RemoteProtocolError, RunMismatch) as exc:
         # Another peer may give a good answer; this one is asked again later.
         journal.write("bad-hello", peer=peer, code=exc.code, reason=exc.what)
         return None
     if admission.admits(peer):
         for other, addresses in reply.peers.items():
-            network.hear(other, addresses)
+            network.record_reported(other, addresses)
     return True if admission.admits(identity.peer) else None
 
 

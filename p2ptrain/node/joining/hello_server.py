@@ -18,7 +18,7 @@ import trio
 from p2ptrain.errors import PeerError, RemoteProtocolError, TryLater
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
-from p2ptrain.node.gossip.hello_client import ask
+from p2ptrain.node.gossip.hello_client import send_hello
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.join_requests import Applicant
 from p2ptrain.peers.hello_messages import (
@@ -69,7 +69,7 @@ def _hello(context: Context, run: Run) -> Handler:
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         admitted, site = context.admission.admits(peer), context.network.site_of(peer)
         now = context.now()
-        if not by_peer.take(peer, 1, now) or not (admitted or by_site.take(site, 1, now)):
+        if not by_peer.consume(peer, 1, now) or not (admitted or by_site.consume(site, 1, now)):
             raise TryLater("too many requests from your address: try again in a minute")
         request = decode_request(payload)
         if request.join and _note_request(context, peer, request.join):
@@ -81,7 +81,7 @@ def _hello(context: Context, run: Run) -> Handler:
                 allowlist=allowlist.to_bytes() if allowlist else b"",
                 amendments=context.amendments.to_bytes(),
                 admitted=admitted,
-                peers=_told(context) if admitted else {},
+                peers=_shared_addresses(context) if admitted else {},
             )
         )
 
@@ -115,10 +115,12 @@ def _note_request(context: Context, teller: PeerId, signed: bytes) -> bool:
     if request.peer not in context.join_requests.pending:
         if not _has_room(context, site):
             return is_passed_on
-        context.peers.complain("join-request", request.peer, note=request.note, told_by=teller)
+        context.peers.report_misbehaviour(
+            "join-request", request.peer, note=request.note, told_by=teller
+        )
     context.join_requests.pending.pop(request.peer, None)
     context.join_requests.pending[request.peer] = Applicant(context.now(), site, signed)
-    context.changes.ring()
+    context.changes.notify_all()
     return is_passed_on
 
 
@@ -140,7 +142,7 @@ async def pass_requests_on(context: Context, *, pause_s: float = PASS_ON_S) -> N
             continue
         told_s[peer] = context.now()
         try:
-            await ask(
+            await send_hello(
                 context.network,
                 organiser,
                 HelloRequest(context.run, context.join_requests.pending[peer].signed),
@@ -188,7 +190,7 @@ def _has_room(context: Context, site: str) -> bool:
     return True
 
 
-def asking(context: Context) -> list[PeerId]:
+def waiting_peers(context: Context) -> list[PeerId]:
     """Return the peers that wait for admission; empty except on the organiser's node."""
     if context.me != context.manifest.organiser:
         return []
@@ -197,13 +199,13 @@ def asking(context: Context) -> list[PeerId]:
     )
 
 
-def asks(context: Context, peer: PeerId) -> str:
+def request_line(context: Context, peer: PeerId) -> str:
     """Return the line that shows this request, with the command that admits the peer."""
     admit = to_paste(context.home.root, f"allow add {peer}")
     return f"{label(peer)} asks to join; to admit it, run: {admit}"
 
 
-def _told(context: Context) -> dict[PeerId, tuple[str, ...]]:
+def _shared_addresses(context: Context) -> dict[PeerId, tuple[str, ...]]:
     """Return the addresses of this node and of the admitted peers connected to it."""
     told = {context.me: tuple(context.network.addresses())}
     for peer in sorted(context.network.connected()):

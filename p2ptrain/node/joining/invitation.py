@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from p2ptrain.net.addresses import parse
-from p2ptrain.net.scopes import Scope, scope_of
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.net.scopes import AddressScope, scope_of
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
 
 WARNING = "address"
 
 
-def invite(context: Context, say: Say) -> None:
+def invite(context: Context, print_line: PrintLine) -> None:
     """Print how others take part. If the address cannot work for them, add a warning."""
     if not (addresses := context.network.addresses()):
         return
     best = best_of(addresses)
-    say(f"others can take part with: p2ptrain node --bootstrap {best}")
+    print_line(f"others can take part with: p2ptrain node --bootstrap {best}")
     if caution := caution_about(best):
         context.alerts.show(WARNING, caution)
 
@@ -32,7 +32,7 @@ def best_of(addresses: Sequence[str]) -> str:
 
     def near(text: str) -> int:
         scope = scope_of(parse(text))
-        return 2 if scope is Scope.LOOPBACK else int(bool(scope.code))
+        return 2 if scope is AddressScope.LOOPBACK else int(bool(scope.code))
 
     return min(addresses, key=near)
 

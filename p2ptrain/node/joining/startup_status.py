@@ -33,7 +33,7 @@ GONE: Answer = {
 
 
 @dataclass(slots=True)
-class Reception:
+class StartupStatus:
     """State of the start and receiver of commands. Once `context` is set, the status comes from
     it."""
 
@@ -49,7 +49,7 @@ class Reception:
     started_s: float = field(default_factory=time.monotonic)
     _under_way: dict[trio.CancelScope, trio.Event] = field(default_factory=dict)
 
-    def enter(self, state: State, waits_for: str = "") -> None:
+    def set_state(self, state: State, waits_for: str = "") -> None:
         """Record that the start has reached `state`; a change of its name is journalled."""
         if state.name != self.state.name:
             self.journal.write("state", state=state.name)

@@ -27,15 +27,15 @@ from p2ptrain.ledger.history.base import BASE_BYTES_MAX, Base, Checkpoint, decod
 from p2ptrain.ledger.history.check_base import check_base
 from p2ptrain.names import label
 from p2ptrain.net import Network
-from p2ptrain.node.gossip.ask_peers import Pace, Rank, first_good, in_order
+from p2ptrain.node.gossip.ask_peers import AskingRate, PeerRank, first_good, in_order
 from p2ptrain.node.joining.base_server import encode_named
-from p2ptrain.node.joining.find_run import Say
+from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers.protocol_names import BASE_PROTOCOL
 from p2ptrain.run import Run
 from p2ptrain.store import Disk, RecordLog
 
-BASE_PACE = Pace(at_once=2, next_s=5.0, deadline_s=60.0)
+BASE_PACE = AskingRate(at_once=2, next_s=5.0, deadline_s=60.0)
 """A base of a thousand members has 0.6 MB; the largest one accepted has 9 MB. The deadline lets a
 large base come over a slow line, which too many copies at once would fill. With two, one silent
 peer causes no delay.
@@ -48,10 +48,10 @@ async def begin_at_checkpoint(
     home: Home,
     run: Run,
     journal: Journal,
-    say: Say,
+    print_line: PrintLine,
     disk: Disk | None = None,
     *,
-    rank: Rank,
+    rank: PeerRank,
     draw: random.Random,
 ) -> None:
     """Store a base in the home if the user named one and the ledger there does not reach it.
@@ -71,14 +71,14 @@ async def begin_at_checkpoint(
     if own.get(named.height, named.digest) != named.digest:
         raise _contradicted(named, own[named.height])
     if max(own, default=0) >= named.height:
-        say(
+        print_line(
             "--trust-checkpoint is not needed any more: the ledger in this home is longer than that"
         )
         return
     order = in_order(network.connected(), rank, draw)
     origin = Origin(await _fetched(network, order, rules, named, journal), named)
     await trio.to_thread.run_sync(log.rewrite, [origin_bytes(origin)])
-    say(f"ledger {origin.words}")
+    print_line(f"ledger {origin.words}")
 
 
 async def _fetched(

@@ -15,7 +15,7 @@ import numpy as np
 
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ipc.trainer_config import InnerSpec
-from p2ptrain.node.optimizer_sharing.optimizer_offer import Offer
+from p2ptrain.node.optimizer_sharing.optimizer_offer import OptimizerOffer
 from p2ptrain.state import Layout
 from p2ptrain.store import Store
 from p2ptrain.trainer.formats import inner_format
@@ -27,7 +27,7 @@ PIECE_BYTES = 2**22
 
 
 @dataclass(slots=True)
-class Donated:
+class AveragedState:
     """The mean of the added states, as a file in `folder` that no trainer sees before `publish`.
 
     Use it as a context manager: an unpublished mean is deleted at its end. Its methods block.
@@ -37,9 +37,9 @@ class Donated:
     store: Store
     layout: Layout
     inner: InnerSpec
-    offers: list[Offer] = field(default_factory=list)
+    offers: list[OptimizerOffer] = field(default_factory=list)
 
-    def __enter__(self) -> Donated:
+    def __enter__(self) -> AveragedState:
         return self
 
     def __exit__(
@@ -50,7 +50,7 @@ class Donated:
     ) -> None:
         self._mean.unlink(missing_ok=True)
 
-    def add(self, offer: Offer) -> None:
+    def add(self, offer: OptimizerOffer) -> None:
         """Add a blob that is whole in the store to the mean. A failure leaves the mean unchanged.
 
         Raises:
@@ -83,7 +83,7 @@ class Donated:
     def _mean(self) -> Path:
         return self.folder / "donated"
 
-    def _write(self, offer: Offer, new: Path) -> None:
+    def _write(self, offer: OptimizerOffer, new: Path) -> None:
         """Write the blob to the file `new`. Raises RemoteProtocolError if training cannot produce
         it."""
         manifest = self.store.manifest(offer.digest)

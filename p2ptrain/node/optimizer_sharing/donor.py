@@ -12,7 +12,7 @@ import trio
 from p2ptrain.encoding import fields, pack, unpack
 from p2ptrain.errors import RemoteProtocolError, StoreError
 from p2ptrain.ids import PeerId, RunId
-from p2ptrain.node.optimizer_sharing.optimizer_offer import Offer, put_newest
+from p2ptrain.node.optimizer_sharing.optimizer_offer import OptimizerOffer, put_newest
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.protocol_names import INNER_PROTOCOL
 
@@ -51,7 +51,7 @@ async def donate(
         return
     asked = trio.Event()
     offer, made_s = NOTHING, -offer_s
-    making, kept = False, list[Offer]()
+    making, kept = False, list[OptimizerOffer]()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         told = fields(unpack(payload, bytes_max=ASK_BYTES_MAX), run=str)
@@ -76,7 +76,7 @@ async def donate(
         making, made_s, asked = False, context.now(), trio.Event()
 
 
-def _has_room(context: Context, kept: list[Offer]) -> bool:
+def _has_room(context: Context, kept: list[OptimizerOffer]) -> bool:
     """Return whether one more state may be kept. `kept` has the oldest first, and is pruned
     here."""
     wanted = context.sharing.kept(context.now())
@@ -87,7 +87,7 @@ def _has_room(context: Context, kept: list[Offer]) -> bool:
     return len(kept) < KEPT_MAX
 
 
-async def _make(context: Context) -> Offer | None:
+async def _make(context: Context) -> OptimizerOffer | None:
     """Store the newest state and return an offer of it; None if there is none."""
     started_s, warm_steps = context.now(), context.manifest.inner.join_warmup_steps
     try:

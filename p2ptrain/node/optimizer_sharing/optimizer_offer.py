@@ -32,7 +32,7 @@ per cycle of fragments. A joiner mainly lacks the size of gradients, which chang
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OptimizerOffer:
     """The claim that the signer's optimizer state is blob `digest`. The state is of its Load of
     outer step `step`, after `count` inner steps.
     """
@@ -48,7 +48,7 @@ class Offer:
         return Signed.by(donor, KIND, pack(asdict(self))).to_bytes()
 
     @classmethod
-    def read(cls, data: bytes, donor: PeerId) -> Offer:
+    def decode(cls, data: bytes, donor: PeerId) -> OptimizerOffer:
         """Decode the offer in `data`, which `donor` must have signed.
 
         Raises RemoteProtocolError.
@@ -91,7 +91,7 @@ class Offer:
 
 def put_newest(
     folder: Path, store: Store, run: RunId, layout: Layout, warm_steps: int = 0
-) -> Offer | None:
+) -> OptimizerOffer | None:
     """Store the newest state in `folder` as a blob. Return None if no state is whole and warm,
     which means `warm_steps` inner steps after a fresh start. A joiner that takes it does not warm
     up.
@@ -109,7 +109,7 @@ def put_newest(
     return None
 
 
-def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> Offer:
+def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> OptimizerOffer:
     header, crc = inner_format.read_header(fd, layout), 0
     if header.warmed < warm_steps:
         raise RemoteProtocolError("this member is itself warming up")
@@ -124,7 +124,7 @@ def _put(fd: int, store: Store, run: RunId, layout: Layout, warm_steps: int) -> 
     digest = store.put_blob(KIND, pieces(), meta)
     if crc != header.crc:
         raise RemoteProtocolError("the offer was cut short or altered")
-    return Offer(run, layout.digest, header.step, header.count, digest)
+    return OptimizerOffer(run, layout.digest, header.step, header.count, digest)
 
 
 def _meta(run: RunId, layout: Layout, step: int, count: int) -> dict[str, object]:

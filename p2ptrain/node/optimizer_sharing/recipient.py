@@ -18,9 +18,9 @@ from p2ptrain.errors import PeerError, RemoteProtocolError, StoreError
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.state import Phase
 from p2ptrain.names import label
-from p2ptrain.node.optimizer_sharing.averaged_state import Donated
+from p2ptrain.node.optimizer_sharing.averaged_state import AveragedState
 from p2ptrain.node.optimizer_sharing.donor import LATER, NOTHING, ask_of, keeps_state_here
-from p2ptrain.node.optimizer_sharing.optimizer_offer import OFFER_BYTES_MAX, Offer
+from p2ptrain.node.optimizer_sharing.optimizer_offer import OFFER_BYTES_MAX, OptimizerOffer
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
@@ -45,7 +45,7 @@ BYTES_PER_S_MIN = 500_000
 FRESH = "the inner optimizer starts empty, which costs this peer a warm-up"
 
 
-class _Useless(Exception):
+class _UnusableState(Exception):
     """The state that a member offered cannot be used; `why` says it in words."""
 
     def __init__(self, why: str) -> None:
@@ -54,19 +54,19 @@ class _Useless(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Offered:
+class _MemberOffer:
     """An offer of a member, and the signed bytes in which it came."""
 
     peer: PeerId
-    offer: Offer
+    offer: OptimizerOffer
     proof: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Gift:
+class _ReceivedState:
     """A state received from a member: its signed offer, and the seconds that it took to fetch."""
 
-    offer: Offer
+    offer: OptimizerOffer
     proof: bytes
     seconds: float
 
@@ -85,11 +85,11 @@ async def take_inner_state(context: Context) -> None:
         return
     if not len(context.peers.table):
         return _start_fresh(context, "no member is connected that could give its state")
-    context.state.enter_unless_training(
+    context.state.set_state_unless_training(
         StandingBy("for a member to give its inner optimizer's state")
     )
     inner = context.manifest.inner
-    with Donated(context.home.inner, context.store, context.layout, inner) as donated:
+    with AveragedState(context.home.inner, context.store, context.layout, inner) as donated:
         gifts, why = await _ask_around(context, donated)
         if gifts:
             why = await _begin_with(context, donated, gifts)
@@ -97,14 +97,16 @@ async def take_inner_state(context: Context) -> None:
         _start_fresh(context, why)
 
 
-async def _ask_around(context: Context, donated: Donated) -> tuple[dict[PeerId, _Gift], str]:
+async def _ask_around(
+    context: Context, donated: AveragedState
+) -> tuple[dict[PeerId, _ReceivedState], str]:
     """Ask members until enough have given a state, too many gave an unusable one, or time is up.
     Return the received states, and why there is none.
 
     Members that answer "later" are waited for, so that no more members write their states than are
     wanted. Once there is a state to begin with, this no longer waits.
     """
-    gifts, useless, put_off = dict[PeerId, _Gift](), dict[PeerId, str](), Counter[PeerId]()
+    gifts, useless, put_off = dict[PeerId, _ReceivedState](), dict[PeerId, str](), Counter[PeerId]()
     ends_s = context.now() + context.timing.donor_answer_s
     while context.now() < ends_s and len(useless) < USELESS_MAX:
         around = [peer for peer in donors(context) if peer not in useless and peer not in gifts]
@@ -132,49 +134,54 @@ async def _offers(
     missing: int,
     put_off: Counter[PeerId],
     useless: dict[PeerId, str],
-) -> list[_Offered]:
+) -> list[_MemberOffer]:
     """Ask these members until `missing` of them offer a state or answer "later". Return the
     offers."""
-    offered, waiting = list[_Offered](), 0
+    offered, waiting = list[_MemberOffer](), 0
     for peer in around:
         if len(offered) + waiting == missing:
             break
-        reply = await _ask(context, peer)
+        reply = await _request_offer(context, peer)
         put_off[peer] += 1 if reply == LATER else LATER_MAX
         if reply == LATER and put_off[peer] < LATER_MAX:
             waiting += 1
         if reply in (LATER, NOTHING):
             continue
         try:
-            offer = _read(context, peer, reply)
-        except _Useless as exc:
+            offer = _decode_offer(context, peer, reply)
+        except _UnusableState as exc:
             _refuse(context, peer, exc, useless)
             continue
         if offer is not None:
-            offered.append(_Offered(peer, offer, reply))
+            offered.append(_MemberOffer(peer, offer, reply))
     return offered
 
 
 async def _take_all(
-    context: Context, offered: Sequence[_Offered], donated: Donated, useless: dict[PeerId, str]
-) -> dict[PeerId, _Gift]:
+    context: Context,
+    offered: Sequence[_MemberOffer],
+    donated: AveragedState,
+    useless: dict[PeerId, str],
+) -> dict[PeerId, _ReceivedState]:
     """Fetch these states at the same time, since each comes over another member's uplink. Return
     those that are valid, in the order of the offers."""
-    adding, gifts = trio.Lock(), dict[PeerId, _Gift]()
+    adding, gifts = trio.Lock(), dict[PeerId, _ReceivedState]()
 
-    async def take(each: _Offered) -> None:
+    async def add_one(each: _MemberOffer) -> None:
         try:
-            gifts[each.peer] = await _take(context, each, donated, adding, len(offered))
-        except _Useless as exc:
+            gifts[each.peer] = await _fetch_and_add(context, each, donated, adding, len(offered))
+        except _UnusableState as exc:
             _refuse(context, each.peer, exc, useless)
 
     async with trio.open_nursery() as nursery:
         for each in offered:
-            nursery.start_soon(take, each)
+            nursery.start_soon(add_one, each)
     return {each.peer: gifts[each.peer] for each in offered if each.peer in gifts}
 
 
-def _refuse(context: Context, peer: PeerId, reason: _Useless, useless: dict[PeerId, str]) -> None:
+def _refuse(
+    context: Context, peer: PeerId, reason: _UnusableState, useless: dict[PeerId, str]
+) -> None:
     useless[peer] = reason.why
     context.journal.write("donor-refused", peer=peer, reason=reason.why)
 
@@ -193,49 +200,49 @@ def donors(context: Context) -> Sequence[PeerId]:
     """Return the heard members that train, largest contributors first."""
     state = context.ledger.snapshot
     heard = [
-        view.peer
-        for view in context.peers.table
-        if state.is_member(view.peer)
-        and view.heartbeat.trains
-        and not context.peers.is_down(view.peer)
+        record.peer
+        for record in context.peers.table
+        if state.is_member(record.peer)
+        and record.heartbeat.trains
+        and not context.peers.is_down(record.peer)
     ]
     tokens = state.tokens_by_peer
     return sorted(set(heard) - {context.me}, key=lambda peer: (-tokens.get(peer, 0), peer))
 
 
-async def _ask(context: Context, peer: PeerId) -> bytes:
+async def _request_offer(context: Context, peer: PeerId) -> bytes:
     """Return the reply of `peer`; `NOTHING` if it does not answer."""
     try:
         return await context.network.request(
             peer, INNER_PROTOCOL, ask_of(context.run), deadline_s=ASK_S, bytes_max=OFFER_BYTES_MAX
         )
     except (PeerError, RemoteProtocolError) as exc:
-        context.peers.complain("donor-silent", peer, reason=exc.what)
+        context.peers.report_misbehaviour("donor-silent", peer, reason=exc.what)
         return NOTHING
 
 
-def _read(context: Context, peer: PeerId, reply: bytes) -> Offer | None:
+def _decode_offer(context: Context, peer: PeerId, reply: bytes) -> OptimizerOffer | None:
     """Decode the offer of `peer`. Return None if its step is too old or too new: time may fix that.
 
     Raises _Useless.
     """
     try:
-        offer = Offer.read(reply, peer)
+        offer = OptimizerOffer.decode(reply, peer)
     except RemoteProtocolError as exc:
-        raise _Useless(exc.what) from exc
+        raise _UnusableState(exc.what) from exc
     if not offer.is_for(context.run, context.layout):
-        raise _Useless("it offers a state of another run or model")
+        raise _UnusableState("it offers a state of another run or model")
     step = context.ledger.snapshot.step
     if not offer.is_current(step, context.manifest.sync.fragments):
         told = f"its state is of outer step {offer.step}; outer step {step} is the newest"
-        context.peers.complain("donor-not-current", peer, reason=told)
+        context.peers.report_misbehaviour("donor-not-current", peer, reason=told)
         return None
     return offer
 
 
-async def _take(
-    context: Context, offered: _Offered, donated: Donated, adding: trio.Lock, fetches: int
-) -> _Gift:
+async def _fetch_and_add(
+    context: Context, offered: _MemberOffer, donated: AveragedState, adding: trio.Lock, fetches: int
+) -> _ReceivedState:
     """Fetch an offered state and add it to the mean. `fetches` states share our line meanwhile, and
     `adding` keeps them from being added at the same time.
 
@@ -252,17 +259,19 @@ async def _take(
             async with adding:
                 await trio.to_thread.run_sync(donated.add, offer)
     except (RemoteProtocolError, StoreError) as exc:
-        raise _Useless(exc.what) from exc
+        raise _UnusableState(exc.what) from exc
     except trio.TooSlowError as exc:
-        raise _Useless(f"its state did not arrive within {limit_s:.0f} s") from exc
+        raise _UnusableState(f"its state did not arrive within {limit_s:.0f} s") from exc
     except OSError as exc:
-        raise _Useless(f"its state cannot be written to this disk: {exc.strerror}") from exc
+        raise _UnusableState(f"its state cannot be written to this disk: {exc.strerror}") from exc
     finally:
         context.sharing.withdraw(offer.digest)
-    return _Gift(offer, offered.proof, context.now() - started_s)
+    return _ReceivedState(offer, offered.proof, context.now() - started_s)
 
 
-async def _begin_with(context: Context, donated: Donated, gifts: dict[PeerId, _Gift]) -> str:
+async def _begin_with(
+    context: Context, donated: AveragedState, gifts: dict[PeerId, _ReceivedState]
+) -> str:
     """Publish the received states, and report whose they are. Return an error in words, or ""."""
     try:
         await trio.to_thread.run_sync(donated.publish)
@@ -290,7 +299,7 @@ async def _begin_with(context: Context, donated: Donated, gifts: dict[PeerId, _G
     return ""
 
 
-async def _fetch(context: Context, peer: PeerId, offer: Offer) -> None:
+async def _fetch(context: Context, peer: PeerId, offer: OptimizerOffer) -> None:
     """Fetch the manifest first and alone. The rest is fetched only if it announces the right size;
     otherwise a member could fill our disk.
     """
@@ -309,4 +318,4 @@ def _start_fresh(context: Context, why: str) -> None:
     said = f"{why}: {FRESH}" + (f" of {steps} inner steps" if steps else "")
     context.alerts.show("donor", Caution("JOIN-FRESH", said))
     context.journal.write("inner-state-fresh", reason=why)
-    context.changes.ring()
+    context.changes.notify_all()

@@ -199,7 +199,7 @@ async def _until_here(
                 )
             if tries == TRIES_BEFORE_WORD:
                 context.alerts.show(name, Caution(reason.code, told, WAITS_FOR_A_SOURCE))
-                context.changes.ring()
+                context.changes.notify_all()
             await _others_or_later(context)
 
 
@@ -279,20 +279,22 @@ async def _one_at_a_time(context: Context, name: Digest) -> AsyncIterator[None]:
     finally:
         context.blobs.in_flight.discard(name)
         context.alerts.clear(name)
-        context.changes.ring()
+        context.changes.notify_all()
 
 
 def sources(context: Context) -> list[Endpoint]:
     """Return the data planes of all admitted peers that are heard, most recently heard first."""
     now = context.now()
-    views = [
-        view
-        for view in context.peers.table
-        if view.endpoint is not None and view.peer != context.me
+    records = [
+        record
+        for record in context.peers.table
+        if record.endpoint is not None and record.peer != context.me
     ]
-    alive = [view for view in views if context.peers.detector.status(view.peer, now) != "red"]
-    alive.sort(key=lambda view: -view.heard_s)
-    told = [view.endpoint for view in alive if context.admission.admits(view.peer)]
+    alive = [
+        record for record in records if context.peers.detector.status(record.peer, now) != "red"
+    ]
+    alive.sort(key=lambda record: -record.heard_s)
+    told = [record.endpoint for record in alive if context.admission.admits(record.peer)]
     return [endpoint for endpoint in told if endpoint and context.peers.may_be_at(endpoint)]
 
 

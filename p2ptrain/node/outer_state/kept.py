@@ -91,7 +91,7 @@ def roots(
     index no chunk is known to be data.
     """
     assert config.keep_snapshots is not None, "a node that keeps everything removes nothing"
-    under_way = (*ledger.voted_for(), *ledger.view.held)
+    under_way = (*ledger.voted_for(), *ledger.reports.held)
     kept = kept_blobs(manifest, ledger.kept.entries, config.keep_snapshots, held)
     blobs = (*kept, *under_way, *history)
     if data is None:

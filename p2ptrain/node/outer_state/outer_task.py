@@ -22,13 +22,13 @@ from p2ptrain.ledger.chain.values import Certified, Commit, SnapshotRef
 from p2ptrain.ledger.messages.peer_reports import SnapshotTaken
 from p2ptrain.node.outer_state import fetch, snapshot_choice, state_mismatch, update_blobs
 from p2ptrain.node.outer_state.snapshot_choice import leap_pays
-from p2ptrain.node.outer_state.state_mismatch import Contradiction
+from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.outer import Advance
 from p2ptrain.node.state.threads import durably, in_thread
 from p2ptrain.observe.states import CatchingUp, StandingBy
 from p2ptrain.state import Frozen, snapshot_meta, write_frozen
-from p2ptrain.store import Head, Leisure, Store
+from p2ptrain.store import Head, IdleThrottle, Store
 
 
 async def keep_outer_state(context: Context) -> None:
@@ -48,7 +48,7 @@ async def keep_outer_state(context: Context) -> None:
     started_s, replayed = context.now(), 0
     async with trio.open_nursery() as nursery:
         while not context.at_head():
-            replayed += await _go_on(context, nursery)
+            replayed += await _advance_or_leap(context, nursery)
         context.journal.write(
             "caught-up",
             step=context.outer.step,
@@ -58,24 +58,26 @@ async def keep_outer_state(context: Context) -> None:
         context.own_heartbeat.send_now()
         while True:
             if found := state_mismatch.contradiction(context):
-                await _put_right(context, found, nursery)
+                await _restore_certified_state(context, found, nursery)
             elif context.at_head():
                 await context.changes.wait()
             else:
-                await _go_on(context, nursery)
+                await _advance_or_leap(context, nursery)
 
 
-async def _put_right(context: Context, found: Contradiction, nursery: trio.Nursery) -> None:
+async def _restore_certified_state(
+    context: Context, found: StateMismatch, nursery: trio.Nursery
+) -> None:
     """Continue from the certified snapshot. Chunks that ours has in common with it are here
     already."""
-    state_mismatch.begin(context, found)
+    state_mismatch.quarantine_state(context, found)
     while context.outer.writing:
         await context.changes.wait()
-    await trio.to_thread.run_sync(state_mismatch.disown, context.store)
+    await trio.to_thread.run_sync(state_mismatch.disown_snapshot, context.store)
     await _load(context, first_step=found.step)
     while not context.at_head():
-        await _go_on(context, nursery)
-    state_mismatch.end(context, found)
+        await _advance_or_leap(context, nursery)
+    state_mismatch.release_state(context, found)
 
 
 async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) -> bool:
@@ -88,7 +90,7 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
     """
     useless, passed = set[Digest](), set[Digest]()
     while True:
-        here = await snapshot_choice.look(context)
+        here = await snapshot_choice.find_held_states(context)
         pick = partial(snapshot_choice.best_start, context, here, first_step=first_step)
         start = pick(useless | passed)
         if start is not None:
@@ -105,7 +107,7 @@ async def _load(context: Context, first_step: int = 0, *, or_log: bool = False) 
             passed.clear()
         else:
             why = "for a certified snapshot that is newer than the checkpoint"
-            context.state.enter(StandingBy(why))
+            context.state.set_state(StandingBy(why))
             await context.changes.wait()
 
 
@@ -164,7 +166,7 @@ async def _load_from(context: Context, start: SnapshotRef, unwanted: Callable[[]
             raise
         context.outer.step = start.step
         context.outer.moving = False
-    context.changes.ring()
+    context.changes.notify_all()
 
 
 async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bool]) -> None:
@@ -185,14 +187,14 @@ async def _fetch(context: Context, start: SnapshotRef, unwanted: Callable[[], bo
         )
 
 
-async def _go_on(context: Context, nursery: trio.Nursery) -> int:
+async def _advance_or_leap(context: Context, nursery: trio.Nursery) -> int:
     """Advance by one outer step, or load a newer certified snapshot instead. That happens if the
     updates up to it have more bytes, or if nobody has them any more: peers keep a certified
     snapshot newer than the updates that they have dropped.
     """
     step = context.outer.step
     assert step is not None
-    nearer = await _nearer(context, step)
+    nearer = await _snapshot_that_saves_bytes(context, step)
     if nearer is not None and await _leapt(context, nearer):
         return 0
     try:
@@ -205,7 +207,7 @@ async def _go_on(context: Context, nursery: trio.Nursery) -> int:
     return 0
 
 
-async def _nearer(context: Context, step: int) -> SnapshotRef | None:
+async def _snapshot_that_saves_bytes(context: Context, step: int) -> SnapshotRef | None:
     """Return the newest certified snapshot if it takes fewer bytes than the missing updates.
 
     A seed, and a node that keeps everything, fetches the updates anyway: replays need them.
@@ -254,15 +256,15 @@ async def _advance(context: Context, nursery: trio.Nursery) -> int:
     closing = context.ledger.history.closing(step)
     behind = context.ledger.snapshot.step - step
     if behind > 1:
-        context.state.enter_unless_training(CatchingUp(behind))
+        context.state.set_state_unless_training(CatchingUp(behind))
     commit = closing.entry.value
     if isinstance(commit, Commit):
         await _apply(context, commit)
     else:
         context.outer.step = step + 1
     _note_utilisation(context)
-    context.journal.write("committed", **_account(context, step, closing))
-    context.changes.ring()
+    context.journal.write("committed", **_journal_fields(context, step, closing))
+    context.changes.notify_all()
     context.own_heartbeat.send_now()
     every = context.manifest.policy.snapshot_every
     # After a long absence, the next snapshot would soon be outdated.
@@ -283,7 +285,7 @@ async def _apply(context: Context, commit: Commit) -> None:
     await context.until_known(commit.step)
     outer_step = context.outer_step(commit.step)
     await update_blobs.own_result(context, commit.step)
-    payload = await update_blobs.obtain(context, commit.update, outer_step, lost)
+    payload = await update_blobs.fetch_update(context, commit.update, outer_step, lost)
     await _hold_to_the_bound(context, commit, outer_step, payload)
     while context.trainer.theta_in_use:
         await context.changes.wait()
@@ -305,7 +307,9 @@ async def _hold_to_the_bound(
     Continuing without it would fork θ silently.
     """
     try:
-        await update_blobs.hold(payload, outer_step, context.ledger.history.reduce_of(commit.step))
+        await update_blobs.check_influence_bound(
+            payload, outer_step, context.ledger.history.reduce_of(commit.step)
+        )
     except RemoteProtocolError as exc:
         height = context.ledger.history.closing(commit.step).entry.height
         raise RemoteProtocolError(
@@ -334,11 +338,11 @@ async def _snapshot(context: Context, closing: Certified, nursery: trio.Nursery)
 async def _write(context: Context, closing: Certified, frozen: Frozen, held: ExitStack) -> None:
     step = closing.entry.value.step + 1
     meta = snapshot_meta(context.run, step, context.layout.digest)
-    numel, leisure = context.layout.numel, Leisure()
-    write = partial(write_frozen, context.store, frozen, numel, meta, leisure=leisure)
+    numel, throttle = context.layout.numel, IdleThrottle()
+    write = partial(write_frozen, context.store, frozen, numel, meta, throttle=throttle)
     try:
         with held:
-            digest = await in_thread(write, stop=leisure.end)
+            digest = await in_thread(write, stop=throttle.end)
     finally:
         context.outer.writing = False
     head = Head(
@@ -363,7 +367,7 @@ def _note_utilisation(context: Context) -> None:
     context.outer.advanced = now
 
 
-def _account(context: Context, step: int, closing: Certified) -> dict[str, object]:
+def _journal_fields(context: Context, step: int, closing: Certified) -> dict[str, object]:
     """Return the journal's fields for a finished outer step."""
     participants = context.ledger.history.participants(step)
     return {

@@ -50,7 +50,7 @@ async def keep_store_small(context: Context, *, again_s: float = AGAIN_S) -> Non
         if newest is None or newest == collected_at or not context.at_head():
             await context.changes.wait()
         elif damaged := await collect(context):
-            await _see_to(context, damaged)
+            await _fetch_damaged_roots(context, damaged)
             await trio.sleep(again_s)
         else:
             collected_at = newest
@@ -79,7 +79,7 @@ async def collect(context: Context) -> RootsDamaged | None:
         return exc if isinstance(exc, RootsDamaged) else None
     context.alerts.clear(WARNING)
     context.journal.write("collected", chunks=collected.chunks, bytes=collected.bytes_freed)
-    context.changes.ring()
+    context.changes.notify_all()
     return None
 
 
@@ -101,7 +101,7 @@ def _history(context: Context) -> tuple[Digest, ...]:
     return found.blobs
 
 
-async def _see_to(context: Context, damaged: RootsDamaged) -> None:
+async def _fetch_damaged_roots(context: Context, damaged: RootsDamaged) -> None:
     """Fetch damaged roots again, and warn the user if no peer has them. Until the roots are whole,
     or the user unpins them, this store only grows.
     """
@@ -110,4 +110,4 @@ async def _see_to(context: Context, damaged: RootsDamaged) -> None:
         left = damaged.without(await repair(context, damaged.roots))
     if left is not None:
         context.alerts.show(WARNING, Caution(left.code, left.what, left.remedy(context.home.root)))
-        context.changes.ring()
+        context.changes.notify_all()

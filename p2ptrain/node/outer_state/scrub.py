@@ -21,7 +21,7 @@ from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.cautions import Caution
-from p2ptrain.store import Health
+from p2ptrain.store import ChunkHealth
 
 FIRST_S = 300.0
 """A starting node needs its disk for other work."""
@@ -33,7 +33,7 @@ WARNING = "rot"
 
 
 @dataclass(slots=True)
-class Pass:
+class ScrubPass:
     """One reading of the whole store."""
 
     chunks: int = 0
@@ -81,9 +81,9 @@ async def _asked_or_after(context: Context, seconds: float) -> None:
         await context.blobs.scrub_asked.wait()
 
 
-async def one_pass(context: Context, bytes_per_s: float | None) -> Pass:
+async def one_pass(context: Context, bytes_per_s: float | None) -> ScrubPass:
     """Read the store once, at `bytes_per_s` on average, and repair damaged chunks on the way."""
-    done = Pass()
+    done = ScrubPass()
     context.alerts.clear(WARNING)
     for fan in range(context.store.fans):
         found: list[Digest] = []
@@ -93,16 +93,16 @@ async def one_pass(context: Context, bytes_per_s: float | None) -> Pass:
             done.bytes += health.bytes
             if health.is_damaged:
                 found.append(digest)
-                _say_so(context, done, digest, health)
+                _record_damage(context, done, digest, health)
             await _asked_or_after(context, health.bytes / bytes_per_s if bytes_per_s else 0.0)
         if found:
             done.repaired += await repair(context, found)
             context.alerts.show(WARNING, done.caution)
-            context.changes.ring()
+            context.changes.notify_all()
     return done
 
 
-def _say_so(context: Context, done: Pass, digest: Digest, health: Health) -> None:
+def _record_damage(context: Context, done: ScrubPass, digest: Digest, health: ChunkHealth) -> None:
     done.damaged.append(digest)
     context.journal.write("bit-rot", digest=digest, why=health.why)
 

@@ -29,7 +29,7 @@ that wrote the newest may be away: a majority vouches for its digest, not for it
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class HeldStates:
     """The held snapshots, and the outer steps whose update is held or that have none."""
 
     snapshots: Collection[Digest] = frozenset()
@@ -40,7 +40,7 @@ def choose_start(
     *,
     target_step: int,
     starts: Iterable[SnapshotRef],
-    here: Here,
+    here: HeldStates,
     snapshot_bytes: int,
     update_bytes: int,
     first_step: int = 0,
@@ -125,7 +125,7 @@ def _holds(store: Store, digest: Digest) -> bool:
         return False
 
 
-async def look(context: Context) -> Here:
+async def find_held_states(context: Context) -> HeldStates:
     """Return which snapshots and updates are here now; later arrivals are not counted."""
     ledger = context.ledger.core
     *certified, genesis = certified_starts(ledger, context.manifest.genesis)
@@ -133,15 +133,17 @@ async def look(context: Context) -> Here:
     one_of_each = ([own] if own else [], certified, [genesis])
     known = range(ledger.kept.start.step, ledger.state.step)
     committed = dict(ledger.kept.updates)
-    return await trio.to_thread.run_sync(_look, context.store, one_of_each, known, committed)
+    return await trio.to_thread.run_sync(
+        _find_held_states, context.store, one_of_each, known, committed
+    )
 
 
-def _look(
+def _find_held_states(
     store: Store,
     kinds: Iterable[Iterable[SnapshotRef]],
     known: Iterable[int],
     committed: Mapping[int, CommittedUpdate],
-) -> Here:
+) -> HeldStates:
     """Find the newest held snapshot of each kind, which beats older ones, and the held updates.
 
     An update counts as held once its manifest is here. That suffices to find the best way.
@@ -150,11 +152,11 @@ def _look(
     steps = (
         step for step in known if step not in committed or store.has_chunk(committed[step].update)
     )
-    return Here(frozenset(each.digest for each in newest if each), frozenset(steps))
+    return HeldStates(frozenset(each.digest for each in newest if each), frozenset(steps))
 
 
 def best_start(
-    context: Context, here: Here, without: Collection[Digest] = (), first_step: int = 0
+    context: Context, here: HeldStates, without: Collection[Digest] = (), first_step: int = 0
 ) -> SnapshotRef | None:
     """Return the cheapest start from which the kept chain leads to its head; None if there is none.
 

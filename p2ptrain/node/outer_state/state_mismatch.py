@@ -27,7 +27,7 @@ WARNING = "state"
 
 
 @dataclass(frozen=True, slots=True)
-class Contradiction:
+class StateMismatch:
     """The state before outer step `step`: the digest computed here, and the certified one."""
 
     step: int
@@ -35,15 +35,15 @@ class Contradiction:
     certified: Digest
 
 
-def contradiction(context: Context) -> Contradiction | None:
+def contradiction(context: Context) -> StateMismatch | None:
     """Return a difference between the newest certified snapshot and ours of that step, if any."""
     certified = context.ledger.snapshot.snapshot
     if certified is None or certified == context.outer.disowned:
         return None
-    own = context.ledger.core.view.own_snapshots.get(certified.step)
+    own = context.ledger.core.reports.own_snapshots.get(certified.step)
     if own is None or own == certified.digest:
         return None
-    return Contradiction(certified.step, own, certified.digest)
+    return StateMismatch(certified.step, own, certified.digest)
 
 
 def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Digest) -> bool:
@@ -54,7 +54,7 @@ def is_certified_otherwise(entries: Iterable[Certified], step: int, digest: Dige
     return any(each.step == step and each.digest != digest for each in named)
 
 
-def begin(context: Context, found: Contradiction) -> None:
+def quarantine_state(context: Context, found: StateMismatch) -> None:
     """Stop the use of θ and m, and of work trained on them, until they are corrected.
 
     Raises MachineUnfit: it has happened too often.
@@ -78,17 +78,17 @@ def begin(context: Context, found: Contradiction) -> None:
             "test this machine's memory and processor, which may be faulty",
         ),
     )
-    context.changes.ring()
+    context.changes.notify_all()
 
 
-def disown(store: Store) -> None:
+def disown_snapshot(store: Store) -> None:
     """Make no restart begin at our own snapshot, which may be wrong too."""
     head = store.head()
     if head is not None and head.snapshot is not None:
         store.put_head(replace(head, snapshot=None, snapshot_step=None))
 
 
-def end(context: Context, found: Contradiction) -> None:
+def release_state(context: Context, found: StateMismatch) -> None:
     """Report that θ and m are correct again."""
     unlike, of = chunks_unlike(context.store, found)
     context.journal.write("state-put-right", step=context.outer.step, chunks=unlike, of=of)
@@ -101,10 +101,10 @@ def end(context: Context, found: Contradiction) -> None:
             "if this happens once more, test this machine's memory and processor",
         ),
     )
-    context.changes.ring()
+    context.changes.notify_all()
 
 
-def chunks_unlike(store: Store, found: Contradiction) -> tuple[int, int]:
+def chunks_unlike(store: Store, found: StateMismatch) -> tuple[int, int]:
     """Return how many chunks differ, of how many; zeros if a manifest is not here."""
     try:
         own, certified = store.manifest(found.own), store.manifest(found.certified)
@@ -114,7 +114,7 @@ def chunks_unlike(store: Store, found: Contradiction) -> tuple[int, int]:
     return sum(ours != theirs for ours, theirs in pairs), len(certified.chunks)
 
 
-def _unfit(found: Contradiction) -> MachineUnfit:
+def _unfit(found: StateMismatch) -> MachineUnfit:
     return MachineUnfit(
         f"θ and m in this node were wrong {TIMES_MAX + 1} times since it started",
         code="STATE-DIFFERS",

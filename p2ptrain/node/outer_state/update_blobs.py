@@ -13,7 +13,7 @@ from functools import partial
 import trio
 
 from p2ptrain.archive.outer_step import OuterStep
-from p2ptrain.archive.update_format import Opened
+from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.errors import ManifestInvalid, RemoteProtocolError
 from p2ptrain.ids import Digest
 from p2ptrain.node.outer_state import fetch
@@ -26,7 +26,7 @@ def payload_bytes_about(context: Context) -> int:
     return context.outer_steps.payload_bytes_about(state.terms, state.step)
 
 
-async def obtain(
+async def fetch_update(
     context: Context,
     digest: Digest,
     outer_step: OuterStep,
@@ -39,7 +39,7 @@ async def obtain(
         StoreError: this store cannot take it, or no peer has it and it is unwanted
             (CKPT-NO-SOURCE).
     """
-    read = partial(outer_step.update.read, context.store, digest)
+    read = partial(outer_step.update.read_payload, context.store, digest)
     with _blob_expected(digest):
         return await fetch.use(context, digest, read, unwanted, patient=False)
 
@@ -52,7 +52,7 @@ async def own_result(context: Context, step: int) -> None:
 
 
 async def inspect(
-    context: Context, digest: Digest, outer_step: OuterStep, opened: Opened | None = None
+    context: Context, digest: Digest, outer_step: OuterStep, opened: ReduceShape | None = None
 ) -> None:
     """Fetch an update that is to be certified, and check that it can be applied.
 
@@ -64,7 +64,7 @@ async def inspect(
     it.
 
     Raises:
-        RemoteProtocolError, StoreError: as `obtain` does.
+        RemoteProtocolError, StoreError: as `fetch_update` does.
     """
     await own_result(context, outer_step.step)
     with _blob_expected(digest):
@@ -72,15 +72,17 @@ async def inspect(
             await fetch.fetch_loose(context, [digest])
             check = partial(outer_step.update.check_manifest, context.store, digest)
             await trio.to_thread.run_sync(check)
-    payload = await obtain(context, digest, outer_step)
+    payload = await fetch_update(context, digest, outer_step)
     if opened is not None:
-        await hold(payload, outer_step, opened)
-    await trio.to_thread.run_sync(context.store.settle)
+        await check_influence_bound(payload, outer_step, opened)
+    await trio.to_thread.run_sync(context.store.make_durable)
 
 
-async def hold(payload: bytes | memoryview, outer_step: OuterStep, opened: Opened) -> None:
+async def check_influence_bound(
+    payload: bytes | memoryview, outer_step: OuterStep, opened: ReduceShape
+) -> None:
     """Check the bound on influence. Raises RemoteProtocolError: the update breaks it."""
-    await trio.to_thread.run_sync(outer_step.update.hold, payload, opened)
+    await trio.to_thread.run_sync(outer_step.update.check_bound, payload, opened)
 
 
 @contextmanager

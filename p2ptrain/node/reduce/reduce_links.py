@@ -19,7 +19,7 @@ from itertools import chain, product, repeat
 
 import trio
 
-from p2ptrain.dataplane import Dialling, Endpoint, RingKey, SecureSocket, dial
+from p2ptrain.dataplane import DialHandle, Endpoint, RingKey, SecureSocket, dial
 from p2ptrain.errors import PeerError, PeerUnreachable, ReduceAborted, RemoteProtocolError
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.endpoint_exchange import introduced
@@ -38,9 +38,9 @@ THREADS_MAX = 128
 
 
 @dataclass(slots=True)
-class Edges:
-    """Open connections by neighbour and stream. The caller that creates an `Edges` must close it in
-    every case.
+class ReduceLinks:
+    """Open connections by neighbour and stream. The caller that creates a `ReduceLinks` must close
+    it in every case.
     """
 
     open: dict[tuple[PeerId, int], SecureSocket] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Edges:
             connection.close()
 
 
-async def connect(context: Context, request: ReduceRequest, edges: Edges) -> Links:
+async def connect(context: Context, request: ReduceRequest, edges: ReduceLinks) -> Links:
     """Fill `edges` with a connection to each neighbour for each stream, and return them all.
 
     Raises:
@@ -71,7 +71,7 @@ async def connect(context: Context, request: ReduceRequest, edges: Edges) -> Lin
     dialled = {peer: dials(context, request, peer) for peer in request.neighbours}
     faults: list[ReduceAborted] = []
 
-    async def have(peer: PeerId, stream: int) -> None:
+    async def ensure_open(peer: PeerId, stream: int) -> None:
         open_one, dialler = (reach, me) if dialled[peer] else (_accept, peer)
         key = RingKey(request.run, request.step, request.attempt, stream, dialler)
         try:
@@ -84,7 +84,7 @@ async def connect(context: Context, request: ReduceRequest, edges: Edges) -> Lin
 
     async with trio.open_nursery() as nursery:
         for peer, stream in product(request.neighbours, range(request.streams)):
-            nursery.start_soon(have, peer, stream)
+            nursery.start_soon(ensure_open, peer, stream)
     if faults:
         raise faults[0]  # The cause; the other attempts were only cancelled because of it.
     return edges.links(request)
@@ -111,10 +111,10 @@ def dials(context: Context, request: ReduceRequest, peer: PeerId) -> bool:
     return first
 
 
-async def _accept(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
+async def _accept(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
     def take() -> None:
         # Runs in the thread, so that no connection is lost if the task is cancelled meanwhile.
-        edges.open[peer, key.stream] = context.plane.ring_inbox.take(
+        edges.open[peer, key.stream] = context.plane.ring_inbox.wait_for_socket(
             key, deadline_s=context.timing.edge_s
         )
 
@@ -126,7 +126,7 @@ async def _accept(context: Context, peer: PeerId, key: RingKey, edges: Edges) ->
         await in_thread(take, stop=give_up, limiter=edges.threads)
 
 
-async def reach(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> None:
+async def reach(context: Context, peer: PeerId, key: RingKey, edges: ReduceLinks) -> None:
     """Dial until the neighbour answers. If it was restarted, we may not know its new endpoint, or
     it may not know our new certificate: then both are exchanged. All of this takes at most `edge_s`
     and one last try; a longer wait would make us fail without naming the neighbour."""
@@ -134,7 +134,7 @@ async def reach(context: Context, peer: PeerId, key: RingKey, edges: Edges) -> N
     endpoint = context.peers.table.endpoint(peer)
     with _told_if_late(context, peer, key) as met:
         for wait_s in chain([0.0], repeat(AGAIN_S)):
-            dialling = Dialling()
+            dialling = DialHandle()
             deadline_s = min(context.timing.reduce.dial_s, max(ends - context.now(), AGAIN_S))
             work = partial(_dial, context, peer, endpoint, key, edges, dialling, deadline_s)
             try:
@@ -168,8 +168,8 @@ def _dial(
     peer: PeerId,
     endpoint: Endpoint | None,
     key: RingKey,
-    edges: Edges,
-    dialling: Dialling,
+    edges: ReduceLinks,
+    dialling: DialHandle,
     deadline_s: float,
 ) -> float:
     """Dial, and return how long it took, in seconds."""

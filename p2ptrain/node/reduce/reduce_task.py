@@ -24,7 +24,7 @@ from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster
 from p2ptrain.ledger.messages.peer_reports import Ready, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.ledger.policy.reduce_results import confessed
-from p2ptrain.node.reduce.reduce_links import Edges, connect
+from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.threads import in_thread
 from p2ptrain.observe.states import Exchanging, StandingBy
@@ -34,7 +34,7 @@ from p2ptrain.ring.wait_for import reduce_deadline_s
 from p2ptrain.state import Arena, Float32Vector, Residual
 from p2ptrain.state.pseudo_gradient import compare
 from p2ptrain.sync.fragments import Fragment
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 
 LINGER_S = 3.0
 """How long a failed attempt's connections stay open, so that gossip carries the reason first."""
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 def reduce_due(
-    state: LedgerState, outer_step: int | None, me: PeerId, work: Work | None
+    state: LedgerState, outer_step: int | None, me: PeerId, work: LocalWork | None
 ) -> Roster | None:
     """Return the open roster if we take part in its reduce and have the work that it names.
 
@@ -62,7 +62,11 @@ def reduce_due(
 
 
 def reduce_impossible(
-    state: LedgerState, outer_step: int | None, me: PeerId, said: Ready | None, work: Work | None
+    state: LedgerState,
+    outer_step: int | None,
+    me: PeerId,
+    said: Ready | None,
+    work: LocalWork | None,
 ) -> Roster | None:
     """Return the open roster if it counts on work of ours that this process does not have.
 
@@ -81,14 +85,14 @@ def reduce_impossible(
     return roster if ours and (lost or other) else None
 
 
-async def exchange(context: Context) -> None:
+async def run_reduces(context: Context) -> None:
     """Take part in every reduce that the ledger opens with us in it, or report that we cannot."""
     tried: tuple[int, int] | None = None
     while True:
         settle(context)
         ledger, work, held = context.ledger.core, context.trainer.work, context.outer.step
         roster = reduce_due(ledger.state, held, context.me, work)
-        said = ledger.view.ready.get(context.me)
+        said = ledger.reports.ready.get(context.me)
         wanted = roster or reduce_impossible(ledger.state, held, context.me, said, work)
         outer_step = None
         if wanted is not None and (wanted.step, wanted.attempt) != tried:
@@ -100,7 +104,7 @@ async def exchange(context: Context) -> None:
         if roster is None:
             await _decline(context, wanted)
             continue
-        edges = Edges()
+        edges = ReduceLinks()
         try:
             await _attempt(context, outer_step, roster, edges)
         finally:
@@ -125,12 +129,14 @@ async def _decline(context: Context, roster: Roster) -> None:
         await context.ledger.submit(Ready(context.me, work.step, work.tokens, len(work.blocks)))
 
 
-async def _attempt(context: Context, outer_step: OuterStep, roster: Roster, edges: Edges) -> None:
+async def _attempt(
+    context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
+) -> None:
     """Run one reduce, from its roster to our report of it."""
     step, attempt = roster.step, roster.attempt
     where = {"step": step, "attempt": attempt, "schedule": roster.schedule}
     context.journal.write("exchange-started", **where, peers=roster.peers)
-    context.state.enter(Exchanging())
+    context.state.set_state(Exchanging())
     try:
         update = await _averaged(context, outer_step, roster, edges)
     except ReduceAborted as exc:
@@ -142,7 +148,7 @@ async def _attempt(context: Context, outer_step: OuterStep, roster: Roster, edge
                 await context.changes.wait()
     else:
         context.reduce.report = ReduceReport(step, attempt, update, ())
-        context.state.enter(StandingBy("for the members to commit the update"))
+        context.state.set_state(StandingBy("for the members to commit the update"))
         await context.ledger.submit(UpdateHeld(update, (step, attempt)))
         await context.ledger.submit(ReduceDone(context.me, step, attempt, update))
         context.own_heartbeat.send_now()
@@ -168,13 +174,13 @@ async def give_up(context: Context, why: ReduceAborted) -> None:
     if why.heard:
         suspects = ()
     context.reduce.report = ReduceReport(step, attempt, None, suspects)
-    context.state.enter(StandingBy("for the members to decide how to continue"))
+    context.state.set_state(StandingBy("for the members to decide how to continue"))
     await context.ledger.submit(ReduceFailed(context.me, step, attempt, suspects))
     context.own_heartbeat.send_now()
 
 
 async def _averaged(
-    context: Context, outer_step: OuterStep, roster: Roster, edges: Edges
+    context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
 ) -> Digest:
     """Run `_reduce`, with `averaging` set meanwhile; tasks that would fetch the update wait for its
     end."""
@@ -183,10 +189,12 @@ async def _averaged(
         return await _reduce(context, outer_step, roster, edges)
     finally:
         context.reduce.averaging = None
-        context.changes.ring()
+        context.changes.notify_all()
 
 
-async def _reduce(context: Context, outer_step: OuterStep, roster: Roster, edges: Edges) -> Digest:
+async def _reduce(
+    context: Context, outer_step: OuterStep, roster: Roster, edges: ReduceLinks
+) -> Digest:
     """Run the reduce, store the update that it made, and return the update's digest.
 
     Raises:
@@ -360,6 +368,6 @@ def why_moot(context: Context, roster: Roster) -> ReduceAborted | None:
     )
     if lost:
         return ReduceAborted(*where, lost, "a participant is down")
-    if without := confessed(context.ledger.snapshot, context.ledger.core.view):
+    if without := confessed(context.ledger.snapshot, context.ledger.core.reports):
         return ReduceAborted(*where, without, "a participant lost its work", heard=True)
     return None

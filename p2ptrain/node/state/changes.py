@@ -1,8 +1,8 @@
 """Wake the tasks of a node when the shared state has changed.
 
-There is one condition for everybody: a task that changes something calls `ring`, and every waiting
-task looks at the whole state again. One condition per task would be cheaper, but a caller could
-forget one of them. A node has a dozen tasks and a few changes a second.
+There is one condition variable for everybody: a task that changes something calls `notify_all`, and
+every waiting task checks the whole state again. One condition variable per task would be cheaper,
+but a caller could forget one of them. A node has a dozen tasks and a few changes a second.
 """
 
 from __future__ import annotations
@@ -15,22 +15,26 @@ from p2ptrain.errors import P2PTrainError
 
 
 class Changes:
-    """A condition to wait on. A task must not reach a checkpoint between its look at the state and
-    `wait`."""
+    """A condition variable for the tasks of one trio thread.
+
+    It needs no lock: a task checks the state and calls `wait` without a checkpoint between the two,
+    so it misses no change. After `wait` it must check the state again.
+    """
 
     def __init__(self) -> None:
-        self._rung = trio.Event()
+        self._notified = trio.Event()
 
-    def ring(self) -> None:
-        self._rung.set()
-        self._rung = trio.Event()
+    def notify_all(self) -> None:
+        """Wake every task that waits."""
+        self._notified.set()
+        self._notified = trio.Event()
 
     async def wait(self, *, at_most_s: float = float("inf")) -> None:
-        """Return when some task calls `ring`, or after `at_most_s`."""
+        """Return when some task calls `notify_all`, or after `at_most_s`."""
         with trio.move_on_after(at_most_s):
-            await self._rung.wait()
+            await self._notified.wait()
 
-    async def so_long_as(
+    async def run_while(
         self, holds: Callable[[], bool], work: Callable[[], Awaitable[None]]
     ) -> bool:
         """Run `work`, and cancel it once `holds` returns False. Return whether `work` finished.

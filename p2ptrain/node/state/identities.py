@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Identities:
-    """The state of one life of a node. `duplicate_identity` writes `watch`, `desk` and `news`;
+    """The state of one life of a node. `duplicate_identity` writes `watch`, `mailboxes` and `news`;
     `gossip` writes `incarnations`; `outdated_heartbeats` writes `replays`.
     """
 
@@ -30,7 +30,7 @@ class Identities:
     """Decides whether this process is the only one with its identity. Holds our incarnation."""
     incarnations: Incarnations
     """The newest incarnation of each other peer."""
-    desk: IdentityMailboxes
+    mailboxes: IdentityMailboxes
     """Questions of other peers, and notes that wait for them here."""
     news: Changes
     """Rings when a peer asked or answered whether we are alone."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import trio
 
 from p2ptrain.archive.chain_log import Origin
-from p2ptrain.archive.step_index import History
+from p2ptrain.archive.step_index import StepIndex
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.state import LedgerState
@@ -103,7 +103,7 @@ class LedgerPort:
     """The events that the ledger has not handled yet."""
     vote_records: int = field(init=False)
     """The number of records in `votes`."""
-    history: History = field(init=False)
+    history: StepIndex = field(init=False)
     """The entries by outer step."""
     updates_awaited: set[Digest] = field(default_factory=set)
     """The updates that are being fetched for a vote."""
@@ -114,7 +114,7 @@ class LedgerPort:
 
     def __post_init__(self) -> None:
         self.vote_records = sum(1 for _ in self.votes)
-        self.history = History(self.core.kept)
+        self.history = StepIndex(self.core.kept)
 
     @property
     def snapshot(self) -> LedgerState:

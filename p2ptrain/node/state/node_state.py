@@ -42,7 +42,7 @@ class NodeState:
         waits = isinstance(self.current, StandingBy | Serving)
         return Isolated(self.isolated) if waits and self.isolated else self.current
 
-    def enter(self, state: State) -> None:
+    def set_state(self, state: State) -> None:
         """Change the node's state to `state`, and journal it if the name changes. Any task may call
         this.
 
@@ -54,7 +54,7 @@ class NodeState:
             self.journal.write("state", state=state.name)
         self.current = state
 
-    def enter_unless_training(self, state: State) -> None:
+    def set_state_unless_training(self, state: State) -> None:
         """Enter `state` unless the node trains, exchanges or serves, which says more."""
         if not isinstance(self.current, (Training, Exchanging, Serving)):
-            self.enter(state)
+            self.set_state(state)

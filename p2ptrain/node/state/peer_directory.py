@@ -77,6 +77,6 @@ class PeerDirectory:
         site = self.network.site_of(endpoint.peer)
         return not is_this_machine(endpoint.host) or (bool(site) and is_this_machine(site))
 
-    def complain(self, event: str, about: str, **fields: object) -> None:
+    def report_misbehaviour(self, event: str, about: str, **fields: object) -> None:
         """Journal what a peer did wrong, with a rate limit."""
         self.complaints.complain(event, about, fields, trio.current_time())

@@ -10,7 +10,7 @@ from p2ptrain.observe.states import Training
 from p2ptrain.peers.heartbeat import ReadyReport
 from p2ptrain.peers.validation_tally import ValidationTally
 from p2ptrain.state import Arena
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TrainerState:
     """The validation losses of θ that members report."""
     arena: Arena | None = None
     """The memory shared with the trainer; None on a seed, which has no trainer."""
-    work: Work | None = None
+    work: LocalWork | None = None
     """The finished work that this node offers for the next reduce."""
     inner_step: int = 0
     inner_steps: int = 0

@@ -59,7 +59,7 @@ async def own_files(context: Context, idle: Callable[[], bool]) -> tuple[str, ..
     async def fetch() -> None:
         files.extend(map(str, await lease_data.paths_of(context, share)))
 
-    await context.changes.so_long_as(lambda: idle() and context.ledger.snapshot.step == step, fetch)
+    await context.changes.run_while(lambda: idle() and context.ledger.snapshot.step == step, fetch)
     return tuple(files)
 
 
@@ -88,16 +88,16 @@ def measured(context: Context, step: int, loss: float, tokens: int) -> None:
         refused=refused,
     )
     context.own_heartbeat.send_now()
-    context.changes.ring()
+    context.changes.notify_all()
 
 
-def hear(context: Context, peer: PeerId, heartbeat: Heartbeat) -> None:
+def note_share_report(context: Context, peer: PeerId, heartbeat: Heartbeat) -> None:
     """Count a heartbeat's report of its sender's share. On another line θ is different."""
     report = heartbeat.validation
     if report is None or heartbeat.line != context.ledger.snapshot.line:
         return
     if refused := context.trainer.validation.note_report(peer, report):
-        context.peers.complain("validation-refused", peer, reason=refused)
+        context.peers.report_misbehaviour("validation-refused", peer, reason=refused)
 
 
 async def gather_validation(context: Context) -> None:
@@ -109,7 +109,7 @@ async def gather_validation(context: Context) -> None:
             context.now(), lambda peer: _is_gone(context, peer)
         ):
             event = "evaluated" if each.loss is not None else "not-evaluated"
-            context.journal.write(event, **_account(each))
+            context.journal.write(event, **_journal_fields(each))
         await context.changes.wait(at_most_s=LOOK_S)
 
 
@@ -117,15 +117,15 @@ def _begin(context: Context, step: int) -> None:
     """Start counting for θ of `step` if its shares are known. Reports may have come before."""
     who = shares(context, step)
     if who and context.trainer.validation.begin(step, who, context.now()):
-        for view in context.peers.table:
-            hear(context, view.peer, view.heartbeat)
+        for record in context.peers.table:
+            note_share_report(context, record.peer, record.heartbeat)
 
 
 def _is_gone(context: Context, peer: PeerId) -> bool:
     return peer != context.me and context.peers.is_down(peer)
 
 
-def _account(validation: Validation) -> dict[str, object]:
+def _journal_fields(validation: Validation) -> dict[str, object]:
     return {
         "step": validation.step,
         "loss": validation.loss,

@@ -27,7 +27,7 @@ from p2ptrain.store import digest_of
 FILE_BYTES_MAX = 4096
 
 
-def recall(context: Context, config: TrainerConfig) -> TrainerConfig:
+def load_halving(context: Context, config: TrainerConfig) -> TrainerConfig:
     """Return `config` with the micro-batch that earlier trainers with these settings found, if
     any."""
     path = context.home.halving
@@ -49,7 +49,7 @@ def recall(context: Context, config: TrainerConfig) -> TrainerConfig:
     return replace(config, halving=kept.halving)
 
 
-def keep(context: Context, config: TrainerConfig, halving: Halving) -> None:
+def save_halving(context: Context, config: TrainerConfig, halving: Halving) -> None:
     """Save the found micro-batch for the settings `config`, unless the user has set one."""
     if context.config.micro_batch:
         return

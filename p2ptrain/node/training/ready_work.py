@@ -15,7 +15,7 @@ from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.state.context import Context
 from p2ptrain.observe.states import StandingBy
 from p2ptrain.ring import contribution_peak
-from p2ptrain.sync.trainer_orders import Blocks, Work
+from p2ptrain.sync.trainer_orders import Blocks, LocalWork
 
 
 async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
@@ -40,9 +40,9 @@ async def hold_to_the_bound(context: Context, outer_step: OuterStep) -> None:
         )
 
 
-async def offer(context: Context, ready: FragmentReady, lease: Blocks) -> None:
+async def offer_work(context: Context, ready: FragmentReady, lease: Blocks) -> None:
     """Offer all of our `lease`, which the trainer has finished: from now on it may be averaged."""
-    work = Work(ready.step, lease, ready.tokens)
+    work = LocalWork(ready.step, lease, ready.tokens)
     context.trainer.work = work
     context.journal.write(
         "ready",
@@ -53,18 +53,18 @@ async def offer(context: Context, ready: FragmentReady, lease: Blocks) -> None:
         trained=lease,
         loss=ready.loss,
     )
-    context.state.enter(StandingBy("for the others to finish their inner steps"))
-    await _tell(context, work)
+    context.state.set_state(StandingBy("for the others to finish their inner steps"))
+    await _send_ready(context, work)
 
 
-async def offer_again(context: Context) -> None:
+async def offer_work_again(context: Context) -> None:
     """Offer standing work again when a new trainer starts. The task of the old trainer may have
-    ended in `offer`, before our ledger received the event. No trainer makes the work again, so no
-    other offer would follow. A repeated offer changes nothing.
+    ended in `offer_work`, before our ledger received the event. No trainer makes the work again, so
+    no other offer would follow. A repeated offer changes nothing.
     """
     work = context.trainer.work
     if work is not None and stands(context):
-        await _tell(context, work)
+        await _send_ready(context, work)
 
 
 def stands(context: Context) -> bool:
@@ -76,6 +76,6 @@ def stands(context: Context) -> bool:
     return work.stands_for(state.step, lease, outer_step.pace)
 
 
-async def _tell(context: Context, work: Work) -> None:
+async def _send_ready(context: Context, work: LocalWork) -> None:
     await context.ledger.submit(Ready(context.me, work.step, work.tokens, len(work.blocks)))
     context.own_heartbeat.send_now()

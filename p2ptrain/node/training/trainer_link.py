@@ -22,14 +22,14 @@ from p2ptrain.observe.states import Loading, StandingBy
 from p2ptrain.run import Leg
 from p2ptrain.sync.trainer_orders import (
     AheadOrder,
-    Desk,
     LoadOrder,
     MergeOrder,
     Order,
     RebaseOrder,
+    TrainerProgress,
     TrainOrder,
-    after,
     next_orders,
+    progress_after,
 )
 
 READ_BYTES = 1 << 16
@@ -38,16 +38,16 @@ RESTARTED = "trainer"
 """Key of the warning after a restart; it is removed when work of the new trainer is offered."""
 
 
-class Conversation:
+class TrainerSession:
     """One trainer from its Hello to its end."""
 
     def __init__(self, context: Context, running: RunningTrainer) -> None:
         self._context = context
         self._running = running
         self._up = False
-        self._desk: Desk | None = None
+        self._progress: TrainerProgress | None = None
         self._paths: tuple[str, ...] = ()
-        """The files of the desk's blocks."""
+        """The files of the blocks in `_progress`."""
         self._rates = inner_rates(Leg(context.manifest))
         """The rates that it trains with; at first those of its settings."""
         self._first_inner_step = 0
@@ -69,20 +69,20 @@ class Conversation:
     def _rests_on_wrong_theta(self) -> bool:
         return self._began_at != self._context.outer.replaced
 
-    async def hold(self) -> None:
+    async def serve(self) -> None:
         """Serve the trainer until it ends.
 
         Raises:
             TrainerError: it ended, stalled or cannot go on.
         """
         if self._context.ledger.snapshot.phase is not Phase.ENDED:
-            self._context.state.enter(Loading())
-        await ready_work.offer_again(self._context)
+            self._context.state.set_state(Loading())
+        await ready_work.offer_work_again(self._context)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen)
-                nursery.start_soon(self._heard_out, self._watch)
-                nursery.start_soon(self._heard_out, self._give_orders)
+                nursery.start_soon(self._run_then_drain, self._watch)
+                nursery.start_soon(self._run_then_drain, self._give_orders)
         except BaseExceptionGroup as group:
             ended, others = group.split(TrainerError)
             if others is not None:
@@ -99,34 +99,34 @@ class Conversation:
             except OSError:
                 received = b""  # A killed trainer can reset the socket instead of closing it.
             for frame in await trio.to_thread.run_sync(self._running.feed, received):
-                await self._hear(frame)
+                await self._handle_frame(frame)
             self._hears = False
-            self._context.changes.ring()
+            self._context.changes.notify_all()
 
     async def _watch(self) -> None:
         told = ""
         while True:
             await trio.to_thread.run_sync(self._running.check)
             if (wanted := self._running.waits_for) != told:
-                self._context.state.enter(StandingBy(wanted) if wanted else Loading())
-                self._context.changes.ring()
+                self._context.state.set_state(StandingBy(wanted) if wanted else Loading())
+                self._context.changes.notify_all()
                 told = wanted
             if self._rests_on_wrong_theta:
                 raise TrainerError("its work started from a wrong θ", code="STATE-DIFFERS")
             await trio.sleep(self._context.timing.trainer_look_s)
 
-    async def _heard_out(self, task: Callable[[], Awaitable[None]]) -> None:
+    async def _run_then_drain(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run `task`. If it finds that the trainer has ended, wait until all frames are processed:
         the last frame says why the trainer ended, and `_listen` raises that.
         """
         try:
             await task()
         except TrainerExited:
-            while self._hears or self._has_more_to_say():
+            while self._hears or self._has_unread_bytes():
                 await trio.sleep(LAST_WORDS_LOOK_S)
             raise
 
-    def _has_more_to_say(self) -> bool:
+    def _has_unread_bytes(self) -> bool:
         """Return whether unread bytes of the trainer remain, or its end of file."""
         try:
             self._running.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -142,7 +142,7 @@ class Conversation:
         while True:
             orders = await self._orders_with_data()
             for order in orders:
-                await self._give(order)
+                await self._send_order(order)
             measures = await self._measure_our_share()
             if not orders and not measures:
                 await self._context.changes.wait()
@@ -159,13 +159,17 @@ class Conversation:
 
     def _taken(self) -> bool:
         """Return whether the work that the trainer has offered was averaged into θ."""
-        context, desk = self._context, self._desk
-        if desk is None or not desk.offered or desk.step >= context.ledger.snapshot.step:
+        context, progress = self._context, self._progress
+        if (
+            progress is None
+            or not progress.offered
+            or progress.step >= context.ledger.snapshot.step
+        ):
             return False
-        if desk.step < context.ledger.kept.start.step:
+        if progress.step < context.ledger.kept.start.step:
             return False  # That step was pruned. A Load is always correct.
         return any(
-            each.peer == context.me for each in context.ledger.history.participants(desk.step)
+            each.peer == context.me for each in context.ledger.history.participants(progress.step)
         )
 
     def _may_read_theta(self) -> bool:
@@ -186,14 +190,14 @@ class Conversation:
             return []
         lease = state.leases.get(context.me, ())
         if not lease:
-            self._desk = None  # If the same lease returns in this step, it starts again.
+            self._progress = None  # If the same lease returns in this step, it starts again.
         if not lease and self._may_read_theta():
             context.trainer.work = None
-            context.state.enter(StandingBy("for a place in the next roster"))
-        if self._desk is None and ready_work.stands(context):
+            context.state.set_state(StandingBy("for a place in the next roster"))
+        if self._progress is None and ready_work.stands(context):
             return []  # The previous trainer made the work; `local` must not change.
         taken = self._taken()
-        orders = next_orders(self._desk, state.step, lease, outer_step.pace, taken=taken)
+        orders = next_orders(self._progress, state.step, lease, outer_step.pace, taken=taken)
         return orders if orders and self._may_give(orders[0]) else []
 
     def _may_give(self, order: Order) -> bool:
@@ -209,7 +213,7 @@ class Conversation:
         blocks = [block for each in trains for block in each.blocks]
         return [self._context.data_block(block) for block in blocks]
 
-    async def _give(self, order: Order) -> None:
+    async def _send_order(self, order: Order) -> None:
         context = self._context
         outer_step = context.outer_step(order.step)
         match order:
@@ -219,9 +223,9 @@ class Conversation:
                 self._to_train, self._paths = 0, ()
             case MergeOrder(step):
                 frame = frames.Merge(step)
-                assert self._desk is not None
+                assert self._progress is not None
                 self._first_inner_step = outer_step.first_inner_step
-                self._paths = self._paths[self._desk.offered :]
+                self._paths = self._paths[self._progress.offered :]
             case RebaseOrder(step):
                 frame = frames.Rebase(step)
             case TrainOrder(step, blocks) | AheadOrder(step, blocks):
@@ -231,7 +235,7 @@ class Conversation:
                     map(str, await lease_data.paths_of(context, self._blocks_of([order])))
                 )
                 self._paths += paths
-                before = len(self._desk.blocks) if self._desk else 0
+                before = len(self._progress.blocks) if self._progress else 0
                 others = context.ledger.history.newest_participants(step)
                 pull = eagerness(outer_step.manifest, others, context.me)
                 begun = self._first_inner_step + before
@@ -239,8 +243,8 @@ class Conversation:
                 self._to_train += len(blocks)
                 if blocks and not ahead:
                     context.trainer.begin_inner_steps(before, before + len(blocks))
-                    context.state.enter(context.trainer.shown)
-        self._desk = after(self._desk, order)
+                    context.state.set_state(context.trainer.shown)
+        self._progress = progress_after(self._progress, order)
         if not isinstance(order, AheadOrder):
             self._context.trainer.work = None
         self._note_use_of_theta()
@@ -280,12 +284,12 @@ class Conversation:
     def _note_use_of_theta(self) -> None:
         """Set `theta_in_use`: from an order until a report for its step. `outer_task` waits for
         that."""
-        owes_report = self._desk is not None and self._answered_step != self._desk.step
+        owes_report = self._progress is not None and self._answered_step != self._progress.step
         self._context.trainer.theta_in_use = owes_report or self._evaluating
 
     # -- reports of the trainer -------------------------------------------------------------------
 
-    async def _hear(self, frame: frames.Frame) -> None:
+    async def _handle_frame(self, frame: frames.Frame) -> None:
         context = self._context
         match frame:
             case frames.Hello():
@@ -308,7 +312,7 @@ class Conversation:
                 context.journal.write("evaluation-failed", code=code, reason=text)
                 self._forget_damaged(self._held_out)
             case frames.Failed(code, text):
-                blocks = self._desk.blocks if self._desk else ()
+                blocks = self._progress.blocks if self._progress else ()
                 self._forget_damaged([context.data_block(block) for block in blocks])
                 raise TrainerError(f"the trainer cannot continue: {text}", code=code)
             case _:
@@ -341,27 +345,27 @@ class Conversation:
             return
         if ready.block_paths != self._paths:
             raise TrainerError("the trainer did not train on its assigned blocks")
-        assert self._desk is not None
-        await ready_work.hold_to_the_bound(context, context.outer_step(self._desk.step))
+        assert self._progress is not None
+        await ready_work.hold_to_the_bound(context, context.outer_step(self._progress.step))
         if self._whole_lease_of(ready) != lease:
             return
-        self._desk = replace(self._desk, offered=ready.blocks)
+        self._progress = replace(self._progress, offered=ready.blocks)
         self._running.useful = True
         context.alerts.clear(RESTARTED)
-        await ready_work.offer(context, ready, lease)
+        await ready_work.offer_work(context, ready, lease)
 
     def _whole_lease_of(self, ready: frames.FragmentReady) -> tuple[int, ...]:
         """Return the due part of our lease as agreed now, if exactly that is `ready`; else (). Work
         based on a θ that was found wrong since does not count: offered work would outlive this
         trainer, which `_watch` ends."""
-        state, desk = self._context.ledger.snapshot, self._desk
-        if self._rests_on_wrong_theta or desk is None:
+        state, progress = self._context.ledger.snapshot, self._progress
+        if self._rests_on_wrong_theta or progress is None:
             return ()
-        if not ready.step == desk.step == state.step:
+        if not ready.step == progress.step == state.step:
             return ()
         lease = state.leases.get(self._context.me, ())
-        due = desk.due(lease, self._context.outer_step(state.step).pace)
-        return due if desk.blocks == due and ready.blocks == len(due) else ()
+        due = progress.due(lease, self._context.outer_step(state.step).pace)
+        return due if progress.blocks == due and ready.blocks == len(due) else ()
 
     def _note_progress(self, progress: frames.Progress) -> None:
         context = self._context
@@ -379,10 +383,10 @@ class Conversation:
             gradient_norm=progress.gradient_norm,
         )
         self._to_train = max(0, self._to_train - 1)
-        ahead = self._desk is not None and bool(self._desk.offered)
+        ahead = self._progress is not None and bool(self._progress.offered)
         context.trainer.note_progress(progress, progress.computed_s(block_tokens), ahead=ahead)
         if not ahead:
-            context.state.enter(context.trainer.shown)
+            context.state.set_state(context.trainer.shown)
 
     def _forget_damaged(self, blocks: Sequence[Digest]) -> None:
         """Read these blocks once. The store counts a damaged one as missing from then on, so the

@@ -74,12 +74,14 @@ def subprocesses(context: Context) -> Trainers:
     assert context.trainer.arena is not None, "a seed has no trainer"
     config = context.config
     settings = _settings(context)
-    trainer, found = (
-        micro_batch_memory.recall(context, settings),
-        partial(micro_batch_memory.keep, context, settings),
+    trainer, on_halving = (
+        micro_batch_memory.load_halving(context, settings),
+        partial(micro_batch_memory.save_halving, context, settings),
     )
     if not config.ranks_host:
-        return Supervisor(trainer, *context.trainer.arena.fds, ranks=config.ranks, found=found)
+        return Supervisor(
+            trainer, *context.trainer.arena.fds, ranks=config.ranks, on_halving=on_halving
+        )
     return ExternalTrainers(
         # The ranks' hosts keep the optimizer's state, and have a setting of their own for its
         # folder.
@@ -91,7 +93,7 @@ def subprocesses(context: Context) -> Trainers:
         config.ranks_port,
         config.ranks,
         context.journal.write,
-        found=found,
+        on_halving=on_halving,
     )
 
 

@@ -15,7 +15,7 @@ import trio
 from p2ptrain.errors import TrainerError, TrainerUnfit
 from p2ptrain.node.optimizer_sharing.recipient import take_inner_state
 from p2ptrain.node.state.context import Context
-from p2ptrain.node.training.trainer_link import RESTARTED, Conversation
+from p2ptrain.node.training.trainer_link import RESTARTED, TrainerSession
 from p2ptrain.node.training.trainer_processes import RunningTrainer, Trainers
 from p2ptrain.observe.cautions import Caution
 
@@ -38,7 +38,7 @@ async def train(context: Context, trainers: Trainers, *, stop_s: float = STOP_S)
         context.journal.write("trainer-started", pids=running.pids)
         again = False
         try:
-            await Conversation(context, running).hold()
+            await TrainerSession(context, running).serve()
         except TrainerError as exc:
             context.journal.write(
                 "trainer-ended", code=exc.code, reason=exc.what, evidence=exc.evidence
@@ -65,4 +65,4 @@ async def _start(trainers: Trainers, last: TrainerError | None) -> RunningTraine
 
 def _forget_trainer(context: Context) -> None:
     context.trainer.note_end()
-    context.changes.ring()
+    context.changes.notify_all()

@@ -16,7 +16,7 @@ from p2ptrain.ledger.chain.values import Branch, LineId, vote_message
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, Propose
 from p2ptrain.simulation.checkers.lines import Lines
 from p2ptrain.simulation.checkers.watching import Decision, Watch
-from p2ptrain.simulation.disk import Disk, verify
+from p2ptrain.simulation.disk import SimDisk, verify
 
 Place = tuple[PeerId, LineId, int]
 
@@ -42,7 +42,7 @@ class LiarsAreExposed(Watch):
     votes: dict[Place, dict[int, Digest]] = field(default_factory=dict)
     promises: dict[Place, set[tuple[int, int]]] = field(default_factory=dict)
 
-    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
         if isinstance(message, Accept):
             vote = message.vote
             self._vote((vote.voter, vote.line, vote.height), vote.round, vote.entry, vote.signature)

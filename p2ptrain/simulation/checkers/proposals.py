@@ -11,7 +11,7 @@ from p2ptrain.ledger.chain.values import LineId, promise_message, vote_message
 from p2ptrain.ledger.messages.messages import Accept, Message, Promise, PromiseProof, Propose
 from p2ptrain.simulation.checkers.lines import Lines
 from p2ptrain.simulation.checkers.watching import Decision, Watch
-from p2ptrain.simulation.disk import Disk, verify
+from p2ptrain.simulation.disk import SimDisk, verify
 
 Proposal = tuple[LineId, int, int, Digest]
 """Line, height and round of a proposal, and the digest of its entry."""
@@ -36,7 +36,7 @@ class ProposalsAreSigned(Watch):
         after = decision.after
         self.voters[after.line, after.height + 1] = after.voters
 
-    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
         if isinstance(message, Propose):
             line, height = self.lines.of_proposal(message), message.height
             proposal = (line, height, message.round, message.entry.digest)
@@ -88,7 +88,7 @@ class ProposalsAreEntitled(Watch):
         after = decision.after
         self.voters[after.line, after.height + 1] = after.voters
 
-    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
         if isinstance(message, Propose):
             if message.round > 0:
                 line = self.lines.of_proposal(message)

@@ -31,7 +31,7 @@ from p2ptrain.simulation.checkers.proposals import (
 )
 from p2ptrain.simulation.checkers.troubles import Troubles
 from p2ptrain.simulation.checkers.watching import Checker, Decision, Watch
-from p2ptrain.simulation.disk import Disk, verify
+from p2ptrain.simulation.disk import SimDisk, verify
 from p2ptrain.simulation.liars.spoiling import (
     ExclusionsAreShared,
     SpoilersCostLittle,
@@ -123,7 +123,7 @@ class VotesAreKept(Watch):
     promises: dict[Place, set[tuple[int, int]]] = field(default_factory=dict)
     liars: frozenset[PeerId] = frozenset()
 
-    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
         if voter in self.liars:
             return
         match message:
@@ -145,7 +145,7 @@ class VotesAreKept(Watch):
             case _:
                 pass
 
-    def _check_disk(self, place: Place, disk: Disk, round: int, *, promise: bool) -> None:
+    def _check_disk(self, place: Place, disk: SimDisk, round: int, *, promise: bool) -> None:
         """Check that the vote or promise, and all entries below its height, are on disk."""
         voter, line, height = place
         if disk.height < height - 1:

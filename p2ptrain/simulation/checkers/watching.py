@@ -10,7 +10,7 @@ from p2ptrain.ids import Digest, PeerId
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Certified
 from p2ptrain.ledger.messages.messages import Message
-from p2ptrain.simulation.disk import Disk
+from p2ptrain.simulation.disk import SimDisk
 
 BlocksTrained = Mapping[PeerId, tuple[int, ...]]
 
@@ -25,7 +25,7 @@ class Decision:
     certified: Certified
     before: LedgerState
     after: LedgerState
-    disks: Mapping[PeerId, Disk]
+    disks: Mapping[PeerId, SimDisk]
     trained: BlocksTrained
     is_first: bool = True
     at_s: float = 0.0
@@ -35,7 +35,7 @@ class Checker(Protocol):
     violations: list[str]
 
     def on_decision(self, decision: Decision) -> None: ...
-    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None: ...
+    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None: ...
     def on_state(self, peer: PeerId, state: LedgerState) -> None: ...
     def on_applied(
         self, peer: PeerId, step: int, theta: Digest, entry: Digest | None = None
@@ -55,7 +55,7 @@ class Watch:
     def on_decision(self, decision: Decision) -> None:
         return
 
-    def on_vote(self, voter: PeerId, message: Message, disk: Disk) -> None:
+    def on_vote(self, voter: PeerId, message: Message, disk: SimDisk) -> None:
         return
 
     def on_state(self, peer: PeerId, state: LedgerState) -> None:

@@ -23,7 +23,7 @@ from p2ptrain.peers.duplicate_watch import FRESH_S, LINGER_S, QUIET_S, USUAL_TIM
 from p2ptrain.peers.incarnations import starts_of
 
 if TYPE_CHECKING:
-    from p2ptrain.simulation.identities.process import Beat, Process
+    from p2ptrain.simulation.identities.process import MarkedHeartbeat, SimProcess
     from p2ptrain.simulation.identities.world import IdentityWorld
 
 BOTH_VOTE_S = 25.0
@@ -42,9 +42,9 @@ class Checkers:
         self._world = world
         self.violations: list[str] = []
         self._taken: dict[tuple[int, PeerId], tuple[int, int]] = {}
-        world.clock.after(1.0, self._look)
+        world.clock.after(1.0, self._check)
 
-    def found_duplicate(self, process: Process) -> None:
+    def found_duplicate(self, process: SimProcess) -> None:
         """Check a process that stops voting, or does not start: it must not have been alone."""
         others = [each for each in self._world.processes if each.me == process.me]
         others = [each for each in others if each is not process]
@@ -54,12 +54,12 @@ class Checkers:
         if not any(each.ended_s is None or each.ended_s >= since_s for each in others):
             self._object("NobodyIsStoppedByLies", f"{process.me} was alone")
 
-    def started(self, process: Process) -> None:
+    def started(self, process: SimProcess) -> None:
         now = self._world.clock.now
         if now > process.began_s + USUAL_TIMING.start_wait_s + 0.01:
             self._object("StartsAreQuick", f"{process.me} took {now - process.began_s:.1f} s")
 
-    def spoken(self, process: Process, beat: Beat) -> None:
+    def spoken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
         counted = starts_of(beat.mark.incarnation)
         if counted > process.home.durable_count:
             self._object("CountsAreDurable", f"{process.me} shows {counted} and keeps less")
@@ -69,13 +69,13 @@ class Checkers:
         if counted > most:
             self._object("CountsAreEarned", f"{process.me} has come to {counted} starts")
 
-    def taken(self, process: Process, beat: Beat) -> None:
+    def taken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
         key, order = (id(process), beat.author), (beat.mark.incarnation, beat.serial)
         if order <= self._taken.get(key, (-1, -1)):
             self._object("HeartbeatsGoForward", f"{process.me} took an old one of {beat.author}")
         self._taken[key] = order
 
-    def named(self, process: Process, forwarder: PeerId) -> None:
+    def named(self, process: SimProcess, forwarder: PeerId) -> None:
         if forwarder != self._world.liar:
             self._object("CulpritsReplayed", f"{process.me} named {forwarder}")
 
@@ -84,15 +84,15 @@ class Checkers:
             if self._is_alone(process):
                 self._check_heard(process)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for peer in self._world.honest:
             running = [each for each in self._world.of(peer) if each.running]
             for index, one in enumerate(running):
                 for other in running[index + 1 :]:
                     self._check_pair(one, other)
-        self._world.clock.after(1.0, self._look)
+        self._world.clock.after(1.0, self._check)
 
-    def _check_pair(self, one: Process, other: Process) -> None:
+    def _check_pair(self, one: SimProcess, other: SimProcess) -> None:
         assert one.running_s is not None
         assert other.running_s is not None
         both_s = self._world.clock.now - max(one.running_s, other.running_s, self._settled_s())
@@ -107,7 +107,7 @@ class Checkers:
         """Return the time since which enough members can be asked: the last start of a process."""
         return max((each.running_s or 0.0 for each in self._world.processes), default=0.0)
 
-    def _is_alone(self, process: Process) -> bool:
+    def _is_alone(self, process: SimProcess) -> bool:
         """Return whether `process` has run for `HEARD_S` without another of its identity."""
         since_s = self._world.clock.now - HEARD_S
         others = [each for each in self._world.processes if each.me == process.me]
@@ -122,7 +122,7 @@ class Checkers:
             )
         )
 
-    def _check_heard(self, process: Process) -> None:
+    def _check_heard(self, process: SimProcess) -> None:
         for other in self._world.processes:
             if other.me == process.me or not self._is_alone(other):
                 continue
@@ -133,7 +133,7 @@ class Checkers:
         self.violations.append(f"{rule}: at {self._world.clock.now:.1f} s, {what}")
 
 
-def _is_ended_by(one: Process, other: Process) -> bool:
+def _is_ended_by(one: SimProcess, other: SimProcess) -> bool:
     """Return whether `one` has found `other` and ends because of it."""
     found = one.watch.duplicate
     return found is not None and found.ends_us and other.watch.is_ours(found.incarnation)

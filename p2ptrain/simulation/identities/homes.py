@@ -1,6 +1,6 @@
 """The home of a simulated process, which survives crashes. Its disk may lose unsynced writes.
 
-`start_count.count` itself runs on it, so a count that is shown before it is durable is found.
+`start_count.count_start` itself runs on it, so a count that is shown before it is durable is found.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SimHome:
         self.kept: list[dict[Path, bytes]] = [{}]
 
     def count(self, at_least: int) -> int:
-        counted = start_count.count(_FILE, at_least, cast(Disk, self.disk))
+        counted = start_count.count_start(_FILE, at_least, cast(Disk, self.disk))
         self.kept.append(dict(self.disk.durable))
         return counted
 

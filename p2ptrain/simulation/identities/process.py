@@ -40,13 +40,13 @@ rarer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class MarkedHeartbeat:
     author: PeerId
     mark: Mark
     serial: int
 
 
-class Process:
+class SimProcess:
     """`reaches` are the connected peers. `lone`: at the start there was no peer to ask."""
 
     def __init__(
@@ -61,9 +61,9 @@ class Process:
         self.serial = 0
         self.under_way = 0
         self.incarnations = Incarnations(world.is_member)
-        self.desk = IdentityMailboxes(self.incarnations, world.is_member)
+        self.mailboxes = IdentityMailboxes(self.incarnations, world.is_member)
         self.replays = ReplayedHeartbeats()
-        self._seen: dict[Beat, float] = {}
+        self._seen: dict[MarkedHeartbeat, float] = {}
         draw = world.random.getrandbits(DRAW_BITS)
         self.watch = self._watch_as(incarnation_of(home.count(0), draw), starting=True)
         self._over_s = self.began_s + watching.USUAL_TIMING.start_wait_s
@@ -99,7 +99,9 @@ class Process:
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
     def _starting(self) -> None:
-        """Start like `be_alone` and `start` of the node, which wait while a question is open."""
+        """Start like `wait_until_unique` and `start` of the node, which wait while a question is
+        open.
+        """
         if not self.alive or self.running:
             return
         now = self.world.clock.now
@@ -123,17 +125,17 @@ class Process:
         self.running_s = now
         self.world.note_start(self)
         self._beat()
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
-        """Look regularly, like `keep_alone` of the node."""
+    def _check(self) -> None:
+        """Look regularly, like `watch_for_duplicates` of the node."""
         if not self.running:
             return
-        self.look_now()
+        self.check_now()
         due_s = min(self.watch.next_ask_s(), self.world.clock.now + watching.ALARM_S)
-        self.world.clock.at(due_s, self._look)
+        self.world.clock.at(due_s, self._check)
 
-    def look_now(self) -> None:
+    def check_now(self) -> None:
         """Ask a question if one is due, and act on the answers so far."""
         now, found = self.world.clock.now, self.watch.duplicate
         if now >= self.watch.next_ask_s():
@@ -166,42 +168,42 @@ class Process:
         """Stop waiting for one question: it was answered before, or never will be."""
         self.under_way -= 1
 
-    def hear_reply(self, member: PeerId, reply: IdentityReply) -> None:
+    def handle_reply(self, member: PeerId, reply: IdentityReply) -> None:
         if not self.alive:
             return
         self.under_way -= 1
         self.watch.note_reply(member, reply, self.world.clock.now)
         if self.running:
-            self.look_now()
+            self.check_now()
         else:
             self._starting()
 
     # ── as a member ──────────────────────────────────────────────────────────────────────────────
 
     def answer(self, asker: PeerId, question: IdentityQuestion) -> IdentityReply | None:
-        reply = self.desk.answer(asker, question, self.world.clock.now)
-        for notice in self.desk.pop_notices():
+        reply = self.mailboxes.answer(asker, question, self.world.clock.now)
+        for notice in self.mailboxes.pop_notices():
             self.world.publish_notice(self.me, notice)
         return reply
 
-    def hear_notice(self, author: PeerId, notice: IdentityNotice) -> None:
+    def handle_notice(self, author: PeerId, notice: IdentityNotice) -> None:
         now = self.world.clock.now
-        self.desk.note_notice(author, notice, now)
+        self.mailboxes.note_notice(author, notice, now)
         if notice.peer == self.me and notice.proof is None:
             self.watch.note_challenges(author, [notice.nonce], now)
-            self.look_now()
+            self.check_now()
 
     # ── heartbeats ───────────────────────────────────────────────────────────────────────────────
 
     def _beat(self) -> None:
         if not self.running:
             return
-        beat = Beat(self.me, self.watch.mark, self.serial)
+        beat = MarkedHeartbeat(self.me, self.watch.mark, self.serial)
         self.serial += 1
         self.world.publish_beat(self, beat)
         self.world.clock.after(BEAT_S, self._beat)
 
-    def hear_beat(self, forwarder: PeerId, beat: Beat) -> None:
+    def handle_heartbeat(self, forwarder: PeerId, beat: MarkedHeartbeat) -> None:
         """Handle a heartbeat like gossip does: drop it if it is a repetition or stale, else accept
         it and forward it.
         """
@@ -210,7 +212,7 @@ class Process:
             return
         incarnation = beat.mark.incarnation
         if beat.author == self.me:
-            self._hear_own_name(forwarder, incarnation)
+            self._handle_own_heartbeat(forwarder, incarnation)
             return
         if self.incarnations.is_stale(beat.author, incarnation):
             self._complain(forwarder, beat.author, self.incarnations.heard_span(beat.author))
@@ -224,7 +226,7 @@ class Process:
             beat.author, incarnation, beat.serial, now, PATIENCE * BEAT_S
         )
 
-    def _hear_own_name(self, forwarder: PeerId, incarnation: int) -> None:
+    def _handle_own_heartbeat(self, forwarder: PeerId, incarnation: int) -> None:
         if incarnation < self.watch.incarnation:
             spoke = IncarnationSpan(self.running_s or 0.0, self.world.clock.now)
             self._complain(forwarder, self.me, spoke)

@@ -26,7 +26,7 @@ from p2ptrain.peers.incarnations import INCARNATION_MAX, Mark
 from p2ptrain.simulation.clock import Clock
 from p2ptrain.simulation.identities.checkers import Checkers
 from p2ptrain.simulation.identities.homes import SimHome
-from p2ptrain.simulation.identities.process import BEAT_S, Beat, Process
+from p2ptrain.simulation.identities.process import BEAT_S, MarkedHeartbeat, SimProcess
 
 LOSS = 0.05
 DELAY_MAX_S = 0.3
@@ -51,12 +51,12 @@ class IdentityWorld:
         self.strangers = STRANGERS
         self.honest = [name for name in names if name != self.liar]
         self.homes = {name: SimHome() for name in self.honest}
-        self.processes: list[Process] = []
-        self._living: dict[PeerId, list[Process]] = {}
+        self.processes: list[SimProcess] = []
+        self._living: dict[PeerId, list[SimProcess]] = {}
         self.checkers = Checkers(self)
         self.restarts = self.copies = self.replayed = 0
         self.named: set[PeerId] = set()
-        self._beats: list[Beat] = []
+        self._beats: list[MarkedHeartbeat] = []
         self._proofs: list[IdentityProof] = []
         self._nonces: list[tuple[PeerId, bytes]] = []
         self._marks: dict[PeerId, Mark] = {}
@@ -78,26 +78,26 @@ class IdentityWorld:
 
     # ── messages between processes ───────────────────────────────────────────────────────────────
 
-    def carry_question(self, asker: Process, member: PeerId, question: IdentityQuestion) -> None:
+    def carry_question(self, asker: SimProcess, member: PeerId, question: IdentityQuestion) -> None:
         self._nonces.append((asker.me, question.nonce))
         self._proofs += question.proofs
 
         def arrive() -> None:
             reply = self._reply(asker, member, question)
             if reply is not None and self._gets_through():
-                self.clock.after(self._delay_s(), lambda: asker.hear_reply(member, reply))
+                self.clock.after(self._delay_s(), lambda: asker.handle_reply(member, reply))
 
         if self._gets_through():
             self.clock.after(self._delay_s(), arrive)
 
-    def publish_beat(self, sender: Process, beat: Beat) -> None:
+    def publish_beat(self, sender: SimProcess, beat: MarkedHeartbeat) -> None:
         self.checkers.spoken(sender, beat)
         self._remember(beat)
         for peer in self.honest:
             if peer in sender.reaches:
                 self._bring(sender.me, peer, beat)
 
-    def pass_on(self, forwarder: Process, beat: Beat) -> None:
+    def pass_on(self, forwarder: SimProcess, beat: MarkedHeartbeat) -> None:
         peer = self.random.choice(self.honest)
         if peer in forwarder.reaches and peer != beat.author:
             self._bring(forwarder.me, peer, beat)
@@ -105,31 +105,31 @@ class IdentityWorld:
     def publish_notice(self, author: PeerId, notice: IdentityNotice) -> None:
         for peer in self.honest:
             if peer != author:
-                self._bring_to(peer, lambda process: process.hear_notice(author, notice))
+                self._bring_to(peer, lambda process: process.handle_notice(author, notice))
 
-    def note_start(self, process: Process) -> None:
+    def note_start(self, process: SimProcess) -> None:
         self.checkers.started(process)
 
-    def note_duplicate(self, process: Process) -> None:
+    def note_duplicate(self, process: SimProcess) -> None:
         self.checkers.found_duplicate(process)
 
-    def note_taken(self, process: Process, beat: Beat) -> None:
+    def note_taken(self, process: SimProcess, beat: MarkedHeartbeat) -> None:
         self.checkers.taken(process, beat)
 
-    def note_named(self, process: Process, forwarder: PeerId) -> None:
+    def note_named(self, process: SimProcess, forwarder: PeerId) -> None:
         self.named.add(forwarder)
         self.checkers.named(process, forwarder)
 
-    def of(self, peer: PeerId) -> list[Process]:
+    def of(self, peer: PeerId) -> list[SimProcess]:
         """Return the living processes with this identity."""
         living = [each for each in self._living.get(peer, ()) if each.alive]
         self._living[peer] = living
         return living
 
-    def _bring(self, forwarder: PeerId, peer: PeerId, beat: Beat) -> None:
-        self._bring_to(peer, lambda process: process.hear_beat(forwarder, beat))
+    def _bring(self, forwarder: PeerId, peer: PeerId, beat: MarkedHeartbeat) -> None:
+        self._bring_to(peer, lambda process: process.handle_heartbeat(forwarder, beat))
 
-    def _bring_to(self, peer: PeerId, hear: Callable[[Process], None]) -> None:
+    def _bring_to(self, peer: PeerId, hear: Callable[[SimProcess], None]) -> None:
         """Deliver gossip to one random running process of `peer`."""
 
         def arrive() -> None:
@@ -141,7 +141,7 @@ class IdentityWorld:
             self.clock.after(self._delay_s(), arrive)
 
     def _reply(
-        self, asker: Process, member: PeerId, question: IdentityQuestion
+        self, asker: SimProcess, member: PeerId, question: IdentityQuestion
     ) -> IdentityReply | None:
         """Return the answer of the asked member; None if it is down or a stranger."""
         if member == self.liar:
@@ -160,7 +160,7 @@ class IdentityWorld:
     def _starter(self, peer: PeerId, home: SimHome, *, lone: bool = False) -> Callable[[], None]:
         def start() -> None:
             everybody = set(self.members) - {peer}
-            process = Process(self, peer, home, everybody, lone=lone)
+            process = SimProcess(self, peer, home, everybody, lone=lone)
             self.processes.append(process)
             self._living.setdefault(peer, []).append(process)
 
@@ -183,7 +183,7 @@ class IdentityWorld:
         """Return whether no copy exists: one at a time, so that enough members can be asked."""
         return all(len(self.of(peer)) <= 1 for peer in self.honest)
 
-    def _restart(self, process: Process) -> None:
+    def _restart(self, process: SimProcess) -> None:
         """Crash a process, and soon start another from the same home or from an old backup of
         it."""
         self.restarts += 1
@@ -195,7 +195,7 @@ class IdentityWorld:
         if home is self.homes[process.me] or self.random.random() < 0.5:
             self.clock.after(self.random.uniform(0.0, 6.0), self._starter(process.me, home))
 
-    def _copy(self, original: Process) -> None:
+    def _copy(self, original: SimProcess) -> None:
         """Start a second process from a copy of the home. Half of the copies find no peer to
         ask."""
         self.copies += 1
@@ -211,7 +211,7 @@ class IdentityWorld:
 
     # ── lies ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _remember(self, beat: Beat) -> None:
+    def _remember(self, beat: MarkedHeartbeat) -> None:
         self._marks[beat.author] = beat.mark
         self._beats.append(beat)
         if len(self._beats) > RECORDED_MAX:
@@ -233,12 +233,12 @@ class IdentityWorld:
 
     def _speak_as_liar(self, serial: int) -> None:
         """Send the liar's own heartbeats, which are like those of an honest member."""
-        beat = Beat(self.liar, Mark(1 << 32, b""), serial)
+        beat = MarkedHeartbeat(self.liar, Mark(1 << 32, b""), serial)
         for peer in self.honest:
             self._bring(self.liar, peer, beat)
         self.clock.after(BEAT_S, lambda: self._speak_as_liar(serial + 1))
 
-    def _false_reply(self, asker: Process) -> IdentityReply | None:
+    def _false_reply(self, asker: SimProcess) -> IdentityReply | None:
         random = self.random
         if random.random() < 0.3:
             return None

@@ -44,7 +44,7 @@ from p2ptrain.ledger.messages.peer_reports import ReduceDone, SnapshotTaken, Upd
 from p2ptrain.ledger.paxos.electorate import Electorate, proof_of
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.disk import signature_of, signer, verify
-from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.node import SimNode, World
 
 MEMORY = 64
@@ -132,8 +132,8 @@ class Liar(SimNode):
         for voter in self.state.voters:
             super().handle(SnapshotTaken(voter, event.step, invented))
 
-    def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
-        if not isinstance(payload, Heartbeat):
+    def receive(self, sender: PeerId, payload: Message | SimHeartbeat) -> None:
+        if not isinstance(payload, SimHeartbeat):
             self._heard.append(payload)
             if isinstance(payload, Accept):
                 self._collect(sender, payload.vote)

@@ -20,7 +20,7 @@ from p2ptrain.ledger.chain.rules import Rules
 from p2ptrain.ledger.chain.values import Commit
 from p2ptrain.ledger.messages.effects import Effect, Send
 from p2ptrain.ledger.messages.messages import Prepare, Propose
-from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, Memory
+from p2ptrain.ledger.policy.blame import LEFT_OUT_REFUSED, Failure, FailureMemory
 from p2ptrain.simulation.checkers.watching import Decision, Watch
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.node import SimNode, World
@@ -55,7 +55,7 @@ REFORMED_AFTER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SpoiledEnding:
     """The end of a spoiled reduce: after `after_s`, each participant makes its `accusations`.
     Participants in `made` have an update nevertheless; with `differ`, each has a different one.
     """
@@ -68,7 +68,7 @@ class Ending:
 
 def ending(
     spoil: Spoil, peers: tuple[PeerId, ...], liar: PeerId, victim: PeerId, count: int
-) -> Ending | None:
+) -> SpoiledEnding | None:
     """Return how the spoiler's `count`th reduce ends among `peers`, in ring order; None if it
     succeeds."""
     if spoil is Spoil.MUTE or (spoil is Spoil.REFORMED and count > REFORMED_AFTER):
@@ -76,23 +76,23 @@ def ending(
     at = peers.index(liar)
     others = sorted(peer for peer in peers if peer != liar)
     if not others:
-        return Ending(ABORT_S, made=frozenset(peers) - {liar})
+        return SpoiledEnding(ABORT_S, made=frozenset(peers) - {liar})
     neighbour = peers[(at + 1) % len(peers)]
     if spoil is Spoil.ACCUSE_ONE:
-        return Ending(ABORT_S, {liar: (victim,)}) if victim in peers else None
+        return SpoiledEnding(ABORT_S, {liar: (victim,)}) if victim in peers else None
     if spoil is Spoil.ACCUSE_ALL:
-        return Ending(ABORT_S, {liar: tuple(others)})
+        return SpoiledEnding(ABORT_S, {liar: tuple(others)})
     if spoil is Spoil.ACCUSE_IN_TURN:
-        return Ending(ABORT_S, {liar: (others[count % len(others)],)})
+        return SpoiledEnding(ABORT_S, {liar: (others[count % len(others)],)})
     if spoil is Spoil.TWO_MEANS:
-        return Ending(ABORT_S, made=frozenset(peers), differ=True)
+        return SpoiledEnding(ABORT_S, made=frozenset(peers), differ=True)
     late = frozenset({liar}) if spoil is Spoil.LAST_MOMENT else frozenset[PeerId]()
     wait_s = WAIT_S.get(spoil, SILENT_S)
     told = {} if spoil is Spoil.LAST_MOMENT else {liar: (neighbour,)}
-    return Ending(wait_s, {**told, neighbour: (liar,)}, made=late)
+    return SpoiledEnding(wait_s, {**told, neighbour: (liar,)}, made=late)
 
 
-class Unfair(Memory):
+class UnfairMemory(FailureMemory):
     """The memory of a spoiler's ledger: the spoiler never sits out, and may leave out a victim."""
 
     def __init__(self, victim: PeerId | None) -> None:
@@ -131,14 +131,14 @@ class Spoiler(SimNode):
         super().boot()
         others = [peer for peer in self._rules.founders if peer != self.me]
         victim = others[0] if self.spoil is Spoil.LEAVE_OUT else None
-        self.ledger.view.blame = Unfair(victim)
+        self.ledger.reports.blame = UnfairMemory(victim)
 
     def _carry_out(self, effect: Effect) -> None:
         proposes = isinstance(effect, Send) and isinstance(effect.message, Prepare | Propose)
         if not (self.spoil is Spoil.MUTE and proposes):
             super()._carry_out(effect)
 
-    def ending(self, peers: tuple[PeerId, ...]) -> Ending | None:
+    def ending(self, peers: tuple[PeerId, ...]) -> SpoiledEnding | None:
         self.spoiled += 1
         victim = next(peer for peer in self._rules.founders if peer != self.me)
         return ending(self.spoil, peers, self.me, victim, self.spoiled)

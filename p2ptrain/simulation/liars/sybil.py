@@ -32,7 +32,7 @@ from p2ptrain.ledger.messages.messages import Accept, Message, Outcome, Prepare,
 from p2ptrain.ledger.messages.peer_reports import Leaving, ReduceDone, ReduceFailed, UpdateHeld
 from p2ptrain.simulation.clock import NodeClock
 from p2ptrain.simulation.disk import signature_of
-from p2ptrain.simulation.heartbeat import Heartbeat
+from p2ptrain.simulation.heartbeat import SimHeartbeat
 from p2ptrain.simulation.liars.liar import Liar
 from p2ptrain.simulation.node import SimNode, World
 
@@ -82,8 +82,8 @@ class Sybil(SimNode):
 
     # ── false votes ──────────────────────────────────────────────────────────────────────────────
 
-    def receive(self, sender: PeerId, payload: Message | Heartbeat) -> None:
-        if isinstance(payload, Heartbeat):
+    def receive(self, sender: PeerId, payload: Message | SimHeartbeat) -> None:
+        if isinstance(payload, SimHeartbeat):
             self._remember(payload)
         elif Trick.VOTES in self._tricks:
             self._vote(sender, payload)
@@ -135,7 +135,7 @@ class Sybil(SimNode):
 
     # ── replayed goodbyes ────────────────────────────────────────────────────────────────────────
 
-    def _remember(self, beat: Heartbeat) -> None:
+    def _remember(self, beat: SimHeartbeat) -> None:
         for event in beat.events:
             if isinstance(event, Leaving) and event.peer in self._rules.founders:
                 self._goodbyes[event.peer] = event
@@ -145,11 +145,11 @@ class Sybil(SimNode):
         they have heard a newer one. The simulation does not rely on that while the founder has a
         vote to lose.
         """
-        down, state = self.ledger.view.down, self.state
+        down, state = self.ledger.reports.down, self.state
         for founder, event in self._goodbyes.items():
             if founder not in down and state.is_member(founder):
                 for peer in self._world.others(self.me):
-                    self._world.send(self.me, peer, Heartbeat(founder, (event,)))
+                    self._world.send(self.me, peer, SimHeartbeat(founder, (event,)))
 
     # ── false reports ────────────────────────────────────────────────────────────────────────────
 
@@ -175,7 +175,7 @@ class Sybil(SimNode):
             return
         for peer in self._world.others(self.me):
             other = replace(ready, tokens=self._random.randint(1, ready.tokens))
-            self._world.send(self.me, peer, Heartbeat(self.me, (other,)))
+            self._world.send(self.me, peer, SimHeartbeat(self.me, (other,)))
 
     # ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -216,7 +216,7 @@ class Ally(Liar):
     def _bent(self, height: int, roster: Roster) -> Roster | None:
         """Return the roster that it proposes at `height` instead; None if it keeps `roster`."""
         voters, state = roster.voters, self.state
-        down = self.ledger.view.down
+        down = self.ledger.reports.down
         away = [peer for peer in self._rules.founders if peer not in voters]
         wish = Random(f"{self.me}/{height}").randrange(5 + 3 * bool(away))
         if wish == 0:

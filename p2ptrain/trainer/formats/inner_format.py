@@ -38,7 +38,7 @@ _LENGTH = struct.Struct("<8sI")
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class InnerStateHeader:
     step: int
     count: int
     warmed: int
@@ -62,7 +62,7 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
 
 
-def newest(folder: Path, layout: Layout, step_max: int) -> Header | None:
+def newest(folder: Path, layout: Layout, step_max: int) -> InnerStateHeader | None:
     """Return the header of the newest complete state whose outer step is at most `step_max`."""
     for step in reversed([step for step in steps_in(folder) if step <= step_max]):
         try:
@@ -75,7 +75,7 @@ def newest(folder: Path, layout: Layout, step_max: int) -> Header | None:
     return None
 
 
-def read_header(fd: int, layout: Layout) -> Header:
+def read_header(fd: int, layout: Layout) -> InnerStateHeader:
     """Return the file's header. The vectors are not read.
 
     Raises:
@@ -88,7 +88,7 @@ def read_header(fd: int, layout: Layout) -> Header:
     magic, length = _LENGTH.unpack_from(head)
     body = unpack(head[_LENGTH.size : _LENGTH.size + length], bytes_max=HEADER_BYTES)
     told = fields(body, step=int, count=int, warmed=int, numel=int, layout=str, crc=int)
-    header = Header(**told)  # type: ignore[arg-type]
+    header = InnerStateHeader(**told)  # type: ignore[arg-type]
     whole = os.fstat(fd).st_size == HEADER_BYTES + 2 * vector_bytes(layout)
     fits = (header.numel, header.layout) == (layout.numel, layout.digest)
     counts = header.count > 0 and header.warmed >= 0
@@ -99,7 +99,7 @@ def read_header(fd: int, layout: Layout) -> Header:
 
 def write_header(fd: int, layout: Layout, step: int, count: int, warmed: int = WARM) -> None:
     """Write the header of a file whose vectors are complete. Raises OSError."""
-    header = Header(step, count, warmed, layout.numel, str(layout.digest), crc_of(fd))
+    header = InnerStateHeader(step, count, warmed, layout.numel, str(layout.digest), crc_of(fd))
     body = pack(asdict(header))
     os.pwrite(fd, _LENGTH.pack(MAGIC, len(body)) + body, 0)
 

@@ -31,7 +31,7 @@ class StderrTail:
         self._size = 0
         self._lock = threading.Lock()
         self._thread = threading.Thread(
-            target=self._read, args=(read_fd,), name="trainer-stderr", daemon=True
+            target=self._read_pipe, args=(read_fd,), name="trainer-stderr", daemon=True
         )
         self._thread.start()
 
@@ -44,7 +44,7 @@ class StderrTail:
         self._thread.join(limit_s)
         return self.text()
 
-    def _read(self, read_fd: int) -> None:
+    def _read_pipe(self, read_fd: int) -> None:
         with open(read_fd, "rb", buffering=0) as stream:
             while piece := stream.read(4096):
                 with self._lock:
@@ -55,7 +55,7 @@ class StderrTail:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedRanks:
     """The processes by rank, our end of the socketpair, and our end of the lifeline pipe."""
 
     processes: tuple[subprocess.Popen[bytes], ...]
@@ -64,7 +64,7 @@ class Launched:
     tail: StderrTail
 
 
-def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> Launched:
+def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> LaunchedRanks:
     """Start `ranks` processes that inherit the two vectors. If one cannot start, end the others."""
     with ExitStack() as always, ExitStack() as on_failure:
         ours, theirs = socket.socketpair()
@@ -88,7 +88,7 @@ def launch(config: TrainerConfig, theta_fd: int, local_fd: int, ranks: int) -> L
             fds = every | first if rank == 0 else every
             processes.append(_start_rank(command, environment, fds, stderr_write))
         on_failure.pop_all()
-    return Launched(tuple(processes), ours, lifeline_write, StderrTail(stderr_read))
+    return LaunchedRanks(tuple(processes), ours, lifeline_write, StderrTail(stderr_read))
 
 
 def _start_rank(

@@ -11,9 +11,9 @@ thousand sequences would take half a dozen starts. On a GPU, the ranks estimate 
 memory; a number that is too large is halved. On a CPU, the node makes a cautious estimate, because
 Linux grants more memory than it has, and later kills a process.
 
-The result is reported to the owner of the trainer (`Found`), so that a restarted node does not run
-out of memory again. The node stores it and passes it to the next ranks. They use it if they have
-the same device and no more memory.
+The result is reported to the owner of the trainer (`OnHalving`), so that a restarted node does not
+run out of memory again. The node stores it and passes it to the next ranks. They use it if they
+have the same device and no more memory.
 
 The gradient does not depend on this number (see `batch`). This module does not import torch.
 """
@@ -96,18 +96,18 @@ def as_found(config: TrainerConfig, ranks: int, device: str, free_bytes: int) ->
     return replace(config, micro_batch=min(found.micro_batch, at_once(config, ranks)))
 
 
-Found = Callable[[Halving], None]
+OnHalving = Callable[[Halving], None]
 """Called with each halving, in the thread that starts the trainer."""
 
 
-def unheard(halving: Halving) -> None:
-    """Ignore the halving: a `Found` for callers that do not store it."""
+def ignore_halving(halving: Halving) -> None:
+    """Ignore the halving: an `OnHalving` for callers that do not store it."""
 
 
-def tell(found: Found, hello: Hello | None, smaller: TrainerConfig) -> None:
+def report_halving(on_halving: OnHalving, hello: Hello | None, smaller: TrainerConfig) -> None:
     """Report that ranks which sent `hello` ran out of memory, and that `smaller` comes next."""
     if hello is not None:
-        found(Halving(hello.device, hello.memory_bytes, smaller.micro_batch))
+        on_halving(Halving(hello.device, hello.memory_bytes, smaller.micro_batch))
 
 
 def halved(config: TrainerConfig, ranks: int) -> TrainerConfig | None:

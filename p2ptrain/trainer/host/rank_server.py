@@ -41,11 +41,11 @@ DEAF_S = 1.0
 _RECEIVE_BYTES = 65_536
 _FLOAT_BYTES = 4
 
-Told = Callable[..., None]
+WriteEvent = Callable[..., None]
 """Called with an event and its fields, like `Journal.write`, from any thread."""
 
 
-class Gathering:
+class RankGathering:
     """All ranks of one start of the trainer, from the first connection to the end.
 
     `door` is the listening socket, closed by `close`; `theta` and `local` are the arena's bytes.
@@ -60,7 +60,7 @@ class Gathering:
         theta: memoryview,
         local: memoryview,
         generation: int,
-        told: Told,
+        write_event: WriteEvent,
     ) -> None:
         self.ranks = ranks
         self.micro_batch = at_once(config, ranks)
@@ -68,7 +68,7 @@ class Gathering:
         self.socket, self._theirs = socket.socketpair()
         self._door, self._secret, self._config = door, secret, config
         self._theta, self._local = theta, local
-        self._generation, self._told = generation, told
+        self._generation, self._write_event = generation, write_event
         self._changed = threading.Condition()
         self._calls: set[socket.socket] = set()
         self._seats: dict[int, socket.socket] = {}
@@ -151,7 +151,7 @@ class Gathering:
         may have run out: wait `DEAF_S`, and go on listening."""
         with self._changed:
             if self.error is None:
-                self._told("rank-not-heard", reason=exc.strerror)
+                self._write_event("rank-not-heard", reason=exc.strerror)
             return self._changed.wait_for(lambda: self.error is not None, DEAF_S)
 
     def _attend(self, sock: socket.socket, host: str) -> None:
@@ -164,7 +164,7 @@ class Gathering:
             else:
                 self._attend_rank(sock, claim, host)
         except RemoteProtocolError as exc:
-            self._told("rank-refused", host=host, reason=exc.what)
+            self._write_event("rank-refused", host=host, reason=exc.what)
         except OSError:
             pass  # The peer closed it, or we shut it down. A rank has left its seat by now.
         finally:
@@ -176,7 +176,7 @@ class Gathering:
         if reason := self._seat(sock, claim):
             slices.send(sock, slices.Refused(reason))
             raise RemoteProtocolError(reason)
-        self._told("rank-here", rank=claim.rank, ranks=claim.ranks, host=host)
+        self._write_event("rank-here", rank=claim.rank, ranks=claim.ranks, host=host)
         gone = f"rank {claim.rank} at {host} has disconnected"
         try:
             while (message := slices.receive(sock)) is not None:

@@ -21,8 +21,9 @@ from p2ptrain.trainer.host.flops import flops_per_step, peak_flops_per_s
 
 _PACES = 8
 LOOKS_S = 5.0
-"""Seconds between two calls of `look`, which come every second. If they are further apart, this
-process itself stood still."""
+"""Seconds between two calls of `check_overdue`, which come every second. If they are further apart,
+this process itself stood still.
+"""
 
 STATE_BYTES = 8
 """Bytes of optimizer state per parameter: see `inner_format`."""
@@ -38,7 +39,7 @@ FORWARD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class AnswerTimeout:
     """How long a trainer that owes an answer may be silent.
 
     Until two inner steps are done, the limit is `start_limit_s` plus the time that the step's
@@ -79,7 +80,7 @@ class StepCost:
 class StallWatch:
     """Detects a stuck trainer. Feed it every frame sent and received; call `overdue` regularly."""
 
-    def __init__(self, now: float, patience: Patience, cost: StepCost = StepCost()) -> None:
+    def __init__(self, now: float, patience: AnswerTimeout, cost: StepCost = StepCost()) -> None:
         self._patience = patience
         self._cost = cost
         self._slowest_step_s = 0.0
@@ -166,7 +167,7 @@ class StallWatch:
             silence_s += self._patience.start_limit_s
         return silence_s + 2 * evaluated * pace_s
 
-    def look(self, now: float) -> str | None:
+    def check_overdue(self, now: float) -> str | None:
         """Like `overdue`, for a caller that calls every second.
 
         If the caller did not call for longer, this process was stopped or had no core. The trainer

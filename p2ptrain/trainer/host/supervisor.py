@@ -1,7 +1,7 @@
 """Start a trainer's ranks as subprocesses, exchange frames with them, and end them.
 
 Use it from a node. This module does not load torch, and nothing is asynchronous: a trio task waits
-on `RunningTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`. All methods
+on `LocalTrainer.socket` and passes what it reads to `feed`; a thread calls `receive`. All methods
 that send to a trainer, query it or end it may block, so trio calls them in a thread.
 
     trainer = Supervisor(config, theta_fd, local_fd).start()
@@ -38,17 +38,17 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Failed, Frame, Hello, Stop, ToTrainer
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
-from p2ptrain.trainer.host.launch import Launched, launch
+from p2ptrain.trainer.host.launch import LaunchedRanks, launch
 from p2ptrain.trainer.host.micro_batch import (
     OUT_OF_MEMORY_EXIT_CODE,
     UNFIT_EXIT_CODE,
-    Found,
+    OnHalving,
     at_once,
     halved,
-    tell,
-    unheard,
+    ignore_halving,
+    report_halving,
 )
-from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 
 # SIGKILL takes effect at once unless the kernel waits for a device.
 KILL_LIMIT_S = 10.0
@@ -56,7 +56,7 @@ KILL_LIMIT_S = 10.0
 EXIT_LIMIT_S = 1.0
 
 
-class RunningTrainer:
+class LocalTrainer:
     """The processes of one trainer, from start to end. Created by `Supervisor.start`.
 
     Use either `feed` or `receive`, not both: each buffers partial frames separately.
@@ -64,7 +64,7 @@ class RunningTrainer:
 
     def __init__(
         self,
-        launched: Launched,
+        launched: LaunchedRanks,
         watch: StallWatch,
         micro_batch: int,
         clock: Callable[[], float] = time.monotonic,
@@ -129,7 +129,7 @@ class RunningTrainer:
         if frame is None:
             self._judge(self._watch.overdue(self._clock()))
         else:
-            self._hear(frame)
+            self._note_frame(frame)
         return frame
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -149,10 +149,10 @@ class RunningTrainer:
         except RemoteProtocolError as exc:
             raise TrainerError(f"the trainer sent an invalid message: {exc.what}") from exc
         for frame in arrived:
-            self._hear(frame)
+            self._note_frame(frame)
         return arrived
 
-    def _hear(self, frame: Frame) -> None:
+    def _note_frame(self, frame: Frame) -> None:
         self._watch.received(frame, self._clock())
         if isinstance(frame, Hello):
             self.hello = frame
@@ -166,7 +166,7 @@ class RunningTrainer:
         ranks are gone, or for KILL_LIMIT_S."""
         if self.poll() is not None:
             raise self._exited()
-        self._judge(self._watch.look(self._clock()))
+        self._judge(self._watch.check_overdue(self._clock()))
 
     def _judge(self, reason: str | None) -> None:
         if reason:
@@ -250,7 +250,7 @@ class Supervisor:
     inherit them. They and this object serve any number of starts, one at a time.
 
     If memory ran out, the next start uses half as many sequences at once. It does not count against
-    the budget, because it can happen only a few times. `found` is called with the new number.
+    the budget, because it can happen only a few times. `on_halving` is called with the new number.
     """
 
     config: TrainerConfig
@@ -258,14 +258,14 @@ class Supervisor:
     local_fd: int
     ranks: int = 1
     budget: RestartBudget = field(default_factory=RestartBudget)
-    patience: Patience = field(default_factory=Patience)
-    found: Found = unheard
-    launch: Callable[[TrainerConfig, int, int, int], Launched] = launch
+    patience: AnswerTimeout = field(default_factory=AnswerTimeout)
+    on_halving: OnHalving = ignore_halving
+    launch: Callable[[TrainerConfig, int, int, int], LaunchedRanks] = launch
     """Starts the ranks: `launch`, except in tests."""
     clock: Callable[[], float] = time.monotonic
-    _last: RunningTrainer | None = field(default=None, init=False)
+    _last: LocalTrainer | None = field(default=None, init=False)
 
-    def start(self) -> RunningTrainer:
+    def start(self) -> LocalTrainer:
         """Start all ranks. The first frame is Hello, some seconds later.
 
         Raises:
@@ -275,7 +275,7 @@ class Supervisor:
             spend(self.budget, self.clock(), useful=self._last.useful)
         launched = self.launch(self.config, self.theta_fd, self.local_fd, self.ranks)
         watch = StallWatch(self.clock(), self.patience, StepCost.of(self.config))
-        self._last = RunningTrainer(launched, watch, at_once(self.config, self.ranks), self.clock)
+        self._last = LocalTrainer(launched, watch, at_once(self.config, self.ranks), self.clock)
         return self._last
 
     def _fits_better(self) -> bool:
@@ -286,7 +286,7 @@ class Supervisor:
         if self._last.poll() != OUT_OF_MEMORY_EXIT_CODE or smaller is None:
             return False
         self.config = smaller
-        tell(self.found, self._last.hello, smaller)
+        report_halving(self.on_halving, self._last.hello, smaller)
         return True
 
 

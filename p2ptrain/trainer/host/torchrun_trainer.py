@@ -30,9 +30,9 @@ from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.frames import Evaluate, Frame, Hello, Stop, ToTrainer, Train
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.ipc.wire import FrameReader
-from p2ptrain.trainer.host.micro_batch import Found, halved, tell, unheard
-from p2ptrain.trainer.host.rank_server import Gathering, Told
-from p2ptrain.trainer.host.stall_watch import Patience, RestartBudget, StallWatch, StepCost
+from p2ptrain.trainer.host.micro_batch import OnHalving, halved, ignore_halving, report_halving
+from p2ptrain.trainer.host.rank_server import RankGathering, WriteEvent
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, RestartBudget, StallWatch, StepCost
 from p2ptrain.trainer.host.supervisor import spend
 
 RETURN_LIMIT_S = 600.0
@@ -51,10 +51,10 @@ class ExternalRanks:
 
     def __init__(
         self,
-        gathering: Gathering,
+        gathering: RankGathering,
         address: str,
         limit_s: float | None,
-        patience: Patience,
+        patience: AnswerTimeout,
         config: TrainerConfig,
     ) -> None:
         self.socket = gathering.socket
@@ -111,7 +111,7 @@ class ExternalRanks:
         except ChannelClosed as exc:
             raise self._over("rank 0 has disconnected") from exc
         if frame is not None:
-            self._hear(frame)
+            self._note_frame(frame)
         self.check()
         return frame
 
@@ -128,10 +128,10 @@ class ExternalRanks:
         except RemoteProtocolError as exc:
             raise self._over(f"rank 0 sent an invalid message: {exc.what}") from exc
         for frame in arrived:
-            self._hear(frame)
+            self._note_frame(frame)
         return arrived
 
-    def _hear(self, frame: Frame) -> None:
+    def _note_frame(self, frame: Frame) -> None:
         if (watch := self._watching()) is not None:
             watch.received(frame, time.monotonic())
         if isinstance(frame, Hello):
@@ -148,7 +148,7 @@ class ExternalRanks:
                 raise self._over(f"waited {self._limit_s:.0f} s in vain {self.waits_for}", AWAY)
             return
         watch = self._watching()
-        if watch is not None and (reason := watch.look(now)):
+        if watch is not None and (reason := watch.check_overdue(now)):
             raise TrainerStalled(f"the trainer is {reason}")
 
     def _watching(self) -> StallWatch | None:
@@ -211,11 +211,11 @@ class ExternalTrainers:
     host: str
     port: int
     ranks: int
-    told: Told
+    write_event: WriteEvent
     budget: RestartBudget = field(default_factory=RestartBudget)
-    patience: Patience = field(default_factory=Patience)
+    patience: AnswerTimeout = field(default_factory=AnswerTimeout)
     return_limit_s: float = RETURN_LIMIT_S
-    found: Found = unheard
+    on_halving: OnHalving = ignore_halving
     listen: Callable[[str, int], socket.socket] = open_door
     """Returns a listening socket for a host and a port."""
     _were_here: bool = field(default=False, init=False)
@@ -229,7 +229,7 @@ class ExternalTrainers:
         """
         if self._last is not None:
             self._look_back(self._last)
-        gathering = Gathering(
+        gathering = RankGathering(
             self._open_door(),
             self.secret,
             self.config,
@@ -239,7 +239,7 @@ class ExternalTrainers:
             # Ranks must not mistake old entries in torchrun's store for their own, even if this
             # node is a new process and torchrun is not. Hence a random number.
             generation=secrets.randbits(48),
-            told=self.told,
+            write_event=self.write_event,
         )
         limit_s = self.return_limit_s if self._were_here else None
         self._last = ExternalRanks(gathering, self.address, limit_s, self.patience, self.config)
@@ -262,7 +262,7 @@ class ExternalTrainers:
         smaller = halved(replace(self.config, micro_batch=last.micro_batch), self.ranks)
         if isinstance(last.error, TrainerOutOfMemory) and smaller is not None:
             self.config = smaller
-            tell(self.found, last.hello, smaller)
+            report_halving(self.on_halving, last.hello, smaller)
         else:
             spend(self.budget, time.monotonic(), useful=last.useful)
 

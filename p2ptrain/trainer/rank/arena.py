@@ -45,7 +45,7 @@ def map_vector(fd: int, numel: int) -> Tensor:
     return torch.frombuffer(mmap.mmap(fd, needed), dtype=torch.float32, count=numel)
 
 
-class Mirror(Protocol):
+class ArenaMirror(Protocol):
     """Copies slices of the vectors from the node and to it, if there is no shared memory."""
 
     def fetch(self, places: Sequence[slice]) -> None: ...
@@ -54,7 +54,7 @@ class Mirror(Protocol):
 
 
 @dataclass(slots=True)
-class Share:
+class FragmentShard:
     """This rank's share of one fragment: `own` are the tensors in the model, `theta` and `local`
     the slices of the arena. `anchor` is θ as it was last read; a Rebase moves the parameters by the
     difference between the new θ and `anchor`. An eager trainer starts from `anchor` plus the
@@ -70,7 +70,7 @@ class Share:
     anchor: list[Tensor] = field(default_factory=list)
     beside: Deviation = field(default_factory=Deviation)
     places: list[slice] = field(default_factory=list)
-    mirror: Mirror | None = None
+    mirror: ArenaMirror | None = None
 
     def fetch(self) -> None:
         """Copy the node's current θ to this process, if there is no shared memory."""
@@ -136,7 +136,7 @@ class Share:
             own.add_(kept.to(own.device))  # No copy if the device shares the node's memory.
 
 
-class Arena:
+class RankArena:
     """Moves this rank's parameters between the model and the arena.
 
     The model is cut into `count` fragments, and successive outer steps synchronise them in turn. A
@@ -152,11 +152,11 @@ class Arena:
         *,
         count: int = 1,
         eager: bool = False,
-        mirror: Mirror | None = None,
+        mirror: ArenaMirror | None = None,
     ) -> None:
         parameters = dict(model.named_parameters())
         cut = fragments(layout, count)
-        self._fragments = [Share(mirror=mirror) for _ in cut]
+        self._fragments = [FragmentShard(mirror=mirror) for _ in cut]
         self._deviated_step: int | None = None
         for entry in layout.entries:
             shard, offset = own_share(parameters[entry.name], entry)
@@ -216,7 +216,7 @@ class Arena:
         for share in self._fragments:
             share.take_back()
 
-    def _of(self, step: int) -> Share:
+    def _of(self, step: int) -> FragmentShard:
         return self._fragments[step % len(self._fragments)]
 
     @contextmanager

@@ -38,7 +38,7 @@ _VECTORS = {"exp_avg": 0, "momentum_buffer": 0, "exp_avg_sq": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredState:
     """The outer step of a restored state, and the inner steps it made since it began without
     state."""
 
@@ -72,7 +72,7 @@ class InnerState:
                 inner_format.reserve(new, self._layout)
         except OSError as exc:
             trouble = f"the inner optimizer's state cannot be written: {exc.strerror}"
-        if self._ranks.agree(bool(trouble)):
+        if self._ranks.any_rank(bool(trouble)):
             return trouble
         with new.open("r+b", buffering=0) as file:
             for share, offset in self._shares():
@@ -84,7 +84,7 @@ class InnerState:
             inner_format.publish(new, self._folder, step)
         return ""
 
-    def restore(self, step: int) -> Restored | None:
+    def restore(self, step: int) -> RestoredState | None:
         """Load the state of `step`, or the newest of an earlier step. Return None if there is no
         usable state.
         """
@@ -92,7 +92,7 @@ class InnerState:
         if self._ranks.first:
             header = inner_format.newest(self._folder, self._layout, step)
         known = [-1, 0, 0] if header is None else [header.step, header.count, header.warmed]
-        found, count, warmed = self._ranks.tell(known)
+        found, count, warmed = self._ranks.broadcast(known)
         if found < 0:
             return None
         for parameter in self._model.parameters():
@@ -100,7 +100,7 @@ class InnerState:
         with inner_format.path_of(self._folder, found).open("rb", buffering=0) as file:
             for share, offset in self._shares():
                 _read(file.fileno(), share, offset)
-        return Restored(found, warmed)
+        return RestoredState(found, warmed)
 
     def _count(self) -> int:
         """Return the number of steps that AdamW has made. It is the same for every parameter."""

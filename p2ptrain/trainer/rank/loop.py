@@ -32,7 +32,7 @@ from p2ptrain.ipc import frames
 from p2ptrain.ipc.channel import Channel, ChannelClosed
 from p2ptrain.ipc.trainer_config import TrainerConfig
 from p2ptrain.trainer.host.flops import mfu
-from p2ptrain.trainer.rank.arena import Arena
+from p2ptrain.trainer.rank.arena import RankArena
 from p2ptrain.trainer.rank.batch import InnerStep, loss_on, predicted_tokens, train_on
 from p2ptrain.trainer.rank.deviation import Pull
 from p2ptrain.trainer.rank.inner_state import InnerState
@@ -46,7 +46,7 @@ from p2ptrain.trainer.rank.schedule import join_share, learning_rate
 IDLE_PULSE_S = 60.0
 
 
-class Read(Protocol):
+class ReadTokens(Protocol):
     def __call__(self, path: str, *, vocab: int, sequence: int) -> Tokens:
         """Return the tokens of a block. Raises StoreError."""
 
@@ -56,7 +56,7 @@ def read_file(path: str, *, vocab: int, sequence: int) -> Tokens:
 
 
 @dataclass(slots=True)
-class Work:
+class StepWork:
     """The work trained since the last Load or Merge, and the blocks still to be trained."""
 
     step: int
@@ -76,18 +76,18 @@ class Work:
         loss = self.loss_sum / max(1, self.tokens)
         return frames.FragmentReady(self.step, self.tokens, tuple(self.trained), loss)
 
-    def taken(self, step: int) -> Work:
+    def taken(self, step: int) -> StepWork:
         """Return the work that remains when θ of `step` contains the last report."""
         tokens, blocks, loss_sum = self.offered
         left = self.trained[blocks:]
-        return Work(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
+        return StepWork(step, self.tokens - tokens, left, self.loss_sum - loss_sum, self.queue)
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
     """How a loop reads a block, trains on it, and measures time."""
 
-    read: Read = read_file
+    read: ReadTokens = read_file
     train: Callable[..., InnerStep] = train_on
     """Takes the arguments of `train_on`."""
     clock: Callable[[], float] = time.monotonic
@@ -96,7 +96,7 @@ class Means:
 USUAL_MEANS = Means()
 
 
-class Loop:
+class TrainerLoop:
     """Serves one node over `channel` (None on every rank but the first)."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Loop:
         config: TrainerConfig,
         model: Llama,
         optimizer: InnerOptimizer,
-        arena: Arena,
+        arena: RankArena,
         ranks: Ranks,
         channel: Channel | None,
         state: InnerState | None = None,
@@ -122,7 +122,7 @@ class Loop:
         self._state = state
         self._steps_since_cold = 0
         self._merges_unkept = 0
-        self._work: Work | None = None
+        self._work: StepWork | None = None
         self._paused = False
         self._pull = Pull(0.0, 0.0, 0.0)
         self._rates = frames.Rates(config.inner.lr)
@@ -154,7 +154,7 @@ class Loop:
                 frame = frames.Stop()
         return self._ranks.share(frame)
 
-    def _say(self, frame: frames.ToNode) -> None:
+    def _send(self, frame: frames.ToNode) -> None:
         if self._channel is not None:
             self._channel.send(frame)
 
@@ -164,7 +164,7 @@ class Loop:
             case frames.Load(step):
                 self._arena.load()
                 self._keep_state(step)
-                self._work = Work(step)
+                self._work = StepWork(step)
             case frames.Rates(lr):
                 self._config = replace(self._config, inner=replace(self._config.inner, lr=lr))
                 self._rates = frame
@@ -194,10 +194,10 @@ class Loop:
             return
         if not first:
             if trouble := self._state.save(step, self._steps_since_cold):
-                self._say(frames.Resumed(step, None, trouble))
+                self._send(frames.Resumed(step, None, trouble))
             return
         found = self._state.restore(step)
-        self._say(frames.Resumed(step, None if found is None else found.step))
+        self._send(frames.Resumed(step, None if found is None else found.step))
         if found is not None:
             self._steps_since_cold = found.warmed
 
@@ -234,7 +234,7 @@ class Loop:
         if self._work.ready:
             self._publish_if_done(self._work)
 
-    def _take_back(self, work: Work) -> None:
+    def _take_back(self, work: StepWork) -> None:
         """Add the work that was set aside to the weights, if there is any."""
         if work.set_aside:
             self._arena.take_back()
@@ -246,7 +246,7 @@ class Loop:
         assert work is not None
         inner_step, path = work.queue.popleft()
         try:
-            rows = self._read(path)
+            rows = self._read_tokens(path)
             data_wait_s = self._clock() - started_s
             lr = self._set_rate(inner_step)
             done = self._train_on(rows, self._model, self._optimizer, self._ranks, self._config)
@@ -272,7 +272,7 @@ class Loop:
             lr,
             done.gradient_norm,
         )
-        self._say(progress)
+        self._send(progress)
         self._publish_if_done(work)
 
     def _set_rate(self, inner_step: int) -> float:
@@ -283,7 +283,7 @@ class Loop:
         self._optimizer.set_rate(lr)
         return lr
 
-    def _publish_if_done(self, work: Work) -> None:
+    def _publish_if_done(self, work: StepWork) -> None:
         """If no block is left, write the weights to `local`; report once all ranks have done so."""
         if work.queue or work.ahead:
             return
@@ -295,24 +295,24 @@ class Loop:
             self._arena.set_aside()
             work.set_aside = True
         work.ready = True
-        self._say(work.report())
+        self._send(work.report())
 
     def _evaluate(self, request: int, paths: Sequence[str]) -> None:
         loss_sum, tokens = 0.0, 0
         try:
             with self._arena.outer_parameters():
                 for path in paths:
-                    rows = self._read(path)
+                    rows = self._read_tokens(path)
                     loss_sum += loss_on(rows, self._model, self._ranks, self._config)
                     tokens += predicted_tokens(rows)
             answer = frames.Evaluated(request, loss_sum / max(1, tokens), tokens)
         except StoreError as exc:
-            return self._say(frames.Failed("DATA", exc.what, request))
+            return self._send(frames.Failed("DATA", exc.what, request))
         except ValueError:
-            return self._say(frames.Failed("NAN", f"the loss of θ is {loss_sum}", request))
-        self._say(answer)
+            return self._send(frames.Failed("NAN", f"the loss of θ is {loss_sum}", request))
+        self._send(answer)
 
-    def _read(self, path: str) -> Tokens:
+    def _read_tokens(self, path: str) -> Tokens:
         """Return the tokens of a block once every rank has them, or raise on every rank.
 
         A rank that continued alone, or gave up alone, would leave the ranks waiting in a
@@ -323,7 +323,7 @@ class Loop:
             rows = self._read_here(path)
         except StoreError as exc:
             trouble = exc
-        if self._ranks.agree(trouble is not None):
+        if self._ranks.any_rank(trouble is not None):
             said = self._ranks.any_words("" if trouble is None else trouble.what)
             raise trouble or StoreError(f"another rank reports: {said}")
         assert rows is not None, "it has no trouble"
@@ -341,4 +341,4 @@ class Loop:
     def _fail(self, code: str, text: str) -> None:
         if self._work is not None:
             self._work.queue.clear()
-        self._say(frames.Failed(code, text[: frames.TEXT_CHARACTERS_MAX]))
+        self._send(frames.Failed(code, text[: frames.TEXT_CHARACTERS_MAX]))

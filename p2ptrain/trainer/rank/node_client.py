@@ -50,7 +50,7 @@ _SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class NodeCredentials:
     """The address and secret with which this rank connects to its node."""
 
     host: str
@@ -74,7 +74,7 @@ class Caller:
         return sock
 
 
-def join(caller: Caller, limit_s: float = CALL_LIMIT_S) -> NodeLink:
+def join(caller: NodeCredentials, limit_s: float = CALL_LIMIT_S) -> NodeLink:
     """Call until the node answers, and wait until it has all ranks.
 
     Raises:
@@ -112,7 +112,7 @@ def join(caller: Caller, limit_s: float = CALL_LIMIT_S) -> NodeLink:
     )
 
 
-def _greeted(caller: Caller) -> tuple[socket.socket, slices.Message | None]:
+def _greeted(caller: NodeCredentials) -> tuple[socket.socket, slices.Message | None]:
     """Return a connection, and the node's first message on it.
 
     Raises RemoteProtocolError, OSError; the connection is closed then.
@@ -128,7 +128,9 @@ def _greeted(caller: Caller) -> tuple[socket.socket, slices.Message | None]:
 class NodeLink:
     """The connections of a welcomed rank to its node: configuration, slices, blocks, frames."""
 
-    def __init__(self, caller: Caller, sock: socket.socket, welcome: slices.Welcome) -> None:
+    def __init__(
+        self, caller: NodeCredentials, sock: socket.socket, welcome: slices.Welcome
+    ) -> None:
         self.config = TrainerConfig.from_json(welcome.config)
         self.generation = welcome.generation
         self._caller = caller
@@ -202,7 +204,7 @@ class NodeLink:
             raise ChunkMissing(f"data block {path} cannot be read at the node")
         return decode_block(bytes(block), vocab=vocab, sequence=sequence, name=path)
 
-    def tell_end(self, status: int) -> None:
+    def report_end(self, status: int) -> None:
         """Tell the node that this rank ends now with exit status `status`."""
         slices.send(self._socket, slices.Ending(status))
 

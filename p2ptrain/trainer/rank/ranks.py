@@ -81,7 +81,7 @@ class Ranks:
         dist.all_reduce(total, group=self.control)
         return total
 
-    def tell(self, numbers: list[int]) -> list[int]:
+    def broadcast(self, numbers: list[int]) -> list[int]:
         """Return rank 0's `numbers` on every rank."""
         told = torch.tensor(numbers, dtype=torch.int64)
         dist.broadcast(told, 0, group=self.control)
@@ -93,7 +93,7 @@ class Ranks:
         dist.all_reduce(told, dist.ReduceOp.MIN, group=self.control)
         return int(told)
 
-    def agree(self, yes: bool) -> bool:
+    def any_rank(self, yes: bool) -> bool:
         """Return on every rank whether any rank says yes."""
         return float(self.sum(torch.tensor(float(yes)))) > 0
 

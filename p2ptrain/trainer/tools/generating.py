@@ -4,7 +4,8 @@ Keys and values of earlier tokens are cached, so each new token computes one pos
 model was trained on positions up to its sequence length. When these are used up, the newest half
 sequence of the text is read again from position 0, and the rest is dropped.
 
-`Reader` computes the same as `model.Llama.forward`; a test compares the two. There is no batch.
+`CachedModel` computes the same as `model.Llama.forward`; a test compares the two. There is no
+batch.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _Cache:
 
 
 @dataclass(slots=True)
-class Reader:
+class CachedModel:
     """A model that reads a text once, from its beginning."""
 
     model: Llama
@@ -80,7 +81,7 @@ class Reader:
         return self.model.spec.sequence - self._cache.length
 
     @torch.inference_mode()
-    def read(self, tokens: Sequence[int]) -> Tensor:
+    def read_tokens(self, tokens: Sequence[int]) -> Tensor:
         """Return the logits [vocab] of the next token, fp32 on the CPU. Only the first call may
         pass several tokens."""
         begin, end = self._cache.length, self._cache.length + len(tokens)
@@ -123,14 +124,14 @@ def generate(model: Llama, prompt: Sequence[int], sampling: Sampling) -> Iterato
     """Yield the tokens after `prompt`, without end. Of a prompt that is too long, only the end is
     used."""
     assert prompt, "a text begins with a token"
-    reader, text = Reader(model), list(prompt)
+    reader, text = CachedModel(model), list(prompt)
     random = torch.Generator().manual_seed(sampling.seed)
     unread = text[-model.spec.sequence :]
     while True:
         if len(unread) > reader.room:
             reader.forget()
             unread = text[-max(1, model.spec.sequence // 2) :]
-        token = pick(reader.read(unread), sampling, random)
+        token = pick(reader.read_tokens(unread), sampling, random)
         text.append(token)
         unread = [token]
         yield token

@@ -12,8 +12,9 @@ blocks, with the same sizes, optimizer and clipping, and prints one JSON object 
 There are two ways to compute in bf16. `plain` and `transformers` have fp32 parameters under
 autocast, like most training loops: each product rounds its inputs, and everything else stays fp32.
 FSDP2's mixed precision computes with bf16 parameters, rounded once a step from the fp32 parameters
-that are trained. So all activations are bf16, too. The `_bf16` contenders do the same (`Rounded`).
-A ratio to them shows the cost of FSDP2 itself; a ratio to the others includes autocast.
+that are trained. So all activations are bf16, too. The `_bf16` contenders do the same
+(`RoundedModel`). A ratio to them shows the cost of FSDP2 itself; a ratio to the others includes
+autocast.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ CONTENDERS: dict[str, Callable[[TrainerConfig, Ranks], Step]] = {
 }
 
 
-class Rounded:
+class RoundedModel:
     """Imitates FSDP2's mixed precision on one rank for a plain model. The model's parameters become
     bf16. Before each step they are rounded from the fp32 parameters `trained`; after each backward
     pass their gradients are added to those of `trained`. Buffers stay as they are.
@@ -149,7 +150,7 @@ def _loop(
     """
     _start(model)
     inner, device = config.inner, ranks.device.type
-    copy = Rounded(model) if rounded else None
+    copy = RoundedModel(model) if rounded else None
     parameters = list(model.parameters()) if copy is None else copy.trained
     autocast = config.precision == "bf16" and copy is None
     groups: list[dict[str, Any]] = [

@@ -21,7 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
-from p2ptrain.testing.network_namespaces import Place, opened
+from p2ptrain.testing.network_namespaces import NodeNetwork, opened
 from tests.chaos.harness import report, scenarios, strike, verdict
 from tests.chaos.harness.crew import Crew, crew
 from tests.chaos.harness.modes import KINDS, MODES, STAND_IN
@@ -104,7 +104,7 @@ def _end(*_: object) -> None:
     sys.exit(143)
 
 
-def _play(given: argparse.Namespace, folder: Path, place: Place) -> Iterator[dict[str, Any]]:
+def _play(given: argparse.Namespace, folder: Path, place: NodeNetwork) -> Iterator[dict[str, Any]]:
     """Yield a line for each case and each scenario, and one for the checks at the end."""
     _say(
         f"five nodes with {given.trainers} trainers in {place.name}"

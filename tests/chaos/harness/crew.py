@@ -26,7 +26,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.run import Run, load_allowlist, save_allowlist, save_run
 from p2ptrain.run.manifest import Policy
-from p2ptrain.testing.network_namespaces import Place
+from p2ptrain.testing.network_namespaces import NodeNetwork
 from p2ptrain.testing.node_process import DemoNode, Event
 from p2ptrain.testing.published import publish, share_content
 from tests.chaos.harness.modes import PLAIN, STAND_IN, Mode
@@ -136,7 +136,7 @@ class ChaosNode(DemoNode):
     def peer(self) -> PeerId:
         return self.identity.peer
 
-    def launch(self, place: Place) -> None:
+    def launch(self, place: NodeNetwork) -> None:
         """Start the process, with a new connection to its gate."""
         self.hang_up()
         self._line, theirs = socket.socketpair()
@@ -164,7 +164,7 @@ class ChaosNode(DemoNode):
             self._line = None
 
     def look(self) -> None:
-        for event in self.news():
+        for event in self.new_events():
             self.seen.take(event)
         self.events.clear()
         for text in self._heard():
@@ -207,7 +207,7 @@ class Crew:
     def __init__(
         self,
         folder: Path,
-        place: Place,
+        place: NodeNetwork,
         *,
         inner_step_s: float = 0.2,
         mode: Mode = PLAIN,
@@ -353,7 +353,7 @@ def default_policy() -> Policy:
 @contextmanager
 def crew(
     folder: Path,
-    place: Place,
+    place: NodeNetwork,
     *,
     inner_step_s: float = 0.2,
     mode: Mode = PLAIN,

@@ -19,7 +19,7 @@ from p2ptrain.config.node import NodeConfig, parse_host_port
 from p2ptrain.node.main import run_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.trainer_processes import Trainers, subprocesses
-from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
+from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from tests.chaos.harness.gate import Gate
 from tests.chaos.harness.modes import KINDS, STAND_IN, TORCH
 from tests.chaos.harness.stand_ins import dress
@@ -47,7 +47,7 @@ def main() -> int:
         threads=1,  # Five nodes share the machine's cores.
         keep_snapshots=None,  # All updates are checked in the end.
     )
-    remote = Remote(inner_step_s=given.inner_step_s)
+    remote = TrainerRemote(inner_step_s=given.inner_step_s)
     gate = Gate(socket.socket(fileno=given.line))
 
     def stand_ins(context: Context) -> Trainers:

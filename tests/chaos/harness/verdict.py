@@ -25,7 +25,7 @@ from p2ptrain.ledger.chain.verify import replay
 from p2ptrain.ledger.messages.messages import MESSAGE_BYTES_MAX
 from p2ptrain.run import DataIndex, Run
 from p2ptrain.store import RecordLog, Store
-from p2ptrain.testing.accounts import Account, Credits, trained_by, update_fault
+from p2ptrain.testing.accounts import ChainCredits, Credits, trained_by, update_fault
 from p2ptrain.trainer.formats.shapes import layout_of
 from tests.chaos.harness.crew import Crew, Sighting
 from tests.chaos.harness.modes import STAND_IN
@@ -102,7 +102,7 @@ def work(crew: Crew) -> list[str]:
     """
     longest = max(crew.nodes, key=lambda node: len(node.seen.decided))
     home, run = Home(longest.home), crew.run
-    account = Account(chain_of(home, run), run).committed()
+    account = ChainCredits(chain_of(home, run), run).committed()
     blocks = Counter(
         block for _, _, credits in account for each in credits.values() for block in each
     )

@@ -29,7 +29,7 @@ from p2ptrain.ledger.messages.events import Event, Received, Tick
 from p2ptrain.ledger.messages.messages import Entries, Message, Outcome, Prepare, Propose
 from p2ptrain.ledger.messages.peer_reports import UpdateHeld
 from p2ptrain.ledger.paxos.acceptor import restored_acceptors
-from p2ptrain.simulation.disk import Disk, signer, verify
+from p2ptrain.simulation.disk import SimDisk, signer, verify
 from tests.exploration.harness.copying import LEFT_OUT, Fresh, copy_of, key_of
 from tests.exploration.harness.statements import contrary, statement_of
 
@@ -38,7 +38,7 @@ PATIENCE_S = 16.0
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Unicast:
     sender: PeerId
     receiver: PeerId
     message: Message
@@ -49,7 +49,7 @@ class Member:
     """A running member, its disk, and its own current time in seconds."""
 
     ledger: Ledger
-    disk: Disk
+    disk: SimDisk
     now: float
 
     @property
@@ -82,13 +82,13 @@ class Members:
     members: list[Member] = field(default_factory=list)
     heights: list[int] = field(default_factory=list)
     chains: list[tuple[Digest, ...]] = field(default_factory=list)
-    letters: list[Letter] = field(default_factory=list)
+    unicasts: list[Unicast] = field(default_factory=list)
     mail_to: dict[PeerId, int] = field(default_factory=dict)
     contraries: list[int] = field(default_factory=list)
     _at_height: dict[int, int] = field(default_factory=dict)
     _mute: dict[tuple[PeerId, int], int] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
-    _letter_numbers: dict[object, int] = field(default_factory=dict)
+    _unicast_numbers: dict[object, int] = field(default_factory=dict)
     _steps: dict[tuple[int, int], Step] = field(default_factory=dict)
     _on_mail: dict[tuple[int, int], tuple[Step, ...]] = field(default_factory=dict)
     _on_timeout: dict[int, Step | None] = field(default_factory=dict)
@@ -98,13 +98,13 @@ class Members:
 
     def start(self, name: PeerId) -> Step:
         """Start a member for the first time, with an empty disk."""
-        return self._started("start", name, Disk(), 0.0, 0)
+        return self._started("start", name, SimDisk(), 0.0, 0)
 
     def on_mail(self, number: int, mail: int) -> tuple[Step, ...]:
         """Return the steps caused by these messages, without steps that change nothing."""
         place = (number, mail)
         if place not in self._on_mail:
-            steps = [self._on_letter(number, letter) for letter in _bits(mail)]
+            steps = [self._on_unicast(number, unicast) for unicast in _bits(mail)]
             moving = (it for it in steps if it.member != number or it.said & ~mail or it.fault)
             self._on_mail[place] = tuple(dict.fromkeys(moving))
         return self._on_mail[place]
@@ -121,24 +121,24 @@ class Members:
         if place not in self._on_crash:
             member = self.members[number]
             steps = [self._started("restart", member.ledger.me, member.disk, member.now, 0)]
-            for letter in _bits(mail):
-                steps += self._torn(number, letter)
+            for unicast in _bits(mail):
+                steps += self._torn(number, unicast)
             self._on_crash[place] = tuple(dict.fromkeys(steps))
         return self._on_crash[place]
 
     # ── each computed by the ledger itself ───────────────────────────────────────────────────────
 
-    def _on_letter(self, number: int, letter: int) -> Step:
-        place = (number, letter)
+    def _on_unicast(self, number: int, unicast: int) -> Step:
+        place = (number, unicast)
         if place not in self._steps:
-            ledger, effects = self._heard(number, letter)
+            ledger, effects = self._heard(number, unicast)
             member = self.members[number]
-            label = _label(self.letters[letter])
+            label = _label(self.unicasts[unicast])
             self._steps[place] = self._after(label, member, ledger, effects, member.now)
         return self._steps[place]
 
-    def _heard(self, number: int, letter: int) -> tuple[Ledger, list[Effect]]:
-        member, it = self.members[number], self.letters[letter]
+    def _heard(self, number: int, unicast: int) -> tuple[Ledger, list[Effect]]:
+        member, it = self.members[number], self.unicasts[unicast]
         ledger = self._copied(member.ledger)
         return ledger, ledger.handle(Received(it.sender, it.message), member.now)
 
@@ -164,23 +164,23 @@ class Members:
         step = self._after(f"{ledger.me} times out", member, ledger, effects, now)
         return None if step.member == number and not step.said else step
 
-    def _torn(self, number: int, letter: int) -> Iterator[Step]:
+    def _torn(self, number: int, unicast: int) -> Iterator[Step]:
         """Yield crashes while the member carries out the effects of this message.
 
         It crashes before each write except the first effect.
         """
-        ledger, effects = self._heard(number, letter)
+        ledger, effects = self._heard(number, unicast)
         member, said, begun = self.members[number], 0, False
         disk = _copied(member.disk)
         for effect in effects:
             if begun and isinstance(effect, Persist | Decided):
-                label = f"{_label(self.letters[letter])}, torn; restart"
+                label = f"{_label(self.unicasts[unicast])}, torn; restart"
                 yield self._started(label, ledger.me, disk, member.now, said)
             begun = begun or isinstance(effect, Persist | Decided | Send | Announce)
             _write(disk, effect)
             said |= self._said(ledger.me, effect)
 
-    def _started(self, label: str, me: PeerId, disk: Disk, now: float, said: int) -> Step:
+    def _started(self, label: str, me: PeerId, disk: SimDisk, now: float, said: int) -> Step:
         fault = _replay_fault(self.rules, disk)
         ledger = Ledger(self.rules, me, signer(me), verify, disk.chain, disk.records, now)
         effects = [it for event in self.reports[me] for it in ledger.handle(event, now)]
@@ -220,32 +220,32 @@ class Members:
             case Send(_, Entries()):
                 return 0
             case Send(peer, message):
-                return self._letter(Letter(me, peer, message))
+                return self._unicast(Unicast(me, peer, message))
             case Announce(Outcome() | Prepare() | Propose() as message):
                 others = (peer for peer in self.rules.founders if peer != me)
-                return sum(self._letter(Letter(me, peer, message)) for peer in others)
+                return sum(self._unicast(Unicast(me, peer, message)) for peer in others)
             case _:
                 return 0
 
-    def _letter(self, letter: Letter) -> int:
+    def _unicast(self, unicast: Unicast) -> int:
         """Return the bit of a message. A new message is compared with all others of its sender."""
-        sender = None if isinstance(letter.message, Outcome) else letter.sender
-        key = (sender, letter.receiver, key_of(letter.message, 0.0))
-        number = self._letter_numbers.setdefault(key, len(self.letters))
-        if number < len(self.letters):
+        sender = None if isinstance(unicast.message, Outcome) else unicast.sender
+        key = (sender, unicast.receiver, key_of(unicast.message, 0.0))
+        number = self._unicast_numbers.setdefault(key, len(self.unicasts))
+        if number < len(self.unicasts):
             return 1 << number
-        mine, against = statement_of(letter.message), 0
-        for other, known in enumerate(self.letters):
-            if known.sender == letter.sender and contrary(statement_of(known.message), mine):
+        mine, against = statement_of(unicast.message), 0
+        for other, known in enumerate(self.unicasts):
+            if known.sender == unicast.sender and contrary(statement_of(known.message), mine):
                 against |= 1 << other
                 self.contraries[other] |= 1 << number
-        self.letters.append(letter)
+        self.unicasts.append(unicast)
         self.contraries.append(against)
-        self.mail_to[letter.receiver] = self.mail_to.get(letter.receiver, 0) | 1 << number
-        height = _height(letter.message)
+        self.mail_to[unicast.receiver] = self.mail_to.get(unicast.receiver, 0) | 1 << number
+        height = _height(unicast.message)
         self._at_height[height] = self._at_height.get(height, 0) | 1 << number
         if mine is None:
-            place = (letter.receiver, height)
+            place = (unicast.receiver, height)
             self._mute[place] = self._mute.get(place, 0) | 1 << number
         return 1 << number
 
@@ -265,11 +265,11 @@ class Members:
         return said
 
 
-def _copied(disk: Disk) -> Disk:
-    return Disk(list(disk.chain), list(disk.records), disk.updates)
+def _copied(disk: SimDisk) -> SimDisk:
+    return SimDisk(list(disk.chain), list(disk.records), disk.updates)
 
 
-def _write(disk: Disk, effect: Effect) -> None:
+def _write(disk: SimDisk, effect: Effect) -> None:
     if isinstance(effect, Persist):
         disk.append_record(effect.record)
     elif isinstance(effect, Decided):
@@ -298,7 +298,7 @@ def _accusation(me: PeerId, effects: Sequence[Effect]) -> str:
     return ""
 
 
-def _replay_fault(rules: Rules, disk: Disk) -> str:
+def _replay_fault(rules: Rules, disk: SimDisk) -> str:
     """Return why the chain on this disk does not verify from genesis on, or an empty string."""
     try:
         replay(rules, disk.chain, verify)
@@ -314,8 +314,8 @@ def _height(message: Message) -> int:
     return height
 
 
-def _label(letter: Letter) -> str:
-    return f"{letter.sender} -> {letter.receiver}: {type(letter.message).__name__}"
+def _label(unicast: Unicast) -> str:
+    return f"{unicast.sender} -> {unicast.receiver}: {type(unicast.message).__name__}"
 
 
 def _bits(mail: int) -> Iterator[int]:

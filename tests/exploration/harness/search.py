@@ -124,7 +124,7 @@ class Search:
             bound,
             len(self._came_from),
             len(self._members.members),
-            len(self._members.letters),
+            len(self._members.unicasts),
             self._decided,
             time.perf_counter() - begun,
             finished=not queue,
@@ -161,7 +161,7 @@ class Search:
             fresh ^= lowest
             number = lowest.bit_length() - 1
             if self._members.contraries[number] & said:
-                return f"{self._members.letters[number].sender} contradicts what it said before"
+                return f"{self._members.unicasts[number].sender} contradicts what it said before"
         return step.fault or ("" if before.members == after.members else self._fork(after))
 
     def _fork(self, world: World) -> str:

@@ -28,7 +28,7 @@ from p2ptrain.ledger.messages.messages import (
     Propose,
 )
 from p2ptrain.simulation.disk import signature_of
-from p2ptrain.testing.ledgers import Letter, digest
+from p2ptrain.testing.ledgers import Unicast, digest
 from tests.ledger.transcript_player.fault import StoryFault
 
 
@@ -62,33 +62,33 @@ def two_votes(line: LineId, height: int, voter: PeerId) -> Evidence:
     return Evidence(line, height, voter, *votes)
 
 
-def tampered(letter: Letter, part: str, run: RunId) -> Letter:
+def tampered(unicast: Unicast, part: str, run: RunId) -> Unicast:
     """Return the message with one part altered.
 
     The part is a vote's `line`, `height` or `entry`, a `signature`, or the `claim` of a promise to
     have accepted something. `twin` replaces a proposal by another one, signed by its proposer.
     """
-    message = letter.message
+    message = unicast.message
     match message, part:
         case Accept(vote), "line":
             other = RunId(digest("another run"))
             signature = signature_of(vote.voter, replace(vote, line=other).message)
-            return replace(letter, message=Accept(replace(vote, line=other, signature=signature)))
+            return replace(unicast, message=Accept(replace(vote, line=other, signature=signature)))
         case Accept(vote), "height":
-            return replace(letter, message=Accept(replace(vote, height=vote.height + 1)))
+            return replace(unicast, message=Accept(replace(vote, height=vote.height + 1)))
         case Accept(vote), "entry":
-            return replace(letter, message=Accept(replace(vote, entry=digest("another entry"))))
+            return replace(unicast, message=Accept(replace(vote, entry=digest("another entry"))))
         case Accept(vote), "signature":
-            return replace(letter, message=Accept(replace(vote, signature=b"noise")))
+            return replace(unicast, message=Accept(replace(vote, signature=b"noise")))
         case Propose(), "signature":
-            return replace(letter, message=replace(message, signature=b"noise"))
+            return replace(unicast, message=replace(message, signature=b"noise"))
         case Propose(), "twin":
-            return replace(letter, message=twin_of(message, letter.sender, run))
+            return replace(unicast, message=twin_of(message, unicast.sender, run))
         case Promise(accepted=Accepted() as claim), "claim":
             invented = replace(claim, signature=b"invented")
-            return replace(letter, message=replace(message, accepted=invented))
+            return replace(unicast, message=replace(message, accepted=invented))
         case Promise(), "signature":
-            return replace(letter, message=replace(message, signature=b"noise"))
+            return replace(unicast, message=replace(message, signature=b"noise"))
         case _:
             raise StoryFault(f"{type(message).__name__.lower()} has no {part} to alter")
 

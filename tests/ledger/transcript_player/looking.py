@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.core import Ledger
 from p2ptrain.ledger.queries import branch_words
-from p2ptrain.testing.ledgers import Group
+from p2ptrain.testing.ledgers import LedgerGroup
 from tests.ledger.transcript_player.wording import Words
 
 Fact = Callable[[Ledger, Words, Sequence[str]], str]
 """fact(ledger, words, details): the real value, to be compared with the expected one."""
 
 
-def disagreement(group: Group, words: Sequence[str], spelling: Words) -> str:
+def disagreement(group: LedgerGroup, words: Sequence[str], spelling: Words) -> str:
     """Return the real value if it differs from the expected one, else an empty string."""
     who, what, *said = words
     names = sorted(group.ledgers) if who == "*" else [PeerId(name) for name in who.split(",")]
@@ -38,7 +38,7 @@ def disagreement(group: Group, words: Sequence[str], spelling: Words) -> str:
     return ""
 
 
-def _never_noted(group: Group, names: Sequence[PeerId], text: str, spelling: Words) -> str:
+def _never_noted(group: LedgerGroup, names: Sequence[PeerId], text: str, spelling: Words) -> str:
     for name in names:
         notes = [spelling.text(note) for peer, note in group.notes if peer == name]
         if not any(text in note for note in notes):

@@ -26,7 +26,7 @@ from p2ptrain.ledger.messages.peer_reports import (
     ReduceFailed,
     SnapshotTaken,
 )
-from p2ptrain.testing.ledgers import Group, Letter, digest, peers, small_rules
+from p2ptrain.testing.ledgers import LedgerGroup, Unicast, digest, peers, small_rules
 from tests.ledger.transcript_player.fault import StoryFault
 from tests.ledger.transcript_player.forging import forged, tampered
 from tests.ledger.transcript_player.looking import disagreement
@@ -63,7 +63,7 @@ class Story:
     sides: tuple[frozenset[PeerId], ...] = ()
     told_at: float = 0.0
     acts: list[tuple[float, PeerId, Effect]] = field(default_factory=list)
-    _group: Group | None = None
+    _group: LedgerGroup | None = None
 
     def do(self, command: str) -> list[str]:
         """Carry out one line, and return the ledgers' effects in words. Raises StoryFault."""
@@ -76,7 +76,7 @@ class Story:
         return self._told()
 
     @property
-    def group(self) -> Group:
+    def group(self) -> LedgerGroup:
         if self._group is None:
             raise StoryFault("a story begins with its members")
         return self._group
@@ -107,7 +107,7 @@ class Story:
             branch_after_s=float(line.options["branch"]) if "branch" in line.options else None,
             **{_RULES[key]: number for key, number in numbers.items()},
         )
-        self._group = Group(rules, (*rules.founders, *line.at), watch=self._note_act)
+        self._group = LedgerGroup(rules, (*rules.founders, *line.at), watch=self._note_act)
 
     def _note_act(self, me: PeerId, effect: Effect) -> None:
         self.acts.append((self.group.now, me, effect))
@@ -135,7 +135,7 @@ class Story:
     def namesake(self, line: Line) -> None:
         """namesake a: others tell a that another process uses its identity"""
         for name in line.words:
-            self.group.tell(name, CloneFound(f"others hear two of {name}"))
+            self.group.send_events(name, CloneFound(f"others hear two of {name}"))
 
     def partition(self, line: Line) -> None:
         """partition a b | c d e"""
@@ -151,7 +151,7 @@ class Story:
         hearers = line.at or tuple(self.group.ledgers)
         for name in hearers:
             if name in self.group.ledgers and self.reaches(source, name):
-                self.group.tell(name, event)
+                self.group.send_events(name, event)
 
     def _report_each(self, line: Line, event: Callable[[PeerId], Event]) -> None:
         for peer in peers(" ".join(line.words)):
@@ -181,7 +181,7 @@ class Story:
     def holds(self, line: Line) -> None:
         """holds a b u1: they have the bytes on disk"""
         *names, update = line.words
-        self.group.hold(self.words.call(digest(update), update), " ".join(names))
+        self.group.hold_update(self.words.call(digest(update), update), " ".join(names))
 
     def fail(self, line: Line) -> None:
         """fail a [suspects=b,c]"""
@@ -199,7 +199,7 @@ class Story:
     def down(self, line: Line) -> None:
         for peer in peers(" ".join(line.words)):
             for name in line.at or tuple(self.group.ledgers):
-                self.group.tell(name, PeerDown(peer))
+                self.group.send_events(name, PeerDown(peer))
 
     def up(self, line: Line) -> None:
         self._report_each(line, PeerUp)
@@ -213,7 +213,7 @@ class Story:
     def allow(self, line: Line) -> None:
         """allow a b c: the allowlist from now on"""
         for name in line.at or tuple(self.group.ledgers):
-            self.group.tell(name, AllowedPeers(frozenset(peers(" ".join(line.words)))))
+            self.group.send_events(name, AllowedPeers(frozenset(peers(" ".join(line.words)))))
 
     def amend(self, line: Line) -> None:
         """amend 1 step=3 [blocks=4] [at a b]: an amendment that holds from outer step 3 on"""
@@ -221,8 +221,8 @@ class Story:
         blocks = int(line.options["blocks"]) if "blocks" in line.options else None
         terms = Terms(number, step, digest(f"amendment {number}"), blocks)
         for name in line.at or tuple(self.group.ledgers):
-            known = self.group[name].view.terms
-            self.group.tell(name, KnownAmendments(known | {terms}))
+            known = self.group[name].reports.terms
+            self.group.send_events(name, KnownAmendments(known | {terms}))
 
     def arrange(self, line: Line) -> None:
         """arrange direct c a b: proposers use this schedule and this order of peers"""
@@ -258,9 +258,9 @@ class Story:
         if not line.words:
             self.group.deliver(self._arrives)
             return
-        for letter in self._picked(line):
-            if letter.receiver in self.group.ledgers and self._arrives(letter):
-                self.group.tell(letter.receiver, Received(letter.sender, letter.message))
+        for unicast in self._picked(line):
+            if unicast.receiver in self.group.ledgers and self._arrives(unicast):
+                self.group.send_events(unicast.receiver, Received(unicast.sender, unicast.message))
 
     def drop(self, line: Line) -> None:
         """drop: all mail is lost. drop a->b propose: only that"""
@@ -273,15 +273,15 @@ class Story:
         """tick 2.0: two seconds pass; timers fire and mail arrives"""
         self.group.wait(float(line.words[0]), self._arrives)
 
-    def _arrives(self, letter: Letter) -> bool:
-        return self.reaches(letter.sender, letter.receiver)
+    def _arrives(self, unicast: Unicast) -> bool:
+        return self.reaches(unicast.sender, unicast.receiver)
 
-    def _picked(self, line: Line) -> list[Letter]:
+    def _picked(self, line: Line) -> list[Unicast]:
         """Remove from the mail the messages that match the words, and return them."""
-        chosen = [letter for letter in self.group.mail if _fits(letter, line.words)]
+        chosen = [unicast for unicast in self.group.mail if _fits(unicast, line.words)]
         if not chosen:
             raise StoryFault(f"there is no mail {' '.join(line.words)}")
-        self.group.mail = [letter for letter in self.group.mail if letter not in chosen]
+        self.group.mail = [unicast for unicast in self.group.mail if unicast not in chosen]
         return chosen
 
     # ── what must not happen ─────────────────────────────────────────────────────────────────────
@@ -289,8 +289,8 @@ class Story:
     def tamper(self, line: Line) -> None:
         """tamper a->c accept line: alter this part of the message before it arrives"""
         *which, part = line.words
-        for letter in self._picked(Line(line.name, tuple(which), (), {})):
-            self.group.mail.append(tampered(letter, part, self.group.rules.run))
+        for unicast in self._picked(Line(line.name, tuple(which), (), {})):
+            self.group.mail.append(tampered(unicast, part, self.group.rules.run))
 
     def forge(self, line: Line) -> None:
         """forge c->a skip by=a,b,c: c sends an outcome with a forged certificate
@@ -300,7 +300,7 @@ class Story:
         sender, _, receiver = route.partition("->")
         by = peers(line.options.get("by", "").replace(",", " "))
         message = forged(self.group[receiver], kind, PeerId(sender), by)
-        self.group.mail.append(Letter(PeerId(sender), PeerId(receiver), message))
+        self.group.mail.append(Unicast(PeerId(sender), PeerId(receiver), message))
 
     def expect(self, line: Line) -> None:
         """expect a,b height 1; `looking` lists what can be expected"""
@@ -317,13 +317,13 @@ _RULES = {
 }
 
 
-def _fits(letter: Letter, words: Sequence[str]) -> bool:
+def _fits(unicast: Unicast, words: Sequence[str]) -> bool:
     """Return whether the message matches the words: `a->b`, `propose`, or both."""
     sender, arrow, receiver = words[0].partition("->")
     kinds = words[1:] if arrow else words
-    if arrow and (letter.sender != sender or receiver not in ("*", letter.receiver)):
+    if arrow and (unicast.sender != sender or receiver not in ("*", unicast.receiver)):
         return False
-    return not kinds or type(letter.message).__name__.lower() in kinds
+    return not kinds or type(unicast.message).__name__.lower() in kinds
 
 
 def _runs(

@@ -18,7 +18,7 @@ from p2ptrain.ledger.messages.effects import VotingStopped
 from p2ptrain.ledger.messages.events import Accused
 from p2ptrain.ledger.messages.evidence import Evidence, Statement, encode_evidence
 from p2ptrain.node.consensus import evidence_log
-from p2ptrain.node.consensus.ledger_task import agree
+from p2ptrain.node.consensus.ledger_task import run_ledger
 from p2ptrain.store import RecordLog
 from tests.node.rig import ANN, NewRig, rig, settled
 
@@ -37,11 +37,11 @@ async def test_evidence_is_written_once_and_reported(
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))
     evidence = twice(ANN, r.run.id)
-    nursery.start_soon(agree, r.context)
+    nursery.start_soon(run_ledger, r.context)
     await r.context.ledger.submit(Accused(evidence))
-    await settled(lambda: bool(evidence_log.kept(r.context.home)))
-    await evidence_log.keep(r.context, evidence)
-    assert evidence_log.kept(r.context.home) == [Accused(evidence)]
+    await settled(lambda: bool(evidence_log.load_evidence(r.context.home)))
+    await evidence_log.record_evidence(r.context, evidence)
+    assert evidence_log.load_evidence(r.context.home) == [Accused(evidence)]
     (warning,) = r.context.alerts.warnings.values()
     assert (warning.code, "is evicted" in warning.what) == ("VOTER-LIED", True)
 
@@ -51,13 +51,15 @@ async def test_restarted_node_remembers_liars(
 ) -> None:
     r = await new_rig(tmp_path, founders=(ANN.peer,))
     RecordLog(r.context.home.evidence).append([encode_evidence(twice(ANN, r.run.id))])
-    nursery.start_soon(agree, r.context)
-    await settled(lambda: ANN.peer in r.context.ledger.core.view.accused)
+    nursery.start_soon(run_ledger, r.context)
+    await settled(lambda: ANN.peer in r.context.ledger.core.reports.accused)
 
 
 async def test_second_process_is_reported_with_advice(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
-        evidence_log.heed_namesake(r.context, VotingStopped("a vote that this node did not cast"))
+        evidence_log.warn_of_duplicate(
+            r.context, VotingStopped("a vote that this node did not cast")
+        )
         said = r.context.alerts.warnings["identity"]
         assert (said.code, said.what[:17]) == ("ID-IN-USE", "another node uses")
         assert [record["what"] for record in r.said("identity-in-use")] == [
@@ -69,5 +71,5 @@ def test_unreadable_evidence_is_a_fault_of_this_disk(tmp_path: Path) -> None:
     home = Home(tmp_path)
     RecordLog(home.evidence).append([b"{}"])
     with pytest.raises(StoreError, match="cannot be read") as caught:
-        evidence_log.kept(home)
+        evidence_log.load_evidence(home)
     assert caught.value.code == "LEDGER-BROKEN"

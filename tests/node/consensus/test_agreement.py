@@ -19,10 +19,10 @@ from p2ptrain.ledger.messages.wire import decode, encode
 from p2ptrain.node.consensus import inbox
 from p2ptrain.node.consensus.ledger_task import (
     VOTE_RECORDS_MAX,
-    agree,
     due_events,
     hear_messages,
     in_runs,
+    run_ledger,
     shorten_votes,
 )
 from p2ptrain.node.state.ledger_port import EVENTS_MAX, PAGES_BURST, EventQueue
@@ -57,7 +57,7 @@ async def test_waiting_events_are_taken_together_and_time_makes_a_tick() -> None
 async def test_single_founder_decides_and_everything_is_on_disk(tmp_path: Path) -> None:
     async with rig(tmp_path) as r, trio.open_nursery() as nursery:
         context = r.context
-        nursery.start_soon(agree, context)
+        nursery.start_soon(run_ledger, context)
         await context.ledger.submit(Joining(ANN.peer))
         await settled(lambda: context.ledger.snapshot.is_member(ANN.peer))
         await settled(lambda: bool(r.network.published))
@@ -72,7 +72,7 @@ async def test_log_of_votes_is_shortened_while_the_node_runs(tmp_path: Path) -> 
     joiners = [somebody(number).peer for number in range(12)]
     async with rig(tmp_path, allowed=joiners) as r, trio.open_nursery() as nursery:
         context = r.context
-        nursery.start_soon(partial(agree, context, vote_records_max=4))
+        nursery.start_soon(partial(run_ledger, context, vote_records_max=4))
         for peer in joiners:
             await context.ledger.submit(Joining(peer))
             await settled(lambda peer=peer: context.ledger.snapshot.is_member(peer))  # type: ignore[misc]
@@ -108,7 +108,7 @@ async def test_peer_that_asks_for_entries_gets_them(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.context)
+    nursery.start_soon(run_ledger, r.context)
     await r.context.ledger.submit(Joining(ANN.peer))
     await settled(lambda: r.context.ledger.snapshot.height == 1)
     reply = await r.network.handlers[LEDGER_PROTOCOL](BOB.peer, encode(EntriesRequest(1)))
@@ -122,7 +122,7 @@ async def test_noise_costs_only_an_answer_to_its_sender(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.context)
+    nursery.start_soon(run_ledger, r.context)
     await settled(lambda: LEDGER_PROTOCOL in r.network.handlers)
     for noise in (b"", b"noise", b"\x80", b"{" * 100):
         with pytest.raises(RemoteProtocolError):
@@ -143,14 +143,14 @@ async def test_under_a_flood_peers_messages_are_dropped_and_ours_wait(
     assert queue.waiting < EVENTS_MAX
     for _ in range(EVENTS_MAX - queue.waiting):
         await queue.submit(request)
-    context.ledger.core.view.down.add(ANN.peer)
+    context.ledger.core.reports.down.add(ANN.peer)
     nursery.start_soon(context.ledger.submit, Ready(context.me, 0, 16, 1))
     nursery.start_soon(context.ledger.submit, PeerUp(ANN.peer))
     await trio.testing.wait_all_tasks_blocked()
     assert queue.blocked == 2
-    nursery.start_soon(agree, context)
-    await settled(lambda: context.me in context.ledger.core.view.ready, deadline_s=20.0)
-    await settled(lambda: ANN.peer not in context.ledger.core.view.down, deadline_s=20.0)
+    nursery.start_soon(run_ledger, context)
+    await settled(lambda: context.me in context.ledger.core.reports.ready, deadline_s=20.0)
+    await settled(lambda: ANN.peer not in context.ledger.core.reports.down, deadline_s=20.0)
 
 
 async def test_flooding_peer_does_not_silence_others(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_processed_messages_no_longer_count_against_their_author(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.context)
+    nursery.start_soon(run_ledger, r.context)
     for _ in range(EVENTS_MAX // 256):
         for _ in range(256):
             r.context.ledger.offer(PeerHeight(BOB.peer, 0))
@@ -198,7 +198,7 @@ async def test_notes_caused_by_one_peer_do_not_fill_the_journal(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path)
-    nursery.start_soon(agree, r.context)
+    nursery.start_soon(run_ledger, r.context)
     for _ in range(5):
         for _ in range(NOTES_BURST):
             r.context.ledger.offer(Received(CAI.peer, Refused(1, 0, 0, "no")))
@@ -218,7 +218,7 @@ async def test_vote_that_cannot_be_written_is_never_sent(tmp_path: Path) -> None
         r.context.ledger.votes = Full(r.context.home.votes)
         await r.context.ledger.submit(Joining(ANN.peer))
         with pytest.raises(BaseExceptionGroup) as caught:
-            await agree(r.context)
+            await run_ledger(r.context)
         assert caught.group_contains(StoreFull)
         assert r.network.requested == []
         assert r.network.published == []
@@ -232,7 +232,7 @@ async def test_healed_ledger_ends_the_task_with_the_chain_to_follow(
         rejoin = Rejoin(0, (signed(r.run.id, state, opening(state), ANN),))
         monkeypatch.setattr(r.context.ledger.core, "handle", lambda *_: [Note("outranked"), rejoin])
         with trio.fail_after(30):
-            assert await agree(r.context, last_words_s=0.0) == rejoin
+            assert await run_ledger(r.context, last_words_s=0.0) == rejoin
         (said,) = r.said("rejoining")
         assert (said["parted_at"], said["height"]) == (0, 1)
         assert r.said("note") != []

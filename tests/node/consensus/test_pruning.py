@@ -343,7 +343,7 @@ async def test_peer_that_keeps_everything_may_still_come(
     nursery.start_soon(notice_pruned, context)
     await settled(lambda: "pruned" in context.alerts)
     context.ledger.core.handle(PeerHeight(BOB.peer, 40), 0.2)
-    context.changes.ring()
+    context.changes.notify_all()
     await settled(lambda: "pruned" not in context.alerts)
 
 
@@ -362,7 +362,7 @@ async def test_one_peers_claim_does_not_end_a_node_that_is_up_to_date(
     await trio.testing.wait_all_tasks_blocked()
     assert context.alerts.warnings["pruned"].what.startswith("no connected peer keeps entry 1 of")
     context.ledger.core.handle(PeerHeight(BOB.peer, 1), 0.2)
-    context.changes.ring()
+    context.changes.notify_all()
     await settled(lambda: "pruned" not in context.alerts)
 
 
@@ -424,10 +424,10 @@ async def test_bases_of_others_are_named_once_and_in_bounded_number(
             context.ledger.core.handle(Received(peer, Pruned(40, 15, digest("e16"))), time + 50.0)
         if not time:
             nursery.start_soon(notice_pruned, context)
-        context.changes.ring()
+        context.changes.notify_all()
         await settled(lambda: "pruned" in context.alerts)
         context.ledger.core.handle(PeerHeight(BOB.peer, 40), time + 60.0)
-        context.changes.ring()
+        context.changes.notify_all()
         await settled(lambda: "pruned" not in context.alerts)
         context.ledger.core.handle(Received(BOB.peer, Entries(0, ())), time + 60.0)
     (said,) = r.said("nobody-keeps")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from p2ptrain.node.consensus.adopt_chain import take_over
+from p2ptrain.node.consensus.adopt_chain import write_adopted_chain
 from p2ptrain.store import Head, MemoryDisk, PowerCut, RecordLog, record_log
 from tests.node.branched import Branched
 
@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Branched:
 def test_other_chain_replaces_the_branch_and_promises_stay(place: Branched) -> None:
     place.write(place.own[-1])
     assert place.state() == place.own_end
-    take_over(place.home, place.rejoin)
+    write_adopted_chain(place.home, place.rejoin)
     assert place.state() == place.end
     assert list(RecordLog(place.home.votes)) == place.votes
     parted = place.shared[-1].entry
@@ -33,7 +33,7 @@ def test_other_chain_replaces_the_branch_and_promises_stay(place: Branched) -> N
 def test_snapshot_from_before_the_branch_is_still_a_start(place: Branched) -> None:
     place.write(place.shared[-1])
     before = place.head()
-    take_over(place.home, place.rejoin)
+    write_adopted_chain(place.home, place.rejoin)
     assert place.head() == before
     assert before.snapshot is not None
 
@@ -49,7 +49,7 @@ def test_kill_at_any_write_never_mixes_branch_snapshots_and_chain(
 ) -> None:
     monkeypatch.setattr(record_log, "FRAME_BYTES", 900)
     whole = prepared(place)
-    take_over(place.home, place.rejoin, whole)
+    write_adopted_chain(place.home, place.rejoin, whole)
     assert len(whole.writes) >= 6
     found = set()
     for fail_at in range(1, len(whole.writes) + 2):
@@ -57,13 +57,13 @@ def test_kill_at_any_write_never_mixes_branch_snapshots_and_chain(
             disk = prepared(place)
             disk.fail_at = fail_at
             with suppress(PowerCut):
-                take_over(place.home, place.rejoin, disk)
+                write_adopted_chain(place.home, place.rejoin, disk)
             after = disk.reboot(random.Random(seed) if seed else None)
             state, head = place.state(after), place.head(after)
             assert state in (place.own_end, place.end), f"write {fail_at}, seed {seed}"
             assert state == place.own_end or head.snapshot is None, f"write {fail_at}, seed {seed}"
             found.add((state.head, head.snapshot is None))
-            take_over(place.home, place.rejoin, after)
+            write_adopted_chain(place.home, place.rejoin, after)
             assert place.state(after.reboot(random.Random(seed))) == place.end
     assert found == {
         (place.own_end.head, False),

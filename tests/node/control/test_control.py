@@ -16,7 +16,7 @@ import trio
 from p2ptrain.archive.home import Home
 from p2ptrain.identity import load_or_create
 from p2ptrain.node.control.control_socket import COMMANDS, LINE_BYTES_MAX, serve_commands
-from p2ptrain.node.joining.startup_status import GONE, Reception
+from p2ptrain.node.joining.startup_status import GONE, StartupStatus
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.join_requests import Applicant
 from p2ptrain.observe.cautions import Caution
@@ -31,7 +31,7 @@ from tests.node.swarm import Diary
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Rig]:
     async with rig(folder, allowed=[ANN.peer]) as r, trio.open_nursery() as nursery:
-        reception = Reception(r.context.me, r.context.journal)
+        reception = StartupStatus(r.context.me, r.context.journal)
         nursery.start_soon(serve_commands, r.context.home.control, reception)
         await opened(r.context.home.control)
         async with reception.with_context(r.context):
@@ -140,7 +140,7 @@ async def test_socket_is_private_and_replaces_a_stale_one(
         path = r.context.home.control
         path.write_text("left by a node that was killed")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_commands, path, Reception(r.context.me, r.context.journal))
+            nursery.start_soon(serve_commands, path, StartupStatus(r.context.me, r.context.journal))
             await opened(path)
             assert "peer" in await answer(r, b'{"command":"status"}\n')
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -152,16 +152,16 @@ async def test_home_with_a_long_path_has_a_socket_too(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     r = await new_rig(tmp_path / ("deep" * 40))
-    reception = Reception(r.context.me, r.context.journal)
+    reception = StartupStatus(r.context.me, r.context.journal)
     nursery.start_soon(serve_commands, r.context.home.control, reception)
     await settled(r.context.home.control.exists)
 
 
 @asynccontextmanager
-async def starting(folder: Path) -> AsyncIterator[tuple[Path, Reception, Diary]]:
+async def starting(folder: Path) -> AsyncIterator[tuple[Path, StartupStatus, Diary]]:
     """The socket of a node without parts yet, and what answers there."""
     with Diary(folder / "journal.jsonl") as diary:
-        reception, path = Reception(ANN.peer, diary), folder / "control.sock"
+        reception, path = StartupStatus(ANN.peer, diary), folder / "control.sock"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve_commands, path, reception)
             await opened(path)
@@ -174,9 +174,9 @@ async def test_status_of_a_starting_node_shows_its_progress(tmp_path: Path) -> N
         ask = b'{"command":"status"}\n'
         first = NodeStatus.from_json(await answer_at(path, ask))
         assert (first.peer, first.state, first.run) == (ANN.peer, "starting", "")
-        reception.enter(Connecting())
+        reception.set_state(Connecting())
         reception.run = publish(Home(tmp_path / "home"))
-        reception.enter(AwaitingApproval(), "ask the organiser")
+        reception.set_state(AwaitingApproval(), "ask the organiser")
         told = NodeStatus.from_json(await answer_at(path, ask))
         assert (told.state, told.state_name) == ("awaiting approval", "awaiting approval")
         assert (told.run, told.waits_for) == (reception.run.id, "ask the organiser")
@@ -193,7 +193,7 @@ async def test_cautions_about_the_machine_are_shown_from_the_start(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        reception = Reception(r.context.me, r.context.journal)
+        reception = StartupStatus(r.context.me, r.context.journal)
         both = (
             Caution("SHM-SMALL", "little shared memory", "give it more"),
             Caution("DISK-LOW", "a small disk", "make room"),
@@ -218,7 +218,7 @@ async def test_cautions_about_the_machine_are_shown_from_the_start(
 @pytest.mark.parametrize("order", sorted(set(COMMANDS) - {"status"}))
 async def test_starting_node_refuses_orders_with_a_reason(order: str, tmp_path: Path) -> None:
     async with starting(tmp_path) as (path, reception, _):
-        reception.enter(AwaitingApproval())
+        reception.set_state(AwaitingApproval())
         said = await answer_at(path, json.dumps({"command": order}).encode() + b"\n")
         assert said == {
             "error": "not yet: the node in this home is awaiting approval",
@@ -230,7 +230,7 @@ async def test_order_still_running_at_the_end_is_cancelled_first(
     tmp_path: Path,
 ) -> None:
     async with rig(tmp_path) as r:
-        reception, begun = Reception(r.context.me, r.context.journal), trio.Event()
+        reception, begun = StartupStatus(r.context.me, r.context.journal), trio.Event()
         answers: list[dict[str, object]] = []
         ended: list[bool] = []
 
@@ -259,6 +259,6 @@ async def test_start_that_fails_at_once_leaves_no_socket(tmp_path: Path) -> None
         warnings.simplefilter("error")
         with trio.CancelScope() as scope:
             scope.cancel()
-            await serve_commands(tmp_path / "control.sock", Reception(ANN.peer, diary))
+            await serve_commands(tmp_path / "control.sock", StartupStatus(ANN.peer, diary))
         gc.collect()
     assert not (tmp_path / "control.sock").exists()

@@ -9,7 +9,7 @@ import trio
 
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.names import label
-from p2ptrain.node.control.isolation_warning import in_words, notice_isolation, unheard
+from p2ptrain.node.control.isolation_warning import in_words, notice_isolation, unreachable_voters
 from p2ptrain.node.control.status import status
 from p2ptrain.observe.states import Serving, StandingBy, Training
 from p2ptrain.testing.published import policy
@@ -26,13 +26,13 @@ def hear(r: Rig, *peers: PeerId, **said: object) -> None:
 
 async def test_quorum_must_be_heard_on_this_line(tmp_path: Path) -> None:
     async with rig(tmp_path, **THREE) as r:
-        assert unheard(r.context) == (ANN.peer, BOB.peer, CAI.peer)
+        assert unreachable_voters(r.context) == (ANN.peer, BOB.peer, CAI.peer)
         hear(r, ANN.peer)
-        assert unheard(r.context) == (BOB.peer, CAI.peer)
+        assert unreachable_voters(r.context) == (BOB.peer, CAI.peer)
         hear(r, BOB.peer, line=Digest("b" * 64))
-        assert unheard(r.context) == (BOB.peer, CAI.peer)
+        assert unreachable_voters(r.context) == (BOB.peer, CAI.peer)
         hear(r, CAI.peer)
-        assert unheard(r.context) == ()
+        assert unreachable_voters(r.context) == ()
 
 
 async def test_waiting_node_warns_until_a_quorum_is_heard(

@@ -10,8 +10,8 @@ import trio
 
 from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.ledger.messages.peer_reports import Leaving
-from p2ptrain.node.control.leaving import farewell, leave
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.node.control.leaving import goodbye_text, leave
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
@@ -53,7 +53,7 @@ async def test_member_waits_until_the_others_agree_to_go_on_without_it(
         await settled(lambda: r.context.state.leaving)
         assert r.said("left") == []
         r.set_chain(voters=(ANN.peer,), since={ANN.peer: 0})
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await settled(lambda: r.said("left") == [{"event": "left", "member": False}])
 
 
@@ -73,7 +73,7 @@ def halfway(r: Rig) -> None:
 
 def done(r: Rig) -> None:
     halfway(r)
-    r.context.trainer.work = Work(0, (0, 1), 32)
+    r.context.trainer.work = LocalWork(0, (0, 1), 32)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ async def test_goodbye_says_what_will_be_lost(tmp_path: Path, change: Change, lo
     async with rig(tmp_path) as r:
         two_voters(r)
         change(r)
-        assert ("will be lost" in farewell(r.context)) == bool(lost)
-        assert lost in farewell(r.context)
-        assert "only voter" not in farewell(r.context)
+        assert ("will be lost" in goodbye_text(r.context)) == bool(lost)
+        assert lost in goodbye_text(r.context)
+        assert "only voter" not in goodbye_text(r.context)
 
 
 async def test_only_voter_is_told_that_the_run_stops_without_it(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=policy(participants_min=1), steps=1) as r:
-        assert "only voter" in farewell(r.context)
+        assert "only voter" in goodbye_text(r.context)
         r.decide(opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1)))
-        assert "only voter" in farewell(r.context)
+        assert "only voter" in goodbye_text(r.context)

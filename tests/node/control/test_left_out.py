@@ -13,31 +13,33 @@ import trio.testing
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.node.control import left_out_warning
-from p2ptrain.node.control.left_out_warning import WARNING, Rosters, notice_left_out
+from p2ptrain.node.control.left_out_warning import WARNING, LeftOutWatch, notice_left_out
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.store import digest_of
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, BOB, NewRig, Rig, opening, rig, settled
 
 RULES = policy(participants_min=1)
 
 
-def at(r: Rig, work: Work | None = None, outer_step: int | None = 0) -> Caution | None:
-    """The view of a node that has only been a member so far, given the ledger's state."""
-    return Rosters(member=True).look(r.context.ledger.snapshot, r.context.me, work, outer_step)
+def at(r: Rig, work: LocalWork | None = None, outer_step: int | None = 0) -> Caution | None:
+    """The warning of a node that has only been a member so far, given the ledger's state."""
+    return LeftOutWatch(member=True).check(
+        r.context.ledger.snapshot, r.context.me, work, outer_step
+    )
 
 
 @pytest.mark.parametrize(
     ("work", "outer_step", "why"),
     [
         (None, 0, left_out_warning.LATE),
-        (Work(0, (0,), 16), 0, left_out_warning.UNHEARD),
+        (LocalWork(0, (0,), 16), 0, left_out_warning.UNHEARD),
         (None, None, left_out_warning.BEHIND),
     ],
 )
 async def test_reason_comes_from_what_this_node_knows_of_itself(
-    work: Work | None, outer_step: int | None, why: Caution, tmp_path: Path
+    work: LocalWork | None, outer_step: int | None, why: Caution, tmp_path: Path
 ) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
@@ -52,28 +54,29 @@ async def test_reason_comes_from_what_this_node_knows_of_itself(
 async def test_attempt_without_a_previous_participant_says_so(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, me = r.context.ledger.snapshot, r.context.me
-        ours, work = Participant(me, 16, 1), Work(0, (0,), 16)
+        ours, work = Participant(me, 16, 1), LocalWork(0, (0,), 16)
         r.decide(replace(opening(state), learners=(ANN.peer,)))
         r.decide(opening(r.context.ledger.snapshot, ours, learners=[ANN.peer]))
-        rosters = Rosters(member=True)
-        assert rosters.look(r.context.ledger.snapshot, me, work, 0) is None
+        rosters = LeftOutWatch(member=True)
+        assert rosters.check(r.context.ledger.snapshot, me, work, 0) is None
         state = r.context.ledger.snapshot
         assert state.roster is not None
         theirs = (Participant(ANN.peer, 16, 1),)
         again = replace(state, roster=replace(state.roster, attempt=1, participants=theirs))
-        assert rosters.look(again, me, work, 0) == left_out_warning.FAILED
-        assert rosters.look(again, me, work, 0) is None, "once for each attempt"
+        assert rosters.check(again, me, work, 0) == left_out_warning.FAILED
+        assert rosters.check(again, me, work, 0) is None, "once for each attempt"
         later = replace(again, roster=replace(again.roster, attempt=2))
         assert (
-            Rosters(member=True).look(later, me, work, 0, doubted=True) == left_out_warning.DOUBTED
+            LeftOutWatch(member=True).check(later, me, work, 0, doubted=True)
+            == left_out_warning.DOUBTED
         )
 
 
 async def test_dropped_member_is_told_and_a_stranger_is_not(tmp_path: Path) -> None:
     async with rig(tmp_path, rules=RULES) as r:
         state, stranger = r.context.ledger.snapshot, PeerId(BOB.peer)
-        assert Rosters(member=True).look(state, stranger, None, 0) == left_out_warning.GONE
-        assert Rosters().look(state, stranger, None, 0) is None
+        assert LeftOutWatch(member=True).check(state, stranger, None, 0) == left_out_warning.GONE
+        assert LeftOutWatch().check(state, stranger, None, 0) is None
 
 
 def told(r: Rig, times: int) -> bool:
@@ -92,16 +95,16 @@ async def test_warning_stays_until_a_reduce_includes_this_node(
     context.outer.step = 0
     for step in range(2):
         r.decide(opening(context.ledger.snapshot, theirs, learners=[ANN.peer]))
-        context.changes.ring()
+        context.changes.notify_all()
         await settled(partial(told, r, step + 1))
         assert context.alerts.warnings[WARNING] == left_out_warning.LATE
         r.decide(Commit(step, 0, digest_of(b"update")))
         context.outer.step = step + 1
-        context.changes.ring()
+        context.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
     assert [each["step"] for each in r.said("left-out")] == [0, 1]
     r.decide(opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer]))
-    context.changes.ring()
+    context.changes.notify_all()
     await settled(lambda: WARNING not in context.alerts)
 
 

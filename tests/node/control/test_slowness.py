@@ -17,9 +17,9 @@ from p2ptrain.names import label
 from p2ptrain.node.control.slow_reduce_warning import (
     KNOWN_MIN,
     WARNING,
-    Exchanges,
+    ReduceDurations,
     caution_about,
-    notice_slow_exchange,
+    notice_slow_reduce,
 )
 from p2ptrain.ring import ReduceStatistics
 from p2ptrain.testing.published import policy
@@ -28,14 +28,14 @@ from tests.node.rig import ANN, NewRig, heartbeat, opening, rig, settled
 REPORT = ReduceStatistics(1.0, 0.5, 0.1, 0.1, 0.1, 0.1, ())
 
 
-def after(*known_s: float) -> Exchanges:
-    exchanges = Exchanges()
+def after(*known_s: float) -> ReduceDurations:
+    exchanges = ReduceDurations()
     exchanges.known_s.extend(known_s)
     return exchanges
 
 
 def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
-    exchanges = Exchanges()
+    exchanges = ReduceDurations()
     for now, under_way, done in [
         (0.0, True, False),
         (30.0, False, True),
@@ -45,7 +45,7 @@ def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
         (120.0, True, True),
         (135.0, False, True),
     ]:
-        exchanges.look(under_way=under_way, done=done, now=now)
+        exchanges.check(under_way=under_way, done=done, now=now)
     assert list(exchanges.known_s) == [30.0, 20.0, 15.0]
 
 
@@ -60,10 +60,10 @@ def test_usual_time_is_learnt_from_successful_reduces_only() -> None:
     ],
 )
 def test_slow_means_twice_the_usual_and_long_enough_to_matter(
-    exchanges: Exchanges, lasts_s: float, is_slow: bool
+    exchanges: ReduceDurations, lasts_s: float, is_slow: bool
 ) -> None:
-    assert exchanges.look(under_way=True, done=False, now=5.0) is None
-    told = exchanges.look(under_way=True, done=False, now=5.0 + lasts_s)
+    assert exchanges.check(under_way=True, done=False, now=5.0) is None
+    told = exchanges.check(under_way=True, done=False, now=5.0 + lasts_s)
     assert told == (lasts_s if is_slow else None)
 
 
@@ -94,18 +94,18 @@ async def test_warning_lasts_as_long_as_the_reduce(
 ) -> None:
     r = await new_rig(tmp_path)
     context = r.context
-    nursery.start_soon(partial(notice_slow_exchange, context, patience_s=0.1, look_s=0.01))
+    nursery.start_soon(partial(notice_slow_reduce, context, patience_s=0.1, look_s=0.01))
     for step in range(KNOWN_MIN):
         r.context.reduce.averaging = step
-        context.changes.ring()
+        context.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
         r.context.reduce.averaging, r.context.reduce.last_ring = None, replace(REPORT)
-        context.changes.ring()
+        context.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
     r.context.reduce.averaging = KNOWN_MIN
-    context.changes.ring()
+    context.changes.notify_all()
     await settled(lambda: WARNING in r.context.alerts.warnings)
     assert [each["step"] for each in r.said("exchange-slow")] == [KNOWN_MIN]
     r.context.reduce.averaging = None
-    context.changes.ring()
+    context.changes.notify_all()
     await settled(lambda: WARNING not in r.context.alerts.warnings)

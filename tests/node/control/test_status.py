@@ -12,7 +12,7 @@ from p2ptrain.dataplane import Congestion, probe_congestion
 from p2ptrain.ledger.chain.values import Branch, Commit, Participant
 from p2ptrain.names import label, peer_name
 from p2ptrain.node.consensus import branch_warning
-from p2ptrain.node.control.status import exchanged, status
+from p2ptrain.node.control.status import reduce_in_words, status
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.states import Leaving, Training
 from p2ptrain.observe.status import status_lines
@@ -79,7 +79,7 @@ async def test_members_are_shown_by_ledger_and_heartbeats(
             ANN.peer, heartbeat(r.run.id, tokens_per_s=7), context.now()
         )
         context.peers.detector.note_arrival(ANN.peer, context.now())
-        context.state.enter(Training(1, 2))
+        context.state.set_state(Training(1, 2))
         said = await status(context)
         me, ann = said.members
         assert (me.role, me.tokens, me.health, me.state) == (
@@ -102,8 +102,8 @@ async def test_unheard_member_is_shown_as_such(tmp_path: Path) -> None:
 async def test_leaving_node_says_so_to_the_end(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         r.context.state.leaving = True
-        r.context.state.enter(Leaving())
-        r.context.state.enter(Training(1, 2))
+        r.context.state.set_state(Leaving())
+        r.context.state.set_state(Training(1, 2))
         assert (await status(r.context)).state_name == "leaving"
 
 
@@ -156,11 +156,13 @@ def test_reduce_is_described_with_its_slowest_path() -> None:
         Traffic(BOB.peer, 1_000_000, 3_000_000, 1.0),
     )
     report = ReduceStatistics(1.5, 0.9, 0.2, 0.4, 0.9, 0.31, traffic)
-    assert exchanged(report) == (
+    assert reduce_in_words(report) == (
         "the last took 1.50 s, of which 0.90 s for the sum; 4.0 MB up, 4.0 MB down, 0.31 s of CPU; "
         f"slowest connection to {peer_name(BOB.peer)}, 8 Mbit/s"
     )
     facts = report.facts()
     assert facts["sent_bytes_per_s_by_peer"] == {ANN.peer: 6_000_000, BOB.peer: 1_000_000}
     assert (facts["gather_s"], facts["received_bytes"]) == (pytest.approx(0.6), 4_000_000)
-    assert exchanged(ReduceStatistics(1.5, 1.5, 0.2, 0, 0, 0.31, ())).endswith("0.31 s of CPU")
+    assert reduce_in_words(ReduceStatistics(1.5, 1.5, 0.2, 0, 0, 0.31, ())).endswith(
+        "0.31 s of CPU"
+    )

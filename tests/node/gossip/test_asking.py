@@ -14,9 +14,9 @@ import trio.testing
 
 from p2ptrain.errors import StoreError
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.ask_peers import Pace, first_good, in_order
+from p2ptrain.node.gossip.ask_peers import AskingRate, first_good, in_order
 
-PACE = Pace(at_once=3, next_s=1.0, deadline_s=10.0)
+PACE = AskingRate(at_once=3, next_s=1.0, deadline_s=10.0)
 SILENT, LIES = "silent", "lies"
 
 Ask = Callable[[PeerId], Awaitable[str | None]]

@@ -119,7 +119,7 @@ async def test_peer_unheard_for_long_is_forgotten_unless_a_member(tmp_path: Path
             context.peers.table.note_heartbeat(peer, heartbeat(r.run.id), context.now())
             context.peers.detector.note_arrival(peer, context.now())
         nursery.start_soon(partial(watch_peers, context, forget_s=-1.0))
-        await settled(lambda: [view.peer for view in context.peers.table] == [ANN.peer])
+        await settled(lambda: [record.peer for record in context.peers.table] == [ANN.peer])
         await trio.testing.wait_all_tasks_blocked()
         # The detector has forgotten that it was down, so the ledger must forget that too.
         assert PeerUp(BOB.peer) in r.heard()

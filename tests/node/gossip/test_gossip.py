@@ -24,14 +24,14 @@ from p2ptrain.ledger.messages.peer_reports import (
     Staying,
 )
 from p2ptrain.node.gossip.allowlist_gossip import ALLOWLIST_BYTES_MAX
-from p2ptrain.node.gossip.allowlist_notices import Notices
+from p2ptrain.node.gossip.allowlist_notices import AllowlistNotices
 from p2ptrain.node.gossip.gossip import (
     describe,
+    heartbeat_senders,
     interval_s,
     listen,
     report,
-    speak,
-    speakers,
+    send_heartbeats,
 )
 from p2ptrain.node.state.timing import USUAL
 from p2ptrain.peers.heartbeat import (
@@ -52,7 +52,7 @@ from p2ptrain.peers.heartbeat_delta import (
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.peers.protocol_names import allowlist_topic, heartbeat_topic
 from p2ptrain.run import Allowlist, SignedAllowlist
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from tests.node.rig import ANN, BOB, CAI, NewRig, Rig, heartbeat, opening, rig, settled, somebody
 
 UPDATE = Digest("d" * 64)
@@ -113,7 +113,7 @@ async def test_restarted_node_withdraws_its_ready(tmp_path: Path) -> None:
 async def test_node_describes_itself_within_bounds(tmp_path: Path) -> None:
     suspects = tuple(somebody(number).peer for number in range(SUSPECTS_MAX + 9))
     async with rig(tmp_path) as r:
-        r.context.trainer.work = Work(0, (4, 5), 32)
+        r.context.trainer.work = LocalWork(0, (4, 5), 32)
         r.context.reduce.report = ReduceReport(0, 1, None, suspects)
         heard = decode(encode(describe(r.context, 7, 9)))
         assert (heard.incarnation, heard.serial, heard.trains) == (7, 9, True)
@@ -127,7 +127,7 @@ async def test_heartbeat_is_sent_at_once_when_something_changed(
 ) -> None:
     r = await new_rig(tmp_path)
     r.wait_for(heartbeat_s=1000.0)
-    nursery.start_soon(speak, r.context)
+    nursery.start_soon(send_heartbeats, r.context)
     await settled(lambda: len(r.network.published) == 1)
     r.context.own_heartbeat.send_now()
     await settled(lambda: len(r.network.published) == 2)
@@ -157,7 +157,7 @@ async def test_nonmembers_of_an_open_run_count_as_twenty_at_most(
     await topics.say(ANN.peer, heartbeat_topic(r.run.id), encode(heartbeat(r.run.id)))
     await settled(lambda: len(context.peers.table) == 101)
     expected = {"open": len(context.ledger.snapshot.members) + 20, "allowlist": 101}[admission]
-    assert speakers(context) == expected
+    assert heartbeat_senders(context) == expected
     incarnations, again_s = (
         context.identities.incarnations,
         1.25 * interval_s(expected, USUAL.heartbeat_s),
@@ -171,9 +171,9 @@ async def test_all_members_count_in_an_open_run(tmp_path: Path) -> None:
         context, many = r.context, [somebody(number).peer for number in range(1, 60)]
         for peer in many[:30]:
             context.peers.table.note_heartbeat(peer, heartbeat(r.run.id), context.now())
-        assert speakers(context) == 21
+        assert heartbeat_senders(context) == 21
         r.decide(replace(opening(context.ledger.snapshot), learners=tuple(sorted(many))))
-        assert speakers(context) == 30
+        assert heartbeat_senders(context) == 30
 
 
 async def test_flooding_peer_is_named_in_the_journal(
@@ -291,9 +291,9 @@ async def test_heartbeats_from_before_a_restart_cannot_be_replayed(
     await topics.say(BOB.peer, topic, encode(heartbeat(r.run.id)))
     await settled(lambda: len(context.peers.table) == 2)
     assert r.heard() == [PeerHeight(BOB.peer, 0, r.run.id)]
-    view = context.peers.table.get(ANN.peer)
-    assert view is not None
-    assert view.heartbeat == after
+    record = context.peers.table.get(ANN.peer)
+    assert record is not None
+    assert record.heartbeat == after
 
 
 async def test_asked_node_sends_a_full_heartbeat(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ async def test_node_asks_in_its_next_heartbeat_and_soon_gets_small_ones(
 ) -> None:
     r = await new_rig(tmp_path)
     assert r.context.peers.table.restore(ANN.peer, HeartbeatDelta(1, 2, 1, {})) is None
-    nursery.start_soon(speak, r.context)
+    nursery.start_soon(send_heartbeats, r.context)
     for count in range(1, FULL_AT_FIRST + 2):
         await settled(lambda count=count: len(r.network.published) == count)
         r.context.own_heartbeat.send_now()
@@ -406,7 +406,7 @@ async def test_false_announcements_do_not_hide_a_real_list(
         return encode_reply(HelloReply(b"", list_, b"", True, {}))
 
     r.network.answer = hello
-    nursery.start_soon(listen, r.context, None, Notices(next_s=0.01))
+    nursery.start_soon(listen, r.context, None, AllowlistNotices(next_s=0.01))
     for sequence in (2**40, 2**41, 2**42):
         await topics.say(BOB.peer, topic, pack({"sequence": sequence}))
     await topics.say(CAI.peer, topic, newer(r, 2, ANN.peer, CAI.peer).to_bytes())

@@ -26,9 +26,9 @@ from p2ptrain.ledger.messages.events import CloneFound
 from p2ptrain.node.gossip.gossip import take_heartbeat
 from p2ptrain.node.joining.duplicate_identity import (
     answer_questions,
-    keep_alone,
     start,
     take_notice,
+    watch_for_duplicates,
 )
 from p2ptrain.node.state.context import Context
 from p2ptrain.peers.duplicate_watch import DuplicateWatch, QuestionTiming
@@ -102,7 +102,7 @@ def nonces_of(r: Rig) -> set[bytes]:
 
 async def goes_on(r: Rig, nursery: trio.Nursery) -> None:
     """It asks `TURNS` more times and keeps voting."""
-    nursery.start_soon(keep_alone, r.context)
+    nursery.start_soon(watch_for_duplicates, r.context)
     watch = r.context.identities.watch
     await settled(lambda: len(nonces_of(r)) >= TURNS)
     assert watch.duplicate is None
@@ -114,7 +114,7 @@ async def test_stranger_cannot_stop_a_seed_without_other_peers(
 ) -> None:
     r = await new_rig(tmp_path, seed=True)
     r.network.peers, r.network.answer = {STRANGERS[0]}, lying()
-    nursery.start_soon(keep_alone, r.context)
+    nursery.start_soon(watch_for_duplicates, r.context)
     ends_s = r.context.now() + TURNS * QUESTIONS.look_s
     await settled(lambda: r.context.identities.watch.next_ask_s() > ends_s)
     assert r.network.requested == []
@@ -148,9 +148,9 @@ async def started_again(r: Rig) -> None:
     context = r.context
 
     def count(at_least: int) -> int:
-        return start_count.count(context.home.starts, at_least)
+        return start_count.count_start(context.home.starts, at_least)
 
-    counted = start_count.counted(context.home.starts)
+    counted = start_count.read_start_count(context.home.starts)
     with trio.fail_after(20):
         incarnation = await start(
             context.network,
@@ -160,7 +160,9 @@ async def started_again(r: Rig) -> None:
             context.admission.admits,
             lambda text: None,
         )
-    assert starts_of(incarnation) == start_count.counted(context.home.starts) == counted + 1
+    assert (
+        starts_of(incarnation) == start_count.read_start_count(context.home.starts) == counted + 1
+    )
 
 
 async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
@@ -180,12 +182,12 @@ async def test_replayed_heartbeats_of_restarted_nodes_stop_nobody(
                 beat = heartbeat(witness.run.id, incarnation=incarnation, serial=turn)
                 await take_heartbeat(context, watch.me, encode(beat))
             ((_, question),) = watch.ask({context.me}, (), now + turn)
-            reply = context.identities.desk.answer(watch.me, question, now + turn)
+            reply = context.identities.mailboxes.answer(watch.me, question, now + turn)
             assert reply is not None
             watch.note_reply(context.me, reply, now + turn)
     assert [watch.duplicate for watch in watches] == [None] * 3
-    views = [context.peers.table.get(watch.me) for watch in watches]
-    heard = [view.heartbeat.incarnation for view in views if view is not None]
+    records = [context.peers.table.get(watch.me) for watch in watches]
+    heard = [record.heartbeat.incarnation for record in records if record is not None]
     assert heard == [watch.incarnation for watch in watches]
 
 
@@ -214,7 +216,7 @@ async def test_earlier_duplicate_ends_this_node(new_rig: NewRig, tmp_path: Path)
     r.context.identities.watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(2, 1))
     with pytest.raises(ExceptionGroup) as raised:
-        await keep_alone(r.context)
+        await watch_for_duplicates(r.context)
     (error,) = raised.value.exceptions
     assert isinstance(error, IdentityInUse)
     assert (error.code, error.exit_code) == ("ID-IN-USE", 8)
@@ -234,7 +236,7 @@ async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
     watch = r.context.identities.watch
     watch.use_incarnation(incarnation_of(3, 1))
     r.network.peers, r.network.answer = {ANN.peer}, signing(r, incarnation_of(4, 1))
-    nursery.start_soon(keep_alone, r.context)
+    nursery.start_soon(watch_for_duplicates, r.context)
     await settled(lambda: bool(r.said("duplicate")))
     assert not r.said("duplicate")[0]["ends"]
 
@@ -245,7 +247,7 @@ async def test_later_duplicate_takes_this_nodes_vote_until_it_is_gone(
     r.network.answer = gone
     await settled(lambda: bool(r.said("counted-on")))
     assert watch.incarnation == incarnation_of(5, 1)
-    assert start_count.counted(r.context.home.starts) == 5
+    assert start_count.read_start_count(r.context.home.starts) == 5
     assert [type(event) for event in r.heard()] == [CloneFound]
 
 
@@ -259,11 +261,11 @@ async def test_restored_home_counts_on_above_the_numbers_it_signed(
         return encode_reply(IdentityReply(False, mark=mark))
 
     r.network.peers, r.network.answer = {ANN.peer}, remembers
-    count = partial(start_count.count, r.context.home.starts)
+    count = partial(start_count.count_start, r.context.home.starts)
     incarnation = await start(
         r.context.network, r.context.identity, r.run, count, r.context.admission.admits, print
     )
-    assert starts_of(incarnation) == start_count.counted(r.context.home.starts) == 41
+    assert starts_of(incarnation) == start_count.read_start_count(r.context.home.starts) == 41
 
 
 def proofs(context: Context) -> dict[PeerId, tuple[IdentityProof, ...]]:

@@ -17,7 +17,7 @@ from p2ptrain.errors import PeerError, PeerTooSlow, RemoteProtocolError
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.node.gossip.endpoint_exchange import answer_introductions, introduced
-from p2ptrain.node.reduce.reduce_links import LATE_S, Edges, reach
+from p2ptrain.node.reduce.reduce_links import LATE_S, ReduceLinks, reach
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.timing import USUAL
 from p2ptrain.peers.protocol_names import ENDPOINT_PROTOCOL
@@ -41,7 +41,9 @@ class Neighbour:
 
     async def introduce(self, peer: PeerId, payload: bytes) -> bytes:
         """The answer of its node."""
-        self.listener.trust(Endpoint.from_wire(unpack(payload, bytes_max=4096)).certificate_der)
+        self.listener.trust_certificate(
+            Endpoint.from_wire(unpack(payload, bytes_max=4096)).certificate_der
+        )
         return pack(self.endpoint.to_wire())
 
 
@@ -104,7 +106,7 @@ async def test_ring_does_not_wait_for_a_restarted_neighbours_heartbeat(tmp_path:
             slow = count(step=2 * LATE_S)
             r.wait_for(edge_s=60.0)
             r.surround(clock=lambda: next(slow))
-            edge, mine = Edges(), key(r.context, r.context.me)
+            edge, mine = ReduceLinks(), key(r.context, r.context.me)
             await reach(r.context, ANN.peer, mine, edge)
             await settled(lambda: len(ann.inbox) == 1)
             edge.close()
@@ -122,7 +124,7 @@ async def test_unknown_neighbour_is_asked_before_it_is_dialled(
     async with rig(tmp_path) as r:
         with neighbour(ANN) as ann:
             r.network.answer = ann.introduce
-            edge = Edges()
+            edge = ReduceLinks()
             await reach(r.context, ANN.peer, key(r.context, r.context.me), edge)
             assert list(edge.open) == [(ANN.peer, 1)]
             edge.close()
@@ -144,4 +146,4 @@ async def test_reaching_a_neighbour_has_one_deadline(tmp_path: Path, answers: bo
 
             r.network.answer = introduce
             with trio.fail_after(USUAL.reduce.dial_s - 1.0), pytest.raises(PeerError):
-                await reach(r.context, ANN.peer, key(r.context, r.context.me), Edges())
+                await reach(r.context, ANN.peer, key(r.context, r.context.me), ReduceLinks())

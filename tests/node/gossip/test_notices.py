@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from p2ptrain.ids import PeerId
-from p2ptrain.node.gossip.allowlist_notices import ASKED_MAX, KNOWN_MAX, Notices
+from p2ptrain.node.gossip.allowlist_notices import ASKED_MAX, KNOWN_MAX, AllowlistNotices
 
 
 def peer(number: int) -> PeerId:
@@ -11,23 +11,23 @@ def peer(number: int) -> PeerId:
 
 
 def test_questions_are_limited_to_one_a_peer_and_in_total() -> None:
-    notices = Notices()
+    notices = AllowlistNotices()
     assert [notices.turn(peer(0), 0.0), notices.turn(peer(0), 0.0)] == [0, None]
     assert [notices.turn(peer(n), 0.0) for n in range(1, ASKED_MAX)] == list(range(1, ASKED_MAX))
     assert notices.turn(peer(99), 0.0) is None
-    notices.done(peer(3))
+    notices.note_answered(peer(3))
     assert notices.turn(peer(99), 0.0) == ASKED_MAX - 1
 
 
 def test_peer_that_showed_nothing_is_not_asked_for_a_while() -> None:
-    notices = Notices()
+    notices = AllowlistNotices()
     notices.leave_alone(peer(0), 60.0)
     assert [notices.turn(peer(0), 59.0), notices.turn(peer(1), 59.0)] == [None, 0]
     assert notices.turn(peer(0), 60.0) == 1
 
 
 def test_memory_of_peers_that_showed_nothing_is_bounded() -> None:
-    notices = Notices()
+    notices = AllowlistNotices()
     for number in range(KNOWN_MAX + 1):
         notices.leave_alone(peer(number), 60.0)
     assert len(notices.resting) == KNOWN_MAX

@@ -18,7 +18,7 @@ from p2ptrain.ledger.chain.values import Participant
 from p2ptrain.node.gossip.path_probes import (
     AGAIN_S,
     PURPOSE,
-    Tried,
+    LastProbes,
     is_busy,
     probe_paths,
     whom_to_probe,
@@ -45,7 +45,7 @@ def endpoint_of(peer: PeerId) -> Endpoint:
 
 async def test_undialled_peers_are_probed_first_then_unmeasured_paths(tmp_path: FilePath) -> None:
     async with rig(tmp_path) as r:
-        context, tried = r.context, Tried()
+        context, tried = r.context, LastProbes()
         ann, bob, cai = ANN.peer, BOB.peer, CAI.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann, bob)))
 
@@ -78,10 +78,10 @@ async def test_nobody_probes_during_a_reduce(tmp_path: FilePath) -> None:
         context, ann = r.context, ANN.peer
         r.decide(opening(context.ledger.snapshot, learners=(ann,)))
         hear(r, endpoint_of(ann))
-        assert whom_to_probe(context, Tried()) is not None
+        assert whom_to_probe(context, LastProbes()) is not None
         r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1), learners=(ann,)))
         assert is_busy(context)
-        assert whom_to_probe(context, Tried()) is None
+        assert whom_to_probe(context, LastProbes()) is None
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def listening(r: Rig, handler: Handler) -> Iterator[Endpoint]:
     """Ann's data plane. `handler` serves its probes."""
     credentials = Credentials.create(ANN)
     with Listener(credentials, "127.0.0.1", 0, allowed=lambda peer: True) as listener:
-        listener.trust(r.context.plane.credentials.certificate_der)
+        listener.trust_certificate(r.context.plane.credentials.certificate_der)
         listener.handle(PURPOSE, handler)
         yield Endpoint(ANN.peer, *listener.address, credentials.certificate_der)
 
@@ -136,7 +136,7 @@ async def test_probe_is_cancelled_when_a_reduce_begins(
             r.decide(
                 opening(context.ledger.snapshot, Participant(context.me, 16, 1), learners=(ann,))
             )
-            context.changes.ring()
+            context.changes.notify_all()
             await settled(ended.is_set)
             assert not context.peers.paths.is_measured(context.me, ann)
             nursery.cancel_scope.cancel()

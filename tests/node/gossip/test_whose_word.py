@@ -31,7 +31,7 @@ from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.connections import bootstrap_again, stay_connected
 from p2ptrain.node.gossip.revocation import notice_revocation
 from p2ptrain.node.joining.find_run import be_admitted
-from p2ptrain.node.joining.startup_status import Reception
+from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.joining.trusted_checkpoint import begin_at_checkpoint
 from p2ptrain.node.outer_state import fetch
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
@@ -108,7 +108,7 @@ class Volunteer:
         save_run(self.home.manifest, self.run)
         self.me = load_or_create(self.home.identity)
         self.admission = Admission(self.home)
-        self.admission.enter(self.run)
+        self.admission.set_run(self.run)
 
     async def _connect_any(
         self, given: Sequence[str], *, or_else: Sequence[str], deadline_s: float
@@ -132,7 +132,7 @@ class Volunteer:
                 self.run,
                 self.admission,
                 list(bootstrap),
-                Reception(self.me.peer, diary),
+                StartupStatus(self.me.peer, diary),
                 lambda _: None,
                 draw=Random(7),
                 look_s=look_s,

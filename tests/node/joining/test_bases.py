@@ -21,9 +21,9 @@ from p2ptrain.node.joining.base_server import (
     PEER_BURST,
     SITE_BURST,
     WAITING_MAX,
-    Allowances,
-    Kept,
-    Maker,
+    BaseCache,
+    BaseMaker,
+    BaseRateLimits,
     Replay,
     encode_named,
     serve_bases,
@@ -48,7 +48,7 @@ class Node:
         *,
         replay: Replay = base_after,
         waiting_max: int = WAITING_MAX,
-        allowed: Allowances | None = None,
+        allowed: BaseRateLimits | None = None,
     ) -> None:
         for step in range(steps):
             part = Participant(r.context.me, 16, 1)
@@ -57,7 +57,7 @@ class Node:
             r.decide(Commit(step, 0, digest("u"), *snapshot))
         entries = [each.entry for each in r.context.ledger.core.chain]
         self.named = [Checkpoint(e.height, e.digest) for e in entries if e.height % 2 == 0]
-        maker = Maker(r.context, replay=replay, waiting_max=waiting_max)
+        maker = BaseMaker(r.context, replay=replay, waiting_max=waiting_max)
         serve_bases(r.context, maker, allowed)
         self._handler = r.network.handlers[BASE_PROTOCOL]
 
@@ -185,7 +185,7 @@ async def test_total_rate_of_replays_and_bytes_is_bounded(tmp_path: Path) -> Non
     async with rig(tmp_path, **ALONE) as r:
         clock = [1.0]
         r.surround(clock=lambda: clock[0])
-        node = Node(r, allowed=Allowances(entries_burst=12))
+        node = Node(r, allowed=BaseRateLimits(entries_burst=12))
         assert await node.asked(node.named[5])  # Eleven entries come before it.
         with pytest.raises(TryLater):
             await node.asked(node.named[4])
@@ -197,7 +197,7 @@ async def test_total_rate_of_replays_and_bytes_is_bounded(tmp_path: Path) -> Non
 
 async def test_chain_longer_than_the_allowance_is_replayed_once(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
-        node = Node(r, allowed=Allowances(entries_burst=4, bytes_burst=10))
+        node = Node(r, allowed=BaseRateLimits(entries_burst=4, bytes_burst=10))
         assert await node.asked(node.named[5])
 
 
@@ -205,7 +205,7 @@ async def test_bytes_that_are_sent_are_counted(tmp_path: Path) -> None:
     async with rig(tmp_path, **ALONE) as r:
         size = len(await Node(r).asked(Node(r, 0).named[0]))
         r.surround(clock=lambda: 1.0)
-        node = Node(r, 0, allowed=Allowances(bytes_burst=2 * size))
+        node = Node(r, 0, allowed=BaseRateLimits(bytes_burst=2 * size))
         for _ in range(2):
             await node.asked(node.named[0])
         with pytest.raises(TryLater):
@@ -232,7 +232,7 @@ async def test_replay_ends_with_its_request(tmp_path: Path) -> None:
 
 
 def test_finished_bases_are_bounded_and_recently_wanted_ones_stay() -> None:
-    kept = Kept(number_max=2, bytes_max=100)
+    kept = BaseCache(number_max=2, bytes_max=100)
     first, second, third = (Checkpoint(n, digest(str(n))) for n in (1, 2, 3))
     kept.put(first, b"1" * 10)
     kept.put(second, b"2" * 10)

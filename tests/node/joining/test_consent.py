@@ -86,9 +86,11 @@ async def test_user_who_accepts_takes_part_and_is_asked_once(
     shown, agreed = io.StringIO(), tmp_path / "agreed"
     config = NodeConfig(tmp_path)
     with terminal(typed) as (answers, types):
-        asked = partial(consent.ask, run, config, BOB.peer, agreed, asking=types)
+        asked = partial(consent.ask_consent, run, config, BOB.peer, agreed, asking=types)
         await asked(answers=answers, shown=shown)
-    await consent.ask(run, config, BOB.peer, agreed, answers=io.StringIO(), shown=io.StringIO())
+    await consent.ask_consent(
+        run, config, BOB.peer, agreed, answers=io.StringIO(), shown=io.StringIO()
+    )
     said = shown.getvalue()
     for words in (
         f"run       {run.manifest.name} ({run.id})",
@@ -108,7 +110,7 @@ async def test_any_other_answer_or_an_early_yes_declines(
     run: Run, tmp_path: Path, typed: str
 ) -> None:
     config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
-    asked = partial(consent.ask, run, config, BOB.peer, agreed, shown=io.StringIO())
+    asked = partial(consent.ask_consent, run, config, BOB.peer, agreed, shown=io.StringIO())
     with (
         terminal(typed, beforehand="y\n") as (answers, types),
         pytest.raises(ConfigError, match="did not agree") as caught,
@@ -125,7 +127,7 @@ async def test_without_a_terminal_the_screen_is_shown_and_declined(
     with pytest.raises(ConfigError, match="there is no terminal to ask you at") as caught:
         config, agreed = NodeConfig(tmp_path), tmp_path / "agreed"
         answers = io.StringIO("y\n")
-        await consent.ask(run, config, BOB.peer, agreed, answers=answers, shown=shown)
+        await consent.ask_consent(run, config, BOB.peer, agreed, answers=answers, shown=shown)
     assert "--yes" in caught.value.do
     assert run.id in shown.getvalue()
 
@@ -137,14 +139,14 @@ async def test_organiser_and_prior_consent_are_not_asked(
     shown, agreed = io.StringIO(), tmp_path / "agreed"
     me = BOB.peer if yes else run.manifest.organiser
     config = NodeConfig(tmp_path, assume_yes=yes)
-    await consent.ask(run, config, me, agreed, answers=io.StringIO(), shown=shown)
+    await consent.ask_consent(run, config, me, agreed, answers=io.StringIO(), shown=shown)
     assert (shown.getvalue(), agreed.exists()) == ("", False)
 
 
 async def test_consent_to_another_run_does_not_count(run: Run, tmp_path: Path) -> None:
     (tmp_path / "agreed").write_text("ab" * 32)
     with pytest.raises(ConfigError, match="there is no terminal to ask you at"):
-        await consent.ask(
+        await consent.ask_consent(
             run,
             NodeConfig(tmp_path),
             BOB.peer,

@@ -20,7 +20,7 @@ from p2ptrain.errors import (
     VersionMismatch,
 )
 from p2ptrain.ids import PeerId
-from p2ptrain.node.joining.find_run import learn_run, return_to
+from p2ptrain.node.joining.find_run import fetch_run, return_to
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Run
 from p2ptrain.testing.published import publish
@@ -56,7 +56,7 @@ def run(tmp_path: Path) -> Run:
 async def failure(folder: Path, manifests: dict[PeerId, bytes]) -> P2PTrainError:
     config = NodeConfig(folder / "home", run="a" * 64)
     with pytest.raises(P2PTrainError) as caught:
-        await learn_run(Addresses(manifests), config, [ANN.peer, BOB.peer])  # type: ignore[arg-type]
+        await fetch_run(Addresses(manifests), config, [ANN.peer, BOB.peer])  # type: ignore[arg-type]
     return caught.value
 
 
@@ -91,7 +91,7 @@ async def test_address_with_another_version_costs_only_itself(
     monkeypatch.setattr(Run, "from_bytes", from_bytes)
     other = {ANN.peer: b"of another version"}
     network, config = Addresses({**other, BOB.peer: run.to_bytes()}), NodeConfig(tmp_path / "home")
-    assert await learn_run(network, config, [ANN.peer, BOB.peer]) == run  # type: ignore[arg-type]
+    assert await fetch_run(network, config, [ANN.peer, BOB.peer]) == run  # type: ignore[arg-type]
     error = await failure(tmp_path, {**other, BOB.peer: b"of another version"})
     assert isinstance(error, VersionMismatch)
     assert isinstance(await failure(tmp_path, other), NetworkUnreachable)

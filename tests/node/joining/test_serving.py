@@ -18,7 +18,7 @@ from p2ptrain.names import label
 from p2ptrain.node.control.status import status
 from p2ptrain.node.joining import hello_server as module
 from p2ptrain.node.joining.hello_server import PEER_BURST, SITE_BURST, answer_hellos
-from p2ptrain.node.tasks import narrate
+from p2ptrain.node.tasks import print_progress
 from p2ptrain.observe.cautions import Caution
 from p2ptrain.observe.status import NodeStatus, status_lines
 from p2ptrain.peers.hello_messages import (
@@ -69,7 +69,7 @@ async def test_admitted_peer_is_told_who_is_connected_here(tmp_path: Path) -> No
 def admit(r: Rig, *peers: PeerId) -> None:
     """The organiser publishes a newer list."""
     newer = Allowlist.of(r.run.id, 2, peers)
-    assert r.context.admission.consider(
+    assert r.context.admission.adopt_if_newer(
         SignedAllowlist.publish(r.context.identity, newer).to_bytes()
     )
 
@@ -95,7 +95,7 @@ async def test_request_to_another_node_is_forwarded_to_the_organisers(
     await trio.testing.wait_all_tasks_blocked()
     assert r.network.requested == [], "the organiser is not connected"
     r.network.peers = {organiser, BOB.peer}
-    r.context.changes.ring()
+    r.context.changes.notify_all()
     await settled(lambda: bool(r.network.requested))
     await hello(r, CAI.peer, request)  # A repeated request is not forwarded each time.
     ((to, sent),) = r.network.requested
@@ -110,7 +110,9 @@ async def test_organiser_hears_of_requests_from_members_only(
         await hello(r, BOB.peer, request)
         assert r.context.join_requests.pending == {}
         short = await hello(r, ANN.peer, request)
-        assert list(r.context.join_requests.pending) == module.asking(r.context) == [CAI.peer]
+        assert (
+            list(r.context.join_requests.pending) == module.waiting_peers(r.context) == [CAI.peer]
+        )
         assert (short.allowlist, short.peers) == (b"", {})
         own = await hello(r, ANN.peer, request_of(ANN, r.run.id))
         assert own.allowlist, "a peer that was just admitted is told"
@@ -138,7 +140,7 @@ async def test_organiser_sees_requests_on_terminal_and_in_status(
     r = await new_rig(tmp_path, allowed=[])
     admit = f"p2ptrain allow add {CAI.peer} --home {r.context.home.root}"
     words = f"{label(CAI.peer)} asks to join; to admit it, run: {admit}"
-    nursery.start_soon(narrate, r.context, said.append)
+    nursery.start_soon(print_progress, r.context, said.append)
     await settled(lambda: said == ["starting"])
     for _ in range(2):
         await hello(r, CAI.peer, request_of(CAI, r.run.id))
@@ -156,11 +158,11 @@ async def test_each_warning_is_shown_once_with_its_code(
 ) -> None:
     said: list[str] = []
     r = await new_rig(tmp_path)
-    nursery.start_soon(narrate, r.context, said.append)
+    nursery.start_soon(print_progress, r.context, said.append)
     told = ["starting", "warning: many messages: wait (p2ptrain explain FLOOD)"]
     for _ in range(2):
         r.context.alerts.show("flood", Caution("FLOOD", "many messages", "wait"))
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await settled(lambda: said == told)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import SnapshotRef
-from p2ptrain.node.outer_state.snapshot_choice import Here, choose_start
+from p2ptrain.node.outer_state.snapshot_choice import HeldStates, choose_start
 
 GENESIS = SnapshotRef(0, Digest("0" * 64))
 SNAPSHOT = SnapshotRef(40, Digest("1" * 64))
@@ -18,7 +18,7 @@ SIZES = {"snapshot_bytes": 800, "update_bytes": 100}
 
 def chosen(target: int, own: SnapshotRef | None, others: list[SnapshotRef], steps=(), first_step=0):
     """Choose with `own` and the updates of these outer steps in our store."""
-    here = Here({own.digest} if own else set(), frozenset(steps))
+    here = HeldStates({own.digest} if own else set(), frozenset(steps))
     starts = [*([own] if own else []), *others]
     return choose_start(
         target_step=target, starts=starts, here=here, first_step=first_step, **SIZES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.archive.update_format import Opened
+from p2ptrain.archive.update_format import ReduceShape
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import (
     Branch,
@@ -31,7 +31,7 @@ def test_step_ends_with_its_commit_by_the_last_roster() -> None:
     assert g.history.closing(0).entry.value == Commit(0, 1, UPDATE)
     assert g.history.participants(0) == (B,)
     assert g.history.newest_participants(9) == (B,)
-    assert g.history.reduce_of(0) == Opened("ring", 1)
+    assert g.history.reduce_of(0) == ReduceShape("ring", 1)
 
 
 def test_branch_ends_a_reduce_but_no_step_and_a_heal_ends_none() -> None:

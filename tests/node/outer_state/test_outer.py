@@ -28,12 +28,12 @@ from p2ptrain.node.control.status import status
 from p2ptrain.node.gossip.gossip import describe
 from p2ptrain.node.outer_state import fetch, update_blobs
 from p2ptrain.node.outer_state.outer_task import Patience, keep_outer_state
-from p2ptrain.node.outer_state.snapshot_choice import best_start, look
+from p2ptrain.node.outer_state.snapshot_choice import best_start, find_held_states
 from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.states import FetchingSnapshot
 from p2ptrain.peers.heartbeat import SnapshotReport
 from p2ptrain.state import OuterState, write_state
-from p2ptrain.store import Head, Leisure, digest_of
+from p2ptrain.store import Head, IdleThrottle, digest_of
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, QUICK, Neighbour, NewRig, Rig, heartbeat, opening, rig, settled
 
@@ -86,7 +86,7 @@ async def commit(r: Rig, update: Digest | None = None, snapshot: SnapshotRef | N
     update = update or await sound_update(r, step)
     anything = None if snapshot is None else digest_of(b"sealed by the rig")
     r.decide(roster(r), Commit(step, 0, update, snapshot, anything))  # type: ignore[arg-type]
-    r.context.changes.ring()
+    r.context.changes.notify_all()
 
 
 async def test_newcomer_starts_from_genesis_and_replays_the_commits(
@@ -211,11 +211,11 @@ class Gate:
         self._opened = threading.Event()
         put_stream = r.context.store.put_stream
 
-        def slow(kind: str, *arguments: object, leisure: Leisure | None = None) -> Digest:
-            assert (leisure is not None) == (kind == "snapshot")
+        def slow(kind: str, *arguments: object, throttle: IdleThrottle | None = None) -> Digest:
+            assert (throttle is not None) == (kind == "snapshot")
             if kind == "snapshot":
                 assert self._opened.wait(100.0)
-            return put_stream(kind, *arguments, leisure=leisure)  # type: ignore[arg-type]
+            return put_stream(kind, *arguments, throttle=throttle)  # type: ignore[arg-type]
 
         r.context.store.put_stream = slow  # type: ignore[method-assign,assignment]
 
@@ -232,7 +232,7 @@ async def test_theta_waits_for_its_readers_trainer_and_ring(tmp_path: Path) -> N
         assert r.context.outer.step == 0
         async with r.context.outer.lock:
             r.context.trainer.theta_in_use = False
-            r.context.changes.ring()
+            r.context.changes.notify_all()
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert r.context.outer.step == 0
         await settled(lambda: r.context.outer.step == 1)
@@ -275,7 +275,7 @@ async def test_certified_blob_that_is_no_snapshot_is_skipped(
     for step in range(3):
         await commit(r, snapshot=lie if step == 1 else None)
     away = taken_away(r, genesis)
-    assert best_start(r.context, await look(r.context)) == SnapshotRef(1, lie.digest)
+    assert best_start(r.context, await find_held_states(r.context)) == SnapshotRef(1, lie.digest)
     nursery.start_soon(keep_outer_state, r.context)
     await settled(lambda: genesis in r.context.blobs.in_flight)
     r.context.store.put_chunk(away)
@@ -297,7 +297,7 @@ async def test_only_the_manifest_of_a_wrong_sized_snapshot_is_fetched(
         for step in range(12):
             await commit(r, snapshot=SnapshotRef(11, huge) if step == 11 else None)
         away = [taken_away(r, update_of(r, step)) for step in range(11)]
-        assert best_start(r.context, await look(r.context)) == SnapshotRef(11, huge)
+        assert best_start(r.context, await find_held_states(r.context)) == SnapshotRef(11, huge)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_outer_state, r.context)
             await settled(lambda: bool(r.said("snapshot-useless")))
@@ -329,7 +329,7 @@ async def test_snapshot_that_nobody_has_is_replaced_by_a_newer_one(
 async def test_node_away_for_too_long_jumps_to_a_newer_snapshot(tmp_path: Path) -> None:
     async with following(tmp_path, steps=2, timing=replace(QUICK, lost_s=0.1)) as r:
         await settled(lambda: len(r.said("snapshot")) == 1)
-        assert best_start(r.context, await look(r.context)).step == 2
+        assert best_start(r.context, await find_held_states(r.context)).step == 2
         await commit(r, digest_of(b"gone"))
         await settled(lambda: bool(r.context.blobs.in_flight))
         random = np.random.default_rng(7)
@@ -454,7 +454,7 @@ async def fallen_behind(r: Rig, step: int, snapshot: SnapshotRef) -> list[bytes]
     await commit(r, snapshot=snapshot)
     await settled(lambda: bool(r.context.ledger.snapshot.snapshot))
     r.context.trainer.theta_in_use = False
-    r.context.changes.ring()
+    r.context.changes.notify_all()
     return elsewhere
 
 
@@ -488,7 +488,7 @@ async def test_stored_updates_cost_nothing_and_are_applied(tmp_path: Path) -> No
             await commit(r)
         await commit(r, snapshot=certified_elsewhere(r, 12))
         r.context.trainer.theta_in_use = False
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await settled(lambda: r.context.outer.step == 13)
         assert (len(r.said("committed")), r.said("leapt")) == (13, [])
 
@@ -563,7 +563,7 @@ async def test_snapshot_of_an_abandoned_chain_is_not_used(tmp_path: Path) -> Non
             (replace(ours, height=state.height + 1), False),
         ):
             r.context.store.put_head(head)
-            start = best_start(r.context, await look(r.context))
+            start = best_start(r.context, await find_held_states(r.context))
             assert start == (
                 SnapshotRef(1, snapshot) if trusted else SnapshotRef(0, r.context.manifest.genesis)
             )
@@ -583,6 +583,6 @@ async def test_snapshots_below_a_named_checkpoint_are_not_used(
         snapshot = r.context.store.put_blob("snapshot", [b"of some chain"], {})
         r.context.store.put_head(Head(r.context.run, 1, digest_of(b"?"), 4, snapshot, 4))
         r.context.ledger.origin = Origin(base)
-        assert best_start(r.context, await look(r.context)) == SnapshotRef(4, snapshot)
+        assert best_start(r.context, await find_held_states(r.context)) == SnapshotRef(4, snapshot)
         r.context.ledger.origin = Origin(base, base.checkpoint)
-        assert best_start(r.context, await look(r.context)) != SnapshotRef(4, snapshot)
+        assert best_start(r.context, await find_held_states(r.context)) != SnapshotRef(4, snapshot)

@@ -16,11 +16,11 @@ from p2ptrain.errors import MachineUnfit
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, SnapshotRef
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
-from p2ptrain.node.outer_state.snapshot_choice import best_start, look
+from p2ptrain.node.outer_state.snapshot_choice import best_start, find_held_states
 from p2ptrain.node.outer_state.state_mismatch import TIMES_MAX, WARNING
 from p2ptrain.state import OuterState, snapshot_meta
 from p2ptrain.store import digest_of
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.published import policy
 from tests.node.rig import Neighbour, Rig, opening, rig, settled
 
@@ -71,7 +71,7 @@ async def commit(r: Rig, truth: Truth, snapshot: SnapshotRef | None = None) -> N
     roster = opening(r.context.ledger.snapshot, Participant(r.context.me, 32, 2))
     r.decide(roster, Commit(step, 0, update, snapshot, sealed))
     truth.apply(bytes(payload))
-    r.context.changes.ring()
+    r.context.changes.notify_all()
 
 
 async def snapshot_taken(r: Rig, step: int) -> Digest:
@@ -81,7 +81,7 @@ async def snapshot_taken(r: Rig, step: int) -> Digest:
     await settled(lambda: bool([each for each in r.said("snapshot") if each["step"] == step]))
     for event in r.heard():
         r.context.ledger.core.handle(event, r.context.now())
-    return r.context.ledger.core.view.own_snapshots[step]
+    return r.context.ledger.core.reports.own_snapshots[step]
 
 
 def flip_a_bit(r: Rig) -> None:
@@ -100,7 +100,7 @@ async def test_wrong_state_is_detected_and_repaired_by_differing_chunks(
         own = await snapshot_taken(r, 2)
         right = truth.snapshot(r.run.id, 2)
         assert own != right.digest
-        r.context.trainer.work = Work(2, (0,), 16)
+        r.context.trainer.work = LocalWork(2, (0,), 16)
         await commit(r, truth, right)
         await settled(lambda: bool(r.said("state-put-right")))
         assert r.context.outer.step == 3
@@ -155,10 +155,10 @@ async def test_restart_does_not_use_a_snapshot_that_was_not_certified(
             await commit(r, truth)
         own = await snapshot_taken(r, 2)
         nursery.cancel_scope.cancel()
-        assert best_start(r.context, await look(r.context)) == SnapshotRef(2, own)
+        assert best_start(r.context, await find_held_states(r.context)) == SnapshotRef(2, own)
         await commit(r, truth, SnapshotRef(2, digest_of(b"certified")))
         assert best_start(
-            r.context, await look(r.context), (digest_of(b"certified"),)
+            r.context, await find_held_states(r.context), (digest_of(b"certified"),)
         ) == SnapshotRef(0, r.context.manifest.genesis)
 
 

@@ -228,7 +228,7 @@ async def test_seed_gives_up_its_history_before_its_disk_is_full(
 async def certifying(r: Rig, step: int, named: SnapshotRef) -> None:
     r.context.outer.step = step + 1
     committed(r, step, named)
-    r.context.changes.ring()
+    r.context.changes.notify_all()
 
 
 async def grown(r: Rig, step: int) -> None:
@@ -254,7 +254,7 @@ async def test_damaged_root_stops_only_the_collection(tmp_path: Path) -> None:
             nursery.start_soon(keep_store_small, r.context)
             r.context.outer.step = 1
             committed(r, 0, snapshot(r.context, 0))
-            r.context.changes.ring()
+            r.context.changes.notify_all()
             await settled(partial(r.said, "not-collected"))
             nursery.cancel_scope.cancel()
         assert r.said("not-collected")[0]["code"] == ChunkCorrupt.default_code
@@ -284,7 +284,7 @@ async def test_damaged_pin_is_named_until_it_is_repaired_or_released(
             nursery.start_soon(partial(keep_store_small, r.context, again_s=0.02))
             r.context.outer.step = 1
             committed(r, 0, snapshot(r.context, 0))
-            r.context.changes.ring()
+            r.context.changes.notify_all()
             await settled(lambda: retention.WARNING in warnings)
             assert [each["lost"] for each in r.said("rot-repaired")] == [[old]]
             assert r.context.blobs.scrub_asked.is_set()

@@ -35,7 +35,7 @@ async def test_state_before_a_fetch_is_restored_afterwards(
             if event == "state":
                 seen.append((str(fields["state"]), r.context.shown.name))
                 if fields["state"] == "fetching snapshot":
-                    r.context.state.enter(Loading())  # Its trainer was started meanwhile.
+                    r.context.state.set_state(Loading())  # Its trainer was started meanwhile.
 
         r.context.journal.write = journalled  # type: ignore[method-assign]
         with trio.fail_after(20):
@@ -69,7 +69,7 @@ async def test_peer_heard_during_a_fetch_is_asked_too(tmp_path: Path) -> None:
                 nursery.start_soon(fetch.fetch, r.context, blob)
                 await settled(lambda: asked == [blob])
                 Neighbour(r, second)
-                r.context.changes.ring()
+                r.context.changes.notify_all()
         assert r.context.store.read_blob(blob) == b"x" * 5000
 
 
@@ -93,7 +93,7 @@ async def test_source_of_garbage_is_reported_and_avoided_afterwards(tmp_path: Pa
                 nursery.start_soon(fetch.fetch, r.context, blob)
                 await settled(lambda: blob in r.context.alerts)
                 Neighbour(r, good)
-                r.context.changes.ring()
+                r.context.changes.notify_all()
         assert r.context.store.read_blob(blob) == b"x" * 5000
         assert lies == [blob]
         told = [(each["peer"], each["digest"]) for each in r.said("bad-chunk")]

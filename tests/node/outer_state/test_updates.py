@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from p2ptrain import kernels
-from p2ptrain.archive.update_format import KIND, Opened, UpdateFormat, published_formats
+from p2ptrain.archive.update_format import KIND, ReduceShape, UpdateFormat, published_formats
 from p2ptrain.errors import RemoteProtocolError
 from p2ptrain.ids import Digest, PeerId, RunId
 from p2ptrain.kernels import codecs
@@ -43,7 +43,7 @@ async def test_stored_update_is_read_back(tmp_path: Path) -> None:
         payload, store = payload_of(r.context), r.context.store
         third, fourth = r.context.outer_step(3), r.context.outer_step(4)
         digest = third.update.write(store, payload)
-        assert await update_blobs.obtain(r.context, digest, third) == payload
+        assert await update_blobs.fetch_update(r.context, digest, third) == payload
         await update_blobs.inspect(r.context, digest, third)
         assert digest == third.update.write(store, bytearray(payload))
         assert digest != fourth.update.write(store, bytearray(payload))
@@ -54,7 +54,7 @@ async def refused(context: Context, digest: Digest, step: int = 3) -> str:
     with pytest.raises(RemoteProtocolError) as before_a_vote:
         await update_blobs.inspect(context, digest, context.outer_step(step))
     with pytest.raises(RemoteProtocolError):
-        await update_blobs.obtain(context, digest, context.outer_step(step))
+        await update_blobs.fetch_update(context, digest, context.outer_step(step))
     return before_a_vote.value.what
 
 
@@ -110,22 +110,22 @@ def test_bound_holds_for_each_element_in_all_kernels(
     organiser = PeerId("12D3KooWGRUVh7cEQrhBKWmTk5kEiBNJhhpfnoUSKqFJKBRKPT7e")
     manifest = manifest_of(organiser, codec=CodecSpec(name, 64))
     form = published_formats(RunId("ab" * 32), manifest)[0]
-    opened, numel = Opened("ring", 3), form.numel
+    opened, numel = ReduceShape("ring", 3), form.numel
     payload = bytearray(form.payload_bytes)
     peak = form.codec.quantise(np.linspace(-1, 1, numel, dtype=np.float32), payload)
     fits = smallest_bound(form, opened, peak)
     less = math.nextafter(fits, 0) * (1 - 2**-40)
-    replace(form, influence_max=fits).hold(payload, opened)
+    replace(form, influence_max=fits).check_bound(payload, opened)
     with pytest.raises(RemoteProtocolError) as caught:
-        replace(form, influence_max=less).hold(payload, opened)
+        replace(form, influence_max=less).check_bound(payload, opened)
     assert caught.value.code == "INFLUENCE-BROKEN"
     if form.codec.reach > 1:
         payload[-1] = {"int8": 0x80, "int4": 0x88}[name]  # A code that no codec writes.
         with pytest.raises(RemoteProtocolError):
-            replace(form, influence_max=fits).hold(payload, opened)
+            replace(form, influence_max=fits).check_bound(payload, opened)
 
 
-def smallest_bound(form: UpdateFormat, opened: Opened, peak: float) -> float:
+def smallest_bound(form: UpdateFormat, opened: ReduceShape, peak: float) -> float:
     """The smallest bound on one participant that allows a mean as large as `peak`."""
     low, high = 0.0, 4 * peak
     for _ in range(200):
@@ -160,10 +160,10 @@ async def test_missing_bytes_are_searched_only_while_the_step_lasts(
         nursery.start_soon(_hold_update, r.context, nowhere, 0)
         await settled(lambda: nowhere in r.context.blobs.in_flight)
         r.decide(opening(r.context.ledger.snapshot, Participant(r.context.me, 16, 1)))
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         assert r.context.ledger.updates_awaited == {nowhere}
         r.decide(Commit(0, 0, digest_of(b"another")))
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await settled(
             lambda: not r.context.ledger.updates_awaited and not r.context.blobs.in_flight
         )
@@ -199,7 +199,9 @@ async def test_corrupt_update_on_our_disk_is_fetched_again(tmp_path: Path) -> No
         rotten = bytes(path.stat().st_size)
         path.unlink()
         path.write_bytes(rotten)
-        assert await update_blobs.obtain(r.context, digest, r.context.outer_step(0)) == payload
+        assert (
+            await update_blobs.fetch_update(r.context, digest, r.context.outer_step(0)) == payload
+        )
         assert len(r.said("chunk-damaged")) == 1
         assert r.context.store.holds_blob(digest)
 

@@ -16,7 +16,7 @@ from p2ptrain.node.gossip import reachability
 from p2ptrain.node.gossip.gossip import describe, take_heartbeat
 from p2ptrain.node.gossip.reachability import DOUBT_S, judged_reach, undialable
 from p2ptrain.node.reduce import ring_order
-from p2ptrain.node.reduce.reduce_links import Edges, connect, dials
+from p2ptrain.node.reduce.reduce_links import ReduceLinks, connect, dials
 from p2ptrain.node.reduce.reduce_task import request_of
 from p2ptrain.peers.heartbeat import encode
 from p2ptrain.peers.path_table import Path
@@ -198,7 +198,7 @@ async def test_pair_that_cannot_connect_gives_up_and_sits_out_in_turn(
             with pytest.raises(
                 ReduceAborted, match="can be dialled, and they are neighbours"
             ) as at:
-                await connect(r.context, requested(r, ann, step=step), Edges())
+                await connect(r.context, requested(r, ann, step=step), ReduceLinks())
             named.append(at.value.suspects)
         pair = sorted((me, ann))
         assert named == [(ann,) if pair[step] == ann else () for step in (0, 1)]
@@ -211,4 +211,4 @@ async def test_number_of_connections_is_bounded(tmp_path: FilePath) -> None:
         with pytest.raises(
             ReduceAborted, match="with the schedule direct this node would have 63 neighbours"
         ):
-            await connect(r.context, request, Edges())
+            await connect(r.context, request, ReduceLinks())

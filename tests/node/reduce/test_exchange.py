@@ -29,10 +29,10 @@ from p2ptrain.node.gossip import gossip
 from p2ptrain.node.outer_state import update_blobs
 from p2ptrain.node.reduce import reduce_links
 from p2ptrain.node.reduce.reduce_task import (
-    exchange,
     give_up,
     reduce_due,
     request_of,
+    run_reduces,
     while_it_matters,
     why_moot,
 )
@@ -43,7 +43,7 @@ from p2ptrain.peers.heartbeat_delta import FullHeartbeat, decode_beat
 from p2ptrain.ring import SILENCE_S
 from p2ptrain.ring.wait_for import REDUCE_S_MIN
 from p2ptrain.store import digest_of
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.ledgers import small_rules
 from p2ptrain.testing.published import policy
 from tests.dataplane.conftest import certificate_in_the_name_of, named
@@ -54,7 +54,7 @@ A, B = RULES.founders
 START = genesis(RULES)
 OPENED = Roster(0, 0, RULES.founders, (), (Participant(A, 200, 2), Participant(B, 100, 1)))
 OPEN = apply(RULES, START, entry_of(START, OPENED))
-WORK = Work(0, (0, 1), 200)
+WORK = LocalWork(0, (0, 1), 200)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ WORK = Work(0, (0, 1), 200)
         (A, 0, None, False),  # restarted since it reported ready
         (A, 0, replace(WORK, step=1), False),
         (A, 0, replace(WORK, tokens=100), False),  # not what was agreed
-        (A, 0, Work(0, (0,), 100), False),
-        (A, 0, Work(0, (2, 3), 200), False),  # other blocks than those of the lease
-        (B, 0, Work(0, (2,), 100), True),
+        (A, 0, LocalWork(0, (0,), 100), False),
+        (A, 0, LocalWork(0, (2, 3), 200), False),  # other blocks than those of the lease
+        (B, 0, LocalWork(0, (2,), 100), True),
         (PeerId("c"), 0, WORK, False),
     ],
 )
 def test_reduce_is_due_for_a_node_with_exactly_the_agreed_work(
-    peer: PeerId, outer_step: int | None, work: Work | None, due: bool
+    peer: PeerId, outer_step: int | None, work: LocalWork | None, due: bool
 ) -> None:
     assert reduce_due(OPEN, outer_step, peer, work) == (OPENED if due else None)
     assert reduce_due(START, outer_step, peer, work) is None
@@ -119,11 +119,11 @@ async def test_single_participant_stores_and_reports_its_update_once(
     assert context.trainer.arena is not None
     context.trainer.arena.local[:] = context.trainer.arena.theta - np.float32(0.01)
     r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
-    nursery.start_soon(exchange, context)
+    nursery.start_soon(run_reduces, context)
     await trio.testing.wait_all_tasks_blocked()
     assert r.said("exchange-started") == []  # It has nothing to average yet.
-    context.trainer.work = Work(0, (0,), 16)
-    context.changes.ring()
+    context.trainer.work = LocalWork(0, (0,), 16)
+    context.changes.notify_all()
     await settled(lambda: context.reduce.report is not None)
     report = context.reduce.report
     assert report is not None
@@ -143,7 +143,7 @@ async def test_single_participant_stores_and_reports_its_update_once(
         "quantisation_error": done["quantisation_error"],
     }
     assert {name: done[name] for name in shown.learning} == shown.learning
-    context.changes.ring()
+    context.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()
     assert len(r.said("exchange-started")) == 1
 
@@ -159,8 +159,8 @@ async def test_unreachable_peer_is_suspected_and_theta_is_released(
     ours, theirs = Participant(context.me, 16, 1), Participant(ANN.peer, 16, 1)
     roster = opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer])
     r.set_chain(roster=roster)
-    context.trainer.work = Work(0, (0,), 16)
-    nursery.start_soon(exchange, context)
+    context.trainer.work = LocalWork(0, (0,), 16)
+    nursery.start_soon(run_reduces, context)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
     assert not context.outer.lock.locked()
@@ -188,8 +188,8 @@ async def test_neighbour_that_never_opens_its_streams_is_named(
             order = (theirs, ours) if they_dial else (ours, theirs)
             roster = opening(context.ledger.snapshot, *order, learners=[ANN.peer])
             r.set_chain(roster=roster)
-            context.trainer.work = Work(0, (0,), 16)
-            nursery.start_soon(exchange, context)
+            context.trainer.work = LocalWork(0, (0,), 16)
+            nursery.start_soon(run_reduces, context)
             await settled(lambda: bool(r.said("exchange-failed")))
             assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
             assert len(context.plane.ring_inbox) == 0
@@ -203,21 +203,21 @@ def put_into_a_roster(r: Rig, *others: PeerId) -> None:
     each = [Participant(name, 16, 1) for name in (context.me, *others)]
     roster = opening(context.ledger.snapshot, *each, learners=others)
     r.set_chain(roster=roster)
-    context.trainer.work = Work(0, (0,), 16)
+    context.trainer.work = LocalWork(0, (0,), 16)
 
 
 @contextmanager
 def answering(context: Context, answer: bytes) -> Iterator[Endpoint]:
     """Ann's data plane, which says `answer` to every hello."""
     credentials = Credentials.create(ANN)
-    context = tls_context(credentials, [context.plane.credentials.certificate_der], server=True)
+    tls = tls_context(credentials, [context.plane.credentials.certificate_der], server=True)
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer_all() -> None:
             with suppress(OSError):  # until it is shut down
                 while True:
                     raw, _ = listening.accept()
-                    with suppress(OSError), context.wrap_socket(raw, server_side=True) as secured:
+                    with suppress(OSError), tls.wrap_socket(raw, server_side=True) as secured:
                         secured.recv(1 << 14)
                         secured.sendall(answer)
                         secured.recv(1)
@@ -245,7 +245,7 @@ async def test_neighbour_with_a_bad_answer_or_certificate_is_named(
             context.peers.table.note_heartbeat(ANN.peer, beat, context.now())
             context.peers.detector.note_arrival(ANN.peer, context.now())
             put_into_a_roster(r, ANN.peer)
-            nursery.start_soon(exchange, context)
+            nursery.start_soon(run_reduces, context)
             await settled(lambda: bool(r.said("exchange-failed")))
             nursery.cancel_scope.cancel()
         assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
@@ -265,7 +265,7 @@ async def test_participant_without_a_valid_peer_id_is_not_named(
     r = await new_rig(tmp_path)
     context, nobody = r.context, PeerId("nobody")
     put_into_a_roster(r, ANN.peer, nobody)
-    nursery.start_soon(exchange, context)
+    nursery.start_soon(run_reduces, context)
     await settled(lambda: bool(r.said("exchange-failed")))
     assert r.said("exchange-failed")[0]["suspects"] == (ANN.peer,)
     heard = decode_beat(
@@ -282,10 +282,10 @@ async def test_attempt_that_became_void_before_its_start_is_not_begun(
     r = await new_rig(tmp_path, rules=policy(participants_min=1))
     context = r.context
     context.outer.step = 0
-    context.trainer.work = Work(0, (0,), 16)
+    context.trainer.work = LocalWork(0, (0,), 16)
     r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
     async with context.outer.lock:
-        nursery.start_soon(exchange, context)
+        nursery.start_soon(run_reduces, context)
         await settled(lambda: bool(r.said("exchange-started")))
         r.decide(Commit(0, 0, digest_of(b"by others")))
     await settled(lambda: bool(r.said("exchange-failed")))
@@ -302,17 +302,17 @@ async def test_node_that_lost_its_promised_work_says_so(
     ours, theirs = Participant(context.me, 16, 1), Participant(ANN.peer, 16, 1)
     roster = opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer])
     r.set_chain(roster=roster)
-    nursery.start_soon(exchange, context)
+    nursery.start_soon(run_reduces, context)
     await trio.testing.wait_all_tasks_blocked()
     assert r.heard() == []  # This process never reported ready, and may still do so.
-    context.ledger.core.view.note(Ready(context.me, 0, 16, 1))
-    context.changes.ring()
+    context.ledger.core.reports.note(Ready(context.me, 0, 16, 1))
+    context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
     lost = ReduceFailed(context.me, 0, 0, (context.me,))
     await settled(lambda: r.context.ledger.queue.waiting > 0)
     assert r.heard() == [lost]
     assert r.said("exchange-started") == []
-    context.changes.ring()
+    context.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()
     assert len(r.said("exchange-failed")) == 1
 
@@ -327,23 +327,23 @@ async def test_returning_node_with_other_work_says_so_and_offers_that(
     context = r.context
     context.outer.step, now = 0, context.now()
     state = r.decide(opening(context.ledger.snapshot, Participant(context.me, 32, 2)))
-    nursery.start_soon(exchange, context)
-    context.trainer.work = work = Work(0, state.leases[context.me][:1], 16)
+    nursery.start_soon(run_reduces, context)
+    context.trainer.work = work = LocalWork(0, state.leases[context.me][:1], 16)
     ready = Ready(context.me, 0, 16, 1)
-    view, rules = context.ledger.core.view, context.ledger.rules
-    view.note(ready)
-    context.changes.ring()
+    reports, rules = context.ledger.core.reports, context.ledger.rules
+    reports.note(ready)
+    context.changes.notify_all()
     await settled(lambda: r.context.ledger.queue.waiting > 1)
     heard = r.heard()
     assert heard == [ReduceFailed(context.me, 0, 0, (context.me,)), ready]
     assert context.trainer.work == work
     for event in heard:
-        view.note(event)
-    wish, _ = reconsider(rules, state, view, now)
+        reports.note(event)
+    wish, _ = reconsider(rules, state, reports, now)
     assert isinstance(wish.value, Roster)
     assert wish.value.participants == (Participant(context.me, 16, 1),)
     r.decide(wish.value)
-    context.changes.ring()
+    context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-done")))
     assert len(r.said("exchange-failed")) == 1
 
@@ -357,9 +357,9 @@ async def test_attempt_is_void_when_a_participant_lost_its_work(
         ours, theirs = Participant(context.me, 16, 1), Participant(ANN.peer, 16, 1)
         roster = opening(context.ledger.snapshot, ours, theirs, learners=[ANN.peer])
         r.set_chain(roster=roster)
-        context.ledger.core.view.note(ReduceFailed(ANN.peer, 0, 0, (context.me,)))
+        context.ledger.core.reports.note(ReduceFailed(ANN.peer, 0, 0, (context.me,)))
         assert why_moot(context, roster) is None
-        context.ledger.core.view.note(ReduceFailed(ANN.peer, 0, 0, (ANN.peer,)))
+        context.ledger.core.reports.note(ReduceFailed(ANN.peer, 0, 0, (ANN.peer,)))
         reason = why_moot(context, roster)
         assert reason is not None
         assert reason.suspects == (ANN.peer,)
@@ -372,10 +372,10 @@ async def test_pseudo_gradient_with_nan_is_not_offered_again(
     context = r.context
     assert context.trainer.arena is not None
     context.outer.step = 0
-    context.trainer.work = Work(0, (0,), 16)
+    context.trainer.work = LocalWork(0, (0,), 16)
     context.trainer.arena.local[0] = float("nan")
     r.decide(opening(context.ledger.snapshot, Participant(context.me, 16, 1)))
-    nursery.start_soon(exchange, context)
+    nursery.start_soon(run_reduces, context)
     await settled(lambda: r.context.ledger.queue.waiting > 0)
     assert r.heard() == [ReduceFailed(context.me, 0, 0, (context.me,))]
     assert context.trainer.work is None
@@ -401,7 +401,7 @@ async def test_slightly_later_node_makes_the_committed_update_itself(
 
         nursery.start_soon(late)
         r.decide(Commit(0, 0, digest_of(b"update")))
-        context.changes.ring()
+        context.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
         assert made == []
         last_bytes.set()
@@ -426,7 +426,7 @@ async def test_update_that_a_reduce_is_about_to_make_is_not_fetched(
         await trio.testing.wait_all_tasks_blocked()
         assert not done.is_set()
         context.reduce.averaging = None
-        context.changes.ring()
+        context.changes.notify_all()
         await settled(done.is_set)
 
 

@@ -21,12 +21,12 @@ from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Skip, Value
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
 from p2ptrain.node.reduce import reduce_task as exchanging
-from p2ptrain.node.reduce.reduce_task import exchange, settle
+from p2ptrain.node.reduce.reduce_task import run_reduces, settle
 from p2ptrain.node.state.timing import ReduceTiming
 from p2ptrain.ring import Reduce, ReduceStatistics
 from p2ptrain.run.manifest import CodecSpec
 from p2ptrain.sync import SyncSpec
-from p2ptrain.sync.trainer_orders import Work
+from p2ptrain.sync.trainer_orders import LocalWork
 from p2ptrain.testing.published import policy
 from tests.node.rig import ANN, Rig, opening, rig, settled
 
@@ -51,9 +51,9 @@ async def begin(r: Rig, step: int) -> NDArray[np.float32]:
         context.trainer.arena.theta - context.trainer.arena.local, offered
     )
     lease = context.ledger.snapshot.leases[context.me]
-    context.trainer.work = Work(step, lease[:BLOCKS], TOKENS)
+    context.trainer.work = LocalWork(step, lease[:BLOCKS], TOKENS)
     r.decide(opening_with(r, Participant(context.me, TOKENS, BLOCKS)))
-    context.changes.ring()
+    context.changes.notify_all()
     return offered
 
 
@@ -82,7 +82,7 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
     }
     async with rig(tmp_path, **settings) as r, trio.open_nursery() as nursery:
         nursery.start_soon(keep_outer_state, r.context)
-        nursery.start_soon(exchange, r.context)
+        nursery.start_soon(run_reduces, r.context)
         lacking = [np.zeros(each.numel) for each in r.context.fragments]
         """By fragment: everything that was offered and committed, minus the updates."""
         for step in range(6):
@@ -90,7 +90,7 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
             offered, update = await offer(r, step)
             if step == 2:  # the attempt fails, and its loss does not count
                 r.decide(Skip(step))
-                r.context.changes.ring()
+                r.context.changes.notify_all()
                 await settled(lambda done=step + 1: r.context.outer.step == done)
                 assert [each.tobytes() for each in owed(r)] == [each.tobytes() for each in before]
                 continue
@@ -98,7 +98,7 @@ async def test_each_fragment_owes_what_its_own_updates_have_lost(tmp_path: Path)
             r.context.outer_step(step).codec.dequantise(r.context.store.read_blob(update), told)
             lacking[number] += offered.astype(np.float64) - told
             r.decide(Commit(step, 0, update))
-            r.context.changes.ring()
+            r.context.changes.notify_all()
             await settled(lambda done=step + 1: r.context.outer.step == done)
             assert np.abs(owed(r)[number]).max() > 1e-4
             np.testing.assert_allclose(owed(r)[number], lacking[number], atol=1e-6)
@@ -151,10 +151,10 @@ async def owing(
     ):
         r.wait_for(reduce=ReduceTiming(lag_s=0.02))
         nursery.start_soon(keep_outer_state, r.context)
-        nursery.start_soon(exchange, r.context)
+        nursery.start_soon(run_reduces, r.context)
         _, update = await offer(r, 0)
         r.decide(Commit(0, 0, update))
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await settled(lambda: bool(owed(r)[0].any()))
         r.decide(opening(r.context.ledger.snapshot, learners=[ANN.peer]))
         monkeypatch.setattr(exchanging, "Reduce", late)
@@ -167,7 +167,7 @@ async def owing(
 async def decided(r: Rig, *values: Value) -> None:
     """The others agree on these entries, and our reduce is given up."""
     r.decide(*values)
-    r.context.changes.ring()
+    r.context.changes.notify_all()
     await settled(lambda: bool(r.said("exchange-failed")))
     await trio.testing.wait_all_tasks_blocked()
 

@@ -32,7 +32,7 @@ async def test_amended_codec_and_h_hold_for_all_from_one_outer_step(
         changes = ("--inner-steps", 3, "--codec", "fp16", "--lr", 0.05)
         home = ("--home", s.seed.home.root)
         assert await command("run", "amend", "swarm", "--from-step", step, *changes, *home) == 0
-        await s.until(lambda: all(node.context.ledger.core.view.terms for node in s.up))
+        await s.until(lambda: all(node.context.ledger.core.reports.terms for node in s.up))
         s.stop_at(step - 1)
         await s.until(lambda: agreed(s.seed))
         assert s.seed.step < step

@@ -68,7 +68,7 @@ async def admit_and_amend(s: Swarm, name: str) -> int:
     step = s.seed.context.ledger.snapshot.step + 3
     words = ["run", "amend", "swarm", "--from-step", step, *AMENDMENT, "--home", s.seed.home.root]
     assert await trio.to_thread.run_sync(partial(main, [str(word) for word in words])) == 0
-    await s.until(lambda: all(node.context.ledger.core.view.terms for node in s.up))
+    await s.until(lambda: all(node.context.ledger.core.reports.terms for node in s.up))
     return step
 
 

@@ -143,7 +143,7 @@ def is_ahead(node: SwarmNode, step: int) -> bool:
 
 def hears_everybody(node: SwarmNode, others: int) -> bool:
     """Whether it has heard each of the others for some seconds, and so could reduce with them."""
-    serials = [view.heartbeat.serial for view in node.context.peers.table]
+    serials = [record.heartbeat.serial for record in node.context.peers.table]
     return node.step >= 0 and len(serials) == others and min(serials) >= 2
 
 

@@ -75,7 +75,7 @@ async def test_blocks_of_our_lease_are_kept_in_the_smallest_cache(tmp_path: Path
             assert set(ahead(r.context)) <= {*left, *index.validation}
             await paths_of(r.context, own)
             for number in range(BLOCKS):
-                store.put_chunk(block_file(number), settle=False)
+                store.put_chunk(block_file(number), durable=False)
 
 
 async def test_paths_are_those_of_the_store(tmp_path: Path) -> None:

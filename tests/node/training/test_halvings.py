@@ -39,7 +39,7 @@ def hello(r: Rig, device: str = "A GPU", memory_bytes: int = 1000, micro_batch: 
 async def halved(tmp_path: Path) -> AsyncIterator[Rig]:
     """A node whose trainer has run out of memory in an earlier life."""
     async with rig(tmp_path) as made:
-        started_again(made).found(FOUND)
+        started_again(made).on_halving(FOUND)
         yield made
 
 
@@ -49,7 +49,7 @@ async def test_next_life_of_the_node_begins_with_the_found_size(
 ) -> None:
     async with rig(tmp_path) as r:
         assert started_again(r, ranks_host=ranks_host).config.halving is None
-        started_again(r).found(FOUND)
+        started_again(r).on_halving(FOUND)
         assert started_again(r).config.halving == FOUND
 
 
@@ -102,7 +102,7 @@ async def test_users_own_setting_comes_first_and_forgets_it(tmp_path: Path) -> N
     async with halved(tmp_path) as r:
         trainers = started_again(r, micro_batch=4)
         assert (trainers.config.micro_batch, trainers.config.halving) == (4, None)
-        trainers.found(FOUND)
+        trainers.on_halving(FOUND)
         assert started_again(r, micro_batch=0).config.halving is None
 
 
@@ -128,7 +128,7 @@ async def test_damaged_file_is_ignored_with_a_message_and_rewritten(
         trainers = started_again(r)
         assert trainers.config.halving is None
         assert len(r.said("halving-ignored")) == 1
-        trainers.found(FOUND)
+        trainers.on_halving(FOUND)
         assert started_again(r).config.halving == FOUND
 
 
@@ -137,6 +137,6 @@ async def test_full_disk_costs_the_hint_and_not_the_trainer(tmp_path: Path) -> N
         r.context.home.halving.unlink()
         r.context.home.halving.mkdir()
         trainers = started_again(r)
-        trainers.found(FOUND)
+        trainers.on_halving(FOUND)
         assert len(r.said("halving-not-kept")) == 1
         assert r.context.trainer.halving is not None

@@ -18,17 +18,17 @@ from p2ptrain.errors import TrainerError
 from p2ptrain.ipc import frames
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.outer_state import state_mismatch
-from p2ptrain.node.outer_state.state_mismatch import Contradiction
+from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import ready_work
 from p2ptrain.node.training import trainer_link as module
 from p2ptrain.store import digest_of
-from p2ptrain.sync.trainer_orders import Work
-from p2ptrain.testing.fake_trainer import FakeTrainer, Remote
+from p2ptrain.sync.trainer_orders import LocalWork
+from p2ptrain.testing.fake_trainer import FakeTrainer, TrainerRemote
 from tests.node.rig import QUICK, settled
 from tests.node.training.test_training import orders, training
 
-FOUND = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
+FOUND = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
 
 
 async def test_work_of_an_ended_trainer_is_reported_until_heard(
@@ -52,7 +52,7 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
                 raise TrainerError("a rank has gone", code="TRAINER-RANKS")
 
     monkeypatch.setattr(ready_work, "contribution_peak", slow_peak)
-    remote = Remote()
+    remote = TrainerRemote()
     timing: Any = SimpleNamespace(**asdict(replace(QUICK, trainer_look_s=0.01)))
     async with training(tmp_path, remote, Losing, timing=timing) as r:
         await settled(noticed.is_set)
@@ -64,7 +64,7 @@ async def test_work_of_an_ended_trainer_is_reported_until_heard(
         assert set(r.heard()) == {Ready(r.context.me, 0, 32, 2)}
         await settled(lambda: r.context.trainer.up)
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert r.context.trainer.work == Work(0, (0, 1), 32)
+        assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
         assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
         assert len(r.said("ready")) == 1
 
@@ -77,14 +77,16 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
     heard, own_peak, note = (
         threading.Event(),
         ready_work.contribution_peak,
-        module.Conversation._note_ready,
+        module.TrainerSession._note_ready,
     )
     at_once = found == "before it is ready"
 
-    async def note_and_tell(conversation: module.Conversation, ready: frames.FragmentReady) -> None:
+    async def note_and_tell(
+        conversation: module.TrainerSession, ready: frames.FragmentReady
+    ) -> None:
         first = not heard.is_set()
         if first and at_once:
-            state_mismatch.begin(conversation._context, FOUND)
+            state_mismatch.quarantine_state(conversation._context, FOUND)
         await note(conversation, ready)
         if first:
             works.append(conversation._context.trainer.work)
@@ -92,14 +94,14 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
 
     def find_and_measure(theta: NDArray[np.float32], local: NDArray[np.float32]) -> float:
         if not heard.is_set() and not at_once:
-            trio.from_thread.run_sync(state_mismatch.begin, context[0], FOUND)
+            trio.from_thread.run_sync(state_mismatch.quarantine_state, context[0], FOUND)
         return own_peak(theta, local)
 
-    works, context = list[Work | None](), list[Context]()
-    monkeypatch.setattr(module.Conversation, "_note_ready", note_and_tell)
+    works, context = list[LocalWork | None](), list[Context]()
+    monkeypatch.setattr(module.TrainerSession, "_note_ready", note_and_tell)
     monkeypatch.setattr(ready_work, "contribution_peak", find_and_measure)
     monkeypatch.setattr(FakeTrainer, "check", lambda trainer: heard.wait(30.0))
-    remote = Remote(held=True)
+    remote = TrainerRemote(held=True)
     async with training(tmp_path, remote) as r:
         context.append(r.context)
         remote.held = False
@@ -107,6 +109,6 @@ async def test_work_trained_on_a_wrong_theta_is_not_offered(
         assert works == [None]
         assert r.heard() == []
         r.context.outer.step = 0
-        r.context.changes.ring()
-        await settled(lambda: r.context.trainer.work == Work(0, (0, 1), 32))
+        r.context.changes.notify_all()
+        await settled(lambda: r.context.trainer.work == LocalWork(0, (0, 1), 32))
         assert orders(remote) == 2 * ["load 0", "train 0 (2 blocks from 0)"]

@@ -23,7 +23,7 @@ from p2ptrain.data.blocks import encode_block
 from p2ptrain.ids import Digest
 from p2ptrain.ledger.chain.values import Commit, Participant
 from p2ptrain.node.outer_state.outer_task import keep_outer_state
-from p2ptrain.node.reduce.reduce_task import exchange
+from p2ptrain.node.reduce.reduce_task import run_reduces
 from p2ptrain.node.training.trainer_processes import subprocesses
 from p2ptrain.node.training.trainer_task import train
 from p2ptrain.observe.states import StandingBy
@@ -52,7 +52,7 @@ def lay_in_data(r: Rig) -> None:
     random = np.random.default_rng(0)
     store = r.context.store
     blocks = tuple(
-        store.put_chunk(encode_block(rows, MODEL.vocab), settle=False)
+        store.put_chunk(encode_block(rows, MODEL.vocab), durable=False)
         for rows in random.integers(0, MODEL.vocab, (BLOCKS + 2, 2, MODEL.sequence + 1))
     )
     r.context.blobs.data = DataIndex(blocks[:-2], blocks[-2:])
@@ -66,7 +66,7 @@ async def training(home: Path, **config: object) -> AsyncIterator[Rig]:
         r.configure(**config)
         lay_in_data(r)
         nursery.start_soon(keep_outer_state, r.context)
-        nursery.start_soon(exchange, r.context)
+        nursery.start_soon(run_reduces, r.context)
         nursery.start_soon(train, r.context, subprocesses(r.context))
         yield r
         nursery.cancel_scope.cancel()
@@ -81,13 +81,13 @@ async def stepped(r: Rig) -> Stepped:
     r.decide(
         opening(context.ledger.snapshot, Participant(context.me, work.tokens, len(work.blocks)))
     )
-    context.changes.ring()
+    context.changes.notify_all()
     await settled(lambda: context.reduce.report is not None and bool(context.reduce.report.update))
     assert context.reduce.report is not None
     update = context.reduce.report.update
     assert update is not None
     r.decide(Commit(0, 0, update))
-    context.changes.ring()
+    context.changes.notify_all()
     await settled(lambda: context.outer.step == 1)
     up, ready = r.said("trainer-up")[0], r.said("ready")[0]
     # By then it trains on from the new θ, which it has read through the same connection.

@@ -29,7 +29,7 @@ from p2ptrain.ledger.chain.values import Commit, Participant, Skip
 from p2ptrain.ledger.messages.peer_reports import Ready
 from p2ptrain.node.control.status import status
 from p2ptrain.node.outer_state import state_mismatch
-from p2ptrain.node.outer_state.state_mismatch import Contradiction
+from p2ptrain.node.outer_state.state_mismatch import StateMismatch
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training import trainer_link as module
 from p2ptrain.node.training.trainer_task import train
@@ -37,13 +37,13 @@ from p2ptrain.observe.cautions import Caution
 from p2ptrain.run import Amendment, DataIndex, SignedAmendment
 from p2ptrain.store import digest_of
 from p2ptrain.sync import SyncSpec
-from p2ptrain.sync.trainer_orders import Work
-from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, Remote, block_of
+from p2ptrain.sync.trainer_orders import LocalWork
+from p2ptrain.testing.fake_trainer import FakeTrainer, FakeTrainers, TrainerRemote, block_of
 from p2ptrain.testing.published import policy
 from p2ptrain.trainer.host import supervisor
-from p2ptrain.trainer.host.launch import Launched, StderrTail
-from p2ptrain.trainer.host.stall_watch import Patience, StallWatch
-from p2ptrain.trainer.host.supervisor import RunningTrainer
+from p2ptrain.trainer.host.launch import LaunchedRanks, StderrTail
+from p2ptrain.trainer.host.stall_watch import AnswerTimeout, StallWatch
+from p2ptrain.trainer.host.supervisor import LocalTrainer
 from tests.node.rig import ANN, QUICK, NewRig, Rig, opening, rig, settled
 
 ALONE = policy(participants_min=1)
@@ -61,8 +61,8 @@ def know_data(r: Rig) -> None:
 @asynccontextmanager
 async def training(
     folder: Path,
-    remote: Remote,
-    make: Callable[[Context, Remote], FakeTrainer] = FakeTrainer,
+    remote: TrainerRemote,
+    make: Callable[[Context, TrainerRemote], FakeTrainer] = FakeTrainer,
     **settings: object,
 ) -> AsyncIterator[Rig]:
     """A founder whose trainer is started, with θ at the ledger's head."""
@@ -75,7 +75,7 @@ async def training(
         nursery.cancel_scope.cancel()
 
 
-def orders(remote: Remote) -> list[str]:
+def orders(remote: TrainerRemote) -> list[str]:
     """The orders that the trainer obeyed, as words such as "train 0 (2 blocks from 0)"."""
     told = []
     for frame in remote.obeyed:
@@ -102,15 +102,15 @@ def close_step(r: Rig, *, skip: bool = False, with_us: bool = True) -> None:
     end = Skip(state.step) if skip else Commit(state.step, 0, digest_of(b"%d" % state.step))
     r.decide(end)
     r.context.outer.step = state.step + 1
-    r.context.changes.ring()
+    r.context.changes.notify_all()
 
 
 async def test_step_goes_from_load_to_ready(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert orders(remote) == ["load 0", "train 0 (2 blocks from 0)"]
-        assert r.context.trainer.work == Work(0, (0, 1), 32)
+        assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
         await settled(lambda: r.context.ledger.queue.waiting > 0)
         assert r.heard() == [Ready(r.context.me, 0, 32, 2)]
         await settled(lambda: not r.context.trainer.theta_in_use)
@@ -127,7 +127,7 @@ async def test_computing_time_is_the_reported_time_of_inner_steps(
     """Other work between its answers does not count. It reports 1,000 tokens a second, in blocks of
     16.
     """
-    remote = Remote(inner_step_s=0.05)
+    remote = TrainerRemote(inner_step_s=0.05)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
@@ -135,7 +135,7 @@ async def test_computing_time_is_the_reported_time_of_inner_steps(
 
 
 async def test_trainer_that_waits_for_data_does_not_compute(tmp_path: Path) -> None:
-    async with training(tmp_path, Remote(data_wait_s=0.004)) as r:
+    async with training(tmp_path, TrainerRemote(data_wait_s=0.004)) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert [each["seconds"] for each in r.said("inner-step")] == [0.016, 0.016]
         assert r.context.trainer.inner_s == pytest.approx(0.024)
@@ -144,7 +144,7 @@ async def test_trainer_that_waits_for_data_does_not_compute(tmp_path: Path) -> N
 async def test_journal_and_status_have_all_figures_of_an_inner_step(
     tmp_path: Path,
 ) -> None:
-    async with training(tmp_path, Remote(data_wait_s=0.004, mfu=0.41)) as r:
+    async with training(tmp_path, TrainerRemote(data_wait_s=0.004, mfu=0.41)) as r:
         before = await status(r.context)
         assert (before.loss, before.data_wait_s, before.gradient_norm) == (None, None, None)
         await settled(lambda: r.context.trainer.work is not None)
@@ -166,11 +166,11 @@ async def test_journal_and_status_have_all_figures_of_an_inner_step(
 
 
 async def test_work_that_was_not_averaged_is_rebased_and_offered_again(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         close_step(r, with_us=False)
-        await settled(lambda: r.context.trainer.work == Work(1, (0, 1), 32))
+        await settled(lambda: r.context.trainer.work == LocalWork(1, (0, 1), 32))
         assert orders(remote)[2:] == ["rebase 1"]
         assert len(remote.trained) == 2
 
@@ -178,11 +178,11 @@ async def test_work_that_was_not_averaged_is_rebased_and_offered_again(tmp_path:
 async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
     tmp_path: Path,
 ) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
-        found = Contradiction(0, digest_of(b"own"), digest_of(b"certified"))
-        state_mismatch.begin(r.context, found)
+        found = StateMismatch(0, digest_of(b"own"), digest_of(b"certified"))
+        state_mismatch.quarantine_state(r.context, found)
         assert r.context.trainer.work is None
         await settled(lambda: len(r.said("trainer-started")) == 2)
         assert [each["code"] for each in r.said("trainer-ended")] == ["STATE-DIFFERS"]
@@ -190,20 +190,20 @@ async def test_work_on_a_wrong_theta_is_repeated_by_a_new_trainer(
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert len(orders(remote)) == 2
         r.context.outer.step = 0
-        r.context.changes.ring()
-        await settled(lambda: r.context.trainer.work == Work(0, (0, 1), 32))
+        r.context.changes.notify_all()
+        await settled(lambda: r.context.trainer.work == LocalWork(0, (0, 1), 32))
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
 async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         r.heard()
         close_step(r, skip=True)
         lease = r.context.ledger.snapshot.leases[r.context.me]
         assert len(lease) == 4
-        await settled(lambda: r.context.trainer.work == Work(1, lease, 64))
+        await settled(lambda: r.context.trainer.work == LocalWork(1, lease, 64))
         # The learning rate continues where it was: the skipped step's blocks are not counted twice.
         assert orders(remote)[2:] == ["rebase 1", "train 1 (2 blocks from 2)"]
         await settled(lambda: r.context.ledger.queue.waiting > 0)
@@ -215,12 +215,12 @@ async def test_after_a_skip_only_the_whole_longer_lease_is_ready(tmp_path: Path)
 async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
     tmp_path: Path, overlap: int
 ) -> None:
-    remote, amended_step = Remote(), 2
+    remote, amended_step = TrainerRemote(), 2
     async with training(tmp_path, remote, sync=SyncSpec(overlap_steps=overlap)) as r:
         context = r.context
         change = Amendment(r.run.id, 1, amended_step, lr=0.03)
         one = SignedAmendment.publish(load_or_create(context.home.identity), change, r.run)
-        context.amendments.consider(pack([one.to_bytes()]))
+        context.amendments.adopt_new(pack([one.to_bytes()]))
         r.decide(replace(opening(context.ledger.snapshot, learners=(ANN.peer,)), terms=one.terms))
         for step in range(amended_step + 1):
             await settled(lambda at=step: told_ahead(remote, at))
@@ -240,12 +240,12 @@ async def test_restarted_trainer_uses_the_rate_of_one_that_is_ahead(
         assert {each: restarted[each] for each in due} == {each: steady[each] for each in due}
 
 
-def told_ahead(remote: Remote, step: int) -> bool:
+def told_ahead(remote: TrainerRemote, step: int) -> bool:
     trains = [each for each in remote.obeyed if isinstance(each, frames.Train)]
     return any(each.ahead and each.step == step for each in trains)
 
 
-def rates_told(remote: Remote) -> dict[str, float]:
+def rates_told(remote: TrainerRemote) -> dict[str, float]:
     """The learning rate for each block, by name."""
     rate, found = 0.1, {}
     for frame in remote.obeyed:
@@ -260,27 +260,27 @@ def rates_told(remote: Remote) -> dict[str, float]:
 async def test_no_order_is_given_while_theta_moves_or_is_elsewhere(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     r = await new_rig(tmp_path, rules=ALONE)
     know_data(r)
     nursery.start_soon(train, r.context, FakeTrainers(r.context, remote))
     await settled(lambda: r.context.trainer.up)
-    r.context.changes.ring()
+    r.context.changes.notify_all()
     await trio.testing.wait_all_tasks_blocked()
     assert remote.obeyed == []
     async with r.context.outer.lock:
         r.context.outer.step = 0
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
         assert remote.obeyed == []
-    r.context.changes.ring()
+    r.context.changes.notify_all()
     await settled(lambda: bool(orders(remote)))
 
 
 async def test_theta_is_in_use_from_the_order_until_the_answer(
     tmp_path: Path,
 ) -> None:
-    remote = Remote(stuck=True)
+    remote = TrainerRemote(stuck=True)
     async with training(tmp_path, remote) as r:
         remote.stuck = False
         await settled(lambda: r.context.trainer.work is not None)
@@ -298,7 +298,7 @@ async def test_theta_is_not_in_use_while_due_data_are_awaited(
     tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
 ) -> None:
     """It may be long until a peer has them, and θ could not move meanwhile."""
-    remote = Remote()
+    remote = TrainerRemote()
     r = await new_rig(tmp_path, rules=ALONE, steps=9)
     know_data(r)
     first = taken_away(r, r.context.ledger.snapshot.leases[r.context.me])
@@ -315,7 +315,7 @@ async def test_theta_is_not_in_use_while_due_data_are_awaited(
     assert orders(remote) == []
     for data in more:
         r.context.store.put_chunk(data)
-    await settled(lambda: r.context.trainer.work == Work(1, lease, 64))
+    await settled(lambda: r.context.trainer.work == LocalWork(1, lease, 64))
     assert orders(remote) == ["load 1", "train 1 (4 blocks from 2)"]
 
 
@@ -329,13 +329,13 @@ def taken_away(r: Rig, blocks: Sequence[int]) -> list[bytes]:
 
 
 async def test_node_that_is_not_a_member_trains_nothing(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         state = r.context.ledger.snapshot
         book = replace(state.lease_book, held={})
         r.set_chain(voters=(ANN.peer,), since={}, lease_book=book)
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await settled(lambda: r.context.trainer.work is None)
         assert r.context.state.current.name == "standing by"
 
@@ -346,25 +346,25 @@ async def test_member_dropped_and_readmitted_in_one_step_is_ready_again(
     """It has its old lease too. Once it forgot its work, and nobody would ever have asked for it: a
     run that needs it would have stood still.
     """
-    remote = Remote()
+    remote = TrainerRemote()
     me = load_or_create(Home(tmp_path / "home").identity).peer
     async with training(tmp_path, remote, founders=(me, ANN.peer)) as r:
         await settled(lambda: r.context.trainer.work is not None)
         without = replace(opening(r.context.ledger.snapshot), voters=(ANN.peer,))
         r.decide(without)
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await settled(lambda: r.context.trainer.work is None)
         r.decide(replace(without, learners=(me,)))
         assert r.context.ledger.snapshot.leases[me] == (0, 1)
-        r.context.changes.ring()
-        await settled(lambda: r.context.trainer.work == Work(0, (0, 1), 32), 10.0)
+        r.context.changes.notify_all()
+        await settled(lambda: r.context.trainer.work == LocalWork(0, (0, 1), 32), 10.0)
         assert orders(remote)[2:] == ["load 0", "train 0 (2 blocks from 0)"]
 
 
 async def test_failing_trainer_is_restarted_until_the_budget_is_spent(
     tmp_path: Path,
 ) -> None:
-    remote = Remote(starts_max=3)
+    remote = TrainerRemote(starts_max=3)
     async with rig(tmp_path, rules=ALONE) as r:
         know_data(r)
         r.context.outer.step = 0
@@ -396,7 +396,7 @@ async def test_trainer_that_cannot_run_here_is_not_tried_again(tmp_path: Path) -
 
     async with rig(tmp_path, rules=ALONE) as r:
         with pytest.raises(TrainerUnfit) as caught:
-            await train(r.context, FakeTrainers(r.context, Remote(), Unfit))
+            await train(r.context, FakeTrainers(r.context, TrainerRemote(), Unfit))
         assert caught.value.evidence[-1] == "--precision fp32"
         assert [each["code"] for each in r.said("trainer-ended")] == ["TRAINER-UNFIT"]
 
@@ -404,7 +404,7 @@ async def test_trainer_that_cannot_run_here_is_not_tried_again(tmp_path: Path) -
 class Noting(FakeTrainer):
     """Notes, for each ended trainer, whether it offered work."""
 
-    def __init__(self, context: Context, remote: Remote, useful: list[bool]) -> None:
+    def __init__(self, context: Context, remote: TrainerRemote, useful: list[bool]) -> None:
         super().__init__(context, remote)
         self._useful = useful
 
@@ -422,7 +422,7 @@ async def test_restart_is_shown_until_the_next_trainer_offers_work(
     class Telling(Noting):
         """Notes at each report of an inner step whether the restart is shown."""
 
-        def __init__(self, context: Context, remote: Remote) -> None:
+        def __init__(self, context: Context, remote: TrainerRemote) -> None:
             super().__init__(context, remote, useful)
             self._context = context
 
@@ -432,7 +432,7 @@ async def test_restart_is_shown_until_the_next_trainer_offers_work(
             told.extend(module.RESTARTED in self._context.alerts.warnings for _ in reports)
             return arrived
 
-    async with training(tmp_path, Remote(dies_in_mid_lease=True), Telling) as r:
+    async with training(tmp_path, TrainerRemote(dies_in_mid_lease=True), Telling) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert len(r.said("trainer-ended")) == 1
         assert told == [False, True, True]
@@ -447,7 +447,7 @@ async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(tmp_path: 
     class Narrow(FakeTrainer):
         """Its socket is soon full. It counts how often a waiting order asks whether to go on."""
 
-        def __init__(self, context: Context, remote: Remote) -> None:
+        def __init__(self, context: Context, remote: TrainerRemote) -> None:
             super().__init__(context, remote)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
             self._channel = Channel(self.socket, ask_every_s=0.001)
@@ -463,7 +463,7 @@ async def test_long_lease_waits_for_a_busy_trainer_but_not_at_the_end(tmp_path: 
 
             super().send(frame, count_and_ask)
 
-    remote = Remote(stuck=True)
+    remote = TrainerRemote(stuck=True)
     async with training(tmp_path, remote, Narrow, inner_steps=90) as r:
         await settled(lambda: asked >= 5)
         assert r.said("trainer-ended") == []
@@ -500,8 +500,8 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(tmp_path: Path) -> N
     ours, theirs = socket.socketpair()
     nothing, lifeline = os.pipe()
     ranks = (Process(slow, -9), Process(dead, 1))
-    launched = Launched(ranks, ours, lifeline, StderrTail(nothing))  # type: ignore[arg-type]
-    running = RunningTrainer(launched, StallWatch(time.monotonic(), Patience()), 1)
+    launched = LaunchedRanks(ranks, ours, lifeline, StderrTail(nothing))  # type: ignore[arg-type]
+    running = LocalTrainer(launched, StallWatch(time.monotonic(), AnswerTimeout()), 1)
     await settled(lambda: running.poll() is not None)
 
     async def tick() -> None:
@@ -514,7 +514,7 @@ async def test_rank_that_ends_slowly_does_not_stop_the_node(tmp_path: Path) -> N
         nursery.start_soon(tick)
         began_s = time.monotonic()
         with pytest.raises(TrainerExited):
-            await module.Conversation(r.context, running).hold()
+            await module.TrainerSession(r.context, running).serve()
         assert slow.is_set()
         assert time.monotonic() - began_s < supervisor.KILL_LIMIT_S
     running.kill()
@@ -549,7 +549,7 @@ async def test_last_report_of_a_trainer_is_read_after_its_end(tmp_path: Path, by
                 noticed.set()
                 raise TrainerExited(-9, "")
 
-    remote = Remote(fault=frames.Failed("NAN", "the loss is not finite"))
+    remote = TrainerRemote(fault=frames.Failed("NAN", "the loss is not finite"))
     look_s = 0.01 if by == "a look" else 3600.0
     async with training(tmp_path, remote, Late, timing=replace(QUICK, trainer_look_s=look_s)) as r:
         await settled(lambda: r.context.trainer.work is not None)
@@ -565,7 +565,7 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(tmp_path: Path) -
                     trio.from_thread.run_sync(node.cancel)
                     raise TrainerError("it has ended")
 
-            await train(r.context, FakeTrainers(r.context, Remote(), Ending))
+            await train(r.context, FakeTrainers(r.context, TrainerRemote(), Ending))
         assert node.cancelled_caught
 
 
@@ -575,7 +575,7 @@ async def test_trainer_that_ends_with_its_node_is_not_an_error(tmp_path: Path) -
 async def test_weights_over_the_bound_are_trained_anew(
     tmp_path: Path, poison: float, code: str
 ) -> None:
-    remote, useful = Remote(poison=poison), list[bool]()
+    remote, useful = TrainerRemote(poison=poison), list[bool]()
     async with training(tmp_path, remote, partial(Noting, useful=useful)) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert [ended["code"] for ended in r.said("trainer-ended")] == [code]
@@ -586,7 +586,7 @@ async def test_weights_over_the_bound_are_trained_anew(
 
 
 async def test_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path: Path) -> None:
-    remote = Remote(held=True)
+    remote = TrainerRemote(held=True)
     async with training(tmp_path, remote) as r:
         await settled(lambda: bool(orders(remote)))
         block = r.context.data_block(0)
@@ -599,12 +599,12 @@ async def test_damaged_block_is_noticed_before_the_next_trainer_gets_it(tmp_path
         await settled(lambda: not r.context.store.has_chunk(block))
         r.context.store.put_chunk(data)  # As a fetch from a peer would.
         await settled(lambda: remote.starts == 2 and r.context.trainer.work is not None)
-        assert r.context.trainer.work == Work(0, (0, 1), 32)
+        assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
 
 
 async def test_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
     """Otherwise it would leave a gap in every measurement until a scrub of the whole store."""
-    remote = Remote(stops_at=1)
+    remote = TrainerRemote(stops_at=1)
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         assert r.context.blobs.data is not None
@@ -625,7 +625,7 @@ async def test_damaged_held_out_block_is_noticed_too(tmp_path: Path) -> None:
 
 
 async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         local = r.context.trainer.arena.local.copy() if r.context.trainer.arena else None
@@ -633,16 +633,16 @@ async def test_work_of_an_ended_trainer_is_kept_until_its_step_is_over(tmp_path:
         told = len(orders(remote))
         remote.dies = True
         await settled(lambda: remote.starts == 2 and r.context.trainer.up)
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await trio.testing.wait_all_tasks_blocked()
         assert len(orders(remote)) == told
-        assert r.context.trainer.work == Work(0, (0, 1), 32)
+        assert r.context.trainer.work == LocalWork(0, (0, 1), 32)
         close_step(r)
         await settled(lambda: orders(remote)[told:] == ["load 1", "train 1 (2 blocks from 2)"])
 
 
 async def test_our_share_of_the_held_out_blocks_is_measured_once(tmp_path: Path) -> None:
-    remote = Remote()
+    remote = TrainerRemote()
     async with training(tmp_path, remote) as r:
         await settled(lambda: r.context.trainer.work is not None)
         close_step(r)
@@ -653,7 +653,7 @@ async def test_our_share_of_the_held_out_blocks_is_measured_once(tmp_path: Path)
         remote.dies = True
         await settled(lambda: remote.starts == 2 and r.context.trainer.up)
         for _ in range(3):
-            r.context.changes.ring()
+            r.context.changes.notify_all()
             await trio.testing.wait_all_tasks_blocked()
         asked = [frame for frame in remote.obeyed if isinstance(frame, frames.Evaluate)]
         assert [(frame.request, len(frame.block_paths)) for frame in asked] == [(1, 1)]

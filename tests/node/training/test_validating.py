@@ -55,7 +55,7 @@ def commit(r: Rig, *peers: PeerId) -> int:
     r.decide(opening(state, *who, learners=state.learners))
     step = r.decide(Commit(state.step, 0, digest_of(b"%d" % state.step))).step
     r.context.outer.step = step
-    r.context.changes.ring()
+    r.context.changes.notify_all()
     return step
 
 
@@ -71,8 +71,8 @@ def says(
     beat = heartbeat(r.run.id, validation=report, serial=serial, **changes)
     if r.context.peers.table.note_heartbeat(peer, beat, r.context.now()) is not None:
         r.context.peers.detector.note_arrival(peer, r.context.now())
-        evaluation_task.hear(r.context, peer, beat)
-    r.context.changes.ring()
+        evaluation_task.note_share_report(r.context, peer, beat)
+    r.context.changes.notify_all()
 
 
 async def test_shares_of_the_measurement_follow_from_the_last_commit(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_share_of_an_absent_member_is_a_gap_that_is_reported(tmp_path: Pat
         await trio.testing.wait_all_tasks_blocked()
         assert r.said("evaluated") == []
         r.context.peers.detector.hint_lost(ANN.peer, r.context.now() - 2.0)
-        r.context.changes.ring()
+        r.context.changes.notify_all()
         await settled(lambda: bool(r.said("evaluated")))
         (told,) = r.said("evaluated")
         assert (told["what"], told["missing"]) == ("3.000 over 1 of 2 held-out blocks", (ANN.peer,))
@@ -216,5 +216,5 @@ async def test_missing_held_out_blocks_do_not_delay_training(
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert got == []
             orders.append("train")
-            r.context.changes.ring()
+            r.context.changes.notify_all()
         assert got == [()]

@@ -115,7 +115,7 @@ class Field:
 
     def look(self) -> None:
         for node in self.nodes:
-            for _ in node.news():
+            for _ in node.new_events():
                 pass
 
     def tell_attackers(self, path: Path) -> None:

@@ -17,7 +17,7 @@ from p2ptrain.config.node import NodeConfig, parse_host_port
 from p2ptrain.node.main import run_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.training.trainer_processes import Trainers, subprocesses
-from p2ptrain.testing.fake_trainer import FakeTrainers, Remote
+from p2ptrain.testing.fake_trainer import FakeTrainers, TrainerRemote
 from tests.chaos.harness.modes import KINDS, STAND_IN, TORCH
 
 
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
-    remote = Remote(inner_step_s=given.inner_step_s)
+    remote = TrainerRemote(inner_step_s=given.inner_step_s)
 
     def trainers(context: Context) -> Trainers:
         return FakeTrainers(context, remote)

@@ -77,7 +77,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         for node in self.on.nodes:
-            for _ in node.news():
+            for _ in node.new_events():
                 pass
             node.events.clear()
             self.sights[node.name] = Sight(node.name)
@@ -90,7 +90,7 @@ class Phase:
 
     def _look_at(self, node: SiegeNode) -> None:
         sight = self.sights[node.name]
-        for event in node.news():
+        for event in node.new_events():
             sight.take(event)
         node.events.clear()
         for path in _logs(node):

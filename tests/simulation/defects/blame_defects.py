@@ -9,7 +9,7 @@ from dataclasses import replace
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.paxos import turns
 from p2ptrain.ledger.policy import accept, blame, policy
-from p2ptrain.ledger.policy.blame import Failure, Memory
+from p2ptrain.ledger.policy.blame import Failure, FailureMemory
 from tests.simulation.defects.planting import Patch
 
 
@@ -17,7 +17,7 @@ def past_steps_forgotten(patch: Patch) -> None:
     """Failures of earlier outer steps are forgotten."""
 
     def sitting_out(
-        self: Memory,
+        self: FailureMemory,
         able: Set[PeerId],
         most: int,
         under_way: Failure | None = None,
@@ -30,23 +30,23 @@ def past_steps_forgotten(patch: Patch) -> None:
         self.failures = kept
         return chosen
 
-    original = Memory.sitting_out
-    patch(Memory, "sitting_out", sitting_out)
+    original = FailureMemory.sitting_out
+    patch(FailureMemory, "sitting_out", sitting_out)
 
 
 def accuser_not_doubted(patch: Patch) -> None:
     """An accused peer counts as guilty, and its accuser is not doubted."""
 
     def failure(
-        self: Memory, peers: tuple[PeerId, ...], reports: Mapping[PeerId, Iterable[PeerId]]
+        self: FailureMemory, peers: tuple[PeerId, ...], reports: Mapping[PeerId, Iterable[PeerId]]
     ) -> Failure | None:
         found = original(self, peers, reports)
         if found is None or not found.accused:
             return found
         return replace(found, doubts=tuple(frozenset((peer,)) for peer in sorted(found.accused)))
 
-    original = Memory.failure
-    patch(Memory, "failure", failure)
+    original = FailureMemory.failure
+    patch(FailureMemory, "failure", failure)
 
 
 def nothing_is_forgiven(patch: Patch) -> None:
@@ -66,13 +66,16 @@ def no_turns_among_equals(patch: Patch) -> None:
     """Equally doubted peers do not take turns: the same one of them sits out every time."""
 
     def opened(
-        self: Memory, peers: tuple[PeerId, ...], members: Iterable[PeerId], ready: Iterable[PeerId]
+        self: FailureMemory,
+        peers: tuple[PeerId, ...],
+        members: Iterable[PeerId],
+        ready: Iterable[PeerId],
     ) -> None:
         original(self, peers, members, ready)
         self.missed = {}
 
-    original = Memory.opened
-    patch(Memory, "opened", opened)
+    original = FailureMemory.opened
+    patch(FailureMemory, "opened", opened)
 
 
 def proposer_brings_itself_back(patch: Patch) -> None:

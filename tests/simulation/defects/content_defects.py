@@ -15,7 +15,7 @@ from p2ptrain.ledger.history import check_base
 from p2ptrain.ledger.paxos.height_policy import Answer, Judgement
 from p2ptrain.ledger.policy import accept, membership, participants
 from p2ptrain.ledger.policy.participants import Readiness
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from tests.simulation.defects.planting import Patch
 
 
@@ -30,17 +30,17 @@ def lease_returned_twice(patch: Patch) -> None:
 
 def commit_without_bytes(patch: Patch) -> None:
     yes = Judgement(Answer.YES, "why not")
-    patch(accept, "_judge_commit", lambda rules, at, view, commit, *, forced: yes)
+    patch(accept, "_judge_commit", lambda rules, at, reports, commit, *, forced: yes)
 
 
 def one_maker_is_enough(patch: Patch) -> None:
     """One peer's claim that it made an update is enough."""
-    patch(accept, "is_made", lambda at, view, update: True)
+    patch(accept, "is_made", lambda at, reports, update: True)
 
 
 def newcomers_vote_at_once(patch: Patch) -> None:
-    def next_members(at: LedgerState, view: object, gone: frozenset[str]) -> object:
-        members = original(at, view, gone)  # type: ignore[arg-type]
+    def next_members(at: LedgerState, reports: object, gone: frozenset[str]) -> object:
+        members = original(at, reports, gone)  # type: ignore[arg-type]
         return None if members is None else (members[0] + members[1], ())
 
     original = membership.next_members
@@ -61,8 +61,8 @@ def lease_lost_with_its_member(patch: Patch) -> None:
 
 
 def grace_ignored(patch: Patch) -> None:
-    def gathered(rules: Rules, at: LedgerState, view: View) -> Readiness:
-        have = original(rules, at, view)
+    def gathered(rules: Rules, at: LedgerState, reports: Reports) -> Readiness:
+        have = original(rules, at, reports)
         return replace(have, awaited=()) if have.enough else have
 
     original = participants.readiness
@@ -81,17 +81,17 @@ def claims_not_doubted(patch: Patch) -> None:
 
 def others_dropped_at_will(patch: Patch) -> None:
     """A proposer may drop other members without a reason."""
-    patch(accept, "_usurped", lambda rules, at, view, roster, now: "")
+    patch(accept, "_usurped", lambda rules, at, reports, roster, now: "")
 
 
 def snapshot_not_checked(patch: Patch) -> None:
-    patch(accept, "_contradicted", lambda view, commit: "")
+    patch(accept, "_contradicted", lambda reports, commit: "")
     one_word_is_enough(patch)
 
 
 def one_word_is_enough(patch: Patch) -> None:
     """A voter that has not written the snapshot itself believes the proposer."""
-    patch(accept, "is_vouched_for", lambda rules, at, view, snapshot: True)
+    patch(accept, "is_vouched_for", lambda rules, at, reports, snapshot: True)
 
 
 def any_base_taken(patch: Patch) -> None:
@@ -103,7 +103,7 @@ def state_not_checked(patch: Patch) -> None:
 
 
 def amendment_not_asked_for(patch: Patch) -> None:
-    patch(accept, "_terms_missing", lambda view, roster: None)
+    patch(accept, "_terms_missing", lambda reports, roster: None)
 
 
 def amended_at_once(patch: Patch) -> None:

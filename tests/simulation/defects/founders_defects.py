@@ -10,18 +10,20 @@ from p2ptrain.ledger.chain import founders
 from p2ptrain.ledger.chain.state import LedgerState
 from p2ptrain.ledger.chain.values import Roster
 from p2ptrain.ledger.policy import accept, membership
-from p2ptrain.ledger.policy.reports import View
+from p2ptrain.ledger.policy.reports import Reports
 from tests.simulation.defects.planting import Patch
 
 
 def strangers_may_vote(patch: Patch) -> None:
     """Voters need not be founders: a roster may name any voters."""
 
-    def unasked(at: LedgerState, view: View, roster: Roster) -> str:
-        names = () if view.founders is None else view.founders.names
+    def unasked(at: LedgerState, reports: Reports, roster: Roster) -> str:
+        names = () if reports.founders is None else reports.founders.names
         voters = tuple(voter for voter in roster.voters if voter in names)
         return original(
-            at, view, replace(roster, voters=voters, learners=(), participants=(), schedule="ring")
+            at,
+            reports,
+            replace(roster, voters=voters, learners=(), participants=(), schedule="ring"),
         )
 
     original = membership.unasked
@@ -31,17 +33,17 @@ def strangers_may_vote(patch: Patch) -> None:
 
 def down_is_gone(patch: Patch) -> None:
     """A founder that is down loses its vote, as a voter of any other run does."""
-    patch(membership, "has_left", lambda of, view, voter: voter in view.down)
+    patch(membership, "has_left", lambda of, reports, voter: voter in reports.down)
 
 
 def goodbyes_sent_again_count(patch: Patch) -> None:
     """A goodbye counts even if its founder is up again."""
-    patch(membership, "has_left", lambda of, view, voter: voter in view.leaving)
+    patch(membership, "has_left", lambda of, reports, voter: voter in reports.leaving)
 
 
 def founders_dropped_at_will(patch: Patch) -> None:
     """A proposer may drop a founder without a reason."""
-    patch(accept, "dropped_for_nothing", lambda of, at, view, roster: "")
+    patch(accept, "dropped_for_nothing", lambda of, at, reports, roster: "")
 
 
 def goodbyes_below_three(patch: Patch) -> None:
@@ -52,9 +54,9 @@ def goodbyes_below_three(patch: Patch) -> None:
 def returned_founders_do_not_vote(patch: Patch) -> None:
     """A founder that comes back becomes neither a learner nor a voter."""
 
-    def asking(at: LedgerState, view: View) -> list[PeerId]:
-        names = () if view.founders is None else view.founders.names
-        return [peer for peer in original(at, view) if peer not in names]
+    def asking(at: LedgerState, reports: Reports) -> list[PeerId]:
+        names = () if reports.founders is None else reports.founders.names
+        return [peer for peer in original(at, reports) if peer not in names]
 
     original = membership._asking
     patch(membership, "_asking", asking)

@@ -115,11 +115,11 @@ def starts_not_synced(patch: Patch) -> None:
 
     def count(path: Path, at_least: int = 0, disk: Disk | None = None) -> int:
         assert disk is not None
-        counted = max(start_count.counted(path, disk), at_least) + 1
+        counted = max(start_count.read_start_count(path, disk), at_least) + 1
         disk.write(path, memoryview(f"{counted}\n".encode()))
         return counted
 
-    patch(start_count, "count", count)
+    patch(start_count, "count_start", count)
 
 
 def marks_ignored(patch: Patch) -> None:

@@ -23,7 +23,7 @@ from p2ptrain.ledger.paxos.electorate import Electorate
 from p2ptrain.ledger.paxos.instance import Instance, Stage
 from p2ptrain.ledger.paxos.proposer import Proposer
 from p2ptrain.ledger.policy.policy import Policy
-from p2ptrain.simulation.disk import Disk
+from p2ptrain.simulation.disk import SimDisk
 from tests.simulation.defects.planting import Patch
 
 
@@ -35,19 +35,19 @@ def half_is_a_quorum(patch: Patch) -> None:
 
 
 def promise_not_persisted(patch: Patch) -> None:
-    def append_record(disk: Disk, record: bytes) -> None:
+    def append_record(disk: SimDisk, record: bytes) -> None:
         if b'"accepted":null' not in record:
             disk.records.append(record)
 
-    patch(Disk, "append_record", append_record)
+    patch(SimDisk, "append_record", append_record)
 
 
 def vote_not_persisted(patch: Patch) -> None:
-    def append_record(disk: Disk, record: bytes) -> None:
+    def append_record(disk: SimDisk, record: bytes) -> None:
         if b'"accepted":null' in record:
             disk.records.append(record)
 
-    patch(Disk, "append_record", append_record)
+    patch(SimDisk, "append_record", append_record)
 
 
 def lower_round_accepted(patch: Patch) -> None:

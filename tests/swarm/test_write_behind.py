@@ -16,7 +16,7 @@ from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import fetch_chunks
 from p2ptrain.swarm.lanes import Fetch, FetchPlan
 from p2ptrain.swarm.wire import receive_request, send_response
-from p2ptrain.swarm.write_behind import STORING_MAX, Landing
+from p2ptrain.swarm.write_behind import STORING_MAX, WriteBehind
 
 DEADLINE_S = 100.0
 
@@ -42,7 +42,7 @@ class Turns(MemoryDisk):
 
 
 def test_restarted_lanes_take_no_more_memory() -> None:
-    landing = Landing(1)
+    landing = WriteBehind(1)
     first = landing.buffer()
     for _ in range(3 * STORING_MAX):
         landing.give_back(first)
@@ -53,7 +53,7 @@ def test_restarted_lanes_take_no_more_memory() -> None:
 def test_ended_lane_gives_its_buffer_back() -> None:
     held: list[int] = []
 
-    class Counting(Landing):
+    class Counting(WriteBehind):
         def buffer(self) -> memoryview:
             held.append(1)
             return super().buffer()
@@ -105,7 +105,7 @@ def test_lane_reads_on_while_the_disk_stores_its_last_chunk() -> None:
 
 
 def test_lane_waits_when_all_buffers_are_being_stored() -> None:
-    landing, disk_is_free = Landing(2), threading.Event()
+    landing, disk_is_free = WriteBehind(2), threading.Event()
 
     def wait_for_the_disk() -> None:
         disk_is_free.wait()
@@ -125,7 +125,7 @@ def test_lane_waits_when_all_buffers_are_being_stored() -> None:
 
 
 def test_failed_store_is_reported_and_its_buffer_is_free_again() -> None:
-    landing = Landing(1)
+    landing = WriteBehind(1)
     buffers = [landing.buffer() for _ in range(1 + STORING_MAX)]
 
     def full() -> None:

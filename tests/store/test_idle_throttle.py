@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2ptrain.store import Leisure
+from p2ptrain.store import IdleThrottle
 from p2ptrain.store.idle_throttle import FREE_S, LOOK_S, REST_S_MAX, SHARE
 
 
@@ -19,7 +19,7 @@ class Machine:
         self.idle_cores = idle_cores
         self.now_s = self.idle_s = self.used_s = 0.0
         self.rests: list[float] = []
-        self.leisure = Leisure(
+        self.throttle = IdleThrottle(
             lambda: self.now_s, lambda: self.idle_s, lambda: self.used_s, lambda s: self.rest(s)
         )
 
@@ -37,8 +37,8 @@ class Machine:
 
     def write(self, chunks: int, each_s: float = 0.004) -> None:
         for _ in range(chunks):
-            self.leisure.rest()
-            self.leisure.count(lambda: self.work(each_s))
+            self.throttle.rest()
+            self.throttle.run_counted(lambda: self.work(each_s))
 
 
 def test_writer_takes_its_share_of_a_core_on_a_busy_machine() -> None:
@@ -89,7 +89,7 @@ def test_leaving_node_does_not_wait_for_a_resting_writer() -> None:
 
         def rest(self, seconds: float) -> None:
             super().rest(seconds)
-            self.leisure.end()
+            self.throttle.end()
 
     machine = Leaving(idle_cores=0.0)
     machine.write(1, each_s=LOOK_S)

@@ -13,38 +13,38 @@ from p2ptrain.errors import PeerTooSlow
 from p2ptrain.ids import PeerId
 from p2ptrain.store import CHUNK_BYTES_MAX, MemoryDisk, Store, digest_of
 from p2ptrain.swarm import ChunkServer
-from p2ptrain.swarm.memory_quota import InHand
+from p2ptrain.swarm.memory_quota import MemoryQuota
 from p2ptrain.swarm.wire import receive_response, send_request
 
 DEADLINE_S = 100.0
 ANN, BEN = PeerId("ann"), PeerId("ben")
 
 
-def hold(stack: ExitStack, in_hand: InHand, peer: PeerId) -> str:
+def hold(stack: ExitStack, quota: MemoryQuota, peer: PeerId) -> str:
     try:
-        stack.enter_context(in_hand.one_for(peer, 0.0))
+        stack.enter_context(quota.one_for(peer, 0.0))
     except PeerTooSlow:
         return "waits"
     return "holds"
 
 
 def test_peer_that_reads_nothing_blocks_only_its_own_turns() -> None:
-    in_hand = InHand(chunks_max=3, per_peer_max=2)
+    quota = MemoryQuota(chunks_max=3, per_peer_max=2)
     with ExitStack() as held:
-        answers = [hold(held, in_hand, peer) for peer in (ANN, ANN, ANN, BEN, BEN)]
+        answers = [hold(held, quota, peer) for peer in (ANN, ANN, ANN, BEN, BEN)]
         assert answers == ["holds", "holds", "waits", "holds", "waits"]
     with ExitStack() as again:
-        assert [hold(again, in_hand, peer) for peer in (ANN, BEN, BEN)] == ["holds"] * 3
+        assert [hold(again, quota, peer) for peer in (ANN, BEN, BEN)] == ["holds"] * 3
 
 
 def test_waiting_request_continues_when_a_chunk_has_been_taken() -> None:
-    in_hand, went_on = InHand(per_peer_max=1), threading.Event()
+    quota, went_on = MemoryQuota(per_peer_max=1), threading.Event()
 
     def wait() -> None:
-        with in_hand.one_for(ANN, DEADLINE_S):
+        with quota.one_for(ANN, DEADLINE_S):
             went_on.set()
 
-    with in_hand.one_for(ANN, 0.0):
+    with quota.one_for(ANN, 0.0):
         waiting = threading.Thread(target=wait)
         waiting.start()
         assert not went_on.is_set()

@@ -15,7 +15,7 @@ from p2ptrain.net.gossip.limits import (
     FRAMES_AT_ONCE,
     OTHERS_SHARE,
     PER_S,
-    Intake,
+    GossipLimits,
 )
 
 from .conftest import identity
@@ -25,14 +25,18 @@ FORWARDER, OTHER, LIAR = MEMBERS[:3]
 STRANGERS = [identity(number).peer for number in range(1001, 1601)]
 
 
-def intake() -> Intake:
-    return Intake(set(MEMBERS).__contains__)
+def limits() -> GossipLimits:
+    return GossipLimits(set(MEMBERS).__contains__)
 
 
 def taken(
-    gate: Intake, forwarder: PeerId, authors: Iterable[PeerId], now: float, size_bytes: int = 100
+    gate: GossipLimits,
+    forwarder: PeerId,
+    authors: Iterable[PeerId],
+    now: float,
+    size_bytes: int = 100,
 ) -> int:
-    return sum(gate.takes(forwarder, author, size_bytes, now) for author in authors)
+    return sum(gate.admits_message(forwarder, author, size_bytes, now) for author in authors)
 
 
 class TestIntake:
@@ -40,7 +44,7 @@ class TestIntake:
         """That is the backlog of a new connection, then heartbeats, lists, and ten messages of each
         member at the end of a step.
         """
-        gate = intake()
+        gate = limits()
         assert taken(gate, FORWARDER, MEMBERS * 4, 0.0) == 400
         for second in range(10, 300):
             now = float(second)
@@ -51,27 +55,27 @@ class TestIntake:
             assert taken(gate, FORWARDER, STRANGERS[:2], now) == 2
             if second % 30 < 10:
                 assert taken(gate, FORWARDER, MEMBERS, now) == 100
-        assert gate.take_refused() == {}
+        assert gate.pop_refused() == {}
 
     def test_flood_in_many_names_is_refused_and_counted_per_neighbour(self) -> None:
-        gate = intake()
+        gate = limits()
         assert taken(gate, FORWARDER, MEMBERS * 9, 0.0) == AT_ONCE
         assert taken(gate, FORWARDER, MEMBERS * 9, 1.0) == PER_S
         assert taken(gate, OTHER, MEMBERS, 1.0) == 100
         refused = 2 * 900 - AT_ONCE - int(PER_S)
-        assert gate.take_refused() == {FORWARDER: refused}
-        assert gate.take_refused() == {}
+        assert gate.pop_refused() == {FORWARDER: refused}
+        assert gate.pop_refused() == {}
         assert gate.refused == refused
 
     def test_flooding_liar_does_not_block_others_through_a_neighbour(self) -> None:
-        gate = intake()
+        gate = limits()
         assert taken(gate, FORWARDER, [LIAR] * 10_000, 0.0) == AT_ONCE * AUTHOR_SHARE
         assert taken(gate, FORWARDER, STRANGERS, 0.0) == AT_ONCE * OTHERS_SHARE
         assert taken(gate, FORWARDER, MEMBERS, 0.0) == 99, "all peers except the liar"
 
     def test_flood_is_bounded_however_many_neighbours_bring_it(self) -> None:
         """It comes in their own names and in those of members, which cost as much to check."""
-        gate = intake()
+        gate = limits()
         for second, most in ((0, AT_ONCE * OTHERS_SHARE), (1, PER_S * OTHERS_SHARE)):
             now = float(second)
             flood = [taken(gate, s, [s, *MEMBERS, *STRANGERS[:99]], now) for s in STRANGERS[:320]]
@@ -80,31 +84,31 @@ class TestIntake:
 
     def test_forwarded_flood_leaves_room_for_members(self) -> None:
         """An honest neighbour forwards it to the next while a hundred members end an outer step."""
-        first, second = intake(), intake()
+        first, second = limits(), limits()
         for tenth in range(100):
             now = tenth / 10
             said = MEMBERS[tenth % 10 :: 10] * 10
             passed_on = [s for s in STRANGERS[:20] for _ in range(50) if taken(first, s, [s], now)]
             passed_on += [member for member in said[:10] if taken(first, member, [member], now)]
-            assert all(second.takes_frame(FORWARDER, 100, now) for _ in passed_on)
+            assert all(second.admits_frame(FORWARDER, 100, now) for _ in passed_on)
             assert taken(second, FORWARDER, passed_on, now) == len(passed_on)
         assert second.refused == 0
 
     def test_long_message_counts_as_several(self) -> None:
-        gate = intake()
+        gate = limits()
         longest = 31 * BYTES_PER_UNIT - 1
         assert taken(gate, FORWARDER, [LIAR] * 5, 0.0, longest) == 2
         assert taken(gate, FORWARDER, MEMBERS, 0.0, longest) == 14
 
     def test_frames_are_limited_too(self) -> None:
-        gate = intake()
-        looked_into = sum(gate.takes_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
+        gate = limits()
+        looked_into = sum(gate.admits_frame(FORWARDER, 100, 0.0) for _ in range(2 * FRAMES_AT_ONCE))
         assert looked_into == FRAMES_AT_ONCE
-        assert gate.takes_frame(OTHER, 100, 0.0)
-        assert gate.take_refused() == {FORWARDER: FRAMES_AT_ONCE}
+        assert gate.admits_frame(OTHER, 100, 0.0)
+        assert gate.pop_refused() == {FORWARDER: FRAMES_AT_ONCE}
 
     def test_list_of_peers_complained_about_is_bounded(self) -> None:
-        gate = Intake(nobody, complaints_max=3)
+        gate = GossipLimits(nobody, complaints_max=3)
         for stranger in STRANGERS[:10]:
             gate.refuse(stranger)
-        assert gate.take_refused() == dict.fromkeys(STRANGERS[7:10], 1)
+        assert gate.pop_refused() == dict.fromkeys(STRANGERS[7:10], 1)
