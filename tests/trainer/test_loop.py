@@ -259,7 +259,7 @@ class WithAnother(Ranks):
 
     lacks: Iterator[bool]
 
-    def agree(self, yes: bool) -> bool:
+    def any_rank(self, yes: bool) -> bool:
         return yes or next(self.lacks)
 
     def any_words(self, words: str) -> str:
