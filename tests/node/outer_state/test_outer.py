@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -496,7 +496,10 @@ async def test_stored_updates_cost_nothing_and_are_applied(tmp_path: Path) -> No
 async def test_log_is_followed_if_nobody_has_the_newer_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timing: Any = SimpleNamespace(**asdict(replace(QUICK, lost_s=0.05)))
+    quick = replace(QUICK, lost_s=0.05)
+    timing: Any = SimpleNamespace(
+        **{each.name: getattr(quick, each.name) for each in fields(quick)}
+    )
     async with following(tmp_path, timing=timing) as r:
         write = r.context.journal.write
 
