@@ -15,7 +15,7 @@ from p2ptrain.dataplane import SecureSocket
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import Store
 from p2ptrain.swarm.lanes import STALL_S, Fetch, FetchPlan, SourceT
-from p2ptrain.swarm.picker import PATIENCE, Patience
+from p2ptrain.swarm.patience import PATIENCE, Patience
 from p2ptrain.swarm.report import FetchProgress, FetchReport, blamed
 
 

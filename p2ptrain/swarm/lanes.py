@@ -30,7 +30,8 @@ from p2ptrain.errors import (
 )
 from p2ptrain.ids import Digest, PeerId
 from p2ptrain.store import CheckedChunk, Store, checked
-from p2ptrain.swarm.picker import PATIENCE, Patience, Picker
+from p2ptrain.swarm.patience import PATIENCE, Patience
+from p2ptrain.swarm.picker import Picker
 from p2ptrain.swarm.report import DroppedPeer, FetchProgress, FetchReport
 from p2ptrain.swarm.wire import receive_response, send_request
 from p2ptrain.swarm.write_behind import WriteBehind

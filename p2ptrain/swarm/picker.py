@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from p2ptrain.ids import Digest
+from p2ptrain.swarm.patience import PATIENCE, Patience
 
 LaneT = TypeVar("LaneT", bound=Hashable)
 
@@ -53,24 +54,6 @@ for everything again and again."""
 SOONER_FACTOR = 1.5
 """Request a copy if the first is expected to take this many times as long. A factor of 1.5 is more
 than an error of measurement."""
-
-PATIENCE_MIN_S = 0.5
-PATIENCE_UNKNOWN_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Limits on the time of a chunk, from the request, before another lane is asked too: `factor`
-    times the usual time of a chunk, at least `least_s`. Until one has come, the limit is
-    `unknown_s`: the time in which 7 Mbit/s bring one.
-    """
-
-    factor: float = 3.0
-    least_s: float = PATIENCE_MIN_S
-    unknown_s: float = PATIENCE_UNKNOWN_S
-
-
-PATIENCE = Patience()
 
 AGAIN_S = 0.002
 AGAIN_S_MAX = 10.0

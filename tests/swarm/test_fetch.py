@@ -35,7 +35,7 @@ from p2ptrain.swarm import (
     fetch_blob,
     fetch_chunks,
 )
-from p2ptrain.swarm.picker import Patience
+from p2ptrain.swarm.patience import Patience
 from p2ptrain.swarm.wire import receive_request, send_response
 
 DEADLINE_S = 100.0

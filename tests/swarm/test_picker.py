@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from p2ptrain.ids import Digest
 from p2ptrain.swarm import Picker
+from p2ptrain.swarm.patience import PATIENCE_MIN_S, PATIENCE_UNKNOWN_S
 from p2ptrain.swarm.picker import (
     AGAIN_S,
     AGAIN_S_MAX,
     COPIES_MAX,
     IN_FLIGHT_MAX,
-    PATIENCE_MIN_S,
-    PATIENCE_UNKNOWN_S,
 )
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import random
 
 import pytest
 
-from p2ptrain.swarm.picker import IN_FLIGHT_MAX, PATIENCE_UNKNOWN_S
+from p2ptrain.swarm.patience import PATIENCE_UNKNOWN_S
+from p2ptrain.swarm.picker import IN_FLIGHT_MAX
 from tests.swarm.crowd import SEED, Crowd
 from tests.swarm.simulated import Source, run
 
