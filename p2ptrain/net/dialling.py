@@ -233,7 +233,7 @@ class Dialler:
                 raise _dial_failed(address, exc) from exc
         if scope.cancelled_caught and peer not in self._connected():
             raise DialFailed(address, "NET-SILENT", "it did not finish the handshake in time")
-        self._book.remember(peer, [str(address)])
+        self._book.note_answer(peer, address)
 
 
 def _dial_failed(address: Address, exc: BaseException) -> DialFailed:

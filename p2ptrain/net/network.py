@@ -86,11 +86,19 @@ class Network:
         return self._connections.site_of(peer)
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record known addresses of `peer`; malformed ones are skipped. Call this only for
-        addresses that `peer` itself announced, or that an earlier start knew.
+        """Replace the announced addresses of `peer` by `addresses`; malformed ones are skipped. The
+        address where it answered last stays. Call this only for addresses that `peer` itself
+        announced.
         """
         if peer != self.peer:
             self._book.remember(peer, addresses)
+
+    def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        """Record the addresses of `peer` that an earlier start saved. The first one stays beside
+        those that `peer` announces.
+        """
+        if peer != self.peer:
+            self._book.recall(peer, addresses)
 
     def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record that another peer says that `peer` is at `addresses`. For ten minutes they are
@@ -100,7 +108,7 @@ class Network:
             self._book.hear(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
-        """Return the addresses at which to dial `peer`: known ones, newest first, then hearsay."""
+        """Return the addresses at which to dial `peer`: known ones, then hearsay."""
         return [str(a) for a in self._book.addresses_of(peer, trio.current_time())]
 
     def known_addresses(self) -> dict[PeerId, list[str]]:

@@ -141,6 +141,19 @@ async def test_peer_is_found_by_its_remembered_address() -> None:
         assert left.connected() == {right.peer}
 
 
+async def test_announcement_replaces_all_addresses_but_the_one_that_answered() -> None:
+    async with networks(2) as (left, right):
+        (here,) = right.addresses()
+        left.remember(right.peer, [f"/ip4/127.0.0.1/tcp/{unused_port()}", here])
+        await left.connect_peer(right.peer)
+        left.remember(right.peer, ["/ip4/10.0.0.1/tcp/1"])
+        assert left.addresses_of(right.peer) == [here, f"/ip4/10.0.0.1/tcp/1/p2p/{right.peer}"]
+        assert left.known_addresses() == {right.peer: left.addresses_of(right.peer)}
+        await left.disconnect(right.peer)
+        await left.connect_peer(right.peer)
+        assert left.connected() == {right.peer}
+
+
 async def test_remembered_peer_that_is_gone_is_unreachable() -> None:
     async with networks(1) as (left,):
         left.remember(NOBODY, [f"/ip4/127.0.0.1/tcp/{unused_port()}"])

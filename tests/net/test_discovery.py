@@ -121,6 +121,19 @@ class TestAnswersOfOthers:
             assert records == {honest.peer: known + ours, identity(7).peer: []}
             assert victim.known_addresses() == {honest.peer: known}, "the saved addresses"
 
+    async def test_own_record_of_a_peer_replaces_no_address_and_brings_no_name(self) -> None:
+        """A record of the DHT bears no signature of its peer, unlike a heartbeat."""
+        async with networks(2) as (victim, other):
+            await other.connect(victim.addresses()[0])
+            victim.remember(other.peer, ["/ip4/10.0.0.1/tcp/1"])
+            known = victim.known_addresses()
+            told = ["/dns4/slow.example/tcp/1", "/ip4/203.0.113.1/tcp/1"]
+            victim._discovery.records.add(key_of(RUN), other.peer, told, trio.current_time())
+            records = await found(victim, {other.peer})
+            heard = f"/ip4/203.0.113.1/tcp/1/p2p/{other.peer}"
+            assert records == {other.peer: [*known[other.peer], heard]}
+            assert victim.known_addresses() == known
+
     async def test_peer_not_yet_admitted_asks_the_peers_it_knows(self) -> None:
         member = identity(2).peer
         async with networks(2, [nobody, everybody]) as (newcomer, seed):

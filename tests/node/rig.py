@@ -87,6 +87,8 @@ class PaperNetwork:
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         self.addresses_by_peer[peer] = list(addresses)
 
+    recall = remember
+
     def addresses_of(self, peer: PeerId) -> list[str]:
         return self.addresses_by_peer.get(peer, [])
 
