@@ -20,6 +20,7 @@ from p2ptrain.net import PeerCache, book
 from p2ptrain.node.assembly import EVENTS_MAX
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.connections import (
+    OTHERS_DIALLED_MAX,
     _expect_members,
     _judge,
     find_peers,
@@ -28,7 +29,8 @@ from p2ptrain.node.gossip.connections import (
     stay_connected,
     watch_peers,
 )
-from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled
+from p2ptrain.node.state.context import Parts
+from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled, somebody
 
 
 async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: Path) -> None:
@@ -149,6 +151,44 @@ async def test_peer_with_the_smaller_id_dials_first(
     await trio.testing.wait_all_tasks_blocked()
     expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.parts.me < peer}
     assert set(dialled) == expected
+
+
+async def test_number_of_dials_is_bounded_and_members_wait_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    """In an open run anybody can announce addresses that drop packets: each dial takes seconds."""
+    monkeypatch.setattr(connections, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(connections, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(connections, "OTHERS_TURN_S", 0.0)
+    crowd = [somebody(number).peer for number in range(1, 3 * OTHERS_DIALLED_MAX)]
+    r = await new_rig(tmp_path, allowed=[ANN.peer, *crowd])
+    r.decide(replace(opening(r.parts.ledger.state), learners=(ANN.peer,)))
+    dialled: list[PeerId] = []
+    looks: list[int] = []
+    over = trio.Semaphore(0)
+
+    def look(parts: Parts) -> list[PeerId]:
+        looks.append(len(dialled))
+        return known_peers(parts)
+
+    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
+        dialled.append(peer)
+        await over.acquire()
+
+    monkeypatch.setattr(connections, "known_peers", look)
+    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+    for peer in [*crowd, ANN.peer]:
+        r.network.remember(peer, ["/ip4/192.0.2.1/tcp/1"])
+    nursery.start_soon(stay_connected, r.parts)
+    await settled(lambda: len(dialled) == OTHERS_DIALLED_MAX + 1)
+    looks.clear()
+    await settled(lambda: len(looks) > 20)
+    assert set(dialled) == {ANN.peer, *crowd[:OTHERS_DIALLED_MAX]}, "a member, and the first others"
+    assert len(dialled) == OTHERS_DIALLED_MAX + 1, "each of them once"
+    for _ in dialled:
+        over.release()
+    await settled(lambda: set(crowd[: 2 * OTHERS_DIALLED_MAX]) <= set(dialled))
+    assert len(nursery.child_tasks) == 1
 
 
 async def test_addresses_are_saved_when_the_node_ends(tmp_path: Path) -> None:
