@@ -6,7 +6,7 @@ This module turns libp2p's dial errors into a code, evidence and advice.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -51,7 +51,15 @@ with eight addresses each, all of which drop our packets. Each dial holds a sock
 seconds.
 """
 
+Accept = Callable[[PeerId, str], Awaitable[None]]
+"""`await accept(peer, address)` returns if the peer that answered is of use. Otherwise it raises a
+P2PTrainError that says why not."""
+
 _WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")
+
+
+async def anybody(peer: PeerId, address: str) -> None:
+    """Accept every peer that answers."""
 
 
 class _Budget:
@@ -122,14 +130,23 @@ class Dialler:
         return peer
 
     async def connect_any(
-        self, texts: Sequence[str], *, or_else: Sequence[str] = (), deadline_s: float
+        self,
+        texts: Sequence[str],
+        *,
+        or_else: Sequence[str] = (),
+        deadline_s: float,
+        accept: Accept = anybody,
     ) -> PeerId:
-        """Connect to the first peer that answers; each address gets its share of the time.
+        """Connect to the first peer that answers and that `accept` takes; each address gets its
+        share of the time. The addresses `or_else` are tried if no other is of use, and have the
+        same time again.
 
-        The addresses `or_else` are tried if no other answers, and have the same time again.
+        `accept` is called for up to `AT_ONCE` peers at once. It is cancelled when another peer was
+        taken, and it must end by itself: its time is not part of `deadline_s`.
 
         Raises:
-            ConfigError, NetworkUnreachable: none answers; the evidence has a line for each address.
+            ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each
+                address. If there is only one address, its own error, also that of `accept`.
         """
         if not texts and not or_else:
             raise ConfigError(
@@ -137,23 +154,28 @@ class Dialler:
                 code="ADDR-NONE",
                 do="give the address of a peer of the run",
             )
-        return await self._connect_any((texts, or_else), self._given, deadline_s)
+        return await self._connect_any((texts, or_else), self._given, deadline_s, accept)
 
     async def _connect_any(
-        self, groups: Sequence[Sequence[str]], budget: _Budget, deadline_s: float
+        self,
+        groups: Sequence[Sequence[str]],
+        budget: _Budget,
+        deadline_s: float,
+        accept: Accept = anybody,
     ) -> PeerId:
         failures: list[tuple[str, P2PTrainError]] = []
         for texts in groups:
-            peer, failed = await self._first_of(texts, budget, trio.current_time() + deadline_s)
+            ends = trio.current_time() + deadline_s
+            peer, failed = await self._first_of(texts, budget, ends, accept)
             if peer is not None:
                 return peer
             failures += failed
         raise none_answered(failures, untried=sum(map(len, groups)) - len(failures))
 
     async def _first_of(
-        self, texts: Sequence[str], budget: _Budget, ends: float
+        self, texts: Sequence[str], budget: _Budget, ends: float, accept: Accept
     ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
-        """Return the peer that answers first, or else the errors, in the order of `texts`.
+        """Return the peer that is taken first, or else the errors, in the order of `texts`.
         Addresses that were not tried before `ends` are left out.
         """
         found: list[PeerId] = []
@@ -167,10 +189,12 @@ class Dialler:
                     return
                 share_s = max(left_s * AT_ONCE / (len(texts) - number), ADDRESS_S_MIN)
                 try:
-                    found.append(await self._connect(text, budget, min(share_s, left_s)))
-                except (ConfigError, NetworkUnreachable) as exc:
+                    peer = await self._connect(text, budget, min(share_s, left_s))
+                    await accept(peer, text)
+                except P2PTrainError as exc:
                     failed[number] = exc
                 else:
+                    found.append(peer)
                     nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:

@@ -19,7 +19,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import parse, parse_told
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.connections import Connections, Event
-from p2ptrain.net.dialling import Dialler
+from p2ptrain.net.dialling import Accept, Dialler, anybody
 from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
 from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.pubsub import Gossip, Judge
@@ -135,14 +135,19 @@ class Network:
         *,
         or_else: Sequence[str] = (),
         deadline_s: float = DIAL_S,
+        accept: Accept = anybody,
     ) -> PeerId:
-        """Connect to the first of `addresses` that answers, else to one of `or_else`, which have
-        the same time again.
+        """Connect to the first of `addresses` whose peer answers, and that `accept` takes; else to
+        one of `or_else`, which have the same time again. Several are tried, and asked by `accept`,
+        at once.
 
         Raises:
-            ConfigError, NetworkUnreachable: none answers; the evidence has a line for each.
+            ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each
+                address. If there is only one address, its own error, also that of `accept`.
         """
-        return await self._dialler.connect_any(addresses, or_else=or_else, deadline_s=deadline_s)
+        return await self._dialler.connect_any(
+            addresses, or_else=or_else, deadline_s=deadline_s, accept=accept
+        )
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float = DIAL_S) -> None:
         """Connect to `peer` at any remembered address.
