@@ -28,6 +28,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import Address, parse_with_peer
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.faults import DialFailed, none_answered
+from p2ptrain.net.lookup_time import LookupTime
 from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
 
@@ -43,7 +44,8 @@ GIVEN_LOOKUPS = 4
 MEMBERS_LOOKUPS = 8
 OTHERS_LOOKUPS = 2
 """DNS lookups at once, by the source of the name: our user, a member, or any other peer. Servers
-that never answer occupy only the threads of their own source, for half a minute each."""
+that never answer occupy only the threads of their own source, for half a minute each. The names of
+one peer have a budget in addition, see `lookup_time`."""
 MEMBERS_DIALS = 64
 OTHERS_DIALS = 16
 """Dials at once to addresses that peers announced. In an open run anybody can invent 2,048 peers
@@ -65,8 +67,8 @@ async def anybody(peer: PeerId, address: str) -> None:
 class _Budget:
     """Limits on simultaneous work for one kind of peer. `dials` None: the caller limits them."""
 
-    def __init__(self, lookups: int, dials: int | None) -> None:
-        self.resolver = Resolver(lookups)
+    def __init__(self, lookups: int, dials: int | None, time: LookupTime | None = None) -> None:
+        self.resolver = Resolver(lookups, time)
         self._dials = None if dials is None else trio.CapacityLimiter(dials)
 
     @asynccontextmanager
@@ -100,8 +102,9 @@ class Dialler:
         self._is_member = is_member
         self._locks: dict[PeerId, trio.Lock] = {}
         self._given = _Budget(GIVEN_LOOKUPS, None)
-        self._members = _Budget(MEMBERS_LOOKUPS, MEMBERS_DIALS)
-        self._others = _Budget(OTHERS_LOOKUPS, OTHERS_DIALS)
+        time = LookupTime()
+        self._members = _Budget(MEMBERS_LOOKUPS, MEMBERS_DIALS, time)
+        self._others = _Budget(OTHERS_LOOKUPS, OTHERS_DIALS, time)
 
     async def connect(self, text: str, *, deadline_s: float) -> PeerId:
         """Connect to the peer at the address `text`, which our user gave.

@@ -136,7 +136,12 @@ class TestAddressBook:
             many = [f"/ip4/10.0.0.{n}/tcp/{port}" for n in range(2, 20)]
             book.remember(PEER, ["/dns4/a.example/tcp/1", "/dns4/b.example/tcp/1", *many])
         known = book.known(PEER)
-        assert [a.host for a in known[:4]] == ["opened.example", "a.example", "10.0.0.2", "10.0.0.3"]
+        assert [a.host for a in known[:4]] == [
+            "opened.example",
+            "a.example",
+            "10.0.0.2",
+            "10.0.0.3",
+        ]
         assert {a.port for a in known if not a.is_name} == {3}
         assert len(known) == ADDRESSES_PER_PEER_MAX
         book.note_answer(PEER, parse("/ip4/10.0.0.2/tcp/3"))

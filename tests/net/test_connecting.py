@@ -269,6 +269,21 @@ async def test_names_told_by_peers_do_not_block_the_users_lookup(
         assert no_dns.count("given.example") == 1
 
 
+async def test_peer_with_ever_new_slow_names_does_not_hold_all_lookups(no_dns: list[str]) -> None:
+    """A heartbeat may announce other names each time. One member held all eight threads."""
+    slow, sound = identity(2).peer, identity(3).peer
+    async with networks(1) as (network,):
+        network.know_members([slow, sound])
+        for number in range(2 * dialling.MEMBERS_LOOKUPS):
+            network.remember(slow, [f"/dns4/{number}.slow.example/tcp/1"])
+            with pytest.raises(PeerError):
+                await network.connect_peer(slow, deadline_s=0.1)
+        network.remember(sound, ["/dns4/sound.example/tcp/1"])
+        with pytest.raises(PeerError):
+            await network.connect_peer(sound, deadline_s=DEADLINE_S)
+    assert no_dns == ["0.slow.example", "1.slow.example", "sound.example"]
+
+
 async def test_dials_to_addresses_told_by_peers_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
