@@ -61,7 +61,7 @@ async def agree(parts: Parts, events: trio.MemoryReceiveChannel[Event]) -> Rejoi
         AllowedPeers(parts.admission.members_allowed()),
         KnownAmendments(parts.amendments.terms),
     ]
-    due += await trio.to_thread.run_sync(evidence_log.kept, parts.home)
+    due += await durably(evidence_log.kept, parts.home)
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(parts, nursery)
         height = 0

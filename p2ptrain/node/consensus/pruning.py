@@ -44,9 +44,9 @@ async def prune(parts: Parts) -> None:
     keep, ledger = parts.config.keep_entries, parts.ledger
     if keep is None:
         return
-    head = await trio.to_thread.run_sync(parts.store.head)
+    head = await durably(parts.store.head)
     shorten = partial(_shortened, ledger.rules, ledger.kept, parts.origin, head, keep)
-    origin = await trio.to_thread.run_sync(shorten)
+    origin = await durably(shorten)
     if origin is None:
         return
     await durably(_write, parts.chain_log, ledger.kept, origin)
