@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import trio
-from libp2p.abc import INetStream
+from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.discovery.events.peerDiscovery import peerDiscovery
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
@@ -17,13 +18,16 @@ from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_byt
 from multiaddr import Multiaddr
 
 from p2ptrain.eviction import nobody
+from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
-from p2ptrain.net import Network
+from p2ptrain.net import Network, open_network
+from p2ptrain.net import network as network_module
 from p2ptrain.net.book import HEARSAY_PER_PEER_MAX
 from p2ptrain.net.discovery import mdns_neighbours
+from p2ptrain.net.host.hardening import build_host
 from p2ptrain.net.kad import PROTOCOL, key_of
 
-from .conftest import DEADLINE_S, echo, everybody, identity, networks
+from .conftest import DEADLINE_S, echo, eventually, everybody, identity, networks
 from .hostile import Hostile, hostile_to
 
 RUN = "ab" * 32
@@ -202,3 +206,22 @@ async def test_addresses_found_by_mdns_are_checked_and_reported() -> None:
             await trio.to_thread.run_sync(peerDiscovery.emit_peer_discovered, info)
         await arrived.wait()
     assert told == [(other, [f"/ip4/10.0.0.2/tcp/4201/p2p/{other}"])]
+
+
+async def test_addresses_found_by_mdns_are_only_hearsay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody on the LAN can send such packets in the name of any peer."""
+
+    def without_mdns(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
+        assert mdns
+        return build_host(identity, announce=announce, mdns=False)
+
+    monkeypatch.setattr(network_module, "build_host", without_mdns)
+    member = identity(2).peer
+    async with open_network(identity(1), listen=[], mdns=True, admitted=everybody) as network:
+        network.remember(member, ["/ip4/10.0.0.1/tcp/1"])
+        known = network.known_addresses()
+        lie = PeerInfo(ID.from_base58(member), [Multiaddr("/ip4/203.0.113.1/tcp/1")])
+        await trio.to_thread.run_sync(peerDiscovery.emit_peer_discovered, lie)
+        told = [*known[member], f"/ip4/203.0.113.1/tcp/1/p2p/{member}"]
+        await eventually(lambda: network.addresses_of(member) == told)
+        assert network.known_addresses() == known

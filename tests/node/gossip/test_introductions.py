@@ -144,3 +144,18 @@ async def test_reaching_a_neighbour_has_one_deadline(
             r.network.answer = introduce
             with trio.fail_after(reduce_links.DIAL_S - 1.0), pytest.raises(PeerError):
                 await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), Edges())
+
+
+async def test_ring_does_not_dial_a_loopback_data_plane_of_a_remote_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a member could make us connect to services that listen here for local programs."""
+    monkeypatch.setattr(reduce_links, "EDGE_S", 0.5)
+    async with rig(tmp_path) as r:
+        r.network.sites[ANN.peer] = "10.0.0.2"
+        with neighbour(ANN) as ann:
+            r.network.answer = ann.introduce
+            edges = Edges()
+            with pytest.raises(PeerError, match="on a loopback address"):
+                await _reach(r.parts, ANN.peer, key(r.parts, r.parts.me), edges)
+        assert (len(ann.inbox), edges.open) == (0, {})
