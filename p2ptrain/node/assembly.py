@@ -102,6 +102,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Made]:
                 run.id,
                 around.incarnation,
                 lambda peer: ledger.state.is_member(peer),
+                members_answered=around.members_answered,
             ),
             journal=around.journal,
             uplink=plane.uplink,

@@ -37,7 +37,7 @@ from p2ptrain.node.joining.startup_status import Reception
 from p2ptrain.node.state.context import Parts
 from p2ptrain.node.state.malloc_limits import limit_malloc
 from p2ptrain.node.state.surroundings import Surroundings
-from p2ptrain.node.state.threads import switch_threads_often
+from p2ptrain.node.state.threads import durably, switch_threads_often
 from p2ptrain.node.tasks import live
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
 from p2ptrain.observe.cautions import Caution
@@ -134,7 +134,7 @@ async def lives(
                 async with reception.with_parts(made.parts):
                     rejoin = await live(made, say, trainers)
                 begin(None)
-            await trio.to_thread.run_sync(take_over, home, rejoin, disk)
+            await durably(take_over, home, rejoin, disk)
             if made.parts.standing.leaving:
                 break
             say(
@@ -173,7 +173,7 @@ async def opened(
             say(f"listening at {address}")
         run = await _join(network, config, home, identity, admission, reception, say)
         count = partial(start_count.count, home.starts, disk=disk)
-        incarnation = await duplicate_identity.start(
+        started = await duplicate_identity.start(
             network, identity, run, count, admission.admits, say
         )
         await trusted_checkpoint.begin_at_checkpoint(
@@ -188,7 +188,16 @@ async def opened(
             draw=random.SystemRandom(),
         )
         around = Surroundings(
-            config, home, journal, identity, run, admission, network, disk, incarnation
+            config,
+            home,
+            journal,
+            identity,
+            run,
+            admission,
+            network,
+            disk,
+            started.incarnation,
+            started.members_answered,
         )
         async with assembled(around) as made:
             yield made

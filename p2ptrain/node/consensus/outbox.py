@@ -1,7 +1,8 @@
 """Send ledger messages: one queue and one task per peer, so that a slow peer delays only itself.
 
 A queue is short and drops a message that does not fit. A message that cannot be delivered is lost.
-The ledger treats both like loss in the network: it repeats its messages.
+The ledger treats both like loss in the network: it repeats its messages. The first messages of a
+process wait until it has asked whether it is alone (`state/first_question`).
 
 A message that is already queued is not queued again when the ledger repeats it. Otherwise, where
 answers take seconds, repetitions would fill the queue faster than they leave it. A new message
@@ -93,6 +94,8 @@ class Outboxes:
 
     async def _arrives(self, peer: PeerId, message: bytes) -> bool:
         try:
+            if not await self._may_speak(peer):
+                return False
             await self._parts.network.request(
                 peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
             )
@@ -102,6 +105,22 @@ class Outboxes:
                 self._parts.standing.refused = True
             return False
         return True
+
+    async def _may_speak(self, peer: PeerId) -> bool:
+        """Return whether no duplicate of this process was found, once it has asked for one.
+
+        Raises:
+            PeerError: `peer` is not connected.
+        """
+        network, identities = self._parts.network, self._parts.identities
+        if identities.first_question.is_over:
+            return True
+        if peer not in network.connected():
+            await network.connect_peer(peer, deadline_s=SEND_S)
+        identities.watch.ask_soon(self._parts.now())
+        identities.news.ring()
+        await identities.first_question.until_over()
+        return identities.watch.duplicate is None
 
     async def _announce_all(
         self, announcements: trio.MemoryReceiveChannel[tuple[str, bytes]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from random import SystemRandom
+from typing import NamedTuple
 
 import trio
 
@@ -23,6 +24,7 @@ from p2ptrain.net import Network
 from p2ptrain.node.joining.find_run import Say
 from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.context import Parts
+from p2ptrain.node.state.threads import durably
 from p2ptrain.peers.duplicate_watch import (
     LINGER_S,
     Duplicate,
@@ -64,6 +66,7 @@ class Asking:
         self._admitted = admitted
         self._nursery = nursery
         self.under_way = 0
+        self.has_asked = False
         self.answers = Changes()
         """Rings when a question was answered or has failed."""
 
@@ -73,6 +76,7 @@ class Asking:
         questions = self._watch.ask(*found, trio.current_time())
         for peer, question in questions:
             self.under_way += 1
+            self.has_asked = True
             self._nursery.start_soon(self._ask_one, peer, question)
 
     async def _ask_one(self, peer: PeerId, question: IdentityQuestion) -> None:
@@ -97,10 +101,10 @@ async def be_alone(
     admitted: Admitted,
     founders: Collection[PeerId],
     say: Say,
-) -> None:
+) -> bool:
     """Return once no other process with our identity is known to live. This takes no time if no
     admitted member is connected, little if none has heard another process lately, and
-    `start_wait_s` otherwise.
+    `start_wait_s` otherwise. The value says whether a member could be asked.
 
     A proof must be signed by our own key, so a peer that merely claims that another process lives
     cannot keep this one from starting.
@@ -129,6 +133,7 @@ async def be_alone(
             nursery.cancel_scope.cancel()
     if watch.duplicate is not None:
         raise in_use(watch.me, watch.duplicate)
+    return asking.has_asked
 
 
 async def keep_alone(parts: Parts) -> None:
@@ -165,6 +170,8 @@ async def _take_turn(parts: Parts, asking: Asking) -> None:
     await _until_due(watch, asking)
     if parts.now() >= watch.next_ask_s():
         asking.ask(parts.ledger.state.voters, parts.ledger.state.members)
+    if asking.has_asked and not asking.under_way and watch.may_start():
+        parts.identities.first_question.end()
     await _count_on(parts)
 
 
@@ -184,6 +191,13 @@ async def take_notice(parts: Parts, author: PeerId, payload: bytes) -> None:
         parts.identities.news.ring()
 
 
+class Start(NamedTuple):
+    """A start of this identity. `members_answered`: members could be asked whether it is alone."""
+
+    incarnation: int
+    members_answered: bool
+
+
 async def start(
     network: Network,
     identity: Identity,
@@ -191,8 +205,8 @@ async def start(
     count: Callable[[int], int],
     admitted: Admitted,
     say: Say,
-) -> int:
-    """Return the incarnation of this start, once no other process with its identity is known to
+) -> Start:
+    """Return this start with its incarnation, once no other process with its identity is known to
     live. `count` durably counts a start after the given number of earlier ones, and returns the new
     count.
 
@@ -202,15 +216,15 @@ async def start(
     """
     random = SystemRandom()
     draw = random.getrandbits(DRAW_BITS)
-    incarnation = incarnation_of(await trio.to_thread.run_sync(count, 0), draw)
+    incarnation = incarnation_of(await durably(count, 0), draw)
     watch = DuplicateWatch(
         identity.peer, run.id, incarnation, identity.sign, verify, random, starting=True
     )
-    await be_alone(network, watch, admitted, run.manifest.founders, say)
+    answered = await be_alone(network, watch, admitted, run.manifest.founders, say)
     behind = starts_of(watch.incarnation_to_exceed(trio.current_time()))
     if not behind:
-        return incarnation
-    return incarnation_of(await trio.to_thread.run_sync(count, behind), draw)
+        return Start(incarnation, answered)
+    return Start(incarnation_of(await durably(count, behind), draw), answered)
 
 
 def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
@@ -254,7 +268,7 @@ async def _count_on(parts: Parts) -> None:
     if not behind:
         return
     count = partial(start_count.count, parts.home.starts, starts_of(behind))
-    counted = await trio.to_thread.run_sync(count)
+    counted = await durably(count)
     incarnation = incarnation_of(counted, draw_of(parts.identities.incarnation))
     parts.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
     parts.identities.watch.use_incarnation(incarnation)

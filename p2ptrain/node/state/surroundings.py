@@ -30,3 +30,6 @@ class Surroundings:
     """The disk for the store and the ledger's logs; None means this machine's own."""
     incarnation: int = 0
     """The number of this process among all processes that ever had this identity."""
+    members_answered: bool = True
+    """Whether it could ask members, when it started, if another process has this identity. If not,
+    its first messages of agreement wait until it has asked."""

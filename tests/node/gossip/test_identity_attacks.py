@@ -145,7 +145,7 @@ async def started_again(r: Rig) -> None:
 
     counted = start_count.counted(parts.home.starts)
     with trio.fail_after(20):
-        incarnation = await start(
+        incarnation, _ = await start(
             parts.network, parts.identity, r.run, count, parts.admission.admits, lambda text: None
         )
     assert starts_of(incarnation) == start_count.counted(parts.home.starts) == counted + 1
@@ -252,7 +252,7 @@ async def test_restored_home_counts_on_above_the_numbers_it_signed(
 
     r.network.peers, r.network.answer = {ANN.peer}, remembers
     count = partial(start_count.count, r.parts.home.starts)
-    incarnation = await start(
+    incarnation, _ = await start(
         r.parts.network, r.parts.identity, r.run, count, r.parts.admission.admits, print
     )
     assert starts_of(incarnation) == start_count.counted(r.parts.home.starts) == 41
