@@ -116,7 +116,7 @@ class AddressBook:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the book knows of one peer. `answered`: where it proved last that it is there."""
+    """The known addresses of one peer. `answered`: where it proved last that it is there."""
 
     answered: Address | None = None
     announced: tuple[Address, ...] = ()
