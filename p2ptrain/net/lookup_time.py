@@ -91,7 +91,8 @@ class LookupTime:
             paid_back_s = (now_s - account.at_s) * PAID_BACK_PER_S
             account.used_s = max(0.0, account.used_s - paid_back_s) + now_s - begun_s
             account.at_s = now_s
-            for each in [
-                p for p, a in self._accounts.items() if not a.begun_s and a.used(now_s) <= 0
-            ]:
-                del self._accounts[each]
+            self._accounts = {
+                each: theirs
+                for each, theirs in self._accounts.items()
+                if theirs.begun_s or theirs.used(now_s) > 0
+            }

@@ -28,6 +28,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, open_network
 from p2ptrain.net.addresses import parse
+from p2ptrain.net.book import NAMES_PER_PEER_MAX
 from p2ptrain.net.listening import claimed
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
@@ -277,11 +278,13 @@ async def test_peer_with_ever_new_slow_names_does_not_hold_all_lookups(no_dns: l
         for number in range(2 * dialling.MEMBERS_LOOKUPS):
             network.remember(slow, [f"/dns4/{number}.slow.example/tcp/1"])
             with pytest.raises(PeerError):
-                await network.connect_peer(slow, deadline_s=0.1)
+                await network.connect_peer(slow, deadline_s=0.3)
         network.remember(sound, ["/dns4/sound.example/tcp/1"])
         with pytest.raises(PeerError):
             await network.connect_peer(sound, deadline_s=DEADLINE_S)
-    assert no_dns == ["0.slow.example", "1.slow.example", "sound.example"]
+    *slow_names, last = no_dns
+    assert last == "sound.example"
+    assert len(slow_names) <= NAMES_PER_PEER_MAX
 
 
 async def test_dials_to_addresses_told_by_peers_are_bounded(
