@@ -48,8 +48,9 @@ def asked(r: Rig) -> int:
 
 
 async def test_first_vote_waits_until_the_members_asked_have_answered(
-    r: Rig, nursery: trio.Nursery
+    r: Rig, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(duplicate_watch, "LOOK_S", 1000.0)
     answers = trio.Event()
 
     async def answer(peer: PeerId, payload: bytes) -> bytes:
