@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from p2ptrain.net.book import AddressBook, PeerCache, newest_first
 from p2ptrain.net.connections import Event, PeerConnected, PeerDisconnected
-from p2ptrain.net.faults import DialFailed
+from p2ptrain.net.dialling import Accept, anybody
+from p2ptrain.net.faults import DialFailed, attempt
 from p2ptrain.net.network import Network, open_network
 
 __all__ = [
+    "Accept",
     "AddressBook",
     "DialFailed",
     "Event",
@@ -20,6 +22,8 @@ __all__ = [
     "PeerCache",
     "PeerConnected",
     "PeerDisconnected",
+    "anybody",
+    "attempt",
     "newest_first",
     "open_network",
 ]

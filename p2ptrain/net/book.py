@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from p2ptrain.net.addresses import Address, parse_told
 
 PEERS_MAX = 2048
 ADDRESSES_PER_PEER_MAX = 8
-"""Further addresses are ports of earlier restarts."""
+"""A machine has a few interfaces, each with IPv4 and IPv6."""
 NAMES_PER_PEER_MAX = 2
 """DNS names among the addresses of a peer. A lookup may occupy a thread for half a minute."""
 HEARSAY_S = 600.0
@@ -35,30 +36,47 @@ FILE_BYTES_MAX = 1 << 21
 class AddressBook:
     """The addresses of peers, by source.
 
-    Addresses that a peer signed itself, and addresses where it has answered, come first. These
-    *known* addresses are kept until newer ones displace them. When the book is full, it forgets the
-    peers that have been silent longest, members last. Statements of others about a peer are
-    *hearsay*. Hearsay is tried after the known addresses, never displaces one, and expires. It
-    never contains names, because a name would make us query a DNS server that a stranger chose.
+    The *known* addresses of a peer are the one where it answered last, and then those of its own
+    newest announcement. A new announcement replaces the one before; only the peer itself can make
+    it. When the book is full, it forgets the peers that have been silent longest, members last.
+    Statements of others about a peer are *hearsay*. Hearsay is tried after the known addresses,
+    never displaces one, and expires. It never contains names, because a name would make us query a
+    DNS server that a stranger chose.
     """
 
     def __init__(self, is_member: IsMember = nobody) -> None:
         self._is_member = is_member
-        self._addresses: dict[PeerId, list[Address]] = {}
+        self._known: dict[PeerId, _Known] = {}
         self._hearsay: dict[PeerId, tuple[float, list[Address]]] = {}
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Put `addresses`, in their order, before the known ones; skip malformed ones. Call this
-        only for addresses that `peer` itself has announced.
+        """Replace the addresses that `peer` has announced by `addresses`; skip malformed ones. The
+        address where it answered last stays. Call this only for addresses that `peer` itself has
+        announced.
+        """
+        answered = self._known.get(peer, _Known()).answered
+        self._keep(peer, _Known(answered, _bounded(parse_told(addresses, peer))))
+
+    def note_answer(self, peer: PeerId, address: Address) -> None:
+        """Record that `peer` has proved at `address` that it is there."""
+        announced = self._known.get(peer, _Known()).announced
+        self._keep(peer, _Known(address.of_peer(peer), announced))
+
+    def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        """Record what `snapshot` said in an earlier start. The first address counts as the one
+        where `peer` answered: it is the only one that others may know and `peer` may not, as behind
+        a port that was opened by hand.
         """
         told = parse_told(addresses, peer)
-        if not told or not is_peer_id(peer):
+        self._keep(peer, _Known(told[0] if told else None, _bounded(told[1:])))
+
+    def _keep(self, peer: PeerId, known: _Known) -> None:
+        self._known.pop(peer, None)
+        if not known.addresses or not is_peer_id(peer):
             return
-        known = self._addresses.pop(peer, [])
-        merged = _with_few_names(dict.fromkeys([*told, *known]))
-        self._addresses[peer] = merged[:ADDRESSES_PER_PEER_MAX]
-        while len(self._addresses) > PEERS_MAX:
-            del self._addresses[most_dispensable(self._addresses, self._is_member)]
+        self._known[peer] = known
+        while len(self._known) > PEERS_MAX:
+            del self._known[most_dispensable(self._known, self._is_member)]
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
         """Record that another peer says that `peer` is at `addresses`.
@@ -75,40 +93,55 @@ class AddressBook:
             del self._hearsay[most_dispensable(self._hearsay, self._is_member)]
 
     def addresses_of(self, peer: PeerId, now: float) -> list[Address]:
-        """Return the known addresses, the newest first, and then hearsay that has not expired."""
+        """Return the known addresses, and then hearsay that has not expired."""
         until, heard = self._hearsay.get(peer, (now, []))
-        return list(
-            dict.fromkeys([*self._addresses.get(peer, ()), *(heard if until > now else ())])
-        )
+        return list(dict.fromkeys([*self.known(peer), *(heard if until > now else ())]))
 
     def known(self, peer: PeerId) -> list[Address]:
-        """Return the known addresses of `peer`, the newest first, without hearsay."""
-        return list(self._addresses.get(peer, ()))
+        """Return the known addresses of `peer`, without hearsay. The one where it answered last
+        comes first.
+        """
+        return self._known.get(peer, _Known()).addresses
 
     def peers(self, now: float) -> list[PeerId]:
         """Return the peers with an address, known or heard of."""
         for peer in [peer for peer, (until, _) in self._hearsay.items() if until <= now]:
             del self._hearsay[peer]
-        return list(dict.fromkeys([*self._addresses, *self._hearsay]))
+        return list(dict.fromkeys([*self._known, *self._hearsay]))
 
     def snapshot(self) -> dict[PeerId, list[str]]:
         """Return all known addresses, for a PeerCache. Hearsay is not written to disk."""
-        return {peer: [str(a) for a in known] for peer, known in self._addresses.items()}
+        return {peer: [str(a) for a in known.addresses] for peer, known in self._known.items()}
 
 
-def _with_few_names(addresses: Iterable[Address]) -> list[Address]:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The known addresses of one peer. `answered`: where it proved last that it is there."""
+
+    answered: Address | None = None
+    announced: tuple[Address, ...] = ()
+
+    @property
+    def addresses(self) -> list[Address]:
+        """All of them, in the order to dial them."""
+        first = () if self.answered is None else (self.answered,)
+        return list(_bounded(dict.fromkeys([*first, *self.announced])))
+
+
+def _bounded(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """Return the first of `addresses`, and only a few names among them."""
     names = 0
     kept = []
     for address in addresses:
         names += address.is_name
         if not address.is_name or names <= NAMES_PER_PEER_MAX:
             kept.append(address)
-    return kept
+    return tuple(kept[:ADDRESSES_PER_PEER_MAX])
 
 
 def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
-    """Return all addresses of a snapshot in the order to dial them. First comes the newest address
-    of each peer, beginning with the peer heard of last; then the second newest of each, and so on.
+    """Return all addresses of a snapshot in the order to dial them. First comes the first address
+    of each peer, beginning with the peer heard of last; then the second of each, and so on.
     """
     ranks = zip_longest(*reversed(list(met.values())))
     return [address for rank in ranks for address in rank if address is not None]
@@ -166,7 +199,7 @@ class PeerCache:
         book = AddressBook()
         for peer, addresses in value.items():
             if is_peer_id(peer) and isinstance(addresses, list):
-                book.remember(PeerId(peer), [a for a in addresses if isinstance(a, str)])
+                book.recall(PeerId(peer), [a for a in addresses if isinstance(a, str)])
         return book.snapshot()
 
 

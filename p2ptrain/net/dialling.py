@@ -6,7 +6,7 @@ This module turns libp2p's dial errors into a code, evidence and advice.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import Address, parse_with_peer
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.faults import DialFailed, none_answered
+from p2ptrain.net.lookup_time import LookupTime
 from p2ptrain.net.names import Resolver
 from p2ptrain.net.prober import probe
 
@@ -43,7 +44,8 @@ GIVEN_LOOKUPS = 4
 MEMBERS_LOOKUPS = 8
 OTHERS_LOOKUPS = 2
 """DNS lookups at once, by the source of the name: our user, a member, or any other peer. Servers
-that never answer occupy only the threads of their own source, for half a minute each."""
+that never answer occupy only the threads of their own source, for half a minute each. The names of
+one peer have a budget in addition, see `lookup_time`."""
 MEMBERS_DIALS = 64
 OTHERS_DIALS = 16
 """Dials at once to addresses that peers announced. In an open run anybody can invent 2,048 peers
@@ -51,14 +53,22 @@ with eight addresses each, all of which drop our packets. Each dial holds a sock
 seconds.
 """
 
+Accept = Callable[[PeerId, str], Awaitable[None]]
+"""`await accept(peer, address)` returns if the peer that answered is of use. Otherwise it raises a
+P2PTrainError that says why not."""
+
 _WHO_ANSWERED = re.compile(r"remote_peer_id_from_pubkey=(\w+)")
+
+
+async def anybody(peer: PeerId, address: str) -> None:
+    """Accept every peer that answers."""
 
 
 class _Budget:
     """Limits on simultaneous work for one kind of peer. `dials` None: the caller limits them."""
 
-    def __init__(self, lookups: int, dials: int | None) -> None:
-        self.resolver = Resolver(lookups)
+    def __init__(self, lookups: int, dials: int | None, time: LookupTime | None = None) -> None:
+        self.resolver = Resolver(lookups, time)
         self._dials = None if dials is None else trio.CapacityLimiter(dials)
 
     @asynccontextmanager
@@ -100,8 +110,9 @@ class Dialler:
         self._is_member = is_member
         self._locks: dict[PeerId, trio.Lock] = {}
         self._given = _Budget(GIVEN_LOOKUPS, None)
-        self._members = _Budget(MEMBERS_LOOKUPS, MEMBERS_DIALS)
-        self._others = _Budget(OTHERS_LOOKUPS, OTHERS_DIALS)
+        time = LookupTime()
+        self._members = _Budget(MEMBERS_LOOKUPS, MEMBERS_DIALS, time)
+        self._others = _Budget(OTHERS_LOOKUPS, OTHERS_DIALS, time)
 
     async def connect(self, text: str, *, deadline_s: float) -> PeerId:
         """Connect to the peer at the address `text`, which our user gave.
@@ -130,14 +141,23 @@ class Dialler:
         return peer
 
     async def connect_any(
-        self, texts: Sequence[str], *, or_else: Sequence[str] = (), deadline_s: float
+        self,
+        texts: Sequence[str],
+        *,
+        or_else: Sequence[str] = (),
+        deadline_s: float,
+        accept: Accept = anybody,
     ) -> PeerId:
-        """Connect to the first peer that answers; each address gets its share of the time.
+        """Connect to the first peer that answers and that `accept` takes; each address gets its
+        share of the time. The addresses `or_else` are tried if no other is of use, and have the
+        same time again.
 
-        The addresses `or_else` are tried if no other answers, and have the same time again.
+        `accept` is called for up to `AT_ONCE` peers at once. It is cancelled when another peer was
+        taken, and it must end by itself: its time is not part of `deadline_s`.
 
         Raises:
-            ConfigError, NetworkUnreachable: none answers; the evidence has a line for each address.
+            ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each
+                address. If there is only one address, its own error, also that of `accept`.
         """
         if not texts and not or_else:
             raise ConfigError(
@@ -145,23 +165,28 @@ class Dialler:
                 code="ADDR-NONE",
                 do="give the address of a peer of the run",
             )
-        return await self._connect_any((texts, or_else), self._given, deadline_s)
+        return await self._connect_any((texts, or_else), self._given, deadline_s, accept)
 
     async def _connect_any(
-        self, groups: Sequence[Sequence[str]], budget: _Budget, deadline_s: float
+        self,
+        groups: Sequence[Sequence[str]],
+        budget: _Budget,
+        deadline_s: float,
+        accept: Accept = anybody,
     ) -> PeerId:
         failures: list[tuple[str, P2PTrainError]] = []
         for texts in groups:
-            peer, failed = await self._first_of(texts, budget, trio.current_time() + deadline_s)
+            ends = trio.current_time() + deadline_s
+            peer, failed = await self._first_of(texts, budget, ends, accept)
             if peer is not None:
                 return peer
             failures += failed
         raise none_answered(failures, untried=sum(map(len, groups)) - len(failures))
 
     async def _first_of(
-        self, texts: Sequence[str], budget: _Budget, ends: float
+        self, texts: Sequence[str], budget: _Budget, ends: float, accept: Accept
     ) -> tuple[PeerId | None, list[tuple[str, P2PTrainError]]]:
-        """Return the peer that answers first, or else the errors, in the order of `texts`.
+        """Return the peer that is taken first, or else the errors, in the order of `texts`.
         Addresses that were not tried before `ends` are left out.
         """
         found: list[PeerId] = []
@@ -175,10 +200,12 @@ class Dialler:
                     return
                 share_s = max(left_s * AT_ONCE / (len(texts) - number), ADDRESS_S_MIN)
                 try:
-                    found.append(await self._connect(text, budget, min(share_s, left_s)))
-                except (ConfigError, NetworkUnreachable) as exc:
+                    peer = await self._connect(text, budget, min(share_s, left_s))
+                    await accept(peer, text)
+                except P2PTrainError as exc:
                     failed[number] = exc
                 else:
+                    found.append(peer)
                     nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
@@ -241,7 +268,7 @@ class Dialler:
                 raise _dial_failed(address, exc) from exc
         if scope.cancelled_caught and peer not in self._connected():
             raise DialFailed(address, "NET-SILENT", "it did not finish the handshake in time")
-        self._book.remember(peer, [str(address)])
+        self._book.note_answer(peer, address)
 
 
 def _dial_failed(address: Address, exc: BaseException) -> DialFailed:

@@ -103,7 +103,8 @@ def none_answered(failures: Sequence[tuple[str, P2PTrainError]], untried: int = 
         return failures[0][1]
     dialled = [failure for _, failure in failures if isinstance(failure, DialFailed)]
     best = max(dialled, key=_how_far) if dialled else failures[0][1]
-    summary = NetworkUnreachable if dialled else ConfigError
+    ours = all(isinstance(error, ConfigError) for _, error in failures)
+    summary = ConfigError if ours else NetworkUnreachable
     rest = [f"{untried} more addresses were not tried, because the time was up"] if untried else []
     return summary(
         f"none of the {len(failures)} addresses answered",

@@ -3,7 +3,8 @@
 A lookup occupies its thread until the system's resolver gives up, after half a minute or more, even
 if nobody waits for the answer any longer. Names on servers that never answer once took all of
 trio's 40 shared threads, and votes were not written to disk. Therefore lookups have a few threads
-of their own, and lookups that peers cause cannot take the threads of lookups for the user.
+of their own, and lookups that peers cause cannot take the threads of lookups for the user. All
+names of one peer share a budget of thread time (`lookup_time`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import trio
 
 from p2ptrain.net.addresses import Address
 from p2ptrain.net.faults import DialFailed
+from p2ptrain.net.lookup_time import LookupTime
 
 LOOKUP_S_MAX = 3.0
 """Seconds that a dial waits for a name, including the wait for a thread. A resolver answers within
@@ -25,10 +27,13 @@ _FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
 class Resolver:
-    """Looks up names in at most `threads` threads."""
+    """Looks up names in at most `threads` threads. With `time`, the names are on the word of the
+    peers in their addresses, and each peer is charged for its own.
+    """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, time: LookupTime | None = None) -> None:
         self._limiter = trio.CapacityLimiter(threads)
+        self._time = time
 
     async def resolve(self, address: Address, ends: float) -> list[str]:
         """Return the IP addresses of the host of `address`, at least one.
@@ -38,11 +43,13 @@ class Resolver:
         """
         if not address.is_name:
             return [address.host]
+        if self._time is not None and address.peer and not self._time.is_left(address.peer):
+            raise _used_up(address)
         found: list[str] = []
         with trio.move_on_at(min(ends, trio.current_time() + LOOKUP_S_MAX)) as scope:
             try:
                 found = await trio.to_thread.run_sync(
-                    _look_up,
+                    self._look_up,
                     address,
                     abandon_on_cancel=True,  # type: ignore[call-arg]  # newer than its stubs
                     limiter=self._limiter,
@@ -53,6 +60,19 @@ class Resolver:
         if scope.cancelled_caught:
             raise DialFailed(address, "NET-DNS", "DNS: no answer")
         return found
+
+    def _look_up(self, address: Address) -> list[str]:
+        """Run in a thread: look up `address`, and charge its peer, also if nobody waits."""
+        if self._time is None or address.peer is None:
+            return _look_up(address)
+        with self._time.spent_by(address.peer) as allowed:
+            if not allowed:
+                raise _used_up(address)
+            return _look_up(address)
+
+
+def _used_up(address: Address) -> DialFailed:
+    return DialFailed(address, "NET-DNS", "DNS: lookups of this peer's names took too long before")
 
 
 def _look_up(address: Address) -> list[str]:

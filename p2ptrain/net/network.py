@@ -18,7 +18,7 @@ from p2ptrain.ids import PeerId
 from p2ptrain.net.addresses import parse, parse_told
 from p2ptrain.net.book import AddressBook
 from p2ptrain.net.connections import Connections, Event
-from p2ptrain.net.dialling import Dialler
+from p2ptrain.net.dialling import Accept, Dialler, anybody
 from p2ptrain.net.discovery import Discovery, Found, mdns_neighbours
 from p2ptrain.net.feed import SharedFeed
 from p2ptrain.net.gossip.pubsub import Gossip, Validator
@@ -91,11 +91,19 @@ class Network:
         return self._connections.site_of(peer)
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record known addresses of `peer`; malformed ones are skipped. Call this only for
-        addresses that `peer` itself announced, or that an earlier start knew.
+        """Replace the announced addresses of `peer` by `addresses`; malformed ones are skipped. The
+        address where it answered last stays. Call this only for addresses that `peer` itself
+        announced.
         """
         if peer != self.peer:
             self._book.remember(peer, addresses)
+
+    def recall(self, peer: PeerId, addresses: Iterable[str]) -> None:
+        """Record the addresses of `peer` that an earlier start saved. The first one stays beside
+        those that `peer` announces.
+        """
+        if peer != self.peer:
+            self._book.recall(peer, addresses)
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record that another peer says that `peer` is at `addresses`. For ten minutes they are
@@ -105,7 +113,7 @@ class Network:
             self._book.record_reported(peer, addresses, trio.current_time())
 
     def addresses_of(self, peer: PeerId) -> list[str]:
-        """Return the addresses at which to dial `peer`: known ones, newest first, then hearsay."""
+        """Return the addresses at which to dial `peer`: known ones, then hearsay."""
         return [str(a) for a in self._book.addresses_of(peer, trio.current_time())]
 
     def known_addresses(self) -> dict[PeerId, list[str]]:
@@ -132,14 +140,19 @@ class Network:
         *,
         or_else: Sequence[str] = (),
         deadline_s: float = DIAL_S,
+        accept: Accept = anybody,
     ) -> PeerId:
-        """Connect to the first of `addresses` that answers, else to one of `or_else`, which have
-        the same time again.
+        """Connect to the first of `addresses` whose peer answers, and that `accept` takes; else to
+        one of `or_else`, which have the same time again. Several are tried, and asked by `accept`,
+        at once.
 
         Raises:
-            ConfigError, NetworkUnreachable: none answers; the evidence has a line for each.
+            ConfigError, NetworkUnreachable: no peer was taken; the evidence has a line for each
+                address. If there is only one address, its own error, also that of `accept`.
         """
-        return await self._dialler.connect_any(addresses, or_else=or_else, deadline_s=deadline_s)
+        return await self._dialler.connect_any(
+            addresses, or_else=or_else, deadline_s=deadline_s, accept=accept
+        )
 
     async def connect_peer(self, peer: PeerId, *, deadline_s: float = DIAL_S) -> None:
         """Connect to `peer` at any remembered address.

@@ -89,6 +89,7 @@ async def assembled(around: Surroundings) -> AsyncIterator[Context]:
             _membership_in(core),
             Changes(),
             around.timing.questions,
+            members_answered=around.members_answered,
         )
         context = Context(
             around=around,

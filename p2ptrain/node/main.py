@@ -25,7 +25,7 @@ from p2ptrain.node.joining.startup_status import StartupStatus
 from p2ptrain.node.startup import open_node
 from p2ptrain.node.state.context import Context
 from p2ptrain.node.state.malloc_limits import limit_malloc
-from p2ptrain.node.state.threads import switch_threads_often
+from p2ptrain.node.state.threads import durably, switch_threads_often
 from p2ptrain.node.state.timing import USUAL, Timing
 from p2ptrain.node.tasks import run_tasks
 from p2ptrain.node.training.trainer_processes import MakeTrainers, subprocesses
@@ -125,7 +125,7 @@ async def run_lives(
                 async with reception.with_context(context):
                     rejoin = await run_tasks(context, print_line, trainers)
                 begin(None)
-            await trio.to_thread.run_sync(write_adopted_chain, home, rejoin, disk)
+            await durably(write_adopted_chain, home, rejoin, disk)
             if context.state.leaving:
                 break
             print_line(

@@ -67,7 +67,7 @@ async def open_node(
             say(f"listening at {address}")
         run = await _join(network, config, home, identity, admission, reception, say, timing)
         count_start = partial(start_count.count_start, home.starts, disk=disk)
-        incarnation = await duplicate_identity.start(
+        started = await duplicate_identity.start(
             network, identity, run, count_start, admission.admits, say, timing.questions
         )
         await trusted_checkpoint.begin_at_checkpoint(
@@ -91,8 +91,9 @@ async def open_node(
             network,
             timing,
             disk,
-            incarnation,
+            started.incarnation,
             reception.doubts,
+            started.members_answered,
         )
         async with assembled(around) as context:
             yield context

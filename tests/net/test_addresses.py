@@ -118,18 +118,44 @@ def test_only_dialable_addresses_told_by_peers_are_kept() -> None:
 
 
 class TestAddressBook:
-    def test_newest_addresses_come_first_and_few_are_kept(self) -> None:
+    def test_announcement_replaces_the_one_before_it(self) -> None:
         book = AddressBook()
-        for port in range(1, 21):
-            book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
-        ports = [address.port for address in book.addresses_of(PEER, 0.0)]
-        assert ports == list(range(20, 20 - ADDRESSES_PER_PEER_MAX, -1))
+        book.remember(PEER, [f"/ip4/10.0.0.1/tcp/{port}" for port in range(1, 21)])
+        ports = [address.port for address in book.known(PEER)]
+        assert ports == list(range(1, 1 + ADDRESSES_PER_PEER_MAX))
+        book.remember(PEER, ["/ip4/10.0.0.1/tcp/30", "nonsense", "/ip4/10.0.0.1/tcp/31"])
+        assert [address.port for address in book.known(PEER)] == [30, 31]
+        book.remember(PEER, [])
+        assert book.snapshot() == {}
 
-    def test_address_told_again_moves_to_the_front(self) -> None:
+    def test_address_where_a_peer_answered_outlives_its_announcements(self) -> None:
+        """Behind a port that was opened by hand, a peer may not know its own best address."""
         book = AddressBook()
-        for port in (1, 2, 1):
-            book.remember(PEER, [f"/ip4/127.0.0.1/tcp/{port}"])
-        assert [address.port for address in book.addresses_of(PEER, 0.0)] == [1, 2]
+        book.note_answer(PEER, parse("/dns4/opened.example/tcp/1"))
+        for port in range(2, 4):
+            many = [f"/ip4/10.0.0.{n}/tcp/{port}" for n in range(2, 20)]
+            book.remember(PEER, ["/dns4/a.example/tcp/1", "/dns4/b.example/tcp/1", *many])
+        known = book.known(PEER)
+        assert [a.host for a in known[:4]] == [
+            "opened.example",
+            "a.example",
+            "10.0.0.2",
+            "10.0.0.3",
+        ]
+        assert {a.port for a in known if not a.is_name} == {3}
+        assert len(known) == ADDRESSES_PER_PEER_MAX
+        book.note_answer(PEER, parse("/ip4/10.0.0.2/tcp/3"))
+        assert book.known(PEER)[0].host == "10.0.0.2"
+        assert "opened.example" not in [a.host for a in book.known(PEER)]
+
+    def test_after_a_restart_an_announcement_replaces_all_but_the_first_address(self) -> None:
+        before, book = AddressBook(), AddressBook()
+        before.remember(PEER, ["/ip4/10.0.0.1/tcp/1", "/ip4/10.0.0.2/tcp/1"])
+        before.note_answer(PEER, parse("/ip4/203.0.113.7/tcp/1"))
+        book.recall(PEER, before.snapshot()[PEER])
+        assert book.snapshot() == before.snapshot()
+        book.remember(PEER, ["/ip4/10.0.0.3/tcp/1"])
+        assert [a.host for a in book.known(PEER)] == ["203.0.113.7", "10.0.0.3"]
 
     def test_peers_not_heard_for_longest_are_forgotten_but_no_member(self) -> None:
         book = AddressBook({OTHER}.__contains__)

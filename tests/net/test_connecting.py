@@ -29,7 +29,7 @@ from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, PeerConnected, PeerDisconnected, dialling, open_network
 from p2ptrain.net.addresses import Address, parse
-from p2ptrain.net.book import AddressBook
+from p2ptrain.net.book import NAMES_PER_PEER_MAX, AddressBook
 from p2ptrain.net.host.hardening import build_host
 from p2ptrain.net.listening import claimed
 from p2ptrain.net.names import Resolver
@@ -141,6 +141,19 @@ async def test_peer_is_found_by_its_remembered_address() -> None:
         with pytest.raises(PeerUnreachable, match="its address is not known"):
             await left.connect_peer(right.peer)
         left.remember(right.peer, [f"/ip4/127.0.0.1/tcp/{unused_port()}", *right.addresses()])
+        await left.connect_peer(right.peer)
+        assert left.connected() == {right.peer}
+
+
+async def test_announcement_replaces_all_addresses_but_the_one_that_answered() -> None:
+    async with networks(2) as (left, right):
+        (here,) = right.addresses()
+        left.remember(right.peer, [f"/ip4/127.0.0.1/tcp/{unused_port()}", here])
+        await left.connect_peer(right.peer)
+        left.remember(right.peer, ["/ip4/10.0.0.1/tcp/1"])
+        assert left.addresses_of(right.peer) == [here, f"/ip4/10.0.0.1/tcp/1/p2p/{right.peer}"]
+        assert left.known_addresses() == {right.peer: left.addresses_of(right.peer)}
+        await left.disconnect(right.peer)
         await left.connect_peer(right.peer)
         assert left.connected() == {right.peer}
 
@@ -258,6 +271,23 @@ async def test_names_told_by_peers_do_not_block_the_users_lookup(
         with pytest.raises(NetworkUnreachable):
             await network.connect(f"/dns4/given.example/tcp/1/p2p/{NOBODY}", deadline_s=0.2)
         assert no_dns.count("given.example") == 1
+
+
+async def test_peer_with_ever_new_slow_names_does_not_hold_all_lookups(no_dns: list[str]) -> None:
+    """A heartbeat may announce other names each time. One member held all eight threads."""
+    slow, sound = identity(2).peer, identity(3).peer
+    async with networks(1) as (network,):
+        network.set_members([slow, sound])
+        for number in range(2 * dialling.MEMBERS_LOOKUPS):
+            network.remember(slow, [f"/dns4/{number}.slow.example/tcp/1"])
+            with pytest.raises(PeerError):
+                await network.connect_peer(slow, deadline_s=0.3)
+        network.remember(sound, ["/dns4/sound.example/tcp/1"])
+        with pytest.raises(PeerError):
+            await network.connect_peer(sound, deadline_s=DEADLINE_S)
+    *slow_names, last = no_dns
+    assert last == "sound.example"
+    assert len(slow_names) <= NAMES_PER_PEER_MAX
 
 
 async def test_dials_to_addresses_told_by_peers_are_bounded() -> None:

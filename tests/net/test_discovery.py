@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import trio
-from libp2p.abc import INetStream
+from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.discovery.events.peerDiscovery import peerDiscovery
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
@@ -17,11 +18,14 @@ from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_byt
 from multiaddr import Multiaddr
 
 from p2ptrain.eviction import nobody
+from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.net import Network, open_network
+from p2ptrain.net import network as network_module
 from p2ptrain.net.book import HEARSAY_PER_PEER_MAX
 from p2ptrain.net.discovery import mdns_neighbours
-from p2ptrain.net.kad import PROTOCOL
+from p2ptrain.net.host.hardening import build_host
+from p2ptrain.net.kad import PROTOCOL, key_of
 
 from .conftest import DEADLINE_S, LOOPBACK, echo, eventually, everybody, identity, networks
 from .hostile import Hostile, hostile_to
@@ -125,6 +129,19 @@ class TestAnswersOfOthers:
             assert records == {honest.peer: known + ours, identity(7).peer: []}
             assert victim.known_addresses() == {honest.peer: known}, "the saved addresses"
 
+    async def test_own_record_of_a_peer_replaces_no_address_and_brings_no_name(self) -> None:
+        """A record of the DHT bears no signature of its peer, unlike a heartbeat."""
+        async with networks(2) as (victim, other):
+            await other.connect(victim.addresses()[0])
+            victim.remember(other.peer, ["/ip4/10.0.0.1/tcp/1"])
+            known = victim.known_addresses()
+            told = ["/dns4/slow.example/tcp/1", "/ip4/203.0.113.1/tcp/1"]
+            victim._discovery.records.add(key_of(RUN), other.peer, told, trio.current_time())
+            records = await found(victim, {other.peer})
+            heard = f"/ip4/203.0.113.1/tcp/1/p2p/{other.peer}"
+            assert records == {other.peer: [*known[other.peer], heard]}
+            assert victim.known_addresses() == known
+
     async def test_peer_not_yet_admitted_asks_the_peers_it_knows(self) -> None:
         member = identity(2).peer
         async with networks(2, [nobody, everybody]) as (newcomer, seed):
@@ -193,3 +210,22 @@ async def test_addresses_found_by_mdns_are_checked_and_reported() -> None:
             await trio.to_thread.run_sync(peerDiscovery.emit_peer_discovered, info)
         await arrived.wait()
     assert told == [(other, [f"/ip4/10.0.0.2/tcp/4201/p2p/{other}"])]
+
+
+async def test_addresses_found_by_mdns_are_only_hearsay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody on the LAN can send such packets in the name of any peer."""
+
+    def without_mdns(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
+        assert mdns
+        return build_host(identity, announce=announce, mdns=False)
+
+    monkeypatch.setattr(network_module, "build_host", without_mdns)
+    member = identity(2).peer
+    async with open_network(identity(1), listen=[], mdns=True, admitted=everybody) as network:
+        network.remember(member, ["/ip4/10.0.0.1/tcp/1"])
+        known = network.known_addresses()
+        lie = PeerInfo(ID.from_base58(member), [Multiaddr("/ip4/203.0.113.1/tcp/1")])
+        await trio.to_thread.run_sync(peerDiscovery.emit_peer_discovered, lie)
+        told = [*known[member], f"/ip4/203.0.113.1/tcp/1/p2p/{member}"]
+        await eventually(lambda: network.addresses_of(member) == told)
+        assert network.known_addresses() == known

@@ -80,6 +80,7 @@ class PaperNetwork:
     peers: set[PeerId] = field(default_factory=set)
     listens: list[str] = field(default_factory=lambda: [OWN_ADDRESS])
     addresses_by_peer: dict[PeerId, list[str]] = field(default_factory=dict)
+    hearsay: dict[PeerId, list[str]] = field(default_factory=dict)
     published: list[tuple[str, bytes]] = field(default_factory=list)
     requested: list[tuple[PeerId, bytes]] = field(default_factory=list)
     handlers: dict[str, Handler] = field(default_factory=dict)
@@ -105,17 +106,19 @@ class PaperNetwork:
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         self.addresses_by_peer[peer] = list(addresses)
 
+    recall = remember
+
     def addresses_of(self, peer: PeerId) -> list[str]:
-        return self.addresses_by_peer.get(peer, [])
+        return [*self.addresses_by_peer.get(peer, []), *self.hearsay.get(peer, [])]
 
     def known_addresses(self) -> dict[PeerId, list[str]]:
         return self.addresses_by_peer
 
     def record_reported(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        self.addresses_by_peer[peer] = [*self.addresses_of(peer), *addresses]
+        self.hearsay[peer] = list(addresses)
 
     def dialable_peers(self) -> list[PeerId]:
-        return list(self.addresses_by_peer)
+        return list({**self.addresses_by_peer, **self.hearsay})
 
     def drop(self, peer: PeerId) -> None:
         self.dropped.append(peer)

@@ -77,7 +77,7 @@ async def run_ledger(
         AllowedPeers(context.admission.members_allowed()),
         KnownAmendments(context.amendments.terms),
     ]
-    due += await trio.to_thread.run_sync(evidence_log.load_evidence, context.home)
+    due += await durably(evidence_log.load_evidence, context.home)
     async with trio.open_nursery() as nursery:
         outboxes = Outboxes(context, nursery)
         height = 0

@@ -1,7 +1,8 @@
 """Send ledger messages: one queue and one task per peer, so that a slow peer delays only itself.
 
 A queue is short and drops a message that does not fit. A message that cannot be delivered is lost.
-The ledger treats both like loss in the network: it repeats its messages.
+The ledger treats both like loss in the network: it repeats its messages. The first messages of a
+process wait until it has asked whether it is alone (`state/first_question`).
 
 A message that is already queued is not queued again when the ledger repeats it. Otherwise, where
 answers take seconds, repetitions would fill the queue faster than they leave it. A new message
@@ -64,6 +65,11 @@ class Outboxes:
         self._announcements = announcements
         nursery.start_soon(self._announce_all, to_announce)
 
+    @property
+    def count(self) -> int:
+        """The number of peers to which messages wait or are on their way."""
+        return len(self._boxes)
+
     def post(self, peer: PeerId, message: bytes) -> None:
         box = self._boxes.get(peer) or self._open(peer)
         if box is not None:
@@ -93,6 +99,8 @@ class Outboxes:
 
     async def _arrives(self, peer: PeerId, message: bytes) -> bool:
         try:
+            if not await self._may_speak(peer):
+                return False
             await self._context.network.request(
                 peer, LEDGER_PROTOCOL, message, deadline_s=SEND_S, bytes_max=0
             )
@@ -102,6 +110,22 @@ class Outboxes:
                 self._context.ledger.refusals += 1
             return False
         return True
+
+    async def _may_speak(self, peer: PeerId) -> bool:
+        """Return whether no duplicate of this process was found, once it has asked for one.
+
+        Raises:
+            PeerError: `peer` is not connected.
+        """
+        network, identities = self._context.network, self._context.identities
+        if identities.first_question.is_over:
+            return True
+        if peer not in network.connected():
+            await network.connect_peer(peer, deadline_s=SEND_S)
+        identities.watch.ask_soon(self._context.now())
+        identities.news.notify_all()
+        await identities.first_question.until_over()
+        return identities.watch.duplicate is None
 
     async def _announce_all(
         self, announcements: trio.MemoryReceiveChannel[tuple[str, bytes]]

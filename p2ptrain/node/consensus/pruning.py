@@ -41,9 +41,9 @@ async def prune(context: Context) -> None:
     keep, ledger = context.config.keep_entries, context.ledger.core
     if keep is None:
         return
-    head = await trio.to_thread.run_sync(context.store.head)
+    head = await durably(context.store.head)
     shorten = partial(_shortened, ledger.rules, ledger.kept, context.ledger.origin, head, keep)
-    origin = await trio.to_thread.run_sync(shorten)
+    origin = await durably(shorten)
     if origin is None:
         return
     await durably(_write, context.ledger.chain_log, ledger.kept, origin)

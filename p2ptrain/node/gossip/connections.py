@@ -6,6 +6,8 @@ once. A lost connection is a hint for the failure detector at once, and a reason
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import trio
 
 from p2ptrain.archive.home import Home
@@ -15,10 +17,16 @@ from p2ptrain.ledger.failure_detector import Colour
 from p2ptrain.ledger.messages.peer_reports import PeerDown, PeerUp
 from p2ptrain.net import Network, PeerCache, PeerDisconnected, newest_first
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.timing import Timing
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers.protocol_names import provider_key
 
 DIAL_S = 6.0
+
+MEMBERS_DIALLED_MAX = 64
+OTHERS_DIALLED_MAX = 16
+"""Peers that are dialled at the same time. `net/dialling` dials as many addresses at once, so more
+tasks would only wait there, and use up their deadline."""
 
 RETRY_MAX_S = 60.0
 FIND_EVERY_S = 60.0
@@ -33,30 +41,88 @@ async def stay_connected(context: Context) -> None:
     however long they were silent. Only peers that are vouched for count: a connected stranger must
     not hide that all were lost.
     """
-    due_at: dict[PeerId, float] = {}
-    waits_s: dict[PeerId, float] = {}
-    alone = False
+    turns, alone = _Turns(context.me, context.timing), False
     async with trio.open_nursery() as nursery:
+        dials = _Dials(context, nursery)
         while True:
-            connected, now = context.network.connected(), context.now()
+            connected = context.network.connected()
             in_company = any(map(context.peers.is_vouched_for, connected))
             if alone and in_company:
-                due_at.clear()
-                waits_s.clear()
+                turns = _Turns(context.me, context.timing)
             alone = not in_company
-            for peer in known_peers(context):
-                if peer in connected:
-                    due_at.pop(peer, None)
-                    waits_s.pop(peer, None)
-                    continue
-                first_s = 0.0 if context.me < peer else context.timing.others_turn_s
-                if now >= due_at.setdefault(peer, now + first_s):
-                    wait_s = waits_s[peer] = min(
-                        2 * waits_s.get(peer, context.timing.connection_retry_s), RETRY_MAX_S
-                    )
-                    due_at[peer] = now + wait_s
-                    nursery.start_soon(_dial, context, peer)
+            away = [peer for peer in known_peers(context) if peer not in connected]
+            for peer in turns.due(away, context.now()):
+                dials.add(peer)
             await trio.sleep(context.timing.connection_look_s)
+
+
+class _Turns:
+    """When to dial each peer that is away: soon at first, then after waits that double."""
+
+    def __init__(self, me: PeerId, timing: Timing) -> None:
+        self._me = me
+        self._timing = timing
+        self._due_at: dict[PeerId, float] = {}
+        self._waits_s: dict[PeerId, float] = {}
+
+    def due(self, away: list[PeerId], now: float) -> list[PeerId]:
+        """Return the peers of `away` to dial now. All other peers are forgotten."""
+        due_at, waits_s, due = self._due_at, self._waits_s, list[PeerId]()
+        self._due_at, self._waits_s = {}, {}
+        for peer in away:
+            first_s = 0.0 if self._me < peer else self._timing.others_turn_s
+            at = due_at.get(peer, now + first_s)
+            wait_s = waits_s.get(peer, self._timing.connection_retry_s)
+            if now >= at:
+                due.append(peer)
+                wait_s = min(2 * wait_s, RETRY_MAX_S)
+                at = now + wait_s
+            self._due_at[peer], self._waits_s[peer] = at, wait_s
+        return due
+
+
+class _Dials:
+    """Dial the peers added, each in one task at most, and in a bounded number of tasks in all.
+    Peers wait for a free task in the order in which they were added; members have tasks that no
+    other peer uses.
+    """
+
+    def __init__(self, context: Context, nursery: trio.Nursery) -> None:
+        self._context = context
+        self._nursery = nursery
+        self._members = _Lane(MEMBERS_DIALLED_MAX)
+        self._others = _Lane(OTHERS_DIALLED_MAX)
+        self._under_way: set[PeerId] = set()
+
+    def add(self, peer: PeerId) -> None:
+        """Dial `peer` as soon as a task is free, unless a dial of it is under way or waits."""
+        if peer in self._under_way:
+            return
+        is_member = self._context.ledger.snapshot.is_member(peer)
+        lane = self._members if is_member else self._others
+        lane.waiting[peer] = None
+        if lane.tasks < lane.tasks_max:
+            lane.tasks += 1
+            self._nursery.start_soon(self._work, lane)
+
+    async def _work(self, lane: _Lane) -> None:
+        while lane.waiting:
+            peer = next(iter(lane.waiting))
+            del lane.waiting[peer]
+            if peer not in self._under_way and self._context.admission.admits(peer):
+                self._under_way.add(peer)
+                await _dial(self._context, peer)
+                self._under_way.discard(peer)
+        lane.tasks -= 1
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Peers that wait for a dial, at most as many as the address book holds."""
+
+    tasks_max: int
+    tasks: int = 0
+    waiting: dict[PeerId, None] = field(default_factory=dict)
 
 
 def known_peers(context: Context) -> list[PeerId]:
@@ -129,7 +195,7 @@ def met_before(network: Network, home: Home, journal: Journal) -> list[str]:
     if cache.complaint:
         journal.write("peers-not-loaded", reason=cache.complaint)
     for peer, addresses in met.items():
-        network.remember(peer, addresses)
+        network.recall(peer, addresses)
     return newest_first(met)
 
 

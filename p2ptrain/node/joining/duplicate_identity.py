@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from random import SystemRandom
+from typing import NamedTuple
 
 import trio
 
@@ -23,6 +24,7 @@ from p2ptrain.net import Network
 from p2ptrain.node.joining.find_run import PrintLine
 from p2ptrain.node.state.changes import Changes
 from p2ptrain.node.state.context import Context
+from p2ptrain.node.state.threads import durably
 from p2ptrain.peers.duplicate_watch import (
     USUAL_TIMING,
     Duplicate,
@@ -64,6 +66,7 @@ class IdentityQuestions:
         self._admitted = admitted
         self._nursery = nursery
         self.under_way = 0
+        self.has_asked = False
         self.answers = Changes()
         """Rings when a question was answered or has failed."""
 
@@ -73,6 +76,7 @@ class IdentityQuestions:
         questions = self._watch.ask(*found, trio.current_time())
         for peer, question in questions:
             self.under_way += 1
+            self.has_asked = True
             self._nursery.start_soon(self._ask_one, peer, question)
 
     async def _ask_one(self, peer: PeerId, question: IdentityQuestion) -> None:
@@ -98,10 +102,10 @@ async def wait_until_unique(
     founders: Collection[PeerId],
     print_line: PrintLine,
     wait_s: float = USUAL_TIMING.start_wait_s,
-) -> None:
+) -> bool:
     """Return once no other process with our identity is known to live. This takes no time if no
     admitted member is connected, little if none has heard another process lately, and `wait_s`
-    otherwise.
+    otherwise. The value says whether a member could be asked.
 
     A proof must be signed by our own key, so a peer that merely claims that another process lives
     cannot keep this one from starting.
@@ -130,6 +134,7 @@ async def wait_until_unique(
             nursery.cancel_scope.cancel()
     if watch.duplicate is not None:
         raise in_use(watch.me, watch.duplicate)
+    return asking.has_asked
 
 
 async def watch_for_duplicates(context: Context) -> None:
@@ -166,6 +171,8 @@ async def _take_turn(context: Context, asking: IdentityQuestions) -> None:
     await _until_due(watch, asking)
     if context.now() >= watch.next_ask_s():
         asking.ask_members(context.ledger.snapshot.voters, context.ledger.snapshot.members)
+    if asking.has_asked and not asking.under_way and watch.may_start():
+        context.identities.first_question.end()
     await _count_on(context)
 
 
@@ -185,6 +192,13 @@ async def take_notice(context: Context, author: PeerId, payload: bytes) -> None:
         context.identities.news.notify_all()
 
 
+class Start(NamedTuple):
+    """A start of this identity. `members_answered`: members could be asked whether it is alone."""
+
+    incarnation: int
+    members_answered: bool
+
+
 async def start(
     network: Network,
     identity: Identity,
@@ -193,8 +207,8 @@ async def start(
     admitted: Admitted,
     print_line: PrintLine,
     timing: QuestionTiming = USUAL_TIMING,
-) -> int:
-    """Return the incarnation of this start, once no other process with its identity is known to
+) -> Start:
+    """Return this start with its incarnation, once no other process with its identity is known to
     live. `count_start` durably counts a start after the given number of earlier ones, and returns
     the new count.
 
@@ -204,7 +218,7 @@ async def start(
     """
     random = SystemRandom()
     draw = random.getrandbits(DRAW_BITS)
-    incarnation = incarnation_of(await trio.to_thread.run_sync(count, 0), draw)
+    incarnation = incarnation_of(await durably(count, 0), draw)
     watch = DuplicateWatch(
         identity.peer,
         run.id,
@@ -215,13 +229,13 @@ async def start(
         starting=True,
         timing=timing,
     )
-    await wait_until_unique(
+    answered = await wait_until_unique(
         network, watch, admitted, run.manifest.founders, print_line, timing.start_wait_s
     )
     behind = starts_of(watch.incarnation_to_exceed(trio.current_time()))
     if not behind:
-        return incarnation
-    return incarnation_of(await trio.to_thread.run_sync(count, behind), draw)
+        return Start(incarnation, answered)
+    return Start(incarnation_of(await durably(count, behind), draw), answered)
 
 
 def in_use(me: PeerId, found: Duplicate) -> IdentityInUse:
@@ -265,7 +279,7 @@ async def _count_on(context: Context) -> None:
     if not behind:
         return
     count = partial(start_count.count_start, context.home.starts, starts_of(behind))
-    counted = await trio.to_thread.run_sync(count)
+    counted = await durably(count)
     incarnation = incarnation_of(counted, draw_of(context.identities.incarnation))
     context.journal.write("counted-on", start=starts_of(incarnation), after=starts_of(behind))
     context.identities.watch.use_incarnation(incarnation)

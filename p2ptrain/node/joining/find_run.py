@@ -30,7 +30,7 @@ from p2ptrain.errors import (
 from p2ptrain.identity import Identity
 from p2ptrain.ids import PeerId
 from p2ptrain.names import label
-from p2ptrain.net import Network
+from p2ptrain.net import Accept, Network, anybody, attempt
 from p2ptrain.node.gossip.ask_peers import (
     ADMITTED,
     HELLO_PACE,
@@ -66,7 +66,8 @@ def known_run(home: Home, config: NodeConfig) -> Run | None:
 
 
 async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) -> Run:
-    """Return the checked run of a peer at one of `addresses`.
+    """Return the first checked run that a peer at one of `addresses` sends. Several are asked at
+    once, so a silent address delays no other.
 
     A peer that sends no run, another run, or a forged one only makes its own addresses useless.
 
@@ -87,22 +88,43 @@ async def fetch_run(network: Network, config: NodeConfig, addresses: list[str]) 
                 "run's organiser"
             ),
         )
-    left, useless = list(addresses), list[P2PTrainError]()
-    while left:
-        try:
-            peer = await _connect(network, config, left)
-        except (ConfigError, NetworkUnreachable) as exc:
-            raise _no_run([*useless, exc]) from exc
-        ways = [address for address in left if peer in address]
-        try:
-            run = await _run_of(network, peer, config, ways[0])
-            _check_expected(run, config)
-        except (NetworkUnreachable, RunMismatch, VersionMismatch) as exc:
-            useless.append(exc)
-            left = [address for address in left if address not in ways]
-        else:
-            return run
-    raise _no_run(useless)
+    survey = _Survey(network, config)
+    try:
+        await _connect(network, config, addresses, survey.ask)
+    except P2PTrainError as exc:
+        raise _no_run(survey.useless, addresses, exc) from exc
+    return survey.found[0]
+
+
+class _Survey:
+    """The answers of peers at several addresses. Each peer is asked once, at whichever of its
+    addresses it is met first.
+    """
+
+    def __init__(self, network: Network, config: NodeConfig) -> None:
+        self._network = network
+        self._config = config
+        self._locks: dict[PeerId, trio.Lock] = {}
+        self.found: list[Run] = []
+        self.useless: dict[PeerId, P2PTrainError] = {}
+        """Why the answer of each peer was of no use."""
+
+    async def ask(self, peer: PeerId, address: str) -> None:
+        """Return once `peer` has sent a run to trust.
+
+        Raises:
+            NetworkUnreachable, RunMismatch, VersionMismatch: it has not; the error says why.
+        """
+        async with self._locks.setdefault(peer, trio.Lock()):
+            if peer in self.useless:
+                raise self.useless[peer]
+            try:
+                run = await _run_of(self._network, peer, self._config, address)
+                _check_expected(run, self._config, f"{label(peer)} serves another run")
+            except (NetworkUnreachable, RunMismatch, VersionMismatch) as exc:
+                self.useless[peer] = exc
+                raise
+            self.found.append(run)
 
 
 async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: str) -> Run:
@@ -117,27 +139,33 @@ async def _run_of(network: Network, peer: PeerId, config: NodeConfig, address: s
         return Run.from_bytes(reply.manifest)
     except (PeerError, RemoteProtocolError) as exc:
         raise NetworkUnreachable(
-            f"{label(peer)} answers, but does not send a valid run",
+            f"{label(peer)} answers, but does not send a valid run: {exc.what}",
             code=exc.code,
-            evidence=[f"tried   {address}   {exc.what}"],
+            evidence=[attempt(address, exc.what)],
             likely="that node has a fault, runs another version, or is hostile",
             do="ask the run's organiser for the address of another node",
         ) from exc
 
 
-def _no_run(failures: list[P2PTrainError]) -> P2PTrainError:
-    """Return one error for all failures; the first gives code and advice."""
-    first, *others = failures
-    if not others:
-        return first
+def _no_run(
+    useless: Mapping[PeerId, P2PTrainError], addresses: list[str], exc: P2PTrainError
+) -> P2PTrainError:
+    """Return the error for a search that ended with `exc`, whose evidence names all addresses. A
+    peer that was reached and was of no use gives code and advice: it got furthest.
+    """
+    at = [next((useless[peer] for peer in useless if peer in each), None) for each in addresses]
+    first = next(filter(None, at), None)
+    if len(addresses) == 1 and addresses[0] not in "\n".join([exc.what, *exc.evidence]):
+        exc.evidence = (attempt(addresses[0], exc.what), *exc.evidence)
+    if first is None or len(addresses) == 1:
+        return exc
     kind: type[P2PTrainError] = NetworkUnreachable
     what = "no peer at these addresses sends a valid run"
-    if all(isinstance(each, RunMismatch) for each in failures):
+    if all(isinstance(each, RunMismatch) for each in at):
         kind, what = RunMismatch, "these addresses serve another run than the one you asked for"
-    elif all(isinstance(each, VersionMismatch) for each in failures):
+    elif all(isinstance(each, VersionMismatch) for each in at):
         kind, what = VersionMismatch, "these addresses serve runs of another version of p2ptrain"
-    evidence = [line for each in failures for line in each.evidence or [each.what]]
-    return kind(what, code=first.code, evidence=evidence, likely=first.likely, do=first.do)
+    return kind(what, code=first.code, evidence=exc.evidence, likely=first.likely, do=first.do)
 
 
 async def return_to(
@@ -220,15 +248,18 @@ async def reconnect(
         print_line(_continuing_offline(exc))
 
 
-async def _connect(network: Network, config: NodeConfig, addresses: list[str]) -> PeerId:
-    """Connect to the first peer that answers. Addresses given by the user are preferred.
+async def _connect(
+    network: Network, config: NodeConfig, addresses: list[str], accept: Accept = anybody
+) -> PeerId:
+    """Connect to the first peer that answers and that `accept` takes. Addresses given by the user
+    are preferred.
 
     Raises:
-        ConfigError, NetworkUnreachable: no peer answers.
+        ConfigError, NetworkUnreachable: no peer was taken; see `Network.connect_any`.
     """
     given = [address for address in addresses if address in config.bootstrap]
     met = [address for address in addresses if address not in config.bootstrap]
-    return await network.connect_any(given, or_else=met, deadline_s=CONNECT_S)
+    return await network.connect_any(given, or_else=met, deadline_s=CONNECT_S, accept=accept)
 
 
 def _continuing_offline(exc: NetworkUnreachable) -> str:
@@ -323,10 +354,12 @@ async def _refresh(
     return True if admission.admits(identity.peer) else None
 
 
-def _check_expected(run: Run, config: NodeConfig) -> None:
+def _check_expected(
+    run: Run, config: NodeConfig, what: str = "this is another run than the one you asked for"
+) -> None:
     if config.run is not None and run.id != config.run:
         raise RunMismatch(
-            "this is another run than the one you asked for",
+            f"{what}: {_in_words(run)}",
             evidence=[
                 f"you asked for {config.run}",
                 f"found     {_in_words(run)}",

@@ -30,6 +30,7 @@ from p2ptrain.net import Network
 from p2ptrain.node.gossip.ask_peers import AskingRate, PeerRank, first_good, in_order
 from p2ptrain.node.joining.base_server import encode_named
 from p2ptrain.node.joining.find_run import PrintLine
+from p2ptrain.node.state.threads import durably
 from p2ptrain.observe.journal import Journal
 from p2ptrain.peers.protocol_names import BASE_PROTOCOL
 from p2ptrain.run import Run
@@ -77,7 +78,7 @@ async def begin_at_checkpoint(
         return
     order = in_order(network.connected(), rank, draw)
     origin = Origin(await _fetched(network, order, rules, named, journal), named)
-    await trio.to_thread.run_sync(log.rewrite, [origin_bytes(origin)])
+    await durably(log.rewrite, [origin_bytes(origin)])
     print_line(f"ledger {origin.words}")
 
 

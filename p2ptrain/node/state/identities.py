@@ -11,6 +11,7 @@ import trio
 from p2ptrain.eviction import IsMember
 from p2ptrain.identity import Identity, verify
 from p2ptrain.ids import RunId
+from p2ptrain.node.state.first_question import FirstQuestion
 from p2ptrain.peers.duplicate_watch import USUAL_TIMING, DuplicateWatch, QuestionTiming
 from p2ptrain.peers.identity_mailboxes import IdentityMailboxes
 from p2ptrain.peers.incarnations import Incarnations
@@ -32,6 +33,8 @@ class Identities:
     """The newest incarnation of each other peer."""
     mailboxes: IdentityMailboxes
     """Questions of other peers, and notes that wait for them here."""
+    first_question: FirstQuestion
+    """Holds back the first messages of the ledger. `duplicate_identity` ends it."""
     news: Changes
     """Rings when a peer asked or answered whether we are alone."""
     replays: ReplayedHeartbeats = field(default_factory=ReplayedHeartbeats)
@@ -47,14 +50,20 @@ class Identities:
         is_member: IsMember,
         news: Changes,
         timing: QuestionTiming = USUAL_TIMING,
+        *,
+        members_answered: bool,
     ) -> Identities:
-        """Return the state of a node that has just taken this incarnation."""
+        """Return the state of a node that has just taken this incarnation. `members_answered`: it
+        has already asked members whether it is alone.
+        """
         random = SystemRandom()
         watch = DuplicateWatch(
             identity.peer, run, incarnation, identity.sign, verify, random, timing=timing
         )
         incarnations = Incarnations(is_member)
-        return cls(watch, incarnations, IdentityMailboxes(incarnations, is_member), news)
+        desk = IdentityMailboxes(incarnations, is_member)
+        question = FirstQuestion(answered=members_answered, limit_s=timing.start_wait_s)
+        return cls(watch, incarnations, desk, question, news)
 
     @property
     def incarnation(self) -> int:

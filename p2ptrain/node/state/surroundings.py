@@ -41,5 +41,8 @@ class Surroundings:
     """The number of this process among all processes that ever had this identity."""
     doubts: tuple[Caution, ...] = ()
     """Cautions found in this machine before the start."""
+    members_answered: bool = True
+    """Whether this node could ask members, when it started, if another process has its identity. If
+    not, its first messages of agreement wait until it has asked."""
     clock: Callable[[], float] = trio.current_time
     """The local monotonic clock, in seconds."""

@@ -2,7 +2,8 @@
 
 | work | limiter | threads |
 |---|---|---|
-| durable writes: votes, decided entries, evidence, the head | `durably`, here | 4 |
+| durable writes: votes, decided entries, evidence, starts, the head | `durably`, here | 4 |
+| what the ledger's task reads between events | `durably`, here | of these 4 |
 | dials and accepts of a ring's edges | `reduce_links.THREADS_MAX` | see there |
 | DNS lookups of dials | `net/names`: for our user, members, others | 4, 8, 2 |
 | everything else: reading, hashing, kernels, snapshots, trainers | trio's own | 40 |
@@ -47,7 +48,9 @@ def switch_threads_often() -> None:
 
 async def durably(write: Callable[..., Result], *args: object) -> Result:
     """Run `write(*args)`, a write that must be durable before the node goes on, and return its
-    result. Its threads are reserved for such writes."""
+    result. Its threads are reserved for such writes, and for the reads that the ledger's task does
+    between events, since a vote would wait for those too.
+    """
     return await trio.to_thread.run_sync(write, *args, limiter=_DURABLE)
 
 

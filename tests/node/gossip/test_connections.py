@@ -16,6 +16,7 @@ from p2ptrain.ledger.messages.events import PeerHeight
 from p2ptrain.ledger.messages.peer_reports import PeerDown, PeerUp
 from p2ptrain.net import PeerCache, PeerDisconnected
 from p2ptrain.node.gossip.connections import (
+    OTHERS_DIALLED_MAX,
     find_peers,
     known_peers,
     met_before,
@@ -24,7 +25,7 @@ from p2ptrain.node.gossip.connections import (
     watch_peers,
 )
 from p2ptrain.node.state.ledger_port import EVENTS_MAX
-from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled
+from tests.node.rig import ANN, BOB, CAI, NewRig, heartbeat, opening, rig, settled, somebody
 
 
 async def test_member_that_never_speaks_counts_as_down_after_a_while(tmp_path: Path) -> None:
@@ -149,6 +150,42 @@ async def test_peer_with_the_smaller_id_dials_first(
     await trio.testing.wait_all_tasks_blocked()
     expected = {peer for peer in (ANN.peer, BOB.peer, CAI.peer) if r.context.me < peer}
     assert set(dialled) == expected
+
+
+async def test_number_of_dials_is_bounded_and_members_do_not_wait_for_others(
+    tmp_path: Path, new_rig: NewRig, nursery: trio.Nursery
+) -> None:
+    """In an open run anybody can announce addresses that drop packets: each dial takes seconds."""
+    crowd = [somebody(number).peer for number in range(1, 3 * OTHERS_DIALLED_MAX)]
+    r = await new_rig(tmp_path, allowed=[ANN.peer, *crowd])
+    r.wait_for(connection_look_s=0.01, connection_retry_s=0.0, others_turn_s=0.0)
+    r.decide(replace(opening(r.context.ledger.snapshot), learners=(ANN.peer,)))
+    dialled: list[PeerId] = []
+    looks: list[int] = []
+    over = trio.Semaphore(0)
+
+    def connected() -> set[PeerId]:
+        looks.append(len(dialled))
+        return set()
+
+    async def connect_peer(peer: PeerId, *, deadline_s: float) -> None:
+        dialled.append(peer)
+        await over.acquire()
+
+    r.network.connected = connected  # type: ignore[method-assign]
+    r.network.connect_peer = connect_peer  # type: ignore[attr-defined]
+    for peer in [*crowd, ANN.peer]:
+        r.network.remember(peer, ["/ip4/192.0.2.1/tcp/1"])
+    nursery.start_soon(stay_connected, r.context)
+    await settled(lambda: len(dialled) == OTHERS_DIALLED_MAX + 1)
+    looks.clear()
+    await settled(lambda: len(looks) > 20)
+    assert set(dialled) == {ANN.peer, *crowd[:OTHERS_DIALLED_MAX]}, "a member, and the first others"
+    assert len(dialled) == OTHERS_DIALLED_MAX + 1, "each of them once"
+    for _ in dialled:
+        over.release()
+    await settled(lambda: set(crowd[: 2 * OTHERS_DIALLED_MAX]) <= set(dialled))
+    assert len(nursery.child_tasks) == 1
 
 
 async def test_addresses_are_saved_when_the_node_ends(tmp_path: Path) -> None:

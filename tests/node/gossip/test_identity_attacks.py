@@ -152,7 +152,7 @@ async def started_again(r: Rig) -> None:
 
     counted = start_count.read_start_count(context.home.starts)
     with trio.fail_after(20):
-        incarnation = await start(
+        incarnation, _ = await start(
             context.network,
             context.identity,
             r.run,
@@ -262,7 +262,7 @@ async def test_restored_home_counts_on_above_the_numbers_it_signed(
 
     r.network.peers, r.network.answer = {ANN.peer}, remembers
     count = partial(start_count.count_start, r.context.home.starts)
-    incarnation = await start(
+    incarnation, _ = await start(
         r.context.network, r.context.identity, r.run, count, r.context.admission.admits, print
     )
     assert starts_of(incarnation) == start_count.read_start_count(r.context.home.starts) == 41

@@ -147,3 +147,18 @@ async def test_reaching_a_neighbour_has_one_deadline(tmp_path: Path, answers: bo
             r.network.answer = introduce
             with trio.fail_after(USUAL.reduce.dial_s - 1.0), pytest.raises(PeerError):
                 await reach(r.context, ANN.peer, key(r.context, r.context.me), ReduceLinks())
+
+
+async def test_ring_does_not_dial_a_loopback_data_plane_of_a_remote_neighbour(
+    tmp_path: Path,
+) -> None:
+    """Otherwise a member could make us connect to services that listen here for local programs."""
+    async with rig(tmp_path) as r:
+        r.wait_for(edge_s=0.5)
+        r.network.sites[ANN.peer] = "10.0.0.2"
+        with neighbour(ANN) as ann:
+            r.network.answer = ann.introduce
+            edges = ReduceLinks()
+            with pytest.raises(PeerError, match="on a loopback address"):
+                await reach(r.context, ANN.peer, key(r.context, r.context.me), edges)
+        assert (len(ann.inbox), edges.open) == (0, {})

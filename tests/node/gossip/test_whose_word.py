@@ -26,6 +26,7 @@ from p2ptrain.identity import Identity, load_or_create
 from p2ptrain.ids import PeerId
 from p2ptrain.ledger.chain.values import Commit, Participant, Roster, Terms
 from p2ptrain.ledger.history.base import encode_base
+from p2ptrain.net import Accept
 from p2ptrain.node.gossip import connections
 from p2ptrain.node.gossip.amendment_gossip import keep_amended
 from p2ptrain.node.gossip.connections import bootstrap_again, stay_connected
@@ -111,7 +112,7 @@ class Volunteer:
         self.admission.set_run(self.run)
 
     async def _connect_any(
-        self, given: Sequence[str], *, or_else: Sequence[str], deadline_s: float
+        self, given: Sequence[str], *, or_else: Sequence[str], deadline_s: float, accept: Accept
     ) -> PeerId:
         self.dialled.append([*given, *or_else])
         raise NetworkUnreachable("nobody answers")
@@ -154,10 +155,11 @@ async def test_volunteer_learns_addresses_from_members_not_strangers(tmp_path: P
     volunteer.network.peers.remove(FRIEND.peer)
     with trio.move_on_after(0.1):
         await volunteer.waits()
-    assert volunteer.network.addresses_by_peer == {}
+    assert volunteer.network.hearsay == {}
     volunteer.network.peers.add(FRIEND.peer)
     await volunteer.waits()
-    assert volunteer.network.addresses_by_peer == {BOB.peer: ["/ip4/192.0.2.7/tcp/1"]}
+    assert volunteer.network.hearsay == {BOB.peer: ["/ip4/192.0.2.7/tcp/1"]}
+    assert volunteer.network.addresses_by_peer == {}, "only BOB itself announces its addresses"
 
 
 async def test_volunteer_dials_bootstrap_peers_despite_a_stranger(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from p2ptrain.errors import (
     VersionMismatch,
 )
 from p2ptrain.ids import PeerId
+from p2ptrain.net import Accept
+from p2ptrain.net.faults import none_answered
 from p2ptrain.node.joining.find_run import fetch_run, return_to
 from p2ptrain.peers.hello_messages import HelloReply, encode_reply
 from p2ptrain.run import Run
@@ -34,13 +36,19 @@ class Addresses:
     manifests: dict[PeerId, bytes]
 
     async def connect_any(
-        self, addresses: Sequence[str], *, or_else: Sequence[str], deadline_s: float
+        self, addresses: Sequence[str], *, or_else: Sequence[str], deadline_s: float, accept: Accept
     ) -> PeerId:
-        for some in (addresses, or_else):
-            for peer in self.manifests:
-                if peer in some:
-                    return peer
-        raise NetworkUnreachable("nobody answers", evidence=[*addresses, *or_else])
+        failures: list[tuple[str, P2PTrainError]] = []
+        for address in [*addresses, *or_else]:
+            try:
+                if address not in self.manifests:
+                    raise NetworkUnreachable("nobody answers")
+                await accept(PeerId(address), address)
+            except P2PTrainError as exc:
+                failures.append((address, exc))
+            else:
+                return PeerId(address)
+        raise none_answered(failures)
 
     async def request(self, peer: PeerId, *rest: object, **limits: object) -> bytes:
         if not self.manifests[peer]:
@@ -63,7 +71,7 @@ async def failure(folder: Path, manifests: dict[PeerId, bytes]) -> P2PTrainError
 async def test_all_addresses_of_another_run_are_a_mismatch(tmp_path: Path, run: Run) -> None:
     error = await failure(tmp_path, {ANN.peer: run.to_bytes(), BOB.peer: run.to_bytes()})
     assert isinstance(error, RunMismatch)
-    assert (error.exit_code, error.code, len(error.evidence)) == (3, "RUN-MISMATCH", 4)
+    assert (error.exit_code, error.code, len(error.evidence)) == (3, "RUN-MISMATCH", 2)
     assert error.what == "these addresses serve another run than the one you asked for"
 
 
