@@ -21,11 +21,12 @@ from p2ptrain.net.addresses import Address, parse_told
 
 PEERS_MAX = 2048
 ADDRESSES_PER_PEER_MAX = 8
-"""Further addresses are ports of earlier restarts."""
+"""Older addresses are usually ports that the peer used before a restart."""
 NAMES_PER_PEER_MAX = 2
 """DNS names among the addresses of a peer. A lookup may occupy a thread for half a minute."""
 HEARSAY_S = 600.0
-"""Lifetime of hearsay in seconds. The DHT is asked every minute, so true addresses come again."""
+"""Lifetime of hearsay in seconds. We query the DHT every minute, so correct addresses are heard
+again in time."""
 HEARSAY_PEERS_MAX = 256
 HEARSAY_PER_PEER_MAX = 4
 HEARSAY_LOOKED_AT_MAX = 16
@@ -35,11 +36,12 @@ FILE_BYTES_MAX = 1 << 21
 class AddressBook:
     """The addresses of peers, by source.
 
-    Addresses that a peer signed itself, and addresses where it has answered, come first. These
-    *known* addresses are kept until newer ones displace them. When the book is full, it forgets the
-    peers that have been silent longest, members last. Statements of others about a peer are
-    *hearsay*. Hearsay is tried after the known addresses, never displaces one, and expires. It
-    never contains names, because a name would make us query a DNS server that a stranger chose.
+    Addresses that a peer signed, and addresses at which it has answered, come first. These *known*
+    addresses are kept until newer ones displace them. When the book is full, it forgets the peers
+    that have been silent longest, and forgets members only after all other peers. What other peers
+    say about a peer's addresses is *hearsay*. Hearsay is tried after the known addresses, never
+    displaces them, and expires. It never contains DNS names, because a name would make us query a
+    DNS server that a stranger chose.
     """
 
     def __init__(self, is_member: IsMember = nobody) -> None:
@@ -48,8 +50,8 @@ class AddressBook:
         self._hearsay: dict[PeerId, tuple[float, list[Address]]] = {}
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Put `addresses`, in their order, before the known ones; skip malformed ones. Call this
-        only for addresses that `peer` itself has announced.
+        """Put `addresses`, in their order, before the known ones. Malformed addresses are skipped.
+        Call this only for addresses that `peer` itself has announced.
         """
         told = parse_told(addresses, peer)
         if not told or not is_peer_id(peer):
@@ -63,7 +65,7 @@ class AddressBook:
     def hear(self, peer: PeerId, addresses: Iterable[str], now: float) -> None:
         """Record that another peer says that `peer` is at `addresses`.
 
-        A lie costs a failed dial: the handshake proves who answers.
+        A lie costs only a failed dial, because the handshake proves who answers.
         """
         told = parse_told(islice(addresses, HEARSAY_LOOKED_AT_MAX), peer)
         told = [address for address in told if not address.is_name][:HEARSAY_PER_PEER_MAX]
@@ -75,14 +77,14 @@ class AddressBook:
             del self._hearsay[most_dispensable(self._hearsay, self._is_member)]
 
     def addresses_of(self, peer: PeerId, now: float) -> list[Address]:
-        """Return the known addresses, the newest first, and then hearsay that has not expired."""
+        """Return the known addresses, newest first, then hearsay that has not expired."""
         until, heard = self._hearsay.get(peer, (now, []))
         return list(
             dict.fromkeys([*self._addresses.get(peer, ()), *(heard if until > now else ())])
         )
 
     def known(self, peer: PeerId) -> list[Address]:
-        """Return the known addresses of `peer`, the newest first, without hearsay."""
+        """Return the known addresses of `peer`, newest first, without hearsay."""
         return list(self._addresses.get(peer, ()))
 
     def peers(self, now: float) -> list[PeerId]:
@@ -108,19 +110,20 @@ def _with_few_names(addresses: Iterable[Address]) -> list[Address]:
 
 def newest_first(met: Mapping[PeerId, list[str]]) -> list[str]:
     """Return all addresses of a snapshot in the order to dial them. First comes the newest address
-    of each peer, beginning with the peer heard of last; then the second newest of each, and so on.
+    of each peer, starting with the peer heard from most recently; then the second-newest address of
+    each, and so on.
     """
     ranks = zip_longest(*reversed(list(met.values())))
     return [address for rank in ranks for address in rank if address is not None]
 
 
 class PeerCache:
-    """A file of peers met before. It may be lost or broken at any time; then it counts as empty."""
+    """A file of peers met before. A lost or damaged file counts as empty."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.complaint = ""
-        """The reason why `load` ignored the file, for the journal; empty if it did not."""
+        """Why `load` ignored the file, for the journal; empty if it did not."""
 
     def load(self) -> dict[PeerId, list[str]]:
         """Return the addresses by peer, each checked; {} if there is no file or it is malformed."""
@@ -136,11 +139,11 @@ class PeerCache:
         return self._checked(content)
 
     def save(self, addresses: Mapping[PeerId, Iterable[str]], is_member: IsMember = nobody) -> None:
-        """Replace the file atomically by the addresses of a snapshot. If they exceed what `load`
-        would read, the members' are kept, and then the newest.
+        """Atomically replace the file's content with a snapshot. If the snapshot is longer than
+        `load` would read, keep members first, then the newest peers.
 
         Raises:
-            OSError: the disk is full or the folder is not ours.
+            OSError: the disk is full or the folder is not writable.
         """
         content = _fitting(addresses, is_member)
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=self._path.name)
@@ -158,7 +161,7 @@ class PeerCache:
                 raise ValueError("it is too large")
             value = json.loads(content)
             if not isinstance(value, dict):
-                raise ValueError("it holds no table")
+                raise ValueError("it does not contain a JSON object")
         except (ValueError, RecursionError) as exc:
             self.complaint = f"the peer cache {self._path} was ignored: {exc}"
             return {}

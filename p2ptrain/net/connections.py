@@ -1,8 +1,8 @@
 """The connected peers, announced as events, and the limits on strangers.
 
-libp2p may hold two connections to one peer when both dialled at once, and may report the end of a
-connection whose beginning it did not report. So connections are kept in sets: a peer is connected
-while its set is not empty.
+libp2p can hold two connections to one peer if both sides dialled at once, and can report the end of
+a connection without having reported its start. So we keep a set of connections per peer, and a peer
+is connected while its set is not empty.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from p2ptrain.net.feed import Feed
 
 EVENTS_MAX = 1024
 PER_PEER_MAX = 4
-"""Two remain when both sides dial at once. The limit stops a peer that keeps dialling."""
+"""Two connections remain when both sides dial at once. The limit stops a peer that keeps dialling.
+"""
 STRANGERS_MAX = 64
-"""Connections of peers that are not admitted: they send a hello, ask to join, and wait."""
+"""Connections of peers that are not admitted. They say hello, ask to join, and wait."""
 OTHERS_MAX = 320
-"""Connections of all peers that are not members. The rest of the host's 512 serve a hundred
-members, some with two. Without this limit, anybody could occupy all connections of an open run."""
+"""Connections of all peers that are not members. The rest of the host's 512 connections are for up
+to a hundred members, some with two connections each. Without this limit, anybody could occupy all
+connections of an open run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,11 @@ class Connections(INotifee):
         return set(self._open)
 
     def site_of(self, peer: PeerId) -> str:
-        """Return the address group of its first connection, as far as known; empty if unknown."""
+        """Return the address group of the peer's first connection; empty if unknown."""
         return self._sites.get(peer, "")
 
     def refresh(self) -> None:
-        """Update the strangers after a change of admission."""
+        """Update which connected peers count as strangers, after a change of admission."""
         for peer in self._open:
             if self._admitted(peer):
                 self._strangers.pop(peer, None)
@@ -101,7 +103,9 @@ class Connections(INotifee):
                 self._drop(oldest)
 
     def _is_one_other_too_many(self, peer: PeerId) -> bool:
-        """Return whether it exceeds OTHERS_MAX. Earlier ones stay: they may soon be members."""
+        """Return whether this peer exceeds OTHERS_MAX. Earlier peers stay: they may soon be
+        members.
+        """
         if self._is_member(peer):
             return False
         others = [known for each, known in self._open.items() if not self._is_member(each)]
@@ -137,6 +141,6 @@ def _peer_of(conn: INetConn) -> PeerId:
 
 
 def _site_of(conn: INetConn) -> str:
-    muxed: Any = conn.muxed_conn  # which its interface does not say
+    muxed: Any = conn.muxed_conn  # its interface does not declare `get_remote_address`
     remote = muxed.get_remote_address()
     return site_of(remote[0]) if remote else ""

@@ -1,7 +1,7 @@
 """The control plane: one libp2p host, and the operations that the node uses.
 
 `open_network` starts it. `Network` is a thin interface to the parts of this package. It does not
-know runs, ledgers or heartbeats: protocols, topics and payloads are the caller's.
+know about runs, ledgers or heartbeats: callers supply protocols, topics and payloads.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Network:
 
     @property
     def events(self) -> trio.MemoryReceiveChannel[Event]:
-        """PeerConnected and PeerDisconnected events. If they are not read, the oldest are lost."""
+        """PeerConnected and PeerDisconnected events. Unread events are dropped, oldest first."""
         return self._connections.feed.receiver
 
     def addresses(self) -> list[str]:
@@ -87,14 +87,14 @@ class Network:
 
     def remember(self, peer: PeerId, addresses: Iterable[str]) -> None:
         """Record known addresses of `peer`; malformed ones are skipped. Call this only for
-        addresses that `peer` itself announced, or that an earlier start knew.
+        addresses that `peer` itself announced, or that were known before a restart.
         """
         if peer != self.peer:
             self._book.remember(peer, addresses)
 
     def hear(self, peer: PeerId, addresses: Iterable[str]) -> None:
-        """Record that another peer says that `peer` is at `addresses`. For ten minutes they are
-        tried after the known ones. DNS names among them are dropped.
+        """Record that another peer says that `peer` is at `addresses`. They are tried after the
+        known ones, for ten minutes. DNS names are dropped.
         """
         if peer != self.peer:
             self._book.hear(peer, addresses, trio.current_time())
@@ -128,11 +128,11 @@ class Network:
         or_else: Sequence[str] = (),
         deadline_s: float = DIAL_S,
     ) -> PeerId:
-        """Connect to the first of `addresses` that answers, else to one of `or_else`, which have
-        the same time again.
+        """Connect to the first of `addresses` that answers. If none does, try `or_else`, again
+        within `deadline_s`.
 
         Raises:
-            ConfigError, NetworkUnreachable: none answers; the evidence has a line for each.
+            ConfigError, NetworkUnreachable: no address answered; the evidence has a line for each.
         """
         return await self._dialler.connect_any(addresses, or_else=or_else, deadline_s=deadline_s)
 
@@ -163,14 +163,15 @@ class Network:
     ) -> bytes:
         """Send a request to `peer`, dialling it first if necessary, and wait for its reply.
 
-        The handler may see a request twice if a connection breaks in the middle.
+        The handler may see a request twice if the connection breaks during it.
 
         Raises:
-            PeerUnreachable: no connection; or it refused (PEER-REFUSED) or failed (PEER-FAILED).
+            PeerUnreachable: no connection, or the peer refused (PEER-REFUSED) or failed
+                (PEER-FAILED).
             PeerLost: the connection broke.
             PeerTooSlow: no reply within `deadline_s`.
-            RemoteProtocolError: the reply is longer than `bytes_max`, or it calls our request
-            malformed.
+            RemoteProtocolError: the reply is longer than `bytes_max`, or it says that our request
+                is malformed.
         """
         ends = trio.current_time() + deadline_s
         if peer not in self._connections.peers():
@@ -183,24 +184,24 @@ class Network:
     def handle(
         self, protocol: str, handler: Handler, *, bytes_max: int = 1 << 16, anyone: bool = False
     ) -> None:
-        """Let `await handler(peer, payload)` make the reply to requests of `protocol` from now on.
+        """Answer requests of `protocol` with `await handler(peer, payload)` from now on.
 
         Peers that are not admitted are refused unless `anyone`. A handler may raise
         RemoteProtocolError (malformed), NotAuthorised (refused) or another P2PTrainError (failed);
-        its text goes to the peer. Any other exception is logged and costs only that request.
+        its text is sent to the peer. Any other exception is logged and fails only that request.
         """
         self._responder.handle(protocol, Service(handler, bytes_max, anyone))
 
     async def publish(self, topic: str, payload: bytes) -> None:
-        """Send `payload`, signed, to all admitted peers that follow `topic`; peers forward it.
+        """Sign `payload` and send it to all admitted peers that follow `topic`; peers forward it.
 
-        Best effort: messages have no order, and if more than about thirty are sent in one go, the
-        last are lost.
+        Best effort: messages can arrive in any order, and if more than about thirty are sent at
+        once, the last ones are lost.
         """
         await self._gossip.publish(topic, payload)
 
     def subscribe(self, topic: str) -> SharedFeed[bytes]:
-        """Return a feed of (author, payload), with signature and admission already checked."""
+        """Return a feed of (author, payload). Signatures and admission have been checked."""
         feed, new = self._gossip.feed(topic)
         if new:
             self._nursery.start_soon(contained(self._gossip.follow), topic)
@@ -208,7 +209,7 @@ class Network:
 
     def judge(self, topic: str, judge: Judge) -> None:
         """Let `judge(forwarder, author, payload)` decide which messages of `topic` are delivered
-        and passed on. It is called before their signatures are checked.
+        and forwarded. It is called before the signature check.
         """
         self._gossip.pubsub.judges[topic] = judge
 
@@ -217,21 +218,23 @@ class Network:
         self._members = frozenset(members)
 
     def take_floods(self) -> dict[PeerId, int]:
-        """Return the refused gossip by neighbour since the last call."""
+        """Return the number of refused gossip messages per neighbour since the last call."""
         return self._gossip.intake.take_refused()
 
     def refresh_admission(self) -> None:
-        """Call this when `admitted` may give another answer than before for any peer."""
+        """Call this when the result of `admitted` may have changed for any peer."""
         self._gossip.pubsub.refresh()
         self._connections.refresh()
 
     async def provide(self, key: str) -> None:
-        """Announce in the DHT that we take part in the run `key`. Best effort, so repeat it."""
+        """Announce in the DHT that we take part in the run `key`. Best effort, so call it
+        repeatedly.
+        """
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:
-        """Return the peers on record for `key`, with their addresses. Addresses from other peers
-        are recorded as by `hear`.
+        """Return the providers of `key`, with their addresses. What other peers say about addresses
+        is recorded as by `hear`.
         """
         return await self._discovery.find_providers(key)
 
@@ -280,9 +283,9 @@ async def open_network(
 ) -> AsyncIterator[Network]:
     """Run a network while the block lasts.
 
-    `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any port; empty list: dial
-    only). If `announce` is given, others are told these addresses instead. `admitted` is called
-    often and must answer at once.
+    `listen` holds addresses such as /ip4/0.0.0.0/tcp/4201 (port 0: any free port; empty list: dial
+    only). If `announce` is given, it is announced to other peers instead. `admitted` is called
+    often and must return quickly.
 
     Raises:
         ConfigError: ADDR-SYNTAX, ADDR-LISTEN, PORT-IN-USE, LOCK-FOLDER, LISTEN-FAILED.
@@ -300,7 +303,7 @@ async def open_network(
 
 @asynccontextmanager
 async def _unwrapped() -> AsyncIterator[None]:
-    """Unwrap a single exception that the block raised from the groups of libp2p's nurseries."""
+    """If the block raised only one exception, unwrap it from the groups of libp2p's nurseries."""
     try:
         yield
     except BaseExceptionGroup as group:
