@@ -58,7 +58,7 @@ _WORDS = {
 
 
 def scope_of(address: Address) -> Scope:
-    """Return the scope of an address. 0.0.0.0 counts as loopback, because dialling it reaches us."""
+    """Return the scope of an address. 0.0.0.0 counts as loopback: dialling it reaches us."""
     if address.is_name:
         return Scope.NAME
     host: IpAddress = ipaddress.ip_address(address.host)
