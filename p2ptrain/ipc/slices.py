@@ -62,7 +62,9 @@ class Welcome:
         if type(self.generation) is not int or self.generation < 0:
             raise ValueError(f"generation is {self.generation!r}, not a count")
         if not isinstance(self.config, str) or len(self.config) > CONFIG_CHARACTERS_MAX:
-            raise ValueError(f"config is not a string of at most {CONFIG_CHARACTERS_MAX} characters")
+            raise ValueError(
+                f"config is not a string of at most {CONFIG_CHARACTERS_MAX} characters"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class Refused:
 
     def __post_init__(self) -> None:
         if not isinstance(self.reason, str) or len(self.reason) > REASON_CHARACTERS_MAX:
-            raise ValueError(f"reason is not a string of at most {REASON_CHARACTERS_MAX} characters")
+            raise ValueError(
+                f"reason is not a string of at most {REASON_CHARACTERS_MAX} characters"
+            )
 
 
 @dataclass(frozen=True, slots=True)

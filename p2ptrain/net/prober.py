@@ -55,7 +55,7 @@ async def _probe_host(address: Address, host: str, deadline_s: float) -> None:
                 raise _connect_failed(address, exc, time.monotonic() - started) from exc
         if scope.cancelled_caught:
             raise DialFailed(address, "NET-TIMEOUT", f"no answer for {deadline_s:.1f} s")
-            # On a busy machine, the connection may succeed only when no time is left.
+        # On a busy machine, the connection may succeed only when no time is left.
         left_s = max(0.0, deadline_s - (time.monotonic() - started))
         await _read_banner(address, sock, left_s)
 

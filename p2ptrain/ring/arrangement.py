@@ -141,7 +141,7 @@ def estimate_s(
             uplinks[peer] = max(uplinks[peer], rate)
     for place, parts in loads.sent.items():
         slowest_s = max(slowest_s, parts * part_bytes / uplinks[order[place]])
-        # A part goes round the whole ring. In the other schedules all its hops may be slow ones.
+    # A part goes round the whole ring. In the other schedules all its hops may be slow ones.
     delay_s = statistics.fmean(delays_s) if schedule == "ring" else max(delays_s)
     connections = len(loads.partners) * streams_for(schedule, count, payload_bytes)
     return loads.hops * delay_s + slowest_s + CONNECT_S * connections

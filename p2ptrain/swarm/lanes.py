@@ -224,7 +224,7 @@ class Fetch(Generic[SourceT]):
             do="nothing: the node retries with the peers that are connected then",
         )
 
-        # The methods below run in the threads of lanes.
+    # The methods below run in the threads of lanes.
 
     def _run_lane(self, lane: Lane, source: SourceT) -> None:
         try:

@@ -323,8 +323,8 @@ class Picker(Generic[LaneT]):
         chunks = self._free & ~lacks.ever or self._again(lacks, now)
         if not chunks:
             return None
-            # Among the chunks that one lane lacks, prefer those that the next lane lacks too,
-            # and so on.
+        # Among the chunks that one lane lacks, prefer those that the next lane lacks too,
+        # and so on.
         for other in self._paces:
             chunks = chunks & self._lacks[other].ever or chunks
         return self._digests[(chunks & -chunks).bit_length() - 1]
