@@ -235,8 +235,8 @@ class Picker(Generic[LaneT]):
         return [digest for digest, number in self._numbers.items() if hopeless >> number & 1]
 
     def next(self, lane: LaneT, now: float) -> Digest | None:
-        """Return the chunk to request from this lane now, and mark it as requested. Return None if
-        there is nothing to request.
+        """Return a chunk to request from this lane now, or None. The chunk is marked as
+        requested.
         """
         pace = self._paces.get(lane)
         if pace is None or len(pace.open) >= pace.in_flight_max(self._in_flight_max):
