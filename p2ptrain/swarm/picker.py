@@ -73,9 +73,7 @@ _LEARNING_RATE = 0.25
 
 @dataclass(slots=True)
 class Pace:
-    """The measured rate of one lane. `interval_s` is the time between its chunks while it is
-    busy.
-    """
+    """The measured rate of one lane. `interval_s` is the time between chunks while it is busy."""
 
     open: dict[Digest, float] = field(default_factory=dict)
     """When each request was sent that the lane has not answered yet."""
