@@ -91,7 +91,7 @@ def test_certificate_not_signed_by_its_own_key_is_refused() -> None:
 
 
 def test_certificate_without_the_extension_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="names no peer"):
+    with pytest.raises(RemoteProtocolError, match="does not name a peer"):
         peer_of_certificate(forged(None))
 
 

@@ -78,7 +78,7 @@ def test_reason_names_every_schedule_that_was_compared() -> None:
     found = arrangement(named(16), 250_000, FAR)
     assert found.reason == (
         "estimated: ring 1.5 s, direct 0.17 s, grid 0.23 s; "
-        "the order: its slowest edge is the fastest known"
+        "the order: its slowest edge is the fastest that was found"
     )
 
 
@@ -120,7 +120,7 @@ def test_unavoidable_impossible_connection_is_reported() -> None:
         "ring",
         (a, b, c),
         inf,
-        "in every order some neighbours cannot connect: peer-000 and peer-001",
+        "no order of the peers avoids pairs that cannot connect: peer-000 and peer-001",
         ((a, b),),
     )
 
@@ -133,7 +133,7 @@ def test_four_bits_avoid_a_ring_of_more_than_four_peers() -> None:
         paths = alike(peers, 62.5e6, 0.05)
         found = arrangement(peers, 1 << 31, paths, current=current, is_coarse=True)
         assert found.schedule == chosen
-        assert ("would round 4 bits too often" in found.reason) == (chosen != "ring")
+        assert ("would add too much rounding error" in found.reason) == (chosen != "ring")
         assert arrangement(peers, 1 << 31, paths, current=current).schedule == "ring"
 
 
