@@ -32,7 +32,7 @@ fetcher gets 64 kB per second. A fetcher gives up a source that does not send fo
 
 
 class Rank(Enum):
-    """What bytes are sent for, in order of precedence."""
+    """The use of bytes, in order of precedence."""
 
     RING = 0
     SWARM = 1

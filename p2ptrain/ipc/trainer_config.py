@@ -177,8 +177,8 @@ MEMORY_LIKE = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Halving:
-    """What was learned from running out of memory: a rank on `device`, with `memory_bytes` free,
-    can compute at most `micro_batch` sequences at once.
+    """A limit found by running out of memory: a rank on `device`, with `memory_bytes` free, can
+    compute at most `micro_batch` sequences at once.
     """
 
     device: str

@@ -38,10 +38,10 @@ class AddressBook:
 
     Addresses that a peer signed, and addresses at which it has answered, come first. These *known*
     addresses are kept until newer ones displace them. When the book is full, it forgets the peers
-    that have been silent longest, and forgets members only after all other peers. What other peers
-    say about a peer's addresses is *hearsay*. Hearsay is tried after the known addresses, never
-    displaces them, and expires. It never contains DNS names, because a name would make us query a
-    DNS server that a stranger chose.
+    that have been silent longest, and forgets members only after all other peers. Statements of
+    other peers about a peer's addresses are *hearsay*. Hearsay is tried after the known addresses,
+    never displaces them, and expires. It never contains DNS names, because a name would make us
+    query a DNS server that a stranger chose.
     """
 
     def __init__(self, is_member: IsMember = nobody) -> None:

@@ -233,8 +233,8 @@ class Network:
         await self._discovery.provide(key, self.addresses())
 
     async def find_providers(self, key: str) -> list[Found]:
-        """Return the providers of `key`, with their addresses. What other peers say about addresses
-        is recorded as by `hear`.
+        """Return the providers of `key`, with their addresses. Addresses that other peers report
+        are recorded as by `hear`.
         """
         return await self._discovery.find_providers(key)
 

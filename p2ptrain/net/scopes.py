@@ -39,7 +39,7 @@ class Scope(StrEnum):
 
     @property
     def words(self) -> str:
-        """What is wrong with the address, as a phrase that follows "is"; empty if nothing is."""
+        """The problem with the address, as a phrase that follows "is"; empty if there is none."""
         return _WORDS.get(self, "")
 
 

@@ -15,7 +15,7 @@ from p2ptrain.sync import SyncSpec
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was created for publishing: digests of stored blobs, and counts."""
+    """The data created for publishing: digests of stored blobs, and counts."""
 
     tokenizer: Digest
     index: Digest

@@ -66,7 +66,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan(Generic[SourceT]):
-    """What a fetch should get, and its limits.
+    """The chunks that a fetch should get, its sources, and its limits.
 
     `more_after(digest)` is called when a chunk has arrived and returns further chunks to fetch.
     With `is_urgent`, the rest has to wait for the chunks in `wanted`.

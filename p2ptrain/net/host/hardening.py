@@ -118,7 +118,7 @@ async def _do_nothing() -> None:
 
 
 async def _refuse_to_dial(peer: ID) -> list[INetConn]:
-    """Refuse dials that libp2p starts by itself, for a stream to a peer that has just disconnected.
+    """Refuse dials that libp2p starts by itself, for streams to peers that have just disconnected.
     libp2p would try all addresses that the peer ever announced, at once and without a limit, and
     look up their names in trio's shared threads. Our own dials call `dial_addr` with an address.
     """
