@@ -43,7 +43,7 @@ class Home:
         self.run.mkdir(exist_ok=True, mode=0o700)
 
     def refuse_if_unsafe(self) -> None:
-        """Raise ConfigError (HOME-UNSAFE) if another user could write in this home."""
+        """Raise ConfigError (HOME-UNSAFE) if another user could write to this home."""
         refuse_unsafe_home(self.root, (self.run, self.store, self.inner))
 
     @property
@@ -123,7 +123,7 @@ def sole_use(home: Home) -> Iterator[None]:
     ends, so nothing needs to be cleaned up after a crash.
 
     Raises:
-        ConfigError: another user could write in this home.
+        ConfigError: another user could write to this home.
         IdentityInUse: another process holds the lock; the evidence names its process id.
     """
     home.refuse_if_unsafe()
@@ -138,7 +138,7 @@ def sole_use(home: Home) -> Iterator[None]:
                 f"a node is already running in {home.root}",
                 evidence=[f"its process id is {holder}"],
                 likely="it was started earlier and is still running",
-                do=f"{to_paste(home.root, 'status')}; or give this node another --home",
+                do=f"{to_paste(home.root, 'status')}; or use a different --home for this node",
             ) from exc
         # The process id is only for display. On a full disk, a process that frees space must still
         # be able to start.

@@ -1,4 +1,4 @@
-"""Refuse a home in which another user of this machine could write.
+"""Refuse a home to which another user of this machine could write.
 
 A node opens its lock, its journal and its logs by name. If another user can write to the folder,
 that user can replace them: a symbolic link can make us overwrite one of our own files elsewhere,

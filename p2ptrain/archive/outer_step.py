@@ -56,7 +56,7 @@ class OuterStep:
 
     @property
     def influence_max(self) -> float:
-        """How far each element of a participant's weights may be from θ."""
+        """Maximum distance of each element of a participant's weights from θ."""
         return self.update.influence_max
 
     @property

@@ -54,7 +54,9 @@ class UpdateFormat:
     fragment: Fragment
     spec: CodecSpec
     influence_max: float
-    """How far each element of a participant's weights may be from θ; the same for all peers."""
+    """Maximum distance of each element of a participant's weights from θ; the same for all
+    peers.
+    """
 
     @property
     def codec(self) -> kernels.Codec:

@@ -90,7 +90,7 @@ class Credentials:
 
 @lru_cache(maxsize=1024)
 def peer_of_certificate(der: bytes) -> PeerId:
-    """Check every signature in the certificate `der`, and return the peer that made it.
+    """Verify every signature in the certificate `der`, and return the peer that created it.
 
     Raises:
         RemoteProtocolError: it is not a peer's certificate, or one of its signatures is invalid.

@@ -53,7 +53,7 @@ class Endpoint:
 
     @classmethod
     def from_wire(cls, value: object) -> Endpoint:
-        """Read an endpoint that came from a peer. Raises RemoteProtocolError if it is malformed."""
+        """Parse an endpoint that a peer sent. Raises RemoteProtocolError if it is malformed."""
         given = fields(value, peer=str, host=str, port=int, certificate=bytes)
         return cls(
             PeerId(str(given["peer"])),

@@ -106,7 +106,7 @@ class Listener:
         return str(host), int(port)
 
     def trust(self, certificate_der: bytes) -> PeerId:
-        """Admit the holder of this certificate, and forget the earlier certificate of its peer.
+        """Admit the holder of this certificate; it replaces the peer's earlier certificate.
 
         Raises:
             RemoteProtocolError: it is not a peer's certificate.

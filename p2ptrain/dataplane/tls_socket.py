@@ -44,7 +44,7 @@ class TlsSocket:
         self._outgoing = ssl.MemoryBIO()
         self._timeout_s = sock.gettimeout()
         self._ends: float | None = None
-        """Monotonic time when the current call times out; None before it waits."""
+        """Monotonic time when the current call times out; None until it waits."""
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server)
         self._pending = memoryview(b"")
         """Records that the socket has not accepted yet."""

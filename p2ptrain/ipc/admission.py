@@ -99,7 +99,7 @@ def load(path: Path) -> bytes:
         secret = b""
     if len(secret) != SECRET_BYTES:
         raise ConfigError(
-            f"{path} does not hold {SECRET_BYTES} bytes as hexadecimal text",
+            f"{path} does not contain {SECRET_BYTES} bytes as hexadecimal text",
             code="RANKS-SECRET",
             likely="the file is damaged, or it is not the file that the node created",
             do="copy it again; or remove it on the node's machine, and the node creates a new one",
@@ -134,7 +134,8 @@ def challenge(sock: socket.socket, secret: bytes, limit_s: float = GREETING_LIMI
 def prove(
     sock: socket.socket, secret: bytes, claim: Claim, limit_s: float = GREETING_LIMIT_S
 ) -> None:
-    """Prove this rank, on the rank's side. Afterwards the socket blocks without a timeout.
+    """Prove this rank's identity, on the rank's side. Afterwards the socket blocks without a
+    timeout.
 
     Raises:
         RemoteProtocolError: the listener is not a node with our secret.

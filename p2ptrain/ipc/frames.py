@@ -9,7 +9,7 @@
     Merge      θ moved; it includes your work    FragmentReady  local weights are in the arena
     Rebase     θ moved; keep local work
     Evaluate   loss of θ on these blocks      Evaluated      the loss
-    Pause, Resume, Stop                       Failed         cannot go on, and why
+    Pause, Resume, Stop                       Failed         cannot continue, and why
 
 Each dataclass checks itself on construction, so neither side can send or accept an invalid value.
 The trainer is our own code, but it shares its process with GPU drivers that may corrupt memory, so

@@ -69,7 +69,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The caller knows the secret, but there is no place for this rank."""
+    """The caller knows the secret, but this rank is not accepted."""
 
     kind: ClassVar[str] = "refused"
     reason: str

@@ -71,7 +71,7 @@ class ModelSpec:
             self.rope_base > 1,
             "rope_base",
             self.rope_base,
-            "use a number above 1; 10000 is usual",
+            "set it to a number above 1; usually 10000",
         )
 
     @property

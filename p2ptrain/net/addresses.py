@@ -1,7 +1,7 @@
 """The addresses that users paste and peers announce: /ip4/203.0.113.7/tcp/4201/p2p/12D3Koo…
 
 Only addresses that we can dial are accepted: an IP address or DNS name, then TCP. This module does
-not know libp2p, nor whether anybody answers there.
+not use libp2p and does not check whether anybody answers there.
 """
 
 from __future__ import annotations

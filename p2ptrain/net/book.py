@@ -25,8 +25,8 @@ ADDRESSES_PER_PEER_MAX = 8
 NAMES_PER_PEER_MAX = 2
 """DNS names among the addresses of a peer. A lookup may occupy a thread for half a minute."""
 HEARSAY_S = 600.0
-"""Lifetime of hearsay in seconds. We query the DHT every minute, so correct addresses are heard
-again in time."""
+"""Lifetime of hearsay in seconds. We query the DHT every minute, so current addresses are renewed
+before they expire."""
 HEARSAY_PEERS_MAX = 256
 HEARSAY_PER_PEER_MAX = 4
 HEARSAY_LOOKED_AT_MAX = 16
@@ -88,7 +88,7 @@ class AddressBook:
         return list(self._addresses.get(peer, ()))
 
     def peers(self, now: float) -> list[PeerId]:
-        """Return the peers with an address, known or heard of."""
+        """Return the peers with a known address or hearsay."""
         for peer in [peer for peer, (until, _) in self._hearsay.items() if until <= now]:
             del self._hearsay[peer]
         return list(dict.fromkeys([*self._addresses, *self._hearsay]))

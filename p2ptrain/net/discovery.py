@@ -91,7 +91,7 @@ class Discovery:
                 nursery.start_soon(self._tell, peer, message)
 
     async def find_providers(self, name: str) -> list[Found]:
-        """Return the peers on record for `name`, with their addresses; never ourselves."""
+        """Return the providers of `name` other than ourselves, with their addresses."""
         key = key_of(name)
         found = dict.fromkeys(self.records.of(key, trio.current_time()))
 

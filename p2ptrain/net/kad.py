@@ -52,7 +52,7 @@ Found = Mapping[PeerId, list[str]]
 
 
 def key_of(name: str) -> bytes:
-    """Return the sha2-256 multihash of `name`, under which the DHT knows it."""
+    """Return the key of `name` in the DHT: its sha2-256 multihash."""
     return _SHA2_256 + hashlib.sha256(name.encode()).digest()
 
 

@@ -57,7 +57,9 @@ def dialable(address: Address) -> list[Address]:
 
 
 def _outward_host(six: bool) -> str:
-    """Return the address by which this machine would reach the internet. No packet is sent."""
+    """Return the local address that this machine would use to reach the internet. No packet is
+    sent.
+    """
     family, far = (socket.AF_INET6, "2001:db8::1") if six else (socket.AF_INET, "203.0.113.1")
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:

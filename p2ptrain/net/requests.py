@@ -46,7 +46,7 @@ REQUEST_BYTES_MAX = 1 << 20
 """Bulk data use the data plane; a longer write would delay other requests on this connection."""
 IN_FLIGHT_PER_PEER_MAX = 64
 STREAMS_PER_PEER_MAX = 32
-"""Streams that one peer may have open to our handlers."""
+"""Maximum number of open streams from one peer to our handlers."""
 IDLE_STREAMS_MAX = 4
 REUSE_S = 20.0
 IDLE_S = 60.0

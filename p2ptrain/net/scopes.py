@@ -1,6 +1,6 @@
 """From how far away an address can be dialled, judged by its text alone.
 
-The module does not look at this machine, nor check whether anybody listens. A public address may be
+The module does not look at this machine or check whether anybody listens. A public address may be
 behind a firewall, and DNS names are not looked up.
 """
 

@@ -102,7 +102,7 @@ def _sync_lines(sync: SyncSpec) -> Iterator[str]:
         "local weights are kept"
     )
     if sync.fragments > 1:
-        yield f"sync      {sync.fragments} fragments in turns, one in each outer step"
+        yield f"sync      {sync.fragments} fragments take turns, one in each outer step"
     if sync.overlap_steps:
         yield f"overlap   {late}"
     if sync.eager:

@@ -225,7 +225,7 @@ class WaitForGraph:
         if unmoved_s < OTHERS_STALLS * self.stall_s or me in (wait.waiting, wait.awaited):
             return (), ""
         both = tuple(dict.fromkeys((wait.waiting, wait.awaited)))
-        return both, f"one is reported to have waited for the other for {unmoved_s:.3g} s"
+        return both, f"one of them reportedly waited for the other for {unmoved_s:.3g} s"
 
     def _slowest(self, owing: Collection[int]) -> tuple[int, _Neighbour]:
         slowest = min(owing, key=lambda number: (self._neighbours[number].moved_at, number))

@@ -39,7 +39,7 @@ class Signed:
 
     def __post_init__(self) -> None:
         if not _KIND.fullmatch(self.kind):
-            raise RemoteProtocolError(f"{self.kind[:40]!r} is not a kind of document")
+            raise RemoteProtocolError(f"{self.kind[:40]!r} is not a valid kind of document")
         if len(self.payload) > PAYLOAD_BYTES_MAX:
             raise RemoteProtocolError(f"a {self.kind} of {len(self.payload)} bytes is too long")
         if not verify(self.signer, _message(self.kind, self.payload), self.signature):

@@ -12,7 +12,7 @@ from p2ptrain.state.shared_vector import Float32Vector, SharedVector
 
 
 class Arena:
-    """θ of `outer` and a local vector of the same length, zeros at first.
+    """θ of `outer` and a local vector of the same length, which is initially zero.
 
     Pass `theta_fd` and `local_fd` to the trainers with `pass_fds`. `close` does not close θ, which
     belongs to `outer`.

@@ -48,7 +48,7 @@ def snapshot_meta(run: RunId | None, step: int, layout: Digest) -> dict[str, obj
 
 
 class OuterState:
-    """θ and m, `numel` float32 elements each, zeros at first.
+    """θ and m, `numel` float32 elements each, initially zero.
 
     `theta` and `momentum` are numpy views of shared memory; the trainers map θ through `theta_fd`.
     One update or load runs at a time; a second one waits. A snapshot can be written meanwhile.

@@ -41,7 +41,7 @@ CHUNK_BYTES_MIN = 1024
 """With much smaller chunks, a manifest would be as large as the blob it describes."""
 
 MANIFEST_BYTES_MAX = CHUNK_BYTES_MAX
-"""A manifest is a chunk, so with 34 bytes a digest it lists up to 123,000 chunks: a blob of about
+"""A manifest is a chunk, so with 34 bytes per digest it lists up to 123,000 chunks: a blob of about
 480 GiB, which is θ and m of 64 G parameters."""
 
 META_BYTES_MAX = 65_536
@@ -110,7 +110,7 @@ class BlobManifest:
     def sizes(self) -> dict[Digest, int]:
         """Return the length of each distinct chunk.
 
-        Raises ManifestInvalid if one digest would have two lengths.
+        Raises ManifestInvalid if a digest has two lengths.
         """
         sizes: dict[Digest, int] = {}
         for index, chunk in enumerate(self.chunks):

@@ -28,7 +28,7 @@ _AFRESH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 class Lock(Protocol):
-    """Held from its creation until `close`, or until the process ends in any way."""
+    """A lock. It is held until `close`, or until the process ends for any reason."""
 
     def close(self) -> None: ...
 

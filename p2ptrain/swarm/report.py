@@ -17,7 +17,7 @@ class Fault(Enum):
 
     CORRUPT = "sent a chunk that does not match its digest"
     PROTOCOL = "broke the protocol"
-    SLOW = "sent nothing for too long"
+    SLOW = "did not send anything for too long"
     LOST = "lost the connection"
     UNREACHABLE = "could not be reached"
 

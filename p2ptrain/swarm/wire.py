@@ -52,7 +52,7 @@ def receive_request(sock: SecureSocket) -> Digest:
 
 
 def send_response(sock: SecureSocket, chunk: bytes | None, limit: Limit | None = None) -> None:
-    """Answer a request with the chunk, or say that we lack it."""
+    """Answer a request with the chunk, or report that we do not have it."""
     if chunk is None:
         sock.send_all(_RESPONSE.pack(MISSING, 0))
         return

@@ -59,7 +59,7 @@ PARKED_MAX = 64
 
 Admitted = Callable[[PeerId], bool]
 Judge = Callable[[PeerId, PeerId, bytes], bool]
-"""judge(forwarder, author, payload): whether to deliver a message and pass it on."""
+"""judge(forwarder, author, payload): whether to deliver a message and forward it."""
 Message = tuple[PeerId, bytes]
 
 
@@ -214,7 +214,7 @@ class GatedPubsub(Pubsub):
         """Return the new messages of a frame that are within its sender's limits.
 
         A message that is left out is not marked as seen: it is still new when another neighbour
-        brings it.
+        sends it.
         """
         if len(messages) > AT_ONCE:
             self._intake.refuse(forwarder, len(messages) - AT_ONCE)

@@ -90,7 +90,7 @@ def build_host(identity: Identity, *, announce: list[str], mdns: bool) -> IHost:
     bound_handshakes(network)
     network._negative_peer_cache._ttl = 2.0  # instead of not dialling a peer again for 60 s
     network.retry_config = RetryConfig(max_retries=0)  # our callers decide about retries
-    network.auto_connector.maybe_connect = _do_nothing  # it would dial all peers ever heard of
+    network.auto_connector.maybe_connect = _do_nothing  # it would dial every peer it knows of
     network.dial_peer = _refuse_to_dial
     network.set_stream_handler(_contained_handler(network.common_stream_handler))
     return host
@@ -194,13 +194,13 @@ async def close_connection(connection: INetConn) -> None:
 
 
 def is_open(stream: Any) -> bool:
-    """Return whether `stream` is not known to have ended. libp2p's interface lacks this."""
+    """Return whether `stream` is still open, as far as we know. libp2p's interface lacks this."""
     return not stream.is_closed
 
 
 @asynccontextmanager
 async def running(host: IHost, listen: list[str]) -> AsyncIterator[None]:
-    """Run the host while the block lasts, and leave no task and no socket behind."""
+    """Run the host while the block lasts. All its tasks and sockets end with the block."""
     async with host.run([Multiaddr(address) for address in listen]):
         network: Any = host.get_network()
         contain_tasks(network.manager)

@@ -73,7 +73,7 @@ async def _read(stream: INetStream, use_varint_format: bool = True) -> bytes:
     try:
         return await read_length_prefixed_protobuf(stream, use_varint_format, MESSAGE_BYTES_MAX)
     except Exception:
-        await stream.reset()  # otherwise libp2p would read to the end, for peers long gone
+        await stream.reset()  # otherwise libp2p keeps reading, even if the peer is gone
         raise
 
 
