@@ -170,9 +170,9 @@ class Deed:
 
 DEEDS = {
     "stalls": Deed(nothing, "it did not send anything for 0.4 s", SILENCE_S),
-    "sends crumbs": Deed(crumbs, "this node's neighbour in the exchange: it sent ", SILENCE_S),
+    "sends crumbs": Deed(crumbs, "this node's neighbour in the exchange: it ", SILENCE_S),
     "sends crumbs of a header": Deed(
-        half_a_header, "this node's neighbour in the exchange: it sent ", SILENCE_S
+        half_a_header, "this node's neighbour in the exchange: it ", SILENCE_S
     ),
     "waits for itself": Deed(waits(itself), "has not sent its segments", STALL_S),
     "says it waits": Deed(
