@@ -120,7 +120,7 @@ async def _expect_word_of_what_is_gone(
     with pytest.raises(StoreError, match="no source has") as caught:
         await fetch_here(parts, wanted="genesis", updates=True, pin=False, say=print)
     assert caught.value.code == "CKPT-NO-SOURCE"
-    with pytest.raises(ConfigError, match="no certified snapshot"):
+    with pytest.raises(ConfigError, match="not a certified snapshot"):
         await fetch_here(parts, wanted="9999", updates=True, pin=False, say=print)
 
 
