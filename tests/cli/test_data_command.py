@@ -210,7 +210,7 @@ def test_failed_packing_replaces_nothing_and_leaves_nothing_behind(
     (here / "texts.jsonl").write_text('{"text": "good"}\n{"text"\n')
     file = run_file(here, "texts.jsonl")
     for out, said in (
-        ("mine", "mine exists already"),
+        ("mine", "mine already exists"),
         ("new", "texts.jsonl, line 2: it is not JSON"),
     ):
         outcome = p2ptrain("data", "pack", "--run", file, "--out", here / out)

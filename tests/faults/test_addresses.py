@@ -68,7 +68,7 @@ def test_address_of_another_peer_is_explained(node_here: Here, seed: NodeProcess
     address, _, real = seed.address().rpartition("/p2p/")
     screen = node_here("--bootstrap", f"{address}/p2p/{STRANGER}")
     screen.is_error("NET-WRONG-ID", 5)
-    assert f"another peer, {real}, answers at that address" in screen.evidence
+    assert f"a different peer, {real}, answers at that address" in screen.evidence
     assert "new address" in screen.do
 
 
